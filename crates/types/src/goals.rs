@@ -1,0 +1,141 @@
+//! What an application asks for besides an answer. One set of names everywhere; all are optional.
+
+use crate::ids::{ModelId, VariantId};
+use crate::units::{Accuracy, CostPer1k, Micros};
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// The goals of one query, as resolved by the gateway (defaults of the task not yet applied).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Goals {
+    /// The floor: no variant measured below it may answer. Never relaxed.
+    pub accuracy: Option<Accuracy>,
+    /// From arrival at the gateway to the answer.
+    pub latency: Option<Micros>,
+    /// Ceiling in dollars per 1,000 queries.
+    pub max_cost: Option<CostPer1k>,
+    /// What capacity that is already paid for is spent on.
+    pub prefer: Option<Prefer>,
+    /// Who goes first when not all can.
+    pub priority: Priority,
+    /// What to do when latency or cost cannot be met.
+    pub fallback: Fallback,
+    /// Answer with this model only.
+    pub model: Option<ModelId>,
+    /// Answer with this variant only.
+    pub variant: Option<VariantId>,
+}
+
+/// What to make better once floors, deadlines and cost are seen to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Prefer {
+    /// The most accurate variant that is in time.
+    #[default]
+    Accuracy,
+    /// The cheapest.
+    Cost,
+    /// The fastest.
+    Latency,
+}
+
+/// What to do when latency or cost goals cannot be met. Accuracy floors are never relaxed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fallback {
+    /// Say no, with the nearest goals that could be met.
+    #[default]
+    Reject,
+    /// Answer as soon and as cheaply as possible instead.
+    BestEffort,
+}
+
+/// As in Triton: 1 is the highest level, 0 stands for the default level.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// The level that 0 stands for.
+    pub const DEFAULT_LEVEL: u8 = 5;
+    /// The lowest level there is.
+    pub const LOWEST: u8 = 9;
+
+    /// From a number as users give it: 0 to 9.
+    pub const fn new(level: u8) -> Option<Self> {
+        match level {
+            0 => Some(Self(Self::DEFAULT_LEVEL)),
+            1..=Self::LOWEST => Some(Self(level)),
+            _ => None,
+        }
+    }
+
+    /// 1 (highest) to 9 (lowest).
+    pub const fn level(self) -> u8 {
+        self.0
+    }
+
+    /// How much an answer in time is worth: each level is worth twice the next.
+    pub const fn weight(self) -> u32 {
+        1 << (Self::LOWEST - self.0)
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self(Self::DEFAULT_LEVEL)
+    }
+}
+
+impl Prefer {
+    /// Every value, as users write it.
+    pub const NAMES: [(&'static str, Self); 3] =
+        [("accuracy", Self::Accuracy), ("cost", Self::Cost), ("latency", Self::Latency)];
+
+    /// From its name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+    }
+}
+
+impl Fallback {
+    /// Every value, as users write it.
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("reject", Self::Reject), ("best_effort", Self::BestEffort)];
+
+    /// From its name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+    }
+}
+
+impl fmt::Display for Prefer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Accuracy => "accuracy",
+            Self::Cost => "cost",
+            Self::Latency => "latency",
+        })
+    }
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reject => "reject",
+            Self::BestEffort => "best_effort",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priority_zero_is_the_default_level_and_ten_is_none() {
+        assert_eq!(Priority::new(0), Some(Priority::default()));
+        assert_eq!(Priority::new(10), None);
+        assert!(Priority::new(1).map(Priority::weight) > Priority::new(2).map(Priority::weight));
+    }
+}

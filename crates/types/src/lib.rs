@@ -1,0 +1,31 @@
+//! The words every part of modelless shares: ids, units, goals, profiles.
+//!
+//! No logic beyond what keeps a value valid, and no I/O: the crate is `no_std`, so nothing here can read a
+//! clock, a file or the environment. Quantities are integers (microseconds, bytes, parts per million,
+//! nano-dollars) because decisions compare them exactly and must come out the same everywhere.
+#![no_std]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+pub mod catalog;
+pub mod goals;
+pub mod ids;
+pub mod profile;
+pub mod refusal;
+pub mod replica;
+pub mod tensor;
+pub mod units;
+pub mod variant_set;
+
+pub use catalog::{Engine, Labels, Model, Task, TaskKind, Variant, VariantSettings};
+pub use goals::{Fallback, Goals, Prefer, Priority};
+pub use ids::{
+    AppId, ClassId, DeviceIx, ModelId, NodeId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId, VariantId,
+};
+pub use profile::{AccuracyMeasure, BatchPoint, Profile, Provenance};
+pub use refusal::{Nearest, Refusal};
+pub use replica::ReplicaState;
+pub use tensor::{DType, TensorSpec};
+pub use units::{Accuracy, Bytes, CostPer1k, Micros, PricePerHour, Time};
+pub use variant_set::VariantSet;

@@ -1,0 +1,87 @@
+//! What was measured of a variant on a device class. Every figure says where it came from.
+
+use crate::units::{Accuracy, Bytes, Micros};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+/// Where a figure came from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provenance {
+    /// Run and timed, or run and compared with labels, on this device class.
+    Measured,
+    /// Said by whoever registered the model.
+    Declared,
+    /// Worked out from other figures.
+    Estimated,
+    /// Seen in live traffic.
+    Live,
+}
+
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "measured",
+            Self::Declared => "declared",
+            Self::Estimated => "estimated",
+            Self::Live => "live",
+        })
+    }
+}
+
+/// Time on the device of one batch size, from tensors ready to outputs ready.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct BatchPoint {
+    /// Items in the batch.
+    pub batch: u32,
+    /// Mean, in microseconds.
+    pub mean_us: f64,
+    /// Variance, in square microseconds.
+    pub var_us2: f64,
+    /// The 99th percentile seen, in microseconds, for people; decisions use mean and variance.
+    pub p99_us: f64,
+    /// Repetitions behind it.
+    pub samples: u32,
+}
+
+/// An accuracy with what stands behind it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AccuracyMeasure {
+    /// The point value: what floors are compared with.
+    pub value: Accuracy,
+    /// Lower end of the 95 % Wilson interval; equal to `value` when it was only declared.
+    pub low: Accuracy,
+    /// Upper end of it.
+    pub high: Accuracy,
+    /// Items of the labelled set; 0 when it was only declared.
+    pub samples: u64,
+    /// Name of the labelled set.
+    pub set: String,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// Which device class it was measured on.
+    pub device_class: String,
+    /// The command that makes the figure again.
+    pub command: String,
+}
+
+/// A variant on a device class.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Profile {
+    /// Hardware that behaves alike, such as `cpu:amd-epyc:2`.
+    pub device_class: String,
+    /// Time by batch size, rising batches, at least one point.
+    pub latency: Vec<BatchPoint>,
+    /// Where `latency` comes from.
+    pub latency_provenance: Provenance,
+    /// Memory of one replica once loaded.
+    pub memory: Bytes,
+    /// From asking for it to ready.
+    pub load_time: Micros,
+    /// The accuracy that floors are compared with here.
+    pub accuracy: AccuracyMeasure,
+    /// Other accuracies known of it (a larger set, another device class), for people to compare.
+    pub also: Vec<AccuracyMeasure>,
+}
