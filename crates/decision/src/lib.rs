@@ -1,1 +1,33 @@
+//! Every decision of modelless, and nothing else.
+//!
+//! `no_std`: there is no clock, no I/O, no hash map with a random order and no randomness but a passed seed, so
+//! the same input gives the same decision in the gateway, the executor, the simulator and a replayed log.
+//!
+//! | part | shape | runs in | answers |
+//! |---|---|---|---|
+//! | [`route`] | [`route::pick`] and the machine [`route::Router`] | gateway | which node; wait; refuse |
+//! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
+//! | [`plan`] | a pure function | scheduler | which replicas where |
+//!
+//! All of them ask [`estimate`] how long things take: there is one performance model.
+#![no_std]
+#![warn(missing_docs)]
 
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod admission;
+pub mod estimate;
+pub mod explain;
+pub mod frontier;
+pub mod machine;
+pub mod plan;
+pub mod query;
+pub mod replica;
+pub mod route;
+pub mod worker;
+
+pub use estimate::{Correction, Moments, RunModel};
+pub use machine::{Machine, Rank, Ranked, Wake};
+pub use query::Query;

@@ -1,1 +1,30 @@
+//! Inference engines, each in runner processes of its own that are spawned and supervised here.
+//!
+//! Inference libraries crash, leak and hold memory, so none is ever loaded into the server. [`Engine`] is the
+//! seam; [`ProcessEngine`] the real implementation (ONNX Runtime in `modelless runner onnx`); [`FakeEngine`] the
+//! one for tests. A batch's tensors lie in shared memory and are never copied on their way in; submitting is one
+//! store and one futex wake, and so is the way back.
+//!
+//! Nothing here decides: which variant runs, when and with what is `decision`'s to say; how an input becomes a
+//! tensor is the adapter's.
+#![warn(missing_docs)]
 
+mod control;
+pub mod fake;
+pub mod install;
+pub mod library;
+mod process;
+mod ring;
+mod runner;
+mod seam;
+mod shm;
+mod slot;
+
+pub use fake::FakeEngine;
+pub use library::{Library, LibraryError, default_engines_dir};
+pub use process::{ProcessConfig, ProcessEngine, RunnerInfo};
+pub use runner::runner_main;
+pub use seam::{
+    Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec, Loaded,
+};
+pub use slot::{BatchSlot, Outputs, SLOTS_PER_LANE};

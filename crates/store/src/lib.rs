@@ -1,1 +1,35 @@
+//! What must survive a restart: tasks, models, variants, profiles, nodes, replicas and their history, plans,
+//! keys (trait [`Store`]), and the artefacts themselves ([`Artefacts`]).
+//!
+//! Only this crate knows SQL. It decides nothing (which state may follow which is for `decision` to say), reads
+//! no clock (times are passed in) and is never called while a query is answered: readers poll
+//! [`Store::catalog_version`] and build their own snapshots. Live figures such as load or demand, which may be
+//! lost at any moment, are not kept here.
+//!
+//! [`open`] gives SQLite or Postgres; [`MemStore`] is the fake for tests. One suite of tests holds for all three.
+#![warn(missing_docs)]
 
+mod api;
+mod artefacts;
+mod check;
+mod data_dir;
+mod error;
+mod mem;
+mod records;
+mod sql;
+mod url;
+
+pub use api::Store;
+pub use artefacts::{Artefacts, PutArtefact};
+pub use data_dir::DataDir;
+pub use error::{Error, Result};
+pub use mem::MemStore;
+pub use records::{
+    App, Catalog, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
+    Registered, Replica, SavePlan, Space, SpaceKind, Tenant, Transition, UnixMicros,
+};
+pub use sql::{SqlStore, open, open_postgres, open_sqlite};
+pub use url::redact;
+
+/// Plans older than this many are forgotten when a new one is saved.
+pub const PLANS_KEPT: u64 = 1_000;

@@ -46,6 +46,17 @@ pub struct BatchPoint {
     pub samples: u32,
 }
 
+/// Time on the CPU that one item takes before the device sees it.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct StageTime {
+    /// Mean, in microseconds.
+    pub mean_us: f64,
+    /// Variance, in square microseconds.
+    pub var_us2: f64,
+    /// Repetitions behind it; 0 when it was not measured.
+    pub samples: u32,
+}
+
 /// An accuracy with what stands behind it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AccuracyMeasure {
@@ -76,6 +87,10 @@ pub struct Profile {
     pub latency: Vec<BatchPoint>,
     /// Where `latency` comes from.
     pub latency_provenance: Provenance,
+    /// Decoding one input.
+    pub decode: StageTime,
+    /// Writing one decoded input into a batch (resize, normalise, copy).
+    pub prepare: StageTime,
     /// Memory of one replica once loaded.
     pub memory: Bytes,
     /// From asking for it to ready.

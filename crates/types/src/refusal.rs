@@ -6,7 +6,8 @@ use alloc::string::String;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// The nearest goals that could be met: what is `None` need not change.
+/// The nearest goals that could be met. Each figure alone, put in place of the goal asked for, would do (the others
+/// as they were); `None` where changing that goal alone does not help.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Nearest {
     /// The best accuracy there is under the other goals.

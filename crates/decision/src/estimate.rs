@@ -1,0 +1,285 @@
+//! The one performance model: how long a batch takes, as mean and variance.
+//!
+//! Sums add means and variances and only then take the 99th percentile, so a chain of stages is not charged each
+//! stage's worst case. Routing, binding, planning, explanations and the simulator all ask here. The arithmetic is
+//! `f64` in a fixed order of operations, so it comes out the same everywhere; results leave as whole microseconds.
+
+use alloc::vec::Vec;
+use core::ops::{Add, AddAssign};
+use modelless_types::{BatchPoint, CostPer1k, Micros, PricePerHour, Profile, StageTime};
+use serde::{Deserialize, Serialize};
+
+/// Standard deviations between the mean and the 99th percentile of a normal distribution.
+const Z99: f64 = 2.326_347_9;
+
+/// A duration that is not certain.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Moments {
+    /// Microseconds.
+    pub mean: f64,
+    /// Square microseconds.
+    pub var: f64,
+}
+
+impl Moments {
+    /// Takes no time.
+    pub const ZERO: Self = Self { mean: 0.0, var: 0.0 };
+
+    /// Takes exactly this long.
+    #[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]
+    pub fn exactly(time: Micros) -> Self {
+        Self { mean: time.0 as f64, var: 0.0 }
+    }
+
+    /// `n` independent ones after each other.
+    #[must_use]
+    pub fn times(self, n: f64) -> Self {
+        Self { mean: self.mean * n, var: self.var * n }
+    }
+
+    /// What is left after `elapsed` has passed; the uncertainty stays.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]
+    pub fn less(self, elapsed: Micros) -> Self {
+        let mean = self.mean - elapsed.0 as f64;
+        if mean > 0.0 { Self { mean, var: self.var } } else { Self::ZERO }
+    }
+
+    /// The 99th percentile, rounded up.
+    pub fn p99(self) -> Micros {
+        to_micros(self.mean + Z99 * libm::sqrt(self.var))
+    }
+
+    /// The mean, rounded up.
+    pub fn mean(self) -> Micros {
+        to_micros(self.mean)
+    }
+
+    /// Whether the 99th percentile is at most `bound`, without taking a root: the routing scan asks this of every
+    /// node.
+    pub(crate) fn within(self, bound: f64) -> bool {
+        let room = bound - self.mean;
+        room >= 0.0 && Z99 * Z99 * self.var <= room * room
+    }
+
+    /// The 99th percentile as a number, for comparisons inside one decision.
+    pub(crate) fn p99_f64(self) -> f64 {
+        self.mean + Z99 * libm::sqrt(self.var)
+    }
+}
+
+impl Add for Moments {
+    type Output = Self;
+    fn add(self, o: Self) -> Self {
+        Self { mean: self.mean + o.mean, var: self.var + o.var }
+    }
+}
+
+impl AddAssign for Moments {
+    fn add_assign(&mut self, o: Self) {
+        *self = *self + o;
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, as wanted"
+)]
+fn to_micros(us: f64) -> Micros {
+    Micros(libm::ceil(us) as u64)
+}
+
+/// What live traffic says about a profile: the ratio of seen to predicted, smoothed, and how much it scatters.
+/// Kept by the executor that sees it; travels with its reports.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Correction {
+    /// Seen over predicted.
+    pub ratio: f64,
+    /// Variance of that ratio.
+    pub spread: f64,
+    /// Observations so far.
+    pub samples: u32,
+}
+
+impl Correction {
+    /// Nothing seen: the profile stands as it is.
+    pub const NONE: Self = Self { ratio: 1.0, spread: 0.0, samples: 0 };
+
+    /// Observations before which the average is a plain mean, so that the first few do not jump about.
+    const WARM_UP: u32 = 20;
+    /// One wild observation (a stopped machine) moves the ratio by at most this factor's worth.
+    const CLAMP: f64 = 8.0;
+
+    /// Takes in one observation.
+    #[must_use]
+    pub fn observe(self, seen: Micros, predicted: Moments) -> Self {
+        if predicted.mean <= 0.0 {
+            return self;
+        }
+        let seen = Moments::exactly(seen).mean / predicted.mean;
+        let seen = seen.clamp(self.ratio / Self::CLAMP, self.ratio * Self::CLAMP);
+        let samples = self.samples.saturating_add(1);
+        let weight = 1.0 / f64::from(samples.min(Self::WARM_UP) + 1);
+        let error = seen - self.ratio;
+        Self {
+            ratio: self.ratio + weight * error,
+            spread: (1.0 - weight) * (self.spread + weight * error * error),
+            samples,
+        }
+    }
+}
+
+/// How long one variant takes on one device: its profile, corrected.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct RunModel {
+    /// Rising batch sizes, at least one.
+    points: Vec<(u32, Moments)>,
+    /// Decoding one input, before it can wait for a batch.
+    decode: Moments,
+    /// Getting one item ready (resize, normalise, copy).
+    per_item: Moments,
+    /// What live traffic says.
+    pub correction: Correction,
+}
+
+impl RunModel {
+    /// From what was measured. `None` if the profile has no usable point.
+    pub fn from_profile(profile: &Profile) -> Option<Self> {
+        let stage = |time: StageTime| Moments { mean: time.mean_us.max(0.0), var: time.var_us2.max(0.0) };
+        let model = Self::from_points(&profile.latency, stage(profile.prepare))?;
+        Some(Self { decode: stage(profile.decode), ..model })
+    }
+
+    /// From points alone.
+    pub fn from_points(points: &[BatchPoint], per_item: Moments) -> Option<Self> {
+        let mut points: Vec<(u32, Moments)> = points
+            .iter()
+            .filter(|p| p.batch > 0 && p.mean_us.is_finite() && p.mean_us >= 0.0 && p.var_us2.is_finite())
+            .map(|p| (p.batch, Moments { mean: p.mean_us, var: p.var_us2.max(0.0) }))
+            .collect();
+        points.sort_by_key(|(batch, _)| *batch);
+        points.dedup_by_key(|(batch, _)| *batch);
+        if points.is_empty() {
+            None
+        } else {
+            Some(Self { points, decode: Moments::ZERO, per_item, correction: Correction::NONE })
+        }
+    }
+
+    /// As the profile has it, before correction: what observations are compared with.
+    pub fn uncorrected(&self, batch: u32) -> Moments {
+        let batch = batch.max(1);
+        match self.points.binary_search_by_key(&batch, |(b, _)| *b) {
+            Ok(found) => self.points[found].1,
+            Err(0) => self.points[0].1, // below the smallest point: never assume less than was seen
+            Err(above) if above < self.points.len() => {
+                line(self.points[above - 1], self.points[above], batch)
+            }
+            Err(above) if above >= 2 => line(self.points[above - 2], self.points[above - 1], batch),
+            Err(_) => {
+                let (measured, moments) = self.points[0];
+                moments.times(f64::from(batch) / f64::from(measured))
+            }
+        }
+    }
+
+    /// **The estimate**: device time of a batch, preparation included.
+    pub fn estimate(&self, batch: u32) -> Moments {
+        let raw = self.uncorrected(batch);
+        let Correction { ratio, spread, .. } = self.correction;
+        let scaled = Moments {
+            mean: raw.mean * ratio,
+            var: (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread),
+        };
+        scaled + self.per_item.times(f64::from(batch))
+    }
+
+    /// From an undecoded input to its answer, alone on an idle device.
+    pub fn service(&self) -> Moments {
+        self.decode + self.estimate(1)
+    }
+
+    /// What one query of a batch costs per thousand.
+    pub fn cost(&self, batch: u32, price: PricePerHour) -> CostPer1k {
+        CostPer1k::of_batch(self.estimate(batch).mean(), price, batch)
+    }
+
+    /// The largest batch that was measured.
+    pub fn largest_measured(&self) -> u32 {
+        self.points.last().map_or(1, |(batch, _)| *batch)
+    }
+}
+
+/// On the line through two points; never below zero.
+fn line((b0, m0): (u32, Moments), (b1, m1): (u32, Moments), batch: u32) -> Moments {
+    let t = (f64::from(batch) - f64::from(b0)) / (f64::from(b1) - f64::from(b0));
+    Moments {
+        mean: (m0.mean + t * (m1.mean - m0.mean)).max(0.0),
+        var: (m0.var + t * (m1.var - m0.var)).max(0.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(points: &[(u32, f64, f64)]) -> RunModel {
+        let points: Vec<BatchPoint> = points
+            .iter()
+            .map(|&(batch, mean_us, var_us2)| BatchPoint {
+                batch,
+                mean_us,
+                var_us2,
+                p99_us: mean_us,
+                samples: 10,
+            })
+            .collect();
+        RunModel::from_points(&points, Moments::ZERO).expect("points")
+    }
+
+    #[test]
+    fn between_points_is_a_line_and_beyond_them_too() {
+        let m = model(&[(1, 100.0, 4.0), (4, 400.0, 16.0), (8, 600.0, 16.0)]);
+        assert_eq!(m.estimate(1).mean, 100.0);
+        assert_eq!(m.estimate(2).mean, 200.0);
+        assert_eq!(m.estimate(6).mean, 500.0);
+        assert_eq!(m.estimate(16).mean, 1_000.0);
+        assert_eq!(m.estimate(0), m.estimate(1));
+    }
+
+    #[test]
+    fn one_point_is_taken_as_time_per_item() {
+        let m = model(&[(2, 100.0, 0.0)]);
+        assert_eq!(m.estimate(1).mean, 100.0);
+        assert_eq!(m.estimate(6).mean, 300.0);
+    }
+
+    #[test]
+    fn sums_take_the_percentile_last() {
+        let stage = Moments { mean: 100.0, var: 100.0 };
+        let four = stage.times(4.0);
+        assert!(four.p99().0 < 4 * stage.p99().0);
+        assert_eq!(four.p99(), Micros(447)); // 400 + 2.3263 * 20, rounded up
+        assert!(four.within(447.0) && !four.within(446.0) && !four.within(100.0));
+    }
+
+    #[test]
+    fn a_correction_follows_what_is_seen_and_one_wild_value_does_not_break_it() {
+        let mut m = model(&[(1, 100.0, 1.0)]);
+        for _ in 0..100 {
+            m.correction = m.correction.observe(Micros(150), m.uncorrected(1));
+        }
+        assert!((m.estimate(1).mean - 150.0).abs() < 2.0, "{:?}", m.correction);
+        let before = m.correction.ratio;
+        m.correction = m.correction.observe(Micros(60_000_000), m.uncorrected(1));
+        assert!(m.correction.ratio < 1.5 * before, "{:?}", m.correction);
+    }
+
+    #[test]
+    fn a_profile_without_usable_points_gives_no_model() {
+        assert!(RunModel::from_points(&[], Moments::ZERO).is_none());
+        let nan = BatchPoint { batch: 1, mean_us: f64::NAN, var_us2: 0.0, p99_us: 0.0, samples: 1 };
+        assert!(RunModel::from_points(&[nan], Moments::ZERO).is_none());
+    }
+}

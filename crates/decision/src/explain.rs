@@ -1,0 +1,253 @@
+//! Why: for any goals, every candidate and what spoke for or against it.
+//!
+//! The same filter and the same estimates as routing, taken one by one instead of in a hurry. It shows what would be
+//! decided for a query that came now; the node still binds the variant when it runs it, by its own backlog.
+
+use crate::admission::{self, Admitted};
+use crate::estimate::Moments;
+use crate::query::Query;
+use crate::route::{LoadView, NodeIx, Offer, Ready, Snapshot, TaskInfo, VariantInfo, Verdict, pick};
+use alloc::vec::Vec;
+use modelless_types::{
+    Accuracy, AppId, Bytes, CostPer1k, Goals, Micros, NodeId, Prefer, QueryKey, Refusal, TaskId, TenantId,
+    Time, VariantId,
+};
+use serde::Serialize;
+
+/// What spoke against a candidate, or for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Finding {
+    /// It would be taken.
+    Chosen,
+    /// It meets the goals; another is better by what the query prefers.
+    LessPreferred,
+    /// It answers in another output space than the query asks for.
+    OtherSpace,
+    /// The query pins something else.
+    NotPinned,
+    /// It is measured below the floor.
+    BelowFloor,
+    /// It takes longer than asked, even on an idle node.
+    TooSlow,
+    /// It would be fast enough were there no queue.
+    QueueTooLong,
+    /// It costs more than asked, at any batch size.
+    TooDear,
+    /// It is not in memory and loading it takes longer than asked.
+    NotLoaded {
+        /// How long loading takes.
+        ready_in: Micros,
+    },
+    /// It meets the goals but would have to be loaded first.
+    WouldLoad {
+        /// How long loading takes.
+        ready_in: Micros,
+    },
+    /// Its node has as much as it takes; the query would wait at the gateway.
+    NoCredit,
+    /// No node can run it.
+    NoNode,
+}
+
+/// A variant on a node, or on none.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Candidate {
+    /// Which variant.
+    pub variant: VariantId,
+    /// Where; `None` when no node could run it.
+    pub node: Option<NodeId>,
+    /// What floors are compared with.
+    pub accuracy: Accuracy,
+    /// From now to the answer, 99th percentile, waiting included.
+    pub latency: Option<Micros>,
+    /// The part of it that is waiting (mean).
+    pub wait: Option<Micros>,
+    /// Price alone in a batch.
+    pub cost: Option<CostPer1k>,
+    /// What spoke for or against it.
+    pub finding: Finding,
+}
+
+/// What would be decided, and why.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Explanation {
+    /// The goals that hold, defaults filled in; or why they cannot be met.
+    pub admitted: Result<Admitted, Refusal>,
+    /// What routing would do; `None` when not admitted.
+    pub verdict: Option<Verdict>,
+    /// Everything there is, best accuracy first.
+    pub candidates: Vec<Candidate>,
+}
+
+/// Explains what would be decided for a query with these goals that came now.
+pub fn explain(
+    snapshot: &mut Snapshot,
+    load: &mut LoadView,
+    task: TaskId,
+    goals: &Goals,
+    now: Time,
+    seed: u64,
+) -> Explanation {
+    let admitted = admission::admit(snapshot, task, goals);
+    let verdict = admitted.as_ref().ok().map(|admitted| {
+        let class = snapshot.intern(admitted.class);
+        load.add_class(class);
+        pick(snapshot, load, class, &query(admitted, goals, now), now, seed)
+    });
+    let mut candidates = Vec::new();
+    if let Some(info) = snapshot.task(task) {
+        let goals = admission::with_defaults(goals, &info.defaults);
+        let weigh = Weigh { snapshot, load, task: info, goals: &goals, verdict: verdict.as_ref(), now };
+        for variant in &info.variants {
+            weigh.variant(variant, &mut candidates);
+        }
+    }
+    candidates.sort_by_key(|c| (core::cmp::Reverse(c.accuracy), c.latency, c.variant, c.node));
+    Explanation { admitted, verdict, candidates }
+}
+
+/// The query that is being explained; it is never sent.
+fn query(admitted: &Admitted, goals: &Goals, now: Time) -> Query {
+    Query {
+        key: QueryKey(u64::MAX),
+        tenant: TenantId::DEFAULT,
+        app: AppId::DEFAULT,
+        class: admitted.class,
+        arrived: now,
+        deadline: now + admitted.latency,
+        expires: now + admitted.latency,
+        max_cost: admitted.max_cost,
+        prefer: admitted.prefer,
+        priority: goals.priority,
+        best_effort: admitted.best_effort,
+        bytes: Bytes(0),
+    }
+}
+
+struct Weigh<'a> {
+    snapshot: &'a Snapshot,
+    load: &'a LoadView,
+    task: &'a TaskInfo,
+    goals: &'a Goals,
+    verdict: Option<&'a Verdict>,
+    now: Time,
+}
+
+impl Weigh<'_> {
+    fn variant(&self, variant: &VariantInfo, out: &mut Vec<Candidate>) {
+        let before = out.len();
+        for (at, node) in self.snapshot.table().nodes.iter().enumerate() {
+            let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
+            let offers =
+                node.offers.iter().filter(|o| o.task == self.task.id && o.ordinal == variant.ordinal);
+            out.extend(offers.map(|offer| self.offer(variant, ix, offer)));
+        }
+        if out.len() == before {
+            let finding = self.by_goals(variant).unwrap_or(Finding::NoNode);
+            let (variant, accuracy) = (variant.id, variant.accuracy);
+            out.push(Candidate {
+                variant,
+                node: None,
+                accuracy,
+                latency: None,
+                wait: None,
+                cost: None,
+                finding,
+            });
+        }
+    }
+
+    fn offer(&self, variant: &VariantInfo, ix: NodeIx, offer: &Offer) -> Candidate {
+        let node = &self.snapshot.table().nodes[ix.0 as usize];
+        let ready_in = match offer.ready {
+            Ready::Resident => Micros::ZERO,
+            Ready::Loading { at } => at - self.now,
+            Ready::Cold { load } => load,
+        };
+        let wait = self.load.general_wait(self.now, ix);
+        let idle = node.rtt + offer.run.service();
+        let total = wait + Moments::exactly(ready_in) + idle;
+        let cost = offer.run.cost(1, node.price);
+        let largest = variant.max_batch.min(offer.run.largest_measured()).max(1);
+        let cheapest = cost.min(offer.run.cost(largest, node.price));
+        let finding = self
+            .by_goals(variant)
+            .or_else(|| self.by_figures(idle.p99(), total.p99(), cheapest, ready_in))
+            .unwrap_or_else(|| self.by_verdict(variant, ix, ready_in));
+        Candidate {
+            variant: variant.id,
+            node: Some(node.id),
+            accuracy: variant.accuracy,
+            latency: Some(total.p99()),
+            wait: Some(wait.mean()),
+            cost: Some(cost),
+            finding,
+        }
+    }
+
+    fn by_goals(&self, variant: &VariantInfo) -> Option<Finding> {
+        let pinned_space = self.goals.variant.map(|id| self.task.variants.iter().find(|v| v.id == id));
+        let pinned_space = pinned_space
+            .or_else(|| self.goals.model.map(|m| self.task.variants.iter().find(|v| v.model == m)));
+        let space = pinned_space.flatten().map_or(self.task.default_space, |v| v.space);
+        let pinned = self.goals.variant.is_none_or(|id| id == variant.id)
+            && self.goals.model.is_none_or(|model| model == variant.model);
+        if variant.space != space {
+            Some(Finding::OtherSpace)
+        } else if !pinned {
+            Some(Finding::NotPinned)
+        } else if self.goals.accuracy.is_some_and(|floor| variant.accuracy < floor) {
+            Some(Finding::BelowFloor)
+        } else {
+            None
+        }
+    }
+
+    fn by_figures(
+        &self,
+        idle: Micros,
+        total: Micros,
+        cheapest: CostPer1k,
+        ready_in: Micros,
+    ) -> Option<Finding> {
+        if self.goals.fallback == modelless_types::Fallback::BestEffort {
+            return None;
+        }
+        let bound = self.goals.latency.unwrap_or(admission::DEFAULT_LATENCY);
+        if idle > bound {
+            Some(Finding::TooSlow)
+        } else if self.goals.max_cost.is_some_and(|ceiling| cheapest > ceiling) {
+            Some(Finding::TooDear)
+        } else if total > bound && ready_in > Micros::ZERO {
+            Some(Finding::NotLoaded { ready_in })
+        } else if total > bound {
+            Some(Finding::QueueTooLong)
+        } else {
+            None
+        }
+    }
+
+    fn by_verdict(&self, variant: &VariantInfo, ix: NodeIx, ready_in: Micros) -> Finding {
+        match self.verdict {
+            Some(Verdict::Send(choice)) if choice.node == ix && choice.ordinal == variant.ordinal => {
+                Finding::Chosen
+            }
+            Some(Verdict::Load { node, ordinal, .. }) if *node == ix && *ordinal == variant.ordinal => {
+                Finding::Chosen
+            }
+            _ if ready_in > Micros::ZERO => Finding::WouldLoad { ready_in },
+            _ if !self.load.has_credit(ix, Bytes(0)) => Finding::NoCredit,
+            _ => Finding::LessPreferred,
+        }
+    }
+}
+
+/// What a query prefers, in words.
+pub fn preference(prefer: Prefer) -> &'static str {
+    match prefer {
+        Prefer::Accuracy => "the most accurate variant that is in time",
+        Prefer::Cost => "the cheapest variant that meets the goals",
+        Prefer::Latency => "the fastest variant that meets the goals",
+    }
+}

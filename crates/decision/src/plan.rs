@@ -1,0 +1,240 @@
+//! Which replicas should exist where. A pure function of its input and the plan before it; planning twice from the
+//! same input changes nothing.
+//!
+//! First form: it pins what is worth having. Variants beaten on every axis are left out; per task a *parachute* (the
+//! fastest variant of the frontier) comes first, then the most accurate, then what lies between, task after task in
+//! turn, while the device has room beside its discretionary share. What is pinned already goes first among equals, so
+//! that a plan does not move things without need.
+
+use crate::frontier::{Point, frontier};
+use alloc::collections::BTreeSet;
+use alloc::string::String;
+use alloc::vec::Vec;
+use modelless_types::{Accuracy, Bytes, CostPer1k, DeviceIx, Micros, NodeId, TaskId, VariantId};
+use serde::{Deserialize, Serialize};
+
+/// A variant as the plan sees it on one device.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PlanVariant {
+    /// Number in the store.
+    pub id: VariantId,
+    /// Its task.
+    pub task: TaskId,
+    /// What floors are compared with.
+    pub accuracy: Accuracy,
+    /// 99th percentile at batch 1.
+    pub latency: Micros,
+    /// Price at batch 1.
+    pub cost: CostPer1k,
+    /// Memory of a replica.
+    pub memory: Bytes,
+}
+
+/// A device as the plan sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PlanDevice {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its devices.
+    pub device: DeviceIx,
+    /// Memory for replicas.
+    pub memory: Bytes,
+    /// The part of it left to the worker for loads on demand, in thousandths.
+    pub discretionary_permille: u16,
+    /// What it could run.
+    pub variants: Vec<PlanVariant>,
+}
+
+/// Everything a plan is made from. Can be saved, mailed and planned again.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Input {
+    /// The devices.
+    pub devices: Vec<PlanDevice>,
+}
+
+/// A replica that should exist.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct Pin {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its devices.
+    pub device: DeviceIx,
+    /// The variant.
+    pub variant: VariantId,
+}
+
+/// Why something is or is not pinned.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// Where.
+    pub node: NodeId,
+    /// What.
+    pub variant: VariantId,
+    /// Why.
+    pub why: String,
+}
+
+/// The decision.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Plan {
+    /// What should exist, in order.
+    pub pins: Vec<Pin>,
+    /// A line for each variant on each device.
+    pub report: Vec<Step>,
+}
+
+impl Plan {
+    /// Whether it asks for the same as another, whatever it says about it.
+    pub fn same_pins(&self, other: &Self) -> bool {
+        self.pins == other.pins
+    }
+}
+
+/// Makes the plan that follows `before`.
+pub fn plan(input: &Input, before: &Plan) -> Plan {
+    let mut plan = Plan::default();
+    for device in &input.devices {
+        pin_device(device, before, &mut plan);
+    }
+    plan.pins.sort_unstable();
+    plan
+}
+
+fn pin_device(device: &PlanDevice, before: &Plan, plan: &mut Plan) {
+    let share = u64::from(1_000_u16.saturating_sub(device.discretionary_permille));
+    let room = u64::try_from(u128::from(device.memory.0) * u128::from(share) / 1_000).unwrap_or(u64::MAX);
+    let mut free = room;
+    let mut say = |variant: VariantId, why: &str| {
+        plan.report.push(Step { node: device.node, variant, why: why.into() });
+    };
+    let mut chosen = BTreeSet::new();
+    let pinned_before =
+        |id: VariantId| before.pins.contains(&Pin { node: device.node, device: device.device, variant: id });
+    for (rank, variant) in in_turn(device, &pinned_before) {
+        if rank == Rank::Beaten {
+            say(variant.id, "not pinned: another variant is better on every axis");
+        } else if variant.memory.0 > free {
+            say(variant.id, "not pinned: no room left beside the discretionary share");
+        } else {
+            free -= variant.memory.0;
+            chosen.insert(variant.id);
+            say(variant.id, rank.why());
+        }
+    }
+    plan.pins.extend(chosen.into_iter().map(|variant| Pin {
+        node: device.node,
+        device: device.device,
+        variant,
+    }));
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Parachute,
+    Best,
+    Between,
+    Beaten,
+}
+
+impl Rank {
+    fn why(self) -> &'static str {
+        match self {
+            Self::Parachute => "pinned: the fastest of its task",
+            Self::Best => "pinned: the most accurate of its task",
+            Self::Between | Self::Beaten => "pinned: on the frontier of its task",
+        }
+    }
+}
+
+/// The order in which room is given out: every task's parachute, every task's best, then the rest by turns.
+fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<(Rank, &'a PlanVariant)> {
+    let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
+    let mut order: Vec<((Rank, usize, bool), TaskId, &PlanVariant)> = Vec::new();
+    for task in tasks {
+        let mut of_task: Vec<&PlanVariant> = device.variants.iter().filter(|v| v.task == task).collect();
+        of_task.sort_by_key(|v| (v.latency, core::cmp::Reverse(v.accuracy), v.id));
+        let point = |v: &&PlanVariant| Point { accuracy: v.accuracy, latency: v.latency, cost: v.cost };
+        let points: Vec<Point> = of_task.iter().map(point).collect();
+        let on_frontier = frontier(&points);
+        let most = of_task.iter().map(|v| v.accuracy).max();
+        let mut parachute = true;
+        for (turn, (variant, on)) in of_task.into_iter().zip(on_frontier).enumerate() {
+            let rank = if !on {
+                Rank::Beaten
+            } else if core::mem::take(&mut parachute) {
+                Rank::Parachute
+            } else if Some(variant.accuracy) == most {
+                Rank::Best
+            } else {
+                Rank::Between
+            };
+            order.push(((rank, turn, !before(variant.id)), task, variant));
+        }
+    }
+    order.sort_by_key(|(key, task, variant)| (*key, *task, variant.id));
+    order.into_iter().map(|((rank, ..), _, variant)| (rank, variant)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variant(id: u32, task: u32, ppm: u32, us: u64, mib: u64) -> PlanVariant {
+        PlanVariant {
+            id: VariantId(id),
+            task: TaskId(task),
+            accuracy: Accuracy::from_ppm(ppm).expect("accuracy"),
+            latency: Micros(us),
+            cost: CostPer1k(us),
+            memory: Bytes::from_mib(mib),
+        }
+    }
+
+    fn device(mib: u64, variants: Vec<PlanVariant>) -> Input {
+        let memory = Bytes::from_mib(mib);
+        let (node, device) = (NodeId(1), DeviceIx(0));
+        Input {
+            devices: alloc::vec![PlanDevice { node, device, memory, discretionary_permille: 0, variants }],
+        }
+    }
+
+    fn pinned(plan: &Plan) -> Vec<u32> {
+        plan.pins.iter().map(|pin| pin.variant.0).collect()
+    }
+
+    #[test]
+    fn the_fastest_and_the_most_accurate_of_every_task_come_first() {
+        let ladder = |task, id| {
+            [
+                variant(id, task, 800_000, 10, 10),
+                variant(id + 1, task, 900_000, 20, 10),
+                variant(id + 2, task, 950_000, 30, 10),
+            ]
+        };
+        let variants: Vec<_> = ladder(1, 1).into_iter().chain(ladder(2, 11)).collect();
+        assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 11]);
+        assert_eq!(pinned(&plan(&device(40, variants.clone()), &Plan::default())), [1, 3, 11, 13]);
+        assert_eq!(pinned(&plan(&device(60, variants), &Plan::default())), [1, 2, 3, 11, 12, 13]);
+    }
+
+    #[test]
+    fn what_is_beaten_on_every_axis_is_not_pinned_and_the_report_says_so() {
+        let variants = alloc::vec![variant(1, 1, 900_000, 10, 1), variant(2, 1, 800_000, 20, 1)];
+        let made = plan(&device(100, variants), &Plan::default());
+        assert_eq!(pinned(&made), [1]);
+        assert!(
+            made.report.iter().any(|step| step.variant == VariantId(2) && step.why.contains("every axis"))
+        );
+    }
+
+    #[test]
+    fn planning_again_changes_nothing_and_the_discretionary_share_stays_free() {
+        let variants =
+            (1..=9).map(|i| variant(i, i % 3, 800_000 + i * 1_000, u64::from(i) * 10, 10)).collect();
+        let mut input = device(100, variants);
+        input.devices[0].discretionary_permille = 500;
+        let first = plan(&input, &Plan::default());
+        assert_eq!(first.pins.len(), 5);
+        assert_eq!(plan(&input, &first), first);
+    }
+}

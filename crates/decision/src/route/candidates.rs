@@ -1,0 +1,140 @@
+//! For one class: the nodes that could serve it and with what, laid out flat so that routing a query is one pass
+//! over contiguous memory.
+
+use super::snapshot::{NodeIx, Ready, Table, TaskInfo};
+use crate::estimate::Moments;
+use crate::query::Class;
+use alloc::vec::Vec;
+use modelless_types::{Accuracy, CostPer1k, Micros, Time};
+
+/// One way a node could answer now: a resident variant that no other resident one there beats on every axis.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Option_ {
+    /// Round trip, decoding and device time at batch 1.
+    pub service: Moments,
+    /// Accuracy of the variant.
+    pub accuracy: Accuracy,
+    /// Price at batch 1.
+    pub cost: CostPer1k,
+    /// The variant.
+    pub ordinal: u8,
+}
+
+/// A node's options: a range of [`Candidates::options`], fastest first, never empty.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RowNode {
+    /// The node.
+    pub node: NodeIx,
+    /// The fastest option's service, copied here so that the first pass touches nothing else.
+    pub fastest: Moments,
+    pub(crate) first: u32,
+    pub(crate) len: u32,
+}
+
+/// A variant that a node could load for the class.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Cold {
+    /// The node.
+    pub node: NodeIx,
+    /// The variant.
+    pub ordinal: u8,
+    /// Its accuracy.
+    pub accuracy: Accuracy,
+    /// Round trip, decoding and device time at batch 1, once loaded.
+    pub service: Moments,
+    /// Price at batch 1.
+    pub cost: CostPer1k,
+    /// When it could be in memory.
+    pub ready: ColdReady,
+}
+
+/// When a variant that is not in memory could be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ColdReady {
+    /// Somebody asked for it already.
+    At(Time),
+    /// This long after being asked for.
+    After(Micros),
+}
+
+impl ColdReady {
+    /// How long from `now`.
+    pub fn time_left(self, now: Time) -> Micros {
+        match self {
+            Self::At(at) => at - now,
+            Self::After(load) => load,
+        }
+    }
+}
+
+/// Who could serve a class.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Candidates {
+    /// Which.
+    pub class: Class,
+    /// Nodes with something resident.
+    pub nodes: Vec<RowNode>,
+    /// Their options, node after node.
+    pub options: Vec<Option_>,
+    /// What could be loaded.
+    pub cold: Vec<Cold>,
+}
+
+impl Candidates {
+    pub(super) fn of(table: &Table, task: Option<&TaskInfo>, class: Class) -> Self {
+        let mut all = Self { class, nodes: Vec::new(), options: Vec::new(), cold: Vec::new() };
+        let Some(task) = task else { return all };
+        for (at, node) in table.nodes.iter().enumerate() {
+            let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
+            let mut here = Vec::new();
+            for offer in
+                node.offers.iter().filter(|o| o.task == class.task && class.admits.contains(o.ordinal))
+            {
+                let Some(variant) = task.variant(offer.ordinal) else { continue };
+                let service = node.rtt + offer.run.service();
+                let cost = offer.run.cost(1, node.price);
+                let (ordinal, accuracy) = (offer.ordinal, variant.accuracy);
+                let ready = match offer.ready {
+                    Ready::Resident => {
+                        here.push(Option_ { service, accuracy, cost, ordinal });
+                        continue;
+                    }
+                    Ready::Loading { at } => ColdReady::At(at),
+                    Ready::Cold { load } => ColdReady::After(load),
+                };
+                all.cold.push(Cold { node: ix, ordinal, accuracy, service, cost, ready });
+            }
+            all.add_node(ix, here);
+        }
+        all
+    }
+
+    fn add_node(&mut self, node: NodeIx, mut here: Vec<Option_>) {
+        here.sort_by(|a, b| {
+            a.service.p99_f64().total_cmp(&b.service.p99_f64()).then(b.accuracy.cmp(&a.accuracy))
+        });
+        let first = self.options.len();
+        for option in here {
+            // Sorted by latency, so only what is faster can beat it, and it does unless this is better at something.
+            let beaten =
+                self.options[first..].iter().any(|o| o.accuracy >= option.accuracy && o.cost <= option.cost);
+            if !beaten {
+                self.options.push(option);
+            }
+        }
+        let len = self.options.len() - first;
+        if len > 0 {
+            self.nodes.push(RowNode {
+                node,
+                fastest: self.options[first].service,
+                first: u32::try_from(first).expect("fewer than 2^32 options"),
+                len: u32::try_from(len).expect("at most 256 options a node"),
+            });
+        }
+    }
+
+    /// A node's options, fastest first.
+    pub fn options_of(&self, row: &RowNode) -> &[Option_] {
+        &self.options[row.first as usize..(row.first + row.len) as usize]
+    }
+}

@@ -1,0 +1,149 @@
+//! What the gateway believes about the nodes' load: what they reported, and what it has sent since.
+
+use super::snapshot::NodeIx;
+use crate::estimate::Moments;
+use crate::query::Class;
+use alloc::vec::Vec;
+use modelless_types::{Bytes, ClassId, Time};
+use serde::{Deserialize, Serialize};
+
+/// How much a gateway may have outstanding at a node: what the node runs plus one prepared batch. Absolute, not
+/// a difference, so that reports and sends that cross on the wire do no harm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Limit {
+    /// Queries.
+    pub queries: u32,
+    /// Decoded bytes.
+    pub bytes: Bytes,
+}
+
+/// What a node says with every reply.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its credit for the gateway it speaks to.
+    pub limit: Limit,
+    /// How long until a query of a class it was not asked about lately could start.
+    pub wait: Moments,
+    /// The same for classes that wait there.
+    pub waits: Vec<(Class, Moments)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct NodeLoad {
+    pub(super) up: bool,
+    pub(super) limit: Limit,
+    pub(super) outstanding: Limit,
+    pub(super) reported: Time,
+    /// Work sent since the last report.
+    pub(super) booked: Moments,
+    pub(super) wait: Moments,
+}
+
+impl NodeLoad {
+    pub(super) fn has_credit(&self, bytes: Bytes) -> bool {
+        // A query larger than the whole byte credit may still go to a node that has nothing else.
+        let fits = self.outstanding.bytes + bytes <= self.limit.bytes || self.outstanding.queries == 0;
+        self.up && self.outstanding.queries < self.limit.queries && fits
+    }
+}
+
+/// All nodes' load, by position in the snapshot; and per class what differs from the node's general wait.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct LoadView {
+    pub(super) nodes: Vec<NodeLoad>,
+    /// `[class][node]`; rows are as long as `nodes`.
+    pub(super) waits: Vec<Vec<Moments>>,
+}
+
+impl LoadView {
+    /// For so many nodes, none of which has said anything yet.
+    pub fn new(nodes: usize) -> Self {
+        Self { nodes: alloc::vec![NodeLoad::default(); nodes], waits: Vec::new() }
+    }
+
+    fn at(&mut self, node: NodeIx) -> Option<&mut NodeLoad> {
+        usize::try_from(node.0).ok().and_then(|at| self.nodes.get_mut(at))
+    }
+
+    /// Makes room for a class.
+    pub fn add_class(&mut self, class: ClassId) {
+        let rows = class.0 as usize + 1;
+        if self.waits.len() < rows {
+            let general: Vec<Moments> = self.nodes.iter().map(|node| node.wait).collect();
+            self.waits.resize(rows, general);
+        }
+    }
+
+    /// A node spoke. `class_of` gives the number of a class if this gateway knows it.
+    pub fn report(
+        &mut self,
+        now: Time,
+        node: NodeIx,
+        report: &NodeReport,
+        class_of: impl Fn(&Class) -> Option<ClassId>,
+    ) {
+        let Some(load) = self.at(node) else { return };
+        load.up = true;
+        load.limit = report.limit;
+        load.reported = now;
+        load.booked = Moments::ZERO;
+        load.wait = report.wait;
+        let at = node.0 as usize;
+        for row in &mut self.waits {
+            row[at] = report.wait;
+        }
+        for (class, wait) in &report.waits {
+            if let Some(row) = class_of(class).and_then(|id| self.waits.get_mut(id.0 as usize)) {
+                row[at] = *wait;
+            }
+        }
+    }
+
+    /// A node is gone.
+    pub fn down(&mut self, node: NodeIx) {
+        if let Some(load) = self.at(node) {
+            load.up = false;
+        }
+    }
+
+    /// A query goes to a node; `work` is what it adds there.
+    pub fn book(&mut self, node: NodeIx, bytes: Bytes, work: Moments) {
+        if let Some(load) = self.at(node) {
+            load.outstanding.queries += 1;
+            load.outstanding.bytes = load.outstanding.bytes + bytes;
+            load.booked += work;
+        }
+    }
+
+    /// A node is done with a query.
+    pub fn release(&mut self, node: NodeIx, bytes: Bytes) {
+        if let Some(load) = self.at(node) {
+            load.outstanding.queries = load.outstanding.queries.saturating_sub(1);
+            load.outstanding.bytes = Bytes(load.outstanding.bytes.0.saturating_sub(bytes.0));
+        }
+    }
+
+    /// Queries this gateway has at a node.
+    pub fn outstanding(&self, node: NodeIx) -> u32 {
+        self.nodes.get(node.0 as usize).map_or(0, |load| load.outstanding.queries)
+    }
+
+    /// Whether a node is up and has credit for a query of this size.
+    pub fn has_credit(&self, node: NodeIx, bytes: Bytes) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|load| load.has_credit(bytes))
+    }
+
+    /// How long a query of a class that is not known here would wait at a node before it starts.
+    pub fn general_wait(&self, now: Time, node: NodeIx) -> Moments {
+        let load = self.nodes.get(node.0 as usize);
+        load.map_or(Moments::ZERO, |load| load.wait.less(now - load.reported) + load.booked)
+    }
+
+    /// How long a query of a class would wait at a node before it starts.
+    pub fn wait(&self, now: Time, class: ClassId, node: NodeIx) -> Moments {
+        let at = node.0 as usize;
+        let Some(load) = self.nodes.get(at) else { return Moments::ZERO };
+        let reported = self.waits.get(class.0 as usize).map_or(load.wait, |row| row[at]);
+        reported.less(now - load.reported) + load.booked
+    }
+}

@@ -1,0 +1,20 @@
+//! Which node gets a query: a pure [`pick()`] over an immutable [`Snapshot`] and a [`LoadView`], and one small owned
+//! machine, the [`Router`], for queries that wait because no node that could serve them has credit.
+//!
+//! A query is bound to a node only within that node's small credit. What exceeds it waits here, where it can still
+//! go anywhere.
+
+mod candidates;
+mod load;
+mod pick;
+mod router;
+mod snapshot;
+
+pub use candidates::{Candidates, Cold, Option_, RowNode};
+pub use load::{Limit, LoadView, NodeReport};
+pub use pick::{Choice, Verdict, pick};
+pub use router::{Action, Event, Limits, Router};
+pub use snapshot::{NodeInfo, NodeIx, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,212 @@
+//! Filter, score, pick: which node gets a query.
+//!
+//! One exhaustive pass over the nodes that have something resident for the class. The objective, in order: in time;
+//! then what the query prefers (accuracy, cost or latency); then the earliest completion. Equal nodes are told apart
+//! by a hash with the passed seed, so that gateways with the same view do not all pick the same one. What it does
+//! not do: keep state, book anything, or choose the variant, which the node does when it runs the query.
+
+use super::candidates::{Candidates, Cold, Option_};
+use super::load::LoadView;
+use super::snapshot::{NodeIx, Snapshot};
+use crate::estimate::Moments;
+use crate::query::Query;
+use modelless_types::{ClassId, Micros, Prefer, Refusal, TaskId, Time};
+
+/// A node, and what is expected of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Choice {
+    /// The node.
+    pub node: NodeIx,
+    /// The variant it could answer with in time. It may bind another.
+    pub ordinal: u8,
+    /// From now to the answer.
+    pub completion: Moments,
+    /// What the query adds to the node's work.
+    pub work: Moments,
+}
+
+/// What to do with a query.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Verdict {
+    /// Give it to this node now.
+    Send(Choice),
+    /// Every node that could serve it is at its credit: wait, at the latest until then.
+    Wait {
+        /// After this the fastest idle node would be too late.
+        until: Time,
+    },
+    /// Only a load can serve it: have the node load, and send the query there to wait for it if `in_time`.
+    Load {
+        /// The node.
+        node: NodeIx,
+        /// The variant.
+        ordinal: u8,
+        /// Until it is in memory.
+        ready_in: Micros,
+        /// Whether the query's goals leave time for that.
+        in_time: bool,
+    },
+    /// Nobody can.
+    Refuse(Refusal),
+}
+
+/// Decides for one query. `class` is the number of `query.class` in this snapshot.
+pub fn pick(
+    snapshot: &Snapshot,
+    load: &LoadView,
+    class: ClassId,
+    query: &Query,
+    now: Time,
+    seed: u64,
+) -> Verdict {
+    let Some(candidates) = snapshot.candidates(class) else {
+        return Verdict::Refuse(Refusal::NothingRunnable { why: "its class is not known here".into() });
+    };
+    let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+    let scan = Scan { candidates, load, class, query, now, seed, slack };
+    scan.resident().unwrap_or_else(|| scan.cold())
+}
+
+struct Scan<'a> {
+    candidates: &'a Candidates,
+    load: &'a LoadView,
+    class: ClassId,
+    query: &'a Query,
+    now: Time,
+    seed: u64,
+    slack: f64,
+}
+
+/// What is better first: the goal's own measure, then completion, then a seeded coin.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Score {
+    wish: u64,
+    completion: f64,
+    coin: u64,
+}
+
+impl Scan<'_> {
+    /// `None` when no node with something resident could be in time however idle it were.
+    fn resident(&self) -> Option<Verdict> {
+        let row = self.load.waits.get(self.class.0 as usize);
+        let mut best: Option<(Score, Choice)> = None;
+        let mut soonest: Option<f64> = None;
+        for entry in &self.candidates.nodes {
+            let at = entry.node.0 as usize;
+            let Some(node) = self.load.nodes.get(at) else { continue };
+            if !node.up || !entry.fastest.within(self.slack) {
+                continue;
+            }
+            let service = entry.fastest.p99_f64();
+            soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
+            if !node.has_credit(self.query.bytes) {
+                continue;
+            }
+            let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
+            // Nothing here can beat the best so far if even the mean of the fastest cannot.
+            if self.query.prefer == Prefer::Latency
+                && best.as_ref().is_some_and(|(score, _)| wait.mean + entry.fastest.mean > score.completion)
+            {
+                continue;
+            }
+            let Some(option) = self.option(self.candidates.options_of(entry), wait) else { continue };
+            let completion = wait + option.service;
+            let score = Score {
+                wish: self.wish(option),
+                completion: completion.p99_f64(),
+                coin: mix(self.seed ^ u64::from(entry.node.0)),
+            };
+            if best.as_ref().is_none_or(|(known, _)| score < *known) {
+                let choice =
+                    Choice { node: entry.node, ordinal: option.ordinal, completion, work: option.service };
+                best = Some((score, choice));
+            }
+        }
+        match (best, soonest) {
+            (Some((_, choice)), _) => Some(Verdict::Send(choice)),
+            (None, Some(service)) => Some(Verdict::Wait { until: self.latest_start(service) }),
+            (None, None) => None,
+        }
+    }
+
+    /// The best of a node's options that is in time behind `wait`.
+    fn option<'o>(&self, options: &'o [Option_], wait: Moments) -> Option<&'o Option_> {
+        let in_time = |option: &&Option_| (wait + option.service).within(self.slack);
+        match self.query.prefer {
+            Prefer::Latency => options.first().filter(in_time),
+            // Fastest first and beaten ones left out, so accuracy mostly rises along the options.
+            Prefer::Accuracy => options
+                .iter()
+                .rev()
+                .filter(in_time)
+                .reduce(|a, b| if b.accuracy > a.accuracy { b } else { a }),
+            Prefer::Cost => options.iter().filter(in_time).reduce(|a, b| if b.cost < a.cost { b } else { a }),
+        }
+    }
+
+    fn wish(&self, option: &Option_) -> u64 {
+        match self.query.prefer {
+            Prefer::Latency => 0,
+            Prefer::Accuracy => u64::from(u32::MAX - option.accuracy.ppm()),
+            Prefer::Cost => option.cost.0,
+        }
+    }
+
+    fn latest_start(&self, service: f64) -> Time {
+        let service = Moments { mean: service, var: 0.0 }.mean();
+        Time(self.query.expires.0.saturating_sub(service.0).max(self.now.0))
+    }
+
+    /// Nothing resident can be in time: the best variant that a load could bring in time, at the node that
+    /// rendezvous hashing gives it, so that a herd of queries loads it once.
+    fn cold(&self) -> Verdict {
+        let up = |cold: &&Cold| self.load.nodes.get(cold.node.0 as usize).is_some_and(|node| node.up);
+        let total = |cold: &Cold| Moments::exactly(cold.ready.time_left(self.now)) + cold.service;
+        let in_time = |cold: &&Cold| total(cold).within(self.slack);
+        let task = self.candidates.class.task;
+        let better = |a: &Cold, b: &Cold| {
+            let wish = match self.query.prefer {
+                Prefer::Accuracy => b.accuracy.cmp(&a.accuracy),
+                Prefer::Cost => a.cost.cmp(&b.cost),
+                Prefer::Latency => a.service.p99_f64().total_cmp(&b.service.p99_f64()),
+            };
+            wish.then(rendezvous(task, b).cmp(&rendezvous(task, a)))
+        };
+        let all = || self.candidates.cold.iter().filter(up);
+        if let Some(cold) = all().filter(in_time).min_by(|a, b| better(a, b)) {
+            return Self::load(cold, self.now, true);
+        }
+        if let Some(cold) = all().min_by_key(|c| (c.ready.time_left(self.now), rendezvous(task, c))) {
+            let could_ever =
+                cold.service.within(Moments::exactly(self.query.deadline - self.query.arrived).mean);
+            if could_ever {
+                return Self::load(cold, self.now, false);
+            }
+        }
+        if self.candidates.nodes.is_empty() && self.candidates.cold.is_empty() {
+            return Verdict::Refuse(Refusal::NothingRunnable { why: "no node has or could load it".into() });
+        }
+        if !self.load.nodes.iter().any(|node| node.up) {
+            return Verdict::Refuse(Refusal::NodeLost);
+        }
+        Verdict::Refuse(Refusal::TooLate { waited: self.now - self.query.arrived })
+    }
+
+    fn load(cold: &Cold, now: Time, in_time: bool) -> Verdict {
+        let ready_in = cold.ready.time_left(now);
+        Verdict::Load { node: cold.node, ordinal: cold.ordinal, ready_in, in_time }
+    }
+}
+
+/// The same for every gateway: a variant's weight at a node.
+fn rendezvous(task: TaskId, cold: &Cold) -> u64 {
+    mix(u64::from(task.0) << 40 ^ u64::from(cold.ordinal) << 32 ^ u64::from(cold.node.0))
+}
+
+/// splitmix64's finaliser: scatters any number.
+pub(super) fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

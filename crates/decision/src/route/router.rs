@@ -1,0 +1,552 @@
+//! The gateway's machine: queries that wait for credit, and what is known to be where.
+//!
+//! It owns the load view and every open query's whereabouts. Its shell sends, answers and refuses as told; the
+//! only thing that survives a query here is the credit it gave back. Each query that arrives leaves by exactly one
+//! of: a refusal, or a `Finished` event from its node. A guard refuses what a node kept past its time.
+
+use super::load::{LoadView, NodeReport};
+use super::pick::{Verdict, mix, pick};
+use super::snapshot::{NodeIx, Snapshot, Table};
+use crate::explain::{Explanation, explain};
+use crate::machine::{Machine, Rank, Ranked, Wake};
+use crate::query::{Class, Query};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, QueryKey, Refusal, TaskId, Time, VariantSet};
+use serde::{Deserialize, Serialize};
+
+/// Bounds on what waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Queries waiting here, all classes together.
+    pub waiting: u32,
+    /// Decoded bytes waiting here.
+    pub waiting_bytes: Bytes,
+    /// How long after a query's time its node may still answer before it is given up.
+    pub grace: Micros,
+    /// Classes remembered before those without queries are forgotten.
+    pub classes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            waiting: 4_096,
+            waiting_bytes: Bytes::from_mib(512),
+            grace: Micros::from_millis(50),
+            classes: 1_024,
+        }
+    }
+}
+
+/// What the router is told.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// A query that was admitted.
+    Arrive(Query),
+    /// A node answered or refused a query; with every frame comes its report.
+    Finished {
+        /// The query.
+        key: QueryKey,
+        /// Who says so.
+        node: NodeId,
+        /// The node's load.
+        report: NodeReport,
+    },
+    /// A node gives back a query that it has not started.
+    HandedBack {
+        /// The query.
+        key: QueryKey,
+        /// Who says so.
+        node: NodeId,
+        /// The node's load.
+        report: NodeReport,
+    },
+    /// A node speaks without being asked (heartbeat).
+    Report {
+        /// Who.
+        node: NodeId,
+        /// Its load.
+        report: NodeReport,
+    },
+    /// A node cannot be reached; what it had is lost.
+    NodeDown {
+        /// Who.
+        node: NodeId,
+    },
+    /// The client went away.
+    Cancel {
+        /// The query.
+        key: QueryKey,
+    },
+    /// Tasks, variants or nodes changed.
+    Table(Table),
+}
+
+impl Ranked for Event {
+    fn rank(&self) -> Rank {
+        match self {
+            Self::Finished { .. } | Self::HandedBack { .. } | Self::Report { .. } | Self::NodeDown { .. } => {
+                Rank::Completion
+            }
+            Self::Arrive(_) | Self::Cancel { .. } | Self::Table(_) => Rank::Arrival,
+        }
+    }
+}
+
+/// What the router wants done.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Give a query to a node, with how many of its class still wait here.
+    Send {
+        /// The query.
+        key: QueryKey,
+        /// The node.
+        node: NodeId,
+        /// 99th percentile of what is expected, from now to the answer.
+        expected: Micros,
+        /// Still waiting in this class after it.
+        waiting: u32,
+        /// Deadline of the first of those.
+        first: Option<Time>,
+    },
+    /// Tell the client no.
+    Refuse {
+        /// The query.
+        key: QueryKey,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Tell a node that nobody waits for a query any longer.
+    Cancel {
+        /// The query.
+        key: QueryKey,
+        /// The node.
+        node: NodeId,
+    },
+    /// Ask a node to load a variant.
+    Wake {
+        /// The node.
+        node: NodeId,
+        /// The task.
+        task: TaskId,
+        /// The variant.
+        ordinal: u8,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Where {
+    Waiting { class: ClassId, until: Time },
+    Sent { node: NodeIx },
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    query: Query,
+    at: Where,
+}
+
+/// Routes queries to nodes, and keeps those that must wait. See the module's words.
+#[derive(Debug)]
+pub struct Router {
+    snapshot: Snapshot,
+    load: LoadView,
+    limits: Limits,
+    seed: u64,
+    open: BTreeMap<QueryKey, Open>,
+    /// Waiting queries of each class, earliest deadline first.
+    queues: BTreeMap<ClassId, BTreeSet<(Time, QueryKey)>>,
+    /// When to look at a query again, whatever happens.
+    timers: BTreeSet<(Time, QueryKey)>,
+    waiting: u32,
+    waiting_bytes: Bytes,
+    actions: VecDeque<Action>,
+}
+
+impl Router {
+    /// With nothing known yet. `seed` breaks ties; two gateways should have different ones.
+    pub fn new(limits: Limits, seed: u64) -> Self {
+        Self {
+            snapshot: Snapshot::default(),
+            load: LoadView::default(),
+            limits,
+            seed,
+            open: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            waiting: 0,
+            waiting_bytes: Bytes(0),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// What it knows, for admission and explanations.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// What it believes about the nodes' load.
+    pub fn load(&self) -> &LoadView {
+        &self.load
+    }
+
+    /// What would be decided for a query with these goals that came now, and why. Changes nothing that matters: a
+    /// class may become known.
+    pub fn explain(&mut self, task: TaskId, goals: &Goals, now: Time) -> Explanation {
+        explain(&mut self.snapshot, &mut self.load, task, goals, now, self.seed)
+    }
+
+    /// How many queries wait here.
+    pub fn waiting(&self) -> u32 {
+        self.waiting
+    }
+
+    /// How many queries are open, here or at a node.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    fn class_id(&mut self, class: Class) -> ClassId {
+        let id = self.snapshot.intern(class);
+        self.load.add_class(id);
+        id
+    }
+
+    fn place(&mut self, now: Time, query: Query) {
+        if self.snapshot.class_count() >= self.limits.classes as usize {
+            self.rebuild(self.snapshot.table().clone());
+        }
+        let class = self.class_id(query.class);
+        match self.decide(now, class, &query) {
+            Verdict::Wait { until } => self.wait(now, class, query, until),
+            verdict @ (Verdict::Send(_) | Verdict::Load { .. } | Verdict::Refuse(_)) => {
+                self.settle(now, class, query, verdict);
+            }
+        }
+    }
+
+    fn decide(&self, now: Time, class: ClassId, query: &Query) -> Verdict {
+        pick(&self.snapshot, &self.load, class, query, now, mix(self.seed ^ query.key.0))
+    }
+
+    /// Does what a verdict other than `Wait` says. The query stands in no queue.
+    fn settle(&mut self, now: Time, class: ClassId, query: Query, verdict: Verdict) {
+        match verdict {
+            Verdict::Send(choice) => {
+                self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
+            }
+            Verdict::Load { node, ordinal, ready_in, in_time } => {
+                self.wake(node, query.class.task, ordinal);
+                if in_time && self.load.has_credit(node, query.bytes) {
+                    let no_work = crate::Moments::ZERO;
+                    self.send(now, class, query, node, ready_in, no_work);
+                } else if in_time {
+                    let until = Time(query.expires.0.saturating_sub(ready_in.0).max(now.0));
+                    self.wait(now, class, query, until);
+                } else {
+                    self.refuse(query.key, Refusal::Loading { ready_in });
+                }
+            }
+            Verdict::Refuse(refusal) => self.refuse(query.key, refusal),
+            Verdict::Wait { until } => self.wait(now, class, query, until),
+        }
+    }
+
+    fn wake(&mut self, node: NodeIx, task: TaskId, ordinal: u8) {
+        if let Some(node) = self.snapshot.node(node).map(|n| n.id) {
+            self.actions.push_back(Action::Wake { node, task, ordinal });
+        }
+    }
+
+    fn send(
+        &mut self,
+        now: Time,
+        class: ClassId,
+        query: Query,
+        node: NodeIx,
+        expected: Micros,
+        work: crate::Moments,
+    ) {
+        let Some(id) = self.snapshot.node(node).map(|n| n.id) else {
+            self.refuse(query.key, Refusal::NodeLost);
+            return;
+        };
+        self.load.book(node, query.bytes, work);
+        let guard = query.expires + self.limits.grace;
+        self.timers.insert((guard.max(now), query.key));
+        let key = query.key;
+        self.open.insert(key, Open { query, at: Where::Sent { node } });
+        let queue = self.queues.get(&class);
+        self.actions.push_back(Action::Send {
+            key,
+            node: id,
+            expected,
+            waiting: queue.map_or(0, |q| u32::try_from(q.len()).unwrap_or(u32::MAX)),
+            first: queue.and_then(|q| q.first()).map(|(deadline, _)| *deadline),
+        });
+    }
+
+    fn wait(&mut self, now: Time, class: ClassId, query: Query, until: Time) {
+        if self.waiting >= self.limits.waiting {
+            return self.refuse(query.key, Refusal::QueueFull { limit: self.limits.waiting });
+        }
+        if self.waiting_bytes + query.bytes > self.limits.waiting_bytes && self.waiting > 0 {
+            return self.refuse(query.key, Refusal::BytesFull { limit: self.limits.waiting_bytes });
+        }
+        let until = until.max(now);
+        self.waiting += 1;
+        self.waiting_bytes = self.waiting_bytes + query.bytes;
+        self.queues.entry(class).or_default().insert((query.deadline, query.key));
+        self.timers.insert((until, query.key));
+        self.open.insert(query.key, Open { query, at: Where::Waiting { class, until } });
+    }
+
+    fn refuse(&mut self, key: QueryKey, refusal: Refusal) {
+        self.open.remove(&key);
+        self.actions.push_back(Action::Refuse { key, refusal });
+    }
+
+    /// Takes a query out of wherever it is; its credit or its place in the queue is free again.
+    fn take(&mut self, key: QueryKey) -> Option<Open> {
+        let open = self.open.remove(&key)?;
+        match open.at {
+            Where::Waiting { class, until } => {
+                if let Some(queue) = self.queues.get_mut(&class) {
+                    queue.remove(&(open.query.deadline, key));
+                    if queue.is_empty() {
+                        self.queues.remove(&class);
+                    }
+                }
+                self.timers.remove(&(until, key));
+                self.waiting -= 1;
+                self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
+            }
+            Where::Sent { node } => {
+                self.timers.retain_one(open.query.expires + self.limits.grace, key);
+                self.load.release(node, open.query.bytes);
+            }
+        }
+        Some(open)
+    }
+
+    /// Whether `node` is the one that has the query now; anything else it says about it is an echo of the past.
+    fn is_at(&self, key: QueryKey, node: Option<NodeIx>) -> bool {
+        match self.open.get(&key).map(|open| open.at) {
+            Some(Where::Sent { node: at }) => Some(at) == node,
+            Some(Where::Waiting { .. }) | None => false,
+        }
+    }
+
+    fn report(&mut self, now: Time, node: NodeId, report: &NodeReport) {
+        let Some(ix) = self.snapshot.node_ix(node) else { return };
+        let snapshot = &self.snapshot;
+        self.load.report(now, ix, report, |class| snapshot.class_id(class));
+    }
+
+    /// Credit came free somewhere: serve what waits, earliest deadline first over all classes. A class whose head
+    /// cannot go keeps its place; the others go on.
+    fn serve_waiting(&mut self, now: Time) {
+        let mut blocked: BTreeSet<ClassId> = BTreeSet::new();
+        while let Some((class, key)) = self.first_waiting(&blocked) {
+            let Some(query) = self.open.get(&key).map(|open| open.query) else {
+                blocked.insert(class);
+                continue;
+            };
+            match self.decide(now, class, &query) {
+                Verdict::Send(choice) => {
+                    self.take(key);
+                    self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
+                }
+                Verdict::Load { node, in_time: true, ready_in, .. }
+                    if self.load.has_credit(node, query.bytes) =>
+                {
+                    self.take(key);
+                    self.send(now, class, query, node, ready_in, crate::Moments::ZERO);
+                }
+                Verdict::Refuse(refusal) => {
+                    self.take(key);
+                    self.refuse(key, refusal);
+                }
+                Verdict::Wait { .. } | Verdict::Load { .. } => {
+                    blocked.insert(class);
+                }
+            }
+        }
+    }
+
+    fn first_waiting(&self, blocked: &BTreeSet<ClassId>) -> Option<(ClassId, QueryKey)> {
+        let heads = self.queues.iter().filter(|(class, _)| !blocked.contains(class));
+        let heads =
+            heads.filter_map(|(class, queue)| queue.first().map(|(deadline, key)| (*deadline, *key, *class)));
+        heads.min().map(|(_, key, class)| (class, key))
+    }
+
+    fn node_down(&mut self, now: Time, node: NodeIx) {
+        self.load.down(node);
+        let lost: Vec<QueryKey> = self
+            .open
+            .iter()
+            .filter(|(_, open)| matches!(open.at, Where::Sent { node: at } if at == node))
+            .map(|(key, _)| *key)
+            .collect();
+        // Tried once more elsewhere if time allows; a second loss finds no node that is up, or another chance.
+        for key in lost {
+            if let Some(open) = self.take(key) {
+                self.place(now, open.query);
+            }
+        }
+    }
+
+    /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
+    fn rebuild(&mut self, table: Table) {
+        let old = core::mem::replace(&mut self.snapshot, Snapshot::new(table));
+        let count = self.snapshot.node_count();
+        let old_load = core::mem::replace(&mut self.load, LoadView::new(count));
+        let moved = |node: NodeIx, new: &Snapshot| old.node(node).and_then(|n| new.node_ix(n.id));
+        for at in 0..old.node_count() {
+            let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
+            if let Some(new) = moved(ix, &self.snapshot) {
+                self.load.nodes[new.0 as usize] = old_load.nodes[at];
+            }
+        }
+        self.queues.clear();
+        let keys: Vec<QueryKey> = self.open.keys().copied().collect();
+        for key in keys {
+            let Some(open) = self.open.get(&key).cloned() else { continue };
+            match open.at {
+                Where::Sent { node } => {
+                    if let Some(new) = moved(node, &self.snapshot) {
+                        self.open.insert(key, Open { query: open.query, at: Where::Sent { node: new } });
+                    } else {
+                        self.timers.retain_one(open.query.expires + self.limits.grace, key);
+                        self.refuse(key, Refusal::NodeLost);
+                    }
+                }
+                Where::Waiting { until, .. } => self.requeue(key, open.query, until),
+            }
+        }
+    }
+
+    /// Puts a waiting query under its class's new number, without variants that are gone.
+    fn requeue(&mut self, key: QueryKey, mut query: Query, until: Time) {
+        let alive: VariantSet = self
+            .snapshot
+            .task(query.class.task)
+            .map(|task| task.variants.iter().map(|v| v.ordinal).collect())
+            .unwrap_or_default();
+        query.class.admits = query.class.admits.intersection(&alive);
+        if query.class.admits.is_empty() {
+            self.timers.remove(&(until, key));
+            self.waiting -= 1;
+            self.waiting_bytes = Bytes(self.waiting_bytes.0 - query.bytes.0);
+            let why = "every variant that could answer was removed while the query waited".into();
+            return self.refuse(key, Refusal::VariantFailed { why });
+        }
+        let class = self.class_id(query.class);
+        self.queues.entry(class).or_default().insert((query.deadline, key));
+        self.open.insert(key, Open { query, at: Where::Waiting { class, until } });
+    }
+}
+
+/// Taking one timer out, whether it was set at its time or later.
+trait Timers {
+    fn retain_one(&mut self, at: Time, key: QueryKey);
+}
+
+impl Timers for BTreeSet<(Time, QueryKey)> {
+    fn retain_one(&mut self, at: Time, key: QueryKey) {
+        if !self.remove(&(at, key)) {
+            self.retain(|(_, other)| *other != key);
+        }
+    }
+}
+
+impl Machine for Router {
+    type Event = Event;
+    type Action = Action;
+
+    fn handle(&mut self, now: Time, event: Event) {
+        match event {
+            Event::Arrive(query) => self.place(now, query),
+            Event::Finished { key, node, report } => {
+                if self.is_at(key, self.snapshot.node_ix(node)) {
+                    self.take(key);
+                }
+                self.report(now, node, &report);
+                self.serve_waiting(now);
+            }
+            Event::HandedBack { key, node, report } => {
+                let back = self.is_at(key, self.snapshot.node_ix(node)).then(|| self.take(key)).flatten();
+                self.report(now, node, &report);
+                if let Some(open) = back {
+                    self.place(now, open.query);
+                }
+                self.serve_waiting(now);
+            }
+            Event::Report { node, report } => {
+                self.report(now, node, &report);
+                self.serve_waiting(now);
+            }
+            Event::NodeDown { node } => {
+                if let Some(ix) = self.snapshot.node_ix(node) {
+                    self.node_down(now, ix);
+                }
+            }
+            Event::Cancel { key } => {
+                if let Some(open) = self.take(key)
+                    && let Where::Sent { node } = open.at
+                    && let Some(node) = self.snapshot.node(node).map(|n| n.id)
+                {
+                    self.actions.push_back(Action::Cancel { key, node });
+                    self.serve_waiting(now);
+                }
+            }
+            Event::Table(table) => {
+                self.rebuild(table);
+                self.serve_waiting(now);
+            }
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(at, key)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(open) = self.take(key) else { continue };
+            let waited = now - open.query.arrived;
+            match open.at {
+                Where::Sent { node } => {
+                    if let Some(node) = self.snapshot.node(node).map(|n| n.id) {
+                        self.actions.push_back(Action::Cancel { key, node });
+                    }
+                    self.refuse(key, Refusal::TooLate { waited });
+                }
+                Where::Waiting { class, .. } => {
+                    // The last moment: take whatever the view offers now, else give up while it still helps.
+                    match self.decide(now, class, &open.query) {
+                        Verdict::Wait { until } if until > now => self.wait(now, class, open.query, until),
+                        Verdict::Wait { .. } => self.refuse(key, Refusal::TooLate { waited }),
+                        verdict @ (Verdict::Send(_) | Verdict::Load { .. } | Verdict::Refuse(_)) => {
+                            self.settle(now, class, open.query, verdict);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Wake> {
+        let (at, key) = *self.timers.first()?;
+        let why = match self.open.get(&key).map(|open| open.at) {
+            Some(Where::Waiting { .. }) => "the last moment at which a waiting query can still be in time",
+            Some(Where::Sent { .. }) | None => "a node has kept a query past its time",
+        };
+        Some(Wake { at, why })
+    }
+
+    fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+}

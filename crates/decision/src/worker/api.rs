@@ -1,0 +1,270 @@
+//! What the worker is told and what it wants done.
+
+use crate::estimate::{Moments, RunModel};
+use crate::machine::{Rank, Ranked};
+use crate::query::{Class, Query};
+use alloc::string::String;
+use alloc::vec::Vec;
+use modelless_types::{
+    Accuracy, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, TaskId, Time,
+    VariantId,
+};
+use serde::{Deserialize, Serialize};
+
+/// A lane: one place of a device where one batch runs at a time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct LaneIx(pub u16);
+
+/// A batch of this worker, in order of binding.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct BatchId(pub u64);
+
+/// A device of this node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DeviceConfig {
+    /// How many batches run side by side.
+    pub lanes: u16,
+    /// Memory that replicas may take together.
+    pub memory: Bytes,
+    /// What an hour of one lane costs.
+    pub price: PricePerHour,
+}
+
+/// Bounds and habits.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WorkerConfig {
+    /// The devices.
+    pub devices: Vec<DeviceConfig>,
+    /// Queries that may wait here unbound.
+    pub queue: u32,
+    /// Decoded bytes that may wait here.
+    pub queue_bytes: Bytes,
+    /// How long a failed replica rests before it may be tried again; doubles with each failure in a row.
+    pub back_off: Micros,
+    /// Failures in a row after which a variant is left alone until the catalogue changes.
+    pub give_up_after: u32,
+}
+
+/// A variant this node could run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct WorkerVariant {
+    /// Number in the store.
+    pub id: VariantId,
+    /// Its model; variants of one model share a runner.
+    pub model: ModelId,
+    /// Its task.
+    pub task: TaskId,
+    /// Its position in the task's sets.
+    pub ordinal: u8,
+    /// What floors are compared with.
+    pub accuracy: Accuracy,
+    /// The largest batch it takes.
+    pub max_batch: u32,
+    /// How long it takes here.
+    pub run: RunModel,
+    /// Memory of a replica.
+    pub memory: Bytes,
+    /// From asking for it to ready.
+    pub load_time: Micros,
+}
+
+/// How a batch ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Every member has its rows.
+    Ran,
+    /// The batch did not run to its end.
+    Failed {
+        /// How.
+        failure: Failure,
+        /// What the engine said.
+        why: String,
+    },
+}
+
+/// The ways a batch can fail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Failure {
+    /// The model reported an error and lives on.
+    Model,
+    /// The process died or hung and took the batch with it.
+    Process,
+}
+
+/// What the worker is told.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// A query came, decoded.
+    Arrive(Query),
+    /// How many queries of a class wait at the gateways, and the first deadline among them.
+    Demand {
+        /// The class.
+        class: Class,
+        /// How many.
+        waiting: u32,
+        /// The first deadline.
+        first: Option<Time>,
+    },
+    /// A batch's inputs stand in its slot. Members whose input would not go in are named and answered by the shell.
+    Prepared {
+        /// The batch.
+        batch: BatchId,
+        /// Members that fell out.
+        dropped: Vec<QueryKey>,
+    },
+    /// A batch ended.
+    Done {
+        /// The batch.
+        batch: BatchId,
+        /// How.
+        outcome: Outcome,
+    },
+    /// A replica is in memory.
+    Loaded {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+        /// What it really takes.
+        memory: Bytes,
+        /// How long it really took.
+        took: Micros,
+    },
+    /// A replica would not load.
+    LoadFailed {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+        /// What the engine said.
+        why: String,
+    },
+    /// A replica is out of memory.
+    Unloaded {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+    },
+    /// A model's process died while idle or in a batch (its batches are reported by `Done`).
+    RunnerDied {
+        /// The model.
+        model: ModelId,
+        /// What is known of it.
+        why: String,
+    },
+    /// Nobody waits for a query any longer.
+    Cancel {
+        /// The query.
+        key: QueryKey,
+    },
+    /// The plan: what must be resident where. Everything else is at the worker's discretion.
+    Pin(Vec<(DeviceIx, VariantId)>),
+    /// A gateway asks for a variant to be loaded.
+    Wake {
+        /// The task.
+        task: TaskId,
+        /// The variant.
+        ordinal: u8,
+    },
+    /// What can be run here changed.
+    Catalog(Vec<WorkerVariant>),
+    /// Take nothing new, hand back what is not started, finish the rest.
+    Drain,
+}
+
+impl Ranked for Event {
+    fn rank(&self) -> Rank {
+        match self {
+            Self::Prepared { .. }
+            | Self::Done { .. }
+            | Self::Loaded { .. }
+            | Self::LoadFailed { .. }
+            | Self::Unloaded { .. }
+            | Self::RunnerDied { .. } => Rank::Completion,
+            Self::Arrive(_)
+            | Self::Demand { .. }
+            | Self::Cancel { .. }
+            | Self::Pin(_)
+            | Self::Wake { .. }
+            | Self::Catalog(_)
+            | Self::Drain => Rank::Arrival,
+        }
+    }
+}
+
+/// What the worker wants done.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Action {
+    /// Write these queries' inputs into a slot of the lane, in this order.
+    Prepare {
+        /// The batch.
+        batch: BatchId,
+        /// Where it will run.
+        device: DeviceIx,
+        /// On which lane.
+        lane: LaneIx,
+        /// With which variant.
+        variant: VariantId,
+        /// The members; row `i` of the batch is the `i`-th of them.
+        queries: Vec<QueryKey>,
+        /// Device time expected of it.
+        expected: Moments,
+    },
+    /// Give the prepared batch to its runner.
+    Start {
+        /// The batch.
+        batch: BatchId,
+    },
+    /// Forget the batch's slot without running it: nobody waits for any of it.
+    Discard {
+        /// The batch.
+        batch: BatchId,
+    },
+    /// Answer these queries with their rows of the batch.
+    Deliver {
+        /// The batch.
+        batch: BatchId,
+        /// Who still waits; all others of the batch are cancelled.
+        queries: Vec<QueryKey>,
+    },
+    /// Say no.
+    Refuse {
+        /// The query.
+        key: QueryKey,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Give the query back to its gateway, unstarted.
+    HandBack {
+        /// The query.
+        key: QueryKey,
+    },
+    /// Bring a variant into memory.
+    Load {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+    },
+    /// Take a variant out of memory; nothing of it runs.
+    Unload {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+    },
+    /// A replica changed state: to be stored and shown.
+    Transition {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+        /// From.
+        from: ReplicaState,
+        /// To.
+        to: ReplicaState,
+        /// Why.
+        cause: String,
+    },
+}

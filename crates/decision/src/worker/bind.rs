@@ -1,0 +1,222 @@
+//! The choice of variant and batch for a lane whose prepared slot is free.
+//!
+//! The query with the earliest deadline leads. Its variants are tried in the order it prefers; one is taken if the
+//! batch drawn for it is in time **and** what would still wait afterwards can drain in time with the fastest
+//! admissible variants. So a backlog alone makes answers cheaper, down to each query's floor and never below,
+//! before anything is shed. If no variant lets the backlog drain, the one with the highest throughput is taken.
+
+use super::api::WorkerVariant;
+use super::lanes::Lane;
+use super::machine::Worker;
+use super::queue::Waiting;
+use crate::estimate::Moments;
+use crate::query::Class;
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use modelless_types::{DeviceIx, Prefer, PricePerHour, QueryKey, Time, VariantId};
+
+/// A batch that could be bound.
+pub(super) struct Binding {
+    pub(super) variant: VariantId,
+    pub(super) members: Vec<QueryKey>,
+    pub(super) expected: Moments,
+}
+
+/// What to do with a lane's free slot.
+pub(super) enum Bound {
+    Batch(Binding),
+    /// This query can no longer be in time anywhere here.
+    Late(QueryKey),
+    Nothing,
+}
+
+impl Worker {
+    pub(super) fn bind_for(&self, now: Time, lane: &Lane) -> Bound {
+        let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).collect();
+        if serving.is_empty() {
+            return Bound::Nothing;
+        }
+        let start = lane.remaining(now);
+        let price = self.price(lane.device);
+        let mut skipped: BTreeSet<QueryKey> = BTreeSet::new();
+        loop {
+            let wanted = |class: &Class| serving.iter().any(|v| admits(class, v));
+            let Some(head) = self.queue.merged(wanted).find(|w| !skipped.contains(&w.query.key)) else {
+                return Bound::Nothing;
+            };
+            let draw = Draw { worker: self, now, device: lane.device, start, price, serving: &serving, head };
+            if !draw.in_time_alone(start) {
+                if draw.in_time_alone(self.soonest(now, lane.device)) {
+                    skipped.insert(head.query.key); // another lane is free sooner
+                    continue;
+                }
+                if !self.could_wait_for_load(now, &head.query) {
+                    return Bound::Late(head.query.key);
+                }
+                skipped.insert(head.query.key);
+                continue;
+            }
+            match draw.best() {
+                Some(binding) => return Bound::Batch(binding),
+                // Only its price ceiling is in the way: more of its kind may yet come and share the batch.
+                None => skipped.insert(head.query.key),
+            };
+        }
+    }
+
+    /// How long until some lane of a device could start a batch bound now.
+    fn soonest(&self, now: Time, device: DeviceIx) -> Moments {
+        let lanes = self.lanes.iter().filter(|lane| lane.device == device);
+        let free = lanes.map(|lane| lane.until_free(now));
+        free.min_by(|a, b| a.mean.total_cmp(&b.mean)).unwrap_or(Moments::ZERO)
+    }
+
+    /// Device time per query of a class at its fastest, batched; `None` when nothing resident may answer it.
+    pub(super) fn per_query(&self, device: DeviceIx, class: &Class) -> Option<Moments> {
+        let serving = self.residency.serving(device).filter(|v| admits(class, v));
+        let each = serving.map(|v| {
+            let batch = v.max_batch.min(v.run.largest_measured()).max(1);
+            v.run.estimate(batch).times(1.0 / f64::from(batch))
+        });
+        each.min_by(|a, b| a.mean.total_cmp(&b.mean))
+    }
+}
+
+/// Whether a class may be answered by a variant.
+pub(super) fn admits(class: &Class, variant: &WorkerVariant) -> bool {
+    class.task == variant.task && class.admits.contains(variant.ordinal)
+}
+
+/// The time a query leaves for work, from now.
+fn slack(now: Time, waiting: &Waiting) -> f64 {
+    if waiting.query.best_effort { f64::INFINITY } else { Moments::exactly(waiting.query.expires - now).mean }
+}
+
+struct Draw<'a> {
+    worker: &'a Worker,
+    now: Time,
+    device: DeviceIx,
+    start: Moments,
+    price: PricePerHour,
+    serving: &'a [&'a WorkerVariant],
+    head: &'a Waiting,
+}
+
+impl Draw<'_> {
+    fn in_time_alone(&self, start: Moments) -> bool {
+        let slack = slack(self.now, self.head);
+        self.admitted().any(|v| (start + v.run.estimate(1)).within(slack))
+    }
+
+    fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
+        self.serving.iter().filter(|v| admits(&self.head.query.class, v))
+    }
+
+    fn best(&self) -> Option<Binding> {
+        let mut order: Vec<&WorkerVariant> = self.admitted().copied().collect();
+        order.sort_by(|a, b| self.preferred(a, b));
+        let mut widest: Option<(f64, Binding)> = None;
+        for variant in order {
+            let Some(binding) = self.fill(variant) else { continue };
+            if self.rest_drains(&binding) {
+                return Some(binding);
+            }
+            let per_query = binding.expected.mean / count(binding.members.len());
+            if widest.as_ref().is_none_or(|(known, _)| per_query < *known) {
+                widest = Some((per_query, binding));
+            }
+        }
+        widest.map(|(_, binding)| binding)
+    }
+
+    /// The first query of a batch decides what it prefers.
+    fn preferred(&self, a: &WorkerVariant, b: &WorkerVariant) -> Ordering {
+        let quicker = a.run.estimate(1).p99_f64().total_cmp(&b.run.estimate(1).p99_f64());
+        match self.head.query.prefer {
+            Prefer::Accuracy => b.accuracy.cmp(&a.accuracy).then(quicker),
+            Prefer::Cost => {
+                let batch = u32::try_from(self.worker.queue.len()).unwrap_or(u32::MAX).max(1);
+                let cost = |v: &WorkerVariant| v.run.cost(batch.min(v.max_batch), self.price);
+                cost(a).cmp(&cost(b)).then(quicker)
+            }
+            Prefer::Latency => quicker.then(b.accuracy.cmp(&a.accuracy)),
+        }
+    }
+
+    /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time. `None` if the
+    /// head does not get into it.
+    fn fill(&self, variant: &WorkerVariant) -> Option<Binding> {
+        let mut members: Vec<&Waiting> = Vec::new();
+        let mut tightest = f64::INFINITY;
+        let largest = if self.head.alone { 1 } else { variant.max_batch.max(1) as usize };
+        let others = self.worker.queue.merged(|class| admits(class, variant));
+        let others = others.filter(|w| w.query.key != self.head.query.key && !w.alone);
+        for waiting in core::iter::once(self.head).chain(others) {
+            if members.len() >= largest {
+                break;
+            }
+            let slack = slack(self.now, waiting).min(tightest);
+            let batch = u32::try_from(members.len() + 1).ok()?;
+            if !(self.start + variant.run.estimate(batch)).within(slack) {
+                if members.is_empty() {
+                    return None;
+                }
+                if slack < tightest {
+                    continue; // this one alone is too tight; it gets its turn with something faster
+                }
+                break;
+            }
+            tightest = slack;
+            members.push(waiting);
+        }
+        self.affordable(variant, &mut members);
+        if members.first()?.query.key != self.head.query.key {
+            return None;
+        }
+        let batch = u32::try_from(members.len()).ok()?;
+        let members = members.iter().map(|w| w.query.key).collect();
+        Some(Binding { variant: variant.id, members, expected: variant.run.estimate(batch) })
+    }
+
+    /// Takes out those whose ceiling the batch would break; a smaller batch costs each more, so again until it holds.
+    fn affordable(&self, variant: &WorkerVariant, members: &mut Vec<&Waiting>) {
+        loop {
+            let batch = u32::try_from(members.len()).unwrap_or(u32::MAX);
+            let cost = variant.run.cost(batch, self.price);
+            let before = members.len();
+            members.retain(|w| w.query.best_effort || w.query.max_cost.is_none_or(|ceiling| cost <= ceiling));
+            if members.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// Whether what waits behind this batch, here and at the gateways, could still be in time if everything were
+    /// answered by the fastest variant it admits.
+    fn rest_drains(&self, binding: &Binding) -> bool {
+        let lanes = count(self.worker.lanes.iter().filter(|lane| lane.device == self.device).count());
+        let chosen: BTreeSet<QueryKey> = binding.members.iter().copied().collect();
+        let mut at = self.start + binding.expected;
+        let servable = |class: &Class| self.serving.iter().any(|v| admits(class, v));
+        for waiting in self.worker.queue.merged(servable).filter(|w| !chosen.contains(&w.query.key)) {
+            let Some(each) = self.worker.per_query(self.device, &waiting.query.class) else { continue };
+            at += each.times(1.0 / lanes);
+            if !at.within(slack(self.now, waiting)) {
+                return false;
+            }
+        }
+        for (class, demand) in self.worker.queue.demand().filter(|(class, _)| servable(class)) {
+            let Some(each) = self.worker.per_query(self.device, class) else { continue };
+            at += each.times(f64::from(demand.waiting) / lanes);
+            if !at.within(Moments::exactly(demand.first - self.now).mean) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+fn count(n: usize) -> f64 {
+    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
+}

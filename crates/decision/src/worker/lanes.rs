@@ -1,0 +1,150 @@
+//! Batches on their way: bound, prepared, on the device.
+//!
+//! Each lane runs one batch and has at most one more behind it. When both belong to the same model, and so to the
+//! same runner, the second is handed over as soon as it is prepared, so the device never waits for us; for another
+//! model it starts when the first has ended, since two runners on one core would slow each other down.
+
+use super::api::{Action, BatchId, LaneIx};
+use super::queue::Waiting;
+use crate::estimate::Moments;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use modelless_types::{DeviceIx, Micros, ModelId, QueryKey, Time, VariantId};
+
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) waiting: Waiting,
+    /// The client went away, or its input would not go in.
+    pub(super) gone: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Batch {
+    pub(super) id: BatchId,
+    pub(super) variant: VariantId,
+    pub(super) model: ModelId,
+    pub(super) members: Vec<Member>,
+    pub(super) expected: Moments,
+    pub(super) prepared: bool,
+    /// Handed to the runner.
+    pub(super) started: Option<Time>,
+}
+
+impl Batch {
+    fn all_gone(&self) -> bool {
+        self.members.iter().all(|member| member.gone)
+    }
+
+    fn len(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) device: DeviceIx,
+    pub(super) ix: LaneIx,
+    pub(super) running: Option<Batch>,
+    pub(super) next: Option<Batch>,
+    /// When the device last became free for what is running now.
+    free_since: Time,
+}
+
+impl Lane {
+    pub(super) fn new(device: DeviceIx, ix: LaneIx) -> Self {
+        Self { device, ix, running: None, next: None, free_since: Time::ZERO }
+    }
+
+    /// What is left of the batch on the device.
+    pub(super) fn remaining(&self, now: Time) -> Moments {
+        match &self.running {
+            Some(batch) => batch.expected.less(now - self.free_since),
+            None => Moments::ZERO,
+        }
+    }
+
+    /// How long until a batch bound here now could start.
+    pub(super) fn until_free(&self, now: Time) -> Moments {
+        self.remaining(now) + self.next.as_ref().map_or(Moments::ZERO, |batch| batch.expected)
+    }
+
+    /// Queries that are on the device.
+    pub(super) fn running_queries(&self) -> u32 {
+        self.running.as_ref().map_or(0, Batch::len)
+    }
+
+    fn batches_mut(&mut self) -> impl Iterator<Item = &mut Batch> {
+        self.running.iter_mut().chain(self.next.iter_mut())
+    }
+
+    pub(super) fn holds(&self, id: BatchId) -> bool {
+        self.running.iter().chain(self.next.iter()).any(|batch| batch.id == id)
+    }
+
+    /// Inputs stand in the slot.
+    pub(super) fn prepared(&mut self, id: BatchId, dropped: &[QueryKey]) {
+        for batch in self.batches_mut().filter(|batch| batch.id == id) {
+            batch.prepared = true;
+            for member in &mut batch.members {
+                member.gone |= dropped.contains(&member.waiting.query.key);
+            }
+        }
+    }
+
+    /// Marks a query as gone wherever it is here.
+    pub(super) fn cancel(&mut self, key: QueryKey) -> bool {
+        let mut found = false;
+        for member in self.batches_mut().flat_map(|batch| batch.members.iter_mut()) {
+            if member.waiting.query.key == key {
+                member.gone = true;
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// Hands over what can be. Gives back a batch that was thrown away because nobody waits for it.
+    pub(super) fn start_what_can(&mut self, now: Time, actions: &mut VecDeque<Action>) -> Option<Batch> {
+        let next = self.next.as_mut()?;
+        if !next.prepared || next.started.is_some() {
+            return None;
+        }
+        if next.all_gone() {
+            let batch = self.next.take();
+            actions.extend(batch.iter().map(|batch| Action::Discard { batch: batch.id }));
+            return batch;
+        }
+        match &self.running {
+            None => {
+                next.started = Some(now);
+                self.free_since = now;
+                actions.push_back(Action::Start { batch: next.id });
+                self.running = self.next.take();
+            }
+            Some(running) if running.model == next.model => {
+                next.started = Some(now);
+                actions.push_back(Action::Start { batch: next.id });
+            }
+            Some(_) => {}
+        }
+        None
+    }
+
+    /// A batch ended: gives it back with its time on the device. What was handed over behind it runs now.
+    pub(super) fn ended(&mut self, now: Time, id: BatchId) -> Option<(Batch, Micros)> {
+        if self.running.as_ref().is_some_and(|batch| batch.id == id) {
+            let batch = self.running.take()?;
+            let took = now - self.free_since;
+            if self.next.as_ref().is_some_and(|next| next.started.is_some()) {
+                self.running = self.next.take();
+                self.free_since = now;
+            }
+            return Some((batch, took));
+        }
+        // The second of two can end first when their runner died, or had failed before it took the first.
+        let next_ended = self.next.as_ref().is_some_and(|next| next.id == id && next.started.is_some());
+        let batch = if next_ended { self.next.take() } else { None }?;
+        let took = batch.started.map_or(Micros::ZERO, |started| now - started);
+        Some((batch, took))
+    }
+}

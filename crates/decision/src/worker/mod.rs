@@ -1,0 +1,28 @@
+//! The executor's machine: which variant answers which queries in which batch, what is loaded and what is evicted.
+//!
+//! A query stays unbound until a lane's prepared slot falls free; then the earliest deadline picks a variant its
+//! slack and the backlog allow, and the batch is drawn, earliest deadline first, from **every** class that admits
+//! that variant. A lane runs one batch and has exactly one more bound and prepared behind it. Floors hold by
+//! construction: a query is only ever put into a batch of a variant its class admits.
+//!
+//! | file | tells |
+//! |---|---|
+//! | `api` | what it is told and what it wants done |
+//! | `queue` | what waits, by class and deadline |
+//! | `residency` | what is in memory, what comes and goes, the replica states |
+//! | `bind` | the choice of variant and batch |
+//! | `lanes` | batches on their way through preparation and the device |
+//! | `machine` | the four verbs |
+
+mod api;
+mod bind;
+mod lanes;
+mod machine;
+mod queue;
+mod residency;
+
+pub use api::{Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, WorkerConfig, WorkerVariant};
+pub use machine::{ReplicaView, Worker};
+
+#[cfg(test)]
+mod tests;

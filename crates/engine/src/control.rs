@@ -1,0 +1,135 @@
+//! What executor and runner say to each other besides batches: rare, small, over a `SOCK_SEQPACKET` pair.
+//!
+//! One message is a version byte and JSON, with descriptors beside it. The executor asks, the runner answers once.
+
+use crate::seam::Io;
+use modelless_types::TensorSpec;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Lanes of a runner, and so descriptors beside one message, are at most this many.
+pub(crate) const MAX_LANES: u16 = 64;
+
+const VERSION: u8 = 1;
+const MAX_MESSAGE: usize = 64 << 10;
+
+/// What the executor asks of a runner.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) enum Ask {
+    /// Serve lane `lane`, whose ring comes along.
+    OpenLane { lane: u16 },
+    /// Make the model that comes along runnable on lanes `0..lanes`, for batches of up to `rows`.
+    Load { variant: u32, threads: u16, lanes: u16, rows: u32, expect: Option<Io> },
+    /// Its slots, one arena for each lane, for batches of up to `rows`.
+    Attach { variant: u32, rows: u32, slot_bytes: usize },
+    /// Forget it.
+    Unload { variant: u32 },
+}
+
+/// What the runner answers.
+#[derive(Serialize, Deserialize, Debug)]
+pub(crate) enum Say {
+    /// Said once, unasked, when the library is loaded.
+    Hello { version: String },
+    /// Done.
+    Done,
+    /// Loaded.
+    Loaded { inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, fixed_batch: Option<u32> },
+    /// Not done, and the runner is as it was. In place of `Hello`: it cannot work at all, and ends.
+    Failed { why: String },
+}
+
+/// Both ends of a control connection.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends one message with descriptors.
+pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut bytes = vec![VERSION];
+    serde_json::to_writer(&mut bytes, message)?;
+    if bytes.len() > MAX_MESSAGE || fds.len() > usize::from(MAX_LANES) {
+        return Err(io::Error::other("a control message is too large"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LANES as usize))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors for one control message"));
+    }
+    loop {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|_| ()).map_err(Into::into),
+        }
+    }
+}
+
+/// Receives one message with its descriptors; `None` when the other side is gone.
+pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LANES as usize))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let mut iov = [IoSliceMut::new(&mut bytes)];
+        match rustix::net::recvmsg(&socket, &mut iov, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(None),
+            other => break other?,
+        }
+    };
+    let fds = ancillary.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect::<Vec<OwnedFd>>(),
+        _ => Vec::new(),
+    });
+    let fds = fds.collect();
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::other("a control message was cut off"));
+    }
+    match bytes[..received.bytes].split_first() {
+        Some((&VERSION, json)) => Ok(Some((serde_json::from_slice(json)?, fds))),
+        _ => Err(io::Error::other("a control message of another version")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn a_message_arrives_with_its_descriptors() {
+        let (a, b) = pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"model").unwrap();
+        file.rewind().unwrap();
+        send(&a, &Ask::Unload { variant: 3 }, &[file.as_fd(), file.as_fd()]).unwrap();
+        let (ask, fds) = receive::<Ask>(&b).unwrap().unwrap();
+        assert!(matches!(ask, Ask::Unload { variant: 3 }));
+        assert_eq!(fds.len(), 2);
+        let mut text = String::new();
+        std::fs::File::from(fds.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "model");
+        drop(a);
+        assert!(receive::<Ask>(&b).unwrap().is_none());
+    }
+
+    #[test]
+    fn refuses_another_version_and_what_is_no_message() {
+        let (a, b) = pair().unwrap();
+        for bytes in [&b"\x02\"Done\""[..], b"\x01{", b"\x01\"Nothing\""] {
+            rustix::io::write(&a, bytes).unwrap();
+            assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! One lane of a runner: one batch after another.
+
+use super::onnx;
+use crate::ring::{self, Answer, Reply, Request, Ring};
+use crate::shm::Mapping;
+use crate::slot::{Layout, SLOTS_PER_LANE};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A variant on a lane.
+pub(super) struct Seat {
+    /// Of this lane alone: ONNX Runtime's `Run` is not relied on to be safe to call from two threads at once.
+    pub(super) session: ort::session::Session,
+    pub(super) layout: Arc<Layout>,
+    pub(super) arena: Mapping,
+}
+
+/// The variants of a lane. The control thread adds and removes; the lane takes one for the time of a run.
+pub(super) type Seats = Arc<Mutex<BTreeMap<u32, Arc<Mutex<Seat>>>>>;
+
+/// Serves a lane for the rest of the process.
+pub(super) fn serve(ring: &Ring, seats: &Seats) {
+    let mut n = 0;
+    while let Some(request) = ring.receive(n) {
+        ring.reply(n, &answer(request, seats));
+        n = ring::next(n);
+    }
+    panic!("a request that is none; this is a bug");
+}
+
+fn answer(request: Request, seats: &Seats) -> Reply {
+    let seat = seats.lock().unwrap_or_else(PoisonError::into_inner).get(&request.variant).cloned();
+    let Some(seat) = seat else {
+        return Reply { run_us: 0, answer: Answer::Failed("the variant is not loaded".to_owned()) };
+    };
+    let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+    let slot = request.slot as usize;
+    if slot >= SLOTS_PER_LANE || request.batch == 0 || request.batch > seat.layout.rows {
+        return Reply { run_us: 0, answer: Answer::Failed("a slot or batch that does not exist".to_owned()) };
+    }
+    onnx::run(&mut seat, slot, request.batch)
+}

@@ -1,0 +1,334 @@
+//! Where the tensors of a batch lie, and who may touch them when.
+//!
+//! A lane has two slots. A slot is with the caller (filling it), with the runner (running it) or with the caller
+//! again (reading it); it becomes free when the caller drops it, so it is never reused before its runner
+//! acknowledged it or was reaped.
+
+use crate::seam::EngineError;
+use crate::shm::Mapping;
+use modelless_types::{TensorSpec, VariantId};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// One that runs and one prepared ahead, for each lane of a model.
+pub const SLOTS_PER_LANE: usize = 2;
+
+/// Inputs, and outputs, of one variant: at most this many each.
+pub(crate) const MAX_TENSORS: usize = 64;
+/// Axes of one item.
+pub(crate) const MAX_AXES: usize = 8;
+/// Vector units like aligned rows, and neighbours must not share a cache line.
+const ALIGN: usize = 64;
+const PAGE: usize = 4096;
+
+/// One tensor in a slot: `rows` items one after another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) spec: TensorSpec,
+    pub(crate) offset: usize,
+    pub(crate) item_bytes: usize,
+}
+
+/// What a slot of a variant looks like. Both sides compute it from the same specs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(crate) inputs: Vec<Place>,
+    pub(crate) outputs: Vec<Place>,
+    pub(crate) rows: u32,
+    pub(crate) slot_bytes: usize,
+}
+
+impl Layout {
+    /// Lays tensors out for batches of up to `rows`, in an arena of at most `max_arena` bytes.
+    pub(crate) fn new(
+        inputs: &[TensorSpec],
+        outputs: &[TensorSpec],
+        rows: u32,
+        max_arena: u64,
+    ) -> Result<Self, String> {
+        if inputs.is_empty() || outputs.is_empty() {
+            return Err("a variant needs at least one input and one output".to_owned());
+        }
+        if inputs.len() > MAX_TENSORS || outputs.len() > MAX_TENSORS {
+            return Err(format!("a variant may have at most {MAX_TENSORS} inputs and as many outputs"));
+        }
+        let mut end = 0_usize;
+        let mut place = |spec: &TensorSpec| -> Result<Place, String> {
+            if spec.shape.len() > MAX_AXES {
+                return Err(format!("`{}` has more than {MAX_AXES} axes", spec.name));
+            }
+            let item_bytes = spec
+                .item_bytes()
+                .filter(|bytes| *bytes > 0)
+                .ok_or_else(|| format!("`{}` has no fixed size: {:?} {:?}", spec.name, spec.dtype, spec.shape))?;
+            let offset = end;
+            end = usize::try_from(rows)
+                .ok()
+                .and_then(|rows| item_bytes.checked_mul(rows))
+                .and_then(|bytes| bytes.checked_next_multiple_of(ALIGN))
+                .and_then(|bytes| bytes.checked_add(offset))
+                .ok_or_else(|| format!("`{}` is too large", spec.name))?;
+            Ok(Place { spec: spec.clone(), offset, item_bytes })
+        };
+        let inputs = inputs.iter().map(&mut place).collect::<Result<Vec<_>, _>>()?;
+        let outputs = outputs.iter().map(&mut place).collect::<Result<Vec<_>, _>>()?;
+        let slot_bytes = end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
+        match slot_bytes.checked_mul(SLOTS_PER_LANE) {
+            Some(bytes) if bytes as u64 <= max_arena => Ok(Self { inputs, outputs, rows, slot_bytes }),
+            _ => Err(format!(
+                "its slots for batches of {rows} need {slot_bytes} bytes each; {SLOTS_PER_LANE} of them may take \
+                 at most {max_arena}"
+            )),
+        }
+    }
+
+    /// Bytes of all slots of one lane.
+    pub(crate) fn arena_bytes(&self) -> usize {
+        self.slot_bytes * SLOTS_PER_LANE
+    }
+
+    /// The first `rows` rows of a tensor in slot `index`.
+    pub(crate) fn range(&self, place: &Place, index: usize, rows: u32) -> Range<usize> {
+        assert!(index < SLOTS_PER_LANE && rows <= self.rows, "a slot or batch that does not exist; this is a bug");
+        let start = index * self.slot_bytes + place.offset;
+        start..start + place.item_bytes * rows as usize
+    }
+}
+
+/// The two slots of one lane: which of them are taken.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(AtomicU8);
+
+impl Gate {
+    /// Takes a free slot.
+    pub(crate) fn take(self: &Arc<Self>) -> Option<Token> {
+        for index in 0..SLOTS_PER_LANE {
+            let bit = 1 << index;
+            if self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+                return Some(Token { gate: Arc::clone(self), index });
+            }
+        }
+        None
+    }
+}
+
+/// Ownership of one slot of a lane; free again on drop.
+#[derive(Debug)]
+pub(crate) struct Token {
+    gate: Arc<Gate>,
+    index: usize,
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        self.gate.0.fetch_and(!(1 << self.index), Ordering::AcqRel);
+    }
+}
+
+/// The inputs of one batch, to be filled and submitted.
+#[derive(Debug)]
+pub struct BatchSlot {
+    pub(crate) variant: VariantId,
+    /// Which load of the variant this belongs to; the memory of an earlier one means nothing to a later one.
+    pub(crate) load: u64,
+    pub(crate) lane: u16,
+    pub(crate) batch: u32,
+    pub(crate) layout: Arc<Layout>,
+    arena: Arc<Mapping>,
+    token: Token,
+}
+
+impl BatchSlot {
+    pub(crate) fn new(
+        (variant, load): (VariantId, u64),
+        lane: u16,
+        batch: u32,
+        layout: &Arc<Layout>,
+        arena: &Arc<Mapping>,
+        gate: &Arc<Gate>,
+    ) -> Result<Self, EngineError> {
+        if batch == 0 || batch > layout.rows {
+            return Err(EngineError::range("the batch", batch, format!("between 1 and {}", layout.rows)));
+        }
+        let token = gate.take().ok_or(EngineError::NoSlot { variant, lane })?;
+        let (layout, arena) = (Arc::clone(layout), Arc::clone(arena));
+        Ok(Self { variant, load, lane, batch, layout, arena, token })
+    }
+
+    /// The variant it is for.
+    pub fn variant(&self) -> VariantId {
+        self.variant
+    }
+
+    /// The lane it is for.
+    pub fn lane(&self) -> u16 {
+        self.lane
+    }
+
+    /// How many items it holds.
+    pub fn batch(&self) -> u32 {
+        self.batch
+    }
+
+    /// What one item of each input looks like.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = &TensorSpec> {
+        self.layout.inputs.iter().map(|place| &place.spec)
+    }
+
+    /// The rows of an input: item `i` begins at `i * item_bytes`. They hold whatever an earlier batch of this
+    /// variant left; all of them must be written. Panics if there is no such input.
+    pub fn input_mut(&mut self, ix: usize) -> &mut [u8] {
+        self.bytes_mut(self.span(&self.layout.inputs[ix], 0..self.batch))
+    }
+
+    /// One item of an input. Panics if there is no such input or item.
+    pub fn item_mut(&mut self, ix: usize, item: u32) -> &mut [u8] {
+        assert!(item < self.batch, "item {item} of a batch of {}", self.batch);
+        self.bytes_mut(self.span(&self.layout.inputs[ix], item..item + 1))
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.token.index
+    }
+
+    /// Clears the rows behind the batch, for artefacts that take exactly `rows` items.
+    pub(crate) fn pad(&mut self) {
+        for ix in 0..self.layout.inputs.len() {
+            let rest = self.batch..self.layout.rows;
+            self.bytes_mut(self.span(&self.layout.inputs[ix], rest)).fill(0);
+        }
+    }
+
+    /// Where some rows of a tensor lie in the arena.
+    pub(crate) fn span(&self, place: &Place, rows: Range<u32>) -> Range<usize> {
+        let row = |n| self.layout.range(place, self.token.index, n).end;
+        row(rows.start)..row(rows.end)
+    }
+
+    #[expect(unsafe_code, reason = "a view of shared memory that this slot owns")]
+    pub(crate) fn bytes_mut(&mut self, span: Range<usize>) -> &mut [u8] {
+        assert!(span.start / self.layout.slot_bytes == self.token.index, "another slot's bytes; this is a bug");
+        let pointer = self.arena.pointer(&span);
+        // SAFETY: in the mapping, which lives as long as `self`. The token makes this the only owner of the slot
+        // in this process, `&mut self` the only view, and the runner touches a slot only between `submit` (which
+        // takes the slot away from the caller) and its acknowledgement. Bytes have no invalid values.
+        unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), span.len()) }
+    }
+
+    #[expect(unsafe_code, reason = "a view of shared memory that this slot owns")]
+    pub(crate) fn bytes(&self, span: Range<usize>) -> &[u8] {
+        assert!(span.start / self.layout.slot_bytes == self.token.index, "another slot's bytes; this is a bug");
+        let pointer = self.arena.pointer(&span);
+        // SAFETY: as in `bytes_mut`. A runner that breaks the protocol can change these bytes while they are
+        // read; then they are garbage of its own model's making, as wrong outputs would be.
+        unsafe { std::slice::from_raw_parts(pointer.as_ptr(), span.len()) }
+    }
+}
+
+/// The outputs of one batch, readable where the runner wrote them. Drop it soon: its slot is the lane's next.
+#[derive(Debug)]
+pub struct Outputs {
+    slot: BatchSlot,
+    /// Time of the run itself, measured in the runner.
+    pub run_us: u64,
+}
+
+impl Outputs {
+    pub(crate) fn new(slot: BatchSlot, run_us: u64) -> Self {
+        Self { slot, run_us }
+    }
+
+    /// How many items there are.
+    pub fn batch(&self) -> u32 {
+        self.slot.batch
+    }
+
+    /// The variant that made them.
+    pub fn variant(&self) -> VariantId {
+        self.slot.variant
+    }
+
+    /// What one item of each output looks like.
+    pub fn specs(&self) -> impl ExactSizeIterator<Item = &TensorSpec> {
+        self.slot.layout.outputs.iter().map(|place| &place.spec)
+    }
+
+    /// The rows of an output: item `i` begins at `i * item_bytes`. Panics if there is no such output.
+    pub fn output(&self, ix: usize) -> &[u8] {
+        self.slot.bytes(self.slot.span(&self.slot.layout.outputs[ix], 0..self.slot.batch))
+    }
+
+    /// One item of an output. Panics if there is no such output or item.
+    pub fn item(&self, ix: usize, item: u32) -> &[u8] {
+        assert!(item < self.slot.batch, "item {item} of a batch of {}", self.slot.batch);
+        self.slot.bytes(self.slot.span(&self.slot.layout.outputs[ix], item..item + 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_types::DType;
+
+    fn spec(name: &str, dtype: DType, shape: &[u32]) -> TensorSpec {
+        TensorSpec { name: name.to_owned(), dtype, shape: shape.to_vec() }
+    }
+
+    fn lane(rows: u32) -> (Arc<Layout>, Arc<Mapping>, Arc<Gate>) {
+        let inputs = [spec("a", DType::Fp32, &[3]), spec("b", DType::Bool, &[])];
+        let layout = Layout::new(&inputs, &[spec("c", DType::Int64, &[2])], rows, 1 << 20).unwrap();
+        let arena = Mapping::private(layout.arena_bytes()).unwrap();
+        (Arc::new(layout), Arc::new(arena), Arc::new(Gate::default()))
+    }
+
+    #[test]
+    fn a_lane_has_two_slots_and_gets_them_back() {
+        let (layout, arena, gate) = lane(4);
+        let take = || BatchSlot::new((VariantId(1), 1), 0, 4, &layout, &arena, &gate);
+        let first = take().unwrap();
+        let second = take().unwrap();
+        assert_eq!(take().unwrap_err(), EngineError::NoSlot { variant: VariantId(1), lane: 0 });
+        drop(first);
+        let third = take().unwrap();
+        assert_ne!(third.index(), second.index());
+    }
+
+    #[test]
+    fn tensors_and_slots_do_not_overlap() {
+        let (layout, arena, gate) = lane(4);
+        let mut slots: Vec<_> =
+            (0..2).map(|_| BatchSlot::new((VariantId(1), 1), 0, 3, &layout, &arena, &gate).unwrap()).collect();
+        for (i, slot) in (1_u8..).zip(&mut slots) {
+            slot.input_mut(0).fill(i);
+            slot.input_mut(1).fill(i + 10);
+            slot.pad();
+        }
+        for (i, slot) in (1_u8..).zip(&mut slots) {
+            assert_eq!((slot.input_mut(0).len(), slot.input_mut(1).len()), (36, 3));
+            assert!(slot.input_mut(0).iter().all(|byte| *byte == i));
+            assert!(slot.input_mut(1).iter().all(|byte| *byte == i + 10));
+            assert_eq!(slot.item_mut(0, 2).len(), 12);
+        }
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let (layout, arena, gate) = lane(4);
+        for batch in [0, 5] {
+            assert!(BatchSlot::new((VariantId(1), 1), 0, batch, &layout, &arena, &gate).is_err());
+        }
+        let output = [spec("c", DType::Fp32, &[1])];
+        for (input, rows) in [
+            (spec("a", DType::Bytes, &[1]), 1),
+            (spec("a", DType::Fp32, &[u32::MAX, u32::MAX, u32::MAX]), 1),
+            (spec("a", DType::Fp32, &[1 << 20]), 1),
+            (spec("a", DType::Fp32, &[0]), 1),
+            (spec("a", DType::Fp32, &[1; 9]), 1),
+            (spec("a", DType::Fp32, &[1]), u32::MAX),
+        ] {
+            let layout = Layout::new(std::slice::from_ref(&input), &output, rows, 1 << 20);
+            assert!(layout.is_err(), "{input:?}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The seam: what every store can do.
+
+use crate::error::Result;
+use crate::records::{
+    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered,
+    Replica, SavePlan, Transition, UnixMicros,
+};
+use async_trait::async_trait;
+use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
+use std::fmt;
+
+/// What must survive a restart. Used as `Arc<dyn Store>`.
+///
+/// Each call is one transaction: it happens as a whole or not at all, and what it returned is kept even if the
+/// machine loses power right after. A call that is dropped before it ends either happened or did not.
+#[async_trait]
+pub trait Store: Send + Sync + fmt::Debug {
+    /// Where it keeps things, for people; without passwords.
+    fn describe(&self) -> &str;
+
+    /// Everything that is registered, as of one moment.
+    async fn catalog(&self) -> Result<Catalog>;
+
+    /// Grows with every change of the catalog and stays the same otherwise: cheap to poll.
+    async fn catalog_version(&self) -> Result<u64>;
+
+    /// Makes a task, and its default output space if there is none of that name.
+    async fn create_task(&self, task: NewTask) -> Result<Task>;
+
+    /// Removes a task that has no models.
+    async fn remove_task(&self, task: TaskId) -> Result<()>;
+
+    /// Registers a model with its variants and gives each the lowest ordinal that its task never used.
+    async fn register_model(&self, model: NewModel) -> Result<Registered>;
+
+    /// Adds a variant to a model.
+    async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant>;
+
+    /// Removes a model with its variants and profiles (not its artefacts). Refused while a replica of it serves
+    /// or loads, unless forced. Replicas at rest go with it; others keep their rows until whoever holds them has
+    /// recorded their end and calls [`Store::remove_replica`].
+    async fn remove_model(&self, model: ModelId, force: bool) -> Result<()>;
+
+    /// Keeps what was measured of a variant, in place of what was known on that device class.
+    async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;
+
+    /// Takes in a node as up. One that comes back under its name keeps its number.
+    async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node>;
+
+    /// Notes how a node stands. `last_seen` never moves backwards.
+    async fn node_seen(&self, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()>;
+
+    /// Every node, gone ones included.
+    async fn nodes(&self) -> Result<Vec<Node>>;
+
+    /// A new replica, inactive.
+    async fn add_replica(&self, variant: VariantId, node: NodeId, device: DeviceIx) -> Result<Replica>;
+
+    /// Forgets a replica that is inactive or failed. Its transitions stay.
+    async fn remove_replica(&self, replica: ReplicaId) -> Result<()>;
+
+    /// Replicas of one node, or all.
+    async fn replicas(&self, node: Option<NodeId>) -> Result<Vec<Replica>>;
+
+    /// Moves a replica from one state to another and records it, if it still is in the first.
+    async fn record_transition(&self, change: NewTransition) -> Result<Transition>;
+
+    /// The latest transitions of one replica, or of all, newest first.
+    async fn transitions(&self, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>>;
+
+    /// Forgets transitions from before a moment; gives how many.
+    async fn forget_transitions(&self, before: UnixMicros) -> Result<u64>;
+
+    /// Makes a plan (JSON) the current one if `parent` still is.
+    async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan>;
+
+    /// The current plan.
+    async fn current_plan(&self) -> Result<Option<Plan>>;
+
+    /// A plan by its number; old ones are forgotten (see [`crate::PLANS_KEPT`]).
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>>;
+
+    /// The secret of this name. The first call of all sets it to its candidate (fresh random bytes, made by the
+    /// caller); later and concurrent ones get what the first set.
+    async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]>;
+
+    /// Lets go of files and connections. Calls after it fail.
+    async fn close(&self);
+}

@@ -1,0 +1,222 @@
+//! What may be stored. Shared by all stores, so that none accepts what another refuses.
+
+use crate::error::{Error, Result};
+use crate::records::{
+    NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Space, SpaceKind, UnixMicros,
+};
+use modelless_types::variant_set::MAX_VARIANTS;
+use modelless_types::{Profile, Task, TaskKind, TenantId};
+use std::collections::BTreeSet;
+
+/// Longest name of anything.
+const NAME_MAX: usize = 200;
+/// Longest document (adapter, plan, description): far above any real one.
+const DOCUMENT_MAX: usize = 16 << 20;
+/// What is kept of a transition's cause.
+const CAUSE_MAX: usize = 2_000;
+
+pub(crate) fn task(new: &NewTask) -> Result<NewSpace> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    name("task", &new.name)?;
+    if !new.name.chars().all(plain) {
+        return Err(Error::invalid(
+            "task",
+            format!("its name {:?} may have only lower-case letters, digits, `-` and `_`", new.name),
+        ));
+    }
+    name("metric", &new.metric)?;
+    text("description", &new.description)?;
+    new.labels.iter().try_for_each(|label| text("label", label))?;
+    for tensor in new.inputs.iter().chain(&new.outputs) {
+        name("tensor", &tensor.name)?;
+    }
+    // Labels may repeat: those of ImageNet do.
+    match new.kind {
+        TaskKind::ImageClassification if new.labels.is_empty() => {
+            return Err(Error::invalid("task", "classification needs labels"));
+        }
+        TaskKind::Tensor if new.inputs.is_empty() || new.outputs.is_empty() => {
+            return Err(Error::invalid("task", "a tensor task needs at least one input and one output"));
+        }
+        TaskKind::ImageClassification | TaskKind::Tensor => {}
+    }
+    let space = new.space.clone().unwrap_or_else(|| NewSpace {
+        name: new.name.clone(),
+        kind: match new.kind {
+            TaskKind::ImageClassification => SpaceKind::labels(&new.labels),
+            TaskKind::Tensor => SpaceKind::tensor(&new.outputs),
+        },
+    });
+    self::space(&space)?;
+    Ok(space)
+}
+
+fn space(new: &NewSpace) -> Result<()> {
+    name("output space", &new.name)?;
+    match &new.kind {
+        SpaceKind::Labels { hash } | SpaceKind::Tensor { hash } => sha256("output space", hash),
+        SpaceKind::Embedding { dimension: 0 } => Err(Error::invalid("output space", "its dimension is 0")),
+        SpaceKind::Embedding { .. } => Ok(()),
+    }
+}
+
+/// A space of that name exists: it must be the same.
+pub(crate) fn same_space(known: &Space, new: &NewSpace) -> Result<()> {
+    if known.kind == new.kind {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "output space",
+        format!(
+            "a space named {:?} exists and answers in it would not be interchangeable with these ({} there, {} here, \
+             or other labels or sizes); give this one another name",
+            new.name,
+            known.kind.name(),
+            new.kind.name()
+        ),
+    ))
+}
+
+pub(crate) fn model(new: &NewModel) -> Result<()> {
+    name("model", &new.name)?;
+    text("architecture", &new.architecture)?;
+    text("licence", &new.licence)?;
+    json("adapter", &new.adapter)?;
+    if let Some(new) = &new.space {
+        space(new)?;
+    }
+    let mut names = BTreeSet::new();
+    for new in &new.variants {
+        variant(new)?;
+        if !names.insert(&new.name) {
+            return Err(Error::exists("variant", &new.name));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a model of this tenant may be registered for the task.
+pub(crate) fn owner(task: &Task, tenant: TenantId) -> Result<()> {
+    // To others the task must look as if it were not there.
+    if task.tenant == tenant { Ok(()) } else { Err(Error::not_found("task", task.id)) }
+}
+
+pub(crate) fn room(task: &str, used: usize, wanted: usize) -> Result<()> {
+    let free = MAX_VARIANTS.saturating_sub(used);
+    if wanted <= free {
+        return Ok(());
+    }
+    Err(Error::TooManyVariants { task: task.to_owned(), wanted, free, limit: MAX_VARIANTS })
+}
+
+pub(crate) fn variant(new: &NewVariant) -> Result<()> {
+    name("variant", &new.name)?;
+    name("precision", &new.settings.precision)?;
+    sha256("variant", &new.artefact)?;
+    number("artefact size", new.artefact_bytes.0)?;
+    if new.settings.threads == 0 || new.settings.max_batch == 0 {
+        return Err(Error::invalid("variant", "threads and largest batch must be at least 1"));
+    }
+    let mut classes = BTreeSet::new();
+    for known in &new.profiles {
+        profile(known)?;
+        if !classes.insert(&known.device_class) {
+            return Err(Error::invalid("variant", format!("two profiles for {:?}", known.device_class)));
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn profile(new: &Profile) -> Result<()> {
+    let refuse = |why: &str| Err(Error::invalid("profile", why));
+    name("device class", &new.device_class)?;
+    if new.latency.is_empty() {
+        return refuse("it has no latency at all; give at least one batch size");
+    }
+    if !new.latency.is_sorted_by(|a, b| a.batch < b.batch) || new.latency[0].batch == 0 {
+        return refuse("its batch sizes must rise from at least 1");
+    }
+    let figure = |us: f64| us.is_finite() && us >= 0.0;
+    if !new.latency.iter().all(|p| figure(p.mean_us) && figure(p.var_us2) && figure(p.p99_us)) {
+        return refuse("a latency is negative or not a number");
+    }
+    for accuracy in std::iter::once(&new.accuracy).chain(&new.also) {
+        text("labelled set", &accuracy.set)?;
+        text("command", &accuracy.command)?;
+        text("device class", &accuracy.device_class)?;
+        if accuracy.low > accuracy.value || accuracy.value > accuracy.high {
+            return refuse("an accuracy lies outside its own interval");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn node(new: &NewNode, at: UnixMicros) -> Result<()> {
+    name("node", &new.name)?;
+    name("pool", &new.pool)?;
+    name("zone", &new.zone)?;
+    name("device class", &new.device_class)?;
+    number("memory", new.memory.0)?;
+    number("price", new.price.0)?;
+    number("time", at.0)
+}
+
+/// Makes the texts storable instead of refusing them: what a crashing engine said must not keep its crash from
+/// being recorded.
+pub(crate) fn transition(mut new: NewTransition) -> Result<NewTransition> {
+    number("time", new.at.0)?;
+    for text in [&mut new.cause, &mut new.who] {
+        if text.contains('\0') {
+            *text = text.replace('\0', "\u{fffd}");
+        }
+        text.truncate(text.floor_char_boundary(CAUSE_MAX));
+    }
+    Ok(new)
+}
+
+/// Valid JSON.
+pub(crate) fn json(what: &'static str, document: &str) -> Result<()> {
+    text(what, document)?;
+    serde_json::from_str::<serde::de::IgnoredAny>(document)
+        .map(|_| ())
+        .map_err(|error| Error::invalid(what, format!("it is not JSON: {error}")))
+}
+
+/// Fits in the signed column.
+pub(crate) fn number(what: &'static str, value: u64) -> Result<()> {
+    i64::try_from(value).map(|_| ()).map_err(|_| Error::invalid(what, format!("{value} is too large")))
+}
+
+pub(crate) fn name(what: &'static str, name: &str) -> Result<()> {
+    let why = if name.is_empty() {
+        "its name is empty".to_owned()
+    } else if name.len() > NAME_MAX {
+        format!("its name is longer than {NAME_MAX} bytes")
+    } else if name.chars().any(char::is_control) || name.trim() != name {
+        format!("its name {name:?} has control characters or spaces at an end")
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(what, why))
+}
+
+pub(crate) fn sha256(what: &'static str, hash: &str) -> Result<()> {
+    if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+        return Ok(());
+    }
+    Err(Error::invalid(what, format!("{:?} is not a sha256 of 64 lower-case hexadecimal digits", shorten(hash))))
+}
+
+fn text(what: &'static str, text: &str) -> Result<()> {
+    if text.contains('\0') {
+        return Err(Error::invalid(what, "it contains a zero byte")); // Postgres cannot keep one
+    }
+    if text.len() > DOCUMENT_MAX {
+        return Err(Error::invalid(what, format!("it is longer than {DOCUMENT_MAX} bytes")));
+    }
+    Ok(())
+}
+
+fn shorten(text: &str) -> &str {
+    &text[..text.floor_char_boundary(80)]
+}

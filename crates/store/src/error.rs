@@ -1,0 +1,175 @@
+//! What can go wrong, in words for whoever reads it. No message holds a password or a key.
+
+use modelless_types::{ReplicaId, ReplicaState};
+use std::io;
+use std::path::PathBuf;
+use thiserror::Error as ThisError;
+
+/// What a call of this crate gives.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong.
+#[derive(Debug, ThisError)]
+pub enum Error {
+    /// The name is taken.
+    #[error("the {what} {name:?} exists already; choose another name or version, or remove it first")]
+    AlreadyExists {
+        /// What kind of thing.
+        what: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// There is no such thing.
+    #[error("there is no {what} {name}")]
+    NotFound {
+        /// What kind of thing.
+        what: &'static str,
+        /// Its id or name.
+        name: String,
+    },
+    /// It cannot go while something needs it.
+    #[error("the {what} {name} is in use: {by}")]
+    InUse {
+        /// What kind of thing.
+        what: &'static str,
+        /// Its id or name.
+        name: String,
+        /// By what.
+        by: String,
+    },
+    /// The task has handed out all its ordinals.
+    #[error(
+        "task {task:?} has room for {free} more variants and {wanted} were given: a task can have {limit} over its \
+         whole life, removed ones included, because their numbers are never used again; make a new task for more"
+    )]
+    TooManyVariants {
+        /// The task's name.
+        task: String,
+        /// How many were to be added.
+        wanted: usize,
+        /// How many ordinals are left.
+        free: usize,
+        /// How many a task has.
+        limit: usize,
+    },
+    /// What was given cannot be stored.
+    #[error("this {what} cannot be stored: {why}")]
+    Invalid {
+        /// What kind of thing.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Somebody else moved the replica first.
+    #[error("{replica} is {found}, not {expected}: somebody else changed it; read it again")]
+    StateChanged {
+        /// Which.
+        replica: ReplicaId,
+        /// The state the caller thought it was in.
+        expected: ReplicaState,
+        /// The state it is in.
+        found: ReplicaState,
+    },
+    /// Another process uses the data folder.
+    #[error(
+        "the data folder {} is in use by {}; stop that one, or give another folder with --data",
+        path.display(),
+        pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+    )]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// Who holds it, where it said so.
+        pid: Option<u32>,
+    },
+    /// A later release has been here.
+    #[error(
+        "the database {database} is of version {found} and this program knows versions up to {known}; nothing was \
+         changed. Use the newer program, or another database"
+    )]
+    NewerDatabase {
+        /// Where, without password.
+        database: String,
+        /// Its version.
+        found: i64,
+        /// The newest known here.
+        known: i64,
+    },
+    /// What is stored does not make sense.
+    #[error(
+        "the database {database} is damaged: {why}. It was left as it is. Restore it from a backup, or move it \
+         aside (for SQLite with its -wal and -shm files) and start with an empty one"
+    )]
+    Corrupt {
+        /// Where, without password.
+        database: String,
+        /// What was found.
+        why: String,
+    },
+    /// Somebody else's database.
+    #[error("the database {database} is not one of modelless ({why}); nothing was changed. Give an empty or another one")]
+    NotOurs {
+        /// Where, without password.
+        database: String,
+        /// What was found.
+        why: String,
+    },
+    /// The database does not answer.
+    #[error("the database {database} cannot be reached: {why}")]
+    Unreachable {
+        /// Where, without password.
+        database: String,
+        /// What happened.
+        why: String,
+    },
+    /// The database answered with an error.
+    #[error("the database {database} reports: {why}")]
+    Database {
+        /// Where, without password.
+        database: String,
+        /// What it said.
+        why: String,
+    },
+    /// A stored artefact is not what it was.
+    #[error(
+        "the artefact {} is damaged (its content is {found}); register the model again from its original file",
+        path.display()
+    )]
+    ArtefactCorrupt {
+        /// The file.
+        path: PathBuf,
+        /// The sha256 it should have.
+        expected: String,
+        /// The sha256 it has.
+        found: String,
+    },
+    /// A file or folder could not be used.
+    #[error("cannot {doing} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        doing: &'static str,
+        /// With which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn invalid(what: &'static str, why: impl Into<String>) -> Self {
+        Self::Invalid { what, why: why.into() }
+    }
+
+    pub(crate) fn not_found(what: &'static str, name: impl ToString) -> Self {
+        Self::NotFound { what, name: name.to_string() }
+    }
+
+    pub(crate) fn model_in_use(name: String, replica: u64, state: ReplicaState, node: &str) -> Self {
+        let by = format!("replica {replica} of it is {state} on node {node:?}; remove it by force, or wait");
+        Self::InUse { what: "model", name, by }
+    }
+
+    pub(crate) fn exists(what: &'static str, name: impl Into<String>) -> Self {
+        Self::AlreadyExists { what, name: name.into() }
+    }
+}

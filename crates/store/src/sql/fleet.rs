@@ -1,0 +1,229 @@
+//! Nodes, replicas and their history.
+
+use super::conn::{Columns, Db, Tx, args};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::records::{NewNode, NewTransition, Node, NodeState, Replica, Transition, UnixMicros};
+use modelless_types::{
+    Bytes, DeviceIx, NodeId, PricePerHour, ReplicaId, ReplicaState, VariantId,
+};
+
+pub(crate) async fn register_node(db: &Db, new: NewNode, at: UnixMicros) -> Result<Node> {
+    check::node(&new, at)?;
+    let mut tx = db.begin().await?;
+    let fresh = tx.next_id("nodes").await?;
+    let known = tx.first("SELECT id, last_seen FROM nodes WHERE name = $1", args![new.name.as_str()]).await?;
+    let (id, last_seen) = match &known {
+        Some(row) => {
+            let mut row = row.read(&db.name);
+            (row.num()?, UnixMicros(row.num()?).max(at))
+        }
+        None => (fresh, at),
+    };
+    let sql = if known.is_some() {
+        "UPDATE nodes SET name = $2, pool = $3, zone = $4, device_class = $5, lanes = $6, memory = $7, price = $8, \
+         state = $9, last_seen = $10 WHERE id = $1"
+    } else {
+        "INSERT INTO nodes (id, name, pool, zone, device_class, lanes, memory, price, state, last_seen) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+    };
+    let values = args![
+        id,
+        new.name.as_str(),
+        new.pool.as_str(),
+        new.zone.as_str(),
+        new.device_class.as_str(),
+        u32::from(new.lanes),
+        new.memory.0.cast_signed(),
+        new.price.0.cast_signed(),
+        NodeState::Up.name(),
+        last_seen.0.cast_signed(),
+    ];
+    tx.exec(sql, values).await?;
+    tx.commit().await?;
+    Ok(Node { id: NodeId(id), about: new, state: NodeState::Up, last_seen })
+}
+
+pub(crate) async fn node_seen(db: &Db, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()> {
+    check::number("time", at.0)?;
+    let mut tx = db.begin().await?;
+    let changed = tx
+        .exec(
+            "UPDATE nodes SET state = $2, last_seen = CASE WHEN last_seen < $3 THEN $3 ELSE last_seen END \
+             WHERE id = $1",
+            args![node.0, state.name(), at.0.cast_signed()],
+        )
+        .await?;
+    if changed == 0 {
+        return Err(Error::not_found("node", node));
+    }
+    tx.commit().await
+}
+
+pub(crate) async fn nodes(db: &Db) -> Result<Vec<Node>> {
+    let sql = "SELECT id, name, pool, zone, device_class, lanes, memory, price, state, last_seen FROM nodes ORDER BY id";
+    db.fetch(sql, Vec::new())
+        .await?
+        .iter()
+        .map(|row| {
+            let mut row = row.read(&db.name);
+            Ok(Node {
+                id: NodeId(row.num()?),
+                about: NewNode {
+                    name: row.text()?,
+                    pool: row.text()?,
+                    zone: row.text()?,
+                    device_class: row.text()?,
+                    lanes: row.num()?,
+                    memory: Bytes(row.num()?),
+                    price: PricePerHour(row.num()?),
+                },
+                state: row.word(NodeState::parse)?,
+                last_seen: UnixMicros(row.num()?),
+            })
+        })
+        .collect()
+}
+
+pub(crate) async fn add_replica(
+    db: &Db,
+    variant: VariantId,
+    node: NodeId,
+    device: DeviceIx,
+) -> Result<Replica> {
+    let mut tx = db.begin().await?;
+    // Also keeps a model from being removed between the look and the insert: that takes this counter too.
+    let id = tx.next("replicas").await?;
+    if tx.first("SELECT id FROM variants WHERE id = $1", args![variant.0]).await?.is_none() {
+        return Err(Error::not_found("variant", variant));
+    }
+    if tx.first("SELECT id FROM nodes WHERE id = $1", args![node.0]).await?.is_none() {
+        return Err(Error::not_found("node", node));
+    }
+    let state = ReplicaState::Inactive;
+    tx.exec(
+        "INSERT INTO replicas (id, variant, node, device, state) VALUES ($1, $2, $3, $4, $5)",
+        args![id, variant.0, node.0, u32::from(device.0), state.name()],
+    )
+    .await?;
+    tx.commit().await?;
+    Ok(Replica { id: ReplicaId(id.unsigned_abs()), variant, node, device, state })
+}
+
+pub(crate) async fn remove_replica(db: &Db, replica: ReplicaId) -> Result<()> {
+    let mut tx = db.begin().await?;
+    tx.next("replicas").await?;
+    let known = find(db, &mut tx, replica).await?;
+    if !known.at_rest() {
+        return Err(Error::InUse {
+            what: "replica",
+            name: replica.to_string(),
+            by: format!("it is {}", known.state),
+        });
+    }
+    tx.exec("DELETE FROM replicas WHERE id = $1", args![replica.0.cast_signed()]).await?;
+    tx.commit().await
+}
+
+pub(crate) async fn replicas(db: &Db, node: Option<NodeId>) -> Result<Vec<Replica>> {
+    let rows = match node {
+        Some(node) => {
+            let sql = "SELECT id, variant, node, device, state FROM replicas WHERE node = $1 ORDER BY id";
+            db.fetch(sql, args![node.0]).await?
+        }
+        None => db.fetch("SELECT id, variant, node, device, state FROM replicas ORDER BY id", Vec::new()).await?,
+    };
+    rows.iter().map(|row| replica(row.read(&db.name))).collect()
+}
+
+async fn find(db: &Db, tx: &mut Tx, id: ReplicaId) -> Result<Replica> {
+    let missing = || Error::not_found("replica", id);
+    let number = i64::try_from(id.0).map_err(|_| missing())?;
+    let sql = "SELECT id, variant, node, device, state FROM replicas WHERE id = $1";
+    let row = tx.first(sql, args![number]).await?.ok_or_else(missing)?;
+    replica(row.read(&db.name))
+}
+
+fn replica(mut row: Columns<'_>) -> Result<Replica> {
+    Ok(Replica {
+        id: ReplicaId(row.num()?),
+        variant: VariantId(row.num()?),
+        node: NodeId(row.num()?),
+        device: DeviceIx(row.num()?),
+        state: row.word(ReplicaState::parse)?,
+    })
+}
+
+pub(crate) async fn record_transition(db: &Db, change: NewTransition) -> Result<Transition> {
+    let change = check::transition(change)?;
+    let mut tx = db.begin().await?;
+    tx.next("replicas").await?;
+    let known = find(db, &mut tx, change.replica).await?;
+    known.must_be(change.from)?;
+    let seq = tx.next("transitions").await?;
+    tx.exec(
+        "UPDATE replicas SET state = $2 WHERE id = $1",
+        args![change.replica.0.cast_signed(), change.to.name()],
+    )
+    .await?;
+    tx.exec(
+        "INSERT INTO transitions (seq, replica, variant, node, from_state, to_state, cause, who, at_us) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        args![
+            seq,
+            change.replica.0.cast_signed(),
+            known.variant.0,
+            known.node.0,
+            change.from.name(),
+            change.to.name(),
+            change.cause.as_str(),
+            change.who.as_str(),
+            change.at.0.cast_signed(),
+        ],
+    )
+    .await?;
+    tx.commit().await?;
+    Ok(Transition { seq: seq.unsigned_abs(), variant: known.variant, node: known.node, change })
+}
+
+pub(crate) async fn transitions(db: &Db, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {
+    let rows = match replica {
+        Some(replica) => {
+            let Ok(replica) = i64::try_from(replica.0) else { return Ok(Vec::new()) };
+            let sql = "SELECT seq, variant, node, replica, from_state, to_state, cause, who, at_us FROM transitions \
+                       WHERE replica = $1 ORDER BY seq DESC LIMIT $2";
+            db.fetch(sql, args![replica, limit]).await?
+        }
+        None => {
+            let sql = "SELECT seq, variant, node, replica, from_state, to_state, cause, who, at_us FROM transitions \
+                       ORDER BY seq DESC LIMIT $1";
+            db.fetch(sql, args![limit]).await?
+        }
+    };
+    rows.iter()
+        .map(|row| {
+            let mut row = row.read(&db.name);
+            Ok(Transition {
+                seq: row.num()?,
+                variant: VariantId(row.num()?),
+                node: NodeId(row.num()?),
+                change: NewTransition {
+                    replica: ReplicaId(row.num()?),
+                    from: row.word(ReplicaState::parse)?,
+                    to: row.word(ReplicaState::parse)?,
+                    cause: row.text()?,
+                    who: row.text()?,
+                    at: UnixMicros(row.num()?),
+                },
+            })
+        })
+        .collect()
+}
+
+pub(crate) async fn forget_transitions(db: &Db, before: UnixMicros) -> Result<u64> {
+    let before = i64::try_from(before.0).unwrap_or(i64::MAX);
+    let mut tx = db.begin().await?;
+    let gone = tx.exec("DELETE FROM transitions WHERE at_us < $1", args![before]).await?;
+    tx.commit().await?;
+    Ok(gone)
+}

@@ -1,0 +1,140 @@
+//! [`Store`] on SQLite and Postgres. Each query is written once; where the two differ is in `conn`, `open` and
+//! `migrate`.
+//!
+//! Races are settled by the rows of `counters`: whoever changes something first takes the next number of what it
+//! changes, which makes all others who want to change it wait. So a check and the change after it cannot be
+//! overtaken, and no error of a constraint has to be understood.
+
+mod catalog;
+pub(crate) mod conn;
+mod fleet;
+mod migrate;
+mod open;
+mod plans;
+
+pub use open::{open, open_postgres, open_sqlite};
+
+use crate::api::Store;
+use crate::error::Result;
+use crate::records::{
+    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered,
+    Replica, SavePlan, Transition, UnixMicros,
+};
+use async_trait::async_trait;
+use conn::{Db, Pools};
+use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
+use std::fmt;
+
+/// A store in a SQLite file or a Postgres database. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct SqlStore {
+    db: Db,
+}
+
+impl fmt::Debug for SqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SqlStore").field(&self.db.name).finish()
+    }
+}
+
+#[async_trait]
+impl Store for SqlStore {
+    fn describe(&self) -> &str {
+        &self.db.name
+    }
+
+    async fn catalog(&self) -> Result<Catalog> {
+        catalog::read(&self.db).await
+    }
+
+    async fn catalog_version(&self) -> Result<u64> {
+        catalog::version(&self.db).await
+    }
+
+    async fn create_task(&self, task: NewTask) -> Result<Task> {
+        catalog::create_task(&self.db, task).await
+    }
+
+    async fn remove_task(&self, task: TaskId) -> Result<()> {
+        catalog::remove_task(&self.db, task).await
+    }
+
+    async fn register_model(&self, model: NewModel) -> Result<Registered> {
+        catalog::register_model(&self.db, model).await
+    }
+
+    async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant> {
+        catalog::add_variant(&self.db, model, variant).await
+    }
+
+    async fn remove_model(&self, model: ModelId, force: bool) -> Result<()> {
+        catalog::remove_model(&self.db, model, force).await
+    }
+
+    async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
+        catalog::put_profile(&self.db, variant, profile).await
+    }
+
+    async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {
+        fleet::register_node(&self.db, node, at).await
+    }
+
+    async fn node_seen(&self, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()> {
+        fleet::node_seen(&self.db, node, state, at).await
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>> {
+        fleet::nodes(&self.db).await
+    }
+
+    async fn add_replica(&self, variant: VariantId, node: NodeId, device: DeviceIx) -> Result<Replica> {
+        fleet::add_replica(&self.db, variant, node, device).await
+    }
+
+    async fn remove_replica(&self, replica: ReplicaId) -> Result<()> {
+        fleet::remove_replica(&self.db, replica).await
+    }
+
+    async fn replicas(&self, node: Option<NodeId>) -> Result<Vec<Replica>> {
+        fleet::replicas(&self.db, node).await
+    }
+
+    async fn record_transition(&self, change: NewTransition) -> Result<Transition> {
+        fleet::record_transition(&self.db, change).await
+    }
+
+    async fn transitions(&self, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {
+        fleet::transitions(&self.db, replica, limit).await
+    }
+
+    async fn forget_transitions(&self, before: UnixMicros) -> Result<u64> {
+        fleet::forget_transitions(&self.db, before).await
+    }
+
+    async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
+        plans::save(&self.db, parent, json, at).await
+    }
+
+    async fn current_plan(&self) -> Result<Option<Plan>> {
+        plans::current(&self.db).await
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        plans::get(&self.db, id).await
+    }
+
+    async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]> {
+        plans::secret(&self.db, name, candidate).await
+    }
+
+    async fn close(&self) {
+        match &self.db.pools {
+            // The writer last, so that it can fold the log into the file.
+            Pools::Sqlite { read, write } => {
+                read.close().await;
+                write.close().await;
+            }
+            Pools::Postgres(pool) => pool.close().await,
+        }
+    }
+}

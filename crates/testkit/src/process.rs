@@ -1,0 +1,112 @@
+//! Children and what the kernel says about them.
+
+use std::fs;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+
+/// Sends a signal to a child that has not been waited for, so the number cannot belong to somebody else.
+pub fn signal(child: &Child, signal: Signal) -> Result<()> {
+    kill_process(Pid::from_child(child), signal).with_context(|| format!("signalling process {}", child.id()))
+}
+
+/// Waits until the child ends, or gives `None` when it has not within the time.
+pub fn wait(child: &mut Child, within: Duration) -> Result<Option<ExitStatus>> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(Some(status));
+    }
+    let handle =
+        pidfd_open(Pid::from_child(child), PidfdFlags::empty()).context("opening a process handle")?;
+    let timeout = Timespec::try_from(within).context("a time the kernel can count")?;
+    poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout))
+        .context("waiting for a process to end")?;
+    Ok(child.try_wait()?)
+}
+
+/// Asks with SIGINT, as Ctrl-C does; kills when that is not answered within the time.
+pub fn stop(child: &mut Child, within: Duration) -> Result<ExitStatus> {
+    if let Some(status) = child.try_wait()? {
+        return Ok(status);
+    }
+    signal(child, Signal::INT)?;
+    if let Some(status) = wait(child, within)? {
+        return Ok(status);
+    }
+    child.kill()?;
+    let status = child.wait()?;
+    anyhow::bail!("it did not end within {within:?} of SIGINT and was killed ({status})")
+}
+
+/// Resident memory of a process (`VmRSS`), without its children.
+pub fn resident_bytes(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .with_context(|| format!("process {pid} is not there any more"))?;
+    kib_field(&status, "VmRSS:").context("no VmRSS line in /proc/PID/status")
+}
+
+/// A `Name:  123 kB` field of a `/proc` file, in bytes.
+pub fn kib_field(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(rest.split_whitespace().next()?.parse::<u64>().ok()? * 1_024)
+}
+
+/// The processes whose parent is `pid`, with their command names.
+pub fn children(pid: u32) -> Result<Vec<(u32, String)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // It may end while we look; then it is no child any more.
+        let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
+        // "PID (name) state parent ...": the name may hold spaces and brackets.
+        let Some((head, tail)) = stat.rsplit_once(") ") else { continue };
+        if tail.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()) == Some(pid) {
+            found.push((id, head.split_once('(').map_or("", |(_, name)| name).to_owned()));
+        }
+    }
+    Ok(found)
+}
+
+/// User and system time this process has used so far.
+pub fn own_cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn sees_its_own_memory_and_its_children() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+        assert!(children(std::process::id()).unwrap().iter().any(|(pid, _)| *pid == child.id()));
+        assert!(wait(&mut child, Duration::ZERO).unwrap().is_none());
+        drop(child.stdin.take());
+        assert!(wait(&mut child, Duration::from_secs(10)).unwrap().unwrap().success());
+    }
+
+    #[test]
+    fn what_ignores_an_interrupt_is_killed_and_named() {
+        let script = "trap '' INT; echo up; read -r _";
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = crate::lines::Lines::follow(child.stdout.take().unwrap());
+        assert!(matches!(
+            lines.wait_for(|line| line == "up", Duration::from_secs(10)),
+            crate::lines::Waited::Line(..)
+        ));
+        let error = stop(&mut child, Duration::from_millis(50)).unwrap_err().to_string();
+        assert!(error.contains("was killed"), "{error}");
+    }
+}

@@ -1,0 +1,202 @@
+//! The stages, as one table.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use modelless_testkit::{Postgres, server};
+
+use super::{Outcome, python, system};
+use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
+use crate::{measure, say, tidy};
+
+pub(super) struct Stage {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    /// Part of `--quick`.
+    pub(super) quick: bool,
+    pub(super) needs: &'static [&'static str],
+    pub(super) run: fn(&mut Context) -> Result<Outcome>,
+}
+
+pub(super) const STAGES: &[Stage] = &[
+    Stage { name: "fmt", what: "the code is formatted", quick: true, needs: &[], run: fmt },
+    Stage { name: "clippy", what: "no warning in any target", quick: true, needs: &[], run: clippy },
+    Stage { name: "tidy", what: "walls between crates, file sizes, documents", quick: true, needs: &[], run: tidy },
+    Stage { name: "deny", what: "licences, banned crates, sources", quick: false, needs: &[], run: deny },
+    Stage { name: "doc", what: "the documentation builds without a warning", quick: false, needs: &[], run: doc },
+    Stage { name: "system", what: "the programs the tests start", quick: true, needs: &[], run: system },
+    Stage { name: "engine", what: "the ONNX Runtime library", quick: true, needs: &["system"], run: engine },
+    Stage {
+        name: "nextest",
+        what: "unit tests, stores and engines with the real thing behind them",
+        quick: true,
+        needs: &["system", "engine"],
+        run: nextest,
+    },
+    Stage { name: "python", what: "clients for the end-to-end tests", quick: false, needs: &["system"], run: python },
+    Stage {
+        name: "e2e",
+        what: "a real `modelless up`, asked as users ask",
+        quick: false,
+        needs: &["system", "engine", "python"],
+        run: e2e,
+    },
+    Stage {
+        name: "bench",
+        what: "every measurement in its short form, with loose bounds",
+        quick: false,
+        needs: &["engine"],
+        run: bench,
+    },
+];
+
+/// What stages leave for each other.
+pub(super) struct Context {
+    root: PathBuf,
+    target: PathBuf,
+    postgres: Option<Postgres>,
+    python: Option<PathBuf>,
+    /// One build of the tested binary for all stages.
+    binary: Option<PathBuf>,
+    closing: Vec<String>,
+}
+
+impl Context {
+    pub(super) fn new(root: PathBuf) -> Result<Self> {
+        let target = target_dir(&root)?;
+        Ok(Self { root, target, postgres: None, python: None, binary: None, closing: Vec::new() })
+    }
+
+    /// Stops what was started and gives the closing lines of the test runs.
+    pub(super) fn finish(mut self) -> Vec<String> {
+        drop(self.postgres.take());
+        self.closing
+    }
+
+    /// The database to test on: the one that was given, else one of our own.
+    fn postgres_url(&mut self) -> Result<String> {
+        if let Ok(given) = std::env::var("MODELLESS_TEST_POSTGRES") {
+            return Ok(given);
+        }
+        if self.postgres.is_none() {
+            self.postgres = Some(Postgres::start()?);
+        }
+        let server = self.postgres.as_ref().context("started above; this is a bug")?;
+        Ok(server.url().to_owned())
+    }
+
+    /// The development build: nextest has compiled nearly all of it already, and it checks for overflow.
+    fn binary(&mut self) -> Result<PathBuf> {
+        if self.binary.is_none() {
+            self.binary = Some(server::binary()?);
+        }
+        self.binary.clone().context("built above; this is a bug")
+    }
+
+    fn nextest(&mut self, args: &[&str]) -> Result<Outcome> {
+        let url = self.postgres_url()?;
+        let profile = std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned());
+        let mut command = cargo(&self.root);
+        command.args(["nextest", "run", "--profile", &profile]).args(args);
+        command.env("MODELLESS_TEST_POSTGRES", url);
+        if let Some(python) = &self.python {
+            command.env("MODELLESS_PYTHON", python);
+        }
+        if let Some(binary) = &self.binary {
+            command.env("MODELLESS_BIN", binary);
+        }
+        let is_summary = |line: &str| line.trim_start_matches(is_decoration).starts_with("Summary [");
+        let (passed, closing) = run_keeping_tail(&mut command, is_summary)?;
+        self.closing.extend(closing);
+        ensure!(passed, "see the closing lines of nextest");
+        Ok(Outcome::Passed)
+    }
+}
+
+/// Blanks and the bytes of a colour code, which may stand before a word.
+fn is_decoration(c: char) -> bool {
+    c.is_whitespace() || matches!(c, '\u{1b}' | '[' | ';' | 'm') || c.is_ascii_digit()
+}
+
+fn fmt(context: &mut Context) -> Result<Outcome> {
+    run(cargo(&context.root).args(["fmt", "--all", "--check"])).context("`cargo fmt --all` mends it")?;
+    Ok(Outcome::Passed)
+}
+
+fn clippy(context: &mut Context) -> Result<Outcome> {
+    run(cargo(&context.root).args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn tidy(_: &mut Context) -> Result<Outcome> {
+    tidy::run()?;
+    Ok(Outcome::Passed)
+}
+
+fn deny(context: &mut Context) -> Result<Outcome> {
+    if !succeeds(cargo(&context.root).args(["deny", "--version"])) {
+        return Ok(Outcome::Skipped("cargo-deny is not installed (`cargo install --locked cargo-deny`)".to_owned()));
+    }
+    // No advisories: their database is fetched from the network at every run.
+    run(cargo(&context.root).args(["deny", "--offline", "--locked", "check", "licenses", "bans", "sources"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn doc(context: &mut Context) -> Result<Outcome> {
+    let mut command = cargo(&context.root);
+    command.args(["doc", "--workspace", "--no-deps", "--locked", "--quiet"]);
+    run(command.env("RUSTDOCFLAGS", "-D warnings"))?;
+    Ok(Outcome::Passed)
+}
+
+fn system(context: &mut Context) -> Result<Outcome> {
+    system::ensure(&context.root)?;
+    Ok(Outcome::Passed)
+}
+
+fn engine(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    run(program(&context.root, binary).args(["engine", "install", "onnx"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn nextest(context: &mut Context) -> Result<Outcome> {
+    context.nextest(&["--workspace", "--exclude", "modelless-tests"])
+}
+
+fn python(context: &mut Context) -> Result<Outcome> {
+    let python = python::ensure(&context.root, &context.target)?;
+    say(format!("using {}", python.display()));
+    context.python = Some(python);
+    Ok(Outcome::Passed)
+}
+
+fn e2e(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
+    if context.python.is_none() {
+        // With `--only e2e` the stage before has not run.
+        context.python = Some(python::ensure(&context.root, &context.target)?);
+    }
+    context.nextest(&["--package", "modelless-tests"])
+}
+
+fn bench(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    let failed = measure::run_all_short(&context.root, &binary)?;
+    if !failed.is_empty() {
+        bail!("missed even the loose bounds: {}", failed.join(", "));
+    }
+    Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_the_summary_line_with_and_without_colours() {
+        for line in ["     Summary [   0.771s] 26 tests run", "\u{1b}[32;1m     Summary\u{1b}[0m [   0.771s]"] {
+            assert!(line.trim_start_matches(is_decoration).starts_with("Summary"), "{line}");
+        }
+    }
+}
