@@ -1,1 +1,28 @@
+//! What a variant really does on this machine: its latency by batch, its memory, its accuracy.
+//!
+//! The quick form: a few seconds for a dozen small variants, at first start and whenever a model is registered.
+//! Everything is measured the way it is used: the model in a runner process, its tensors in shared memory, its
+//! inputs through the task's adapter. What comes of it is a [`modelless_types::Profile`], and every figure says
+//! that it was measured, on what and by which command.
+//!
+//! It decides nothing and serves nothing. [`Package`] reads the manifests that describe a task and its models,
+//! [`LabelledSet`] the labelled data; [`Registrar`] puts both into the store.
+#![warn(missing_docs)]
 
+mod accuracy;
+pub mod device;
+mod error;
+mod idx;
+mod latency;
+mod manifest;
+mod profile;
+mod register;
+mod set;
+mod stats;
+
+pub use accuracy::Tally;
+pub use error::Error;
+pub use manifest::{ModelManifest, Package, SetManifest, TaskManifest, VariantManifest};
+pub use profile::{Config, Profiler, Progress, Report, Subject};
+pub use register::{Known, Registrar};
+pub use set::LabelledSet;

@@ -1,1 +1,150 @@
+//! The slow path: looks at what there is, plans, saves the plan, tells the nodes.
+//!
+//! Nothing here is on a query's path, and nothing depends on it to keep serving: nodes keep the last plan they were
+//! told. Each round re-reads everything and is idempotent, so it may be killed at any line. A plan is saved by
+//! compare-and-set on the plan it was made from, so two schedulers are safe: the one that loses throws its plan away
+//! and looks again. What to pin is decided in `decision::plan`; this crate only carries it out.
+#![warn(missing_docs)]
 
+mod input;
+
+use modelless_decision::plan::{Plan, plan};
+use modelless_store::{PlanId, SavePlan, Store, UnixMicros};
+use modelless_types::{DeviceIx, NodeId, VariantId};
+use modelless_wire::{NodeLink, NodeStatus, ToNode};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+/// How often and how boldly to plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Between rounds, when nothing changes meanwhile.
+    pub interval_ms: u64,
+    /// Share of each device's memory left to the node for loads on demand, in thousandths.
+    pub discretionary_permille: u16,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { interval_ms: 1_000, discretionary_permille: 250 }
+    }
+}
+
+/// Why a round came to nothing. The next one tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store did not answer or refused.
+    #[error("the plan cannot be read or saved: {0}")]
+    Store(#[from] modelless_store::Error),
+    /// The saved plan is not one of ours.
+    #[error("{id} in the store cannot be read as a plan: {why}")]
+    Unreadable {
+        /// Which plan.
+        id: PlanId,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// A node as the scheduler reaches it.
+#[derive(Clone)]
+pub struct Node {
+    /// What it makes known of itself.
+    pub status: watch::Receiver<NodeStatus>,
+    /// Where its pins go.
+    pub link: Arc<dyn NodeLink>,
+}
+
+/// Wakes the scheduler before its interval is over.
+#[derive(Clone, Default)]
+pub struct Handle {
+    wake: Arc<Notify>,
+}
+
+impl Handle {
+    /// Something that plans depend on changed.
+    pub fn catalog_changed(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// The scheduler. [`Service::run`] until it is cancelled.
+pub struct Service {
+    config: Config,
+    store: Arc<dyn Store>,
+    nodes: Vec<Node>,
+    wake: Arc<Notify>,
+    /// What each node was told last; told again only when it changes.
+    told: BTreeMap<NodeId, Vec<(DeviceIx, VariantId)>>,
+}
+
+/// A scheduler for these nodes.
+pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
+    let handle = Handle::default();
+    let service = Service { config, store, nodes, wake: Arc::clone(&handle.wake), told: BTreeMap::new() };
+    (service, handle)
+}
+
+impl Service {
+    /// Plans now, then every interval and whenever woken. A failed round is logged and tried again.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let interval = Duration::from_millis(self.config.interval_ms.max(10));
+        loop {
+            if let Err(error) = self.round().await {
+                tracing::warn!(%error, "planning failed; nodes keep the last plan");
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(interval) => {}
+            }
+        }
+    }
+
+    /// One round: observe, plan, save, tell. Saving the same pins again is left out.
+    pub async fn round(&mut self) -> Result<(), Error> {
+        let catalog = self.store.catalog().await?;
+        let statuses: Vec<NodeStatus> = self.nodes.iter().map(|node| node.status.borrow().clone()).collect();
+        let saved = self.store.current_plan().await?;
+        let before = match &saved {
+            Some(saved) => serde_json::from_str(&saved.json)
+                .map_err(|err| Error::Unreadable { id: saved.id, why: err.to_string() })?,
+            None => Plan::default(),
+        };
+        let next = plan(&input::input(&catalog, &statuses, self.config.discretionary_permille), &before);
+        if saved.is_none() || !next.same_pins(&before) {
+            let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
+            let at = UnixMicros::of(SystemTime::now());
+            match self.store.save_plan(saved.map(|plan| plan.id), json, at).await? {
+                SavePlan::Saved(id) => tracing::info!(%id, pins = next.pins.len(), "new plan"),
+                SavePlan::Lost { .. } => {
+                    self.wake.notify_one(); // look again at once: another scheduler was first
+                    return Ok(());
+                }
+            }
+        }
+        self.tell(&next);
+        Ok(())
+    }
+
+    fn tell(&mut self, plan: &Plan) {
+        for node in &self.nodes {
+            let id = node.status.borrow().node;
+            let pins: Vec<_> =
+                plan.pins.iter().filter(|pin| pin.node == id).map(|pin| (pin.device, pin.variant)).collect();
+            if self.told.get(&id) != Some(&pins) {
+                node.link.send(ToNode::Pin(pins.clone()));
+                self.told.insert(id, pins);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,64 @@
+//! A world in virtual time that drives the same machines as the live system: one [`Router`] per gateway and one
+//! [`Worker`] per node, joined by links with delays, devices whose run times are drawn from profiles, and faults.
+//!
+//! It is the only noise-free test bed there is: the same scenario and seed give the same outcome on every machine.
+//! It checks conservation itself (each query leaves exactly once, floors, one output space, batch sizes, memory,
+//! credit, lanes), and a dead end, where queries are open and nothing will ever happen again, is an error. What it
+//! does not do: decide anything, nor model the client's own hop, bytes on wires, or CPU contention between stages.
+//!
+//! [`Router`]: modelless_decision::route::Router
+//! [`Worker`]: modelless_decision::worker::Worker
+#![warn(missing_docs)]
 
+mod check;
+pub mod fixtures;
+mod gateway;
+mod heap;
+mod node;
+mod outcome;
+mod rng;
+mod scenario;
+mod workload;
+mod world;
+
+pub use check::Broken;
+pub use outcome::{Outcome, Percentiles, StreamOutcome, table};
+pub use rng::Rng;
+pub use scenario::{Arrivals, Fault, LinkSpec, NodeSpec, Scenario, Step, Stream, TaskSpec, VariantSpec};
+
+/// Why a run gave no outcome.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum Error {
+    /// The scenario cannot be run.
+    #[error("the scenario is not usable: {0}")]
+    Scenario(String),
+    /// Queries are open and nothing is left that could move them.
+    #[error(
+        "a dead end at {at_us} us: {open} queries are open and nothing will ever happen again; first {first}"
+    )]
+    DeadEnd {
+        /// When.
+        at_us: u64,
+        /// How many.
+        open: usize,
+        /// One of them, and where it is.
+        first: String,
+    },
+    /// The world keeps turning without time or queries moving on.
+    #[error("no end at {at_us} us: {what}")]
+    Endless {
+        /// When.
+        at_us: u64,
+        /// What keeps happening.
+        what: String,
+    },
+    /// Something that must never happen did.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// Runs a scenario to its end.
+pub fn run(scenario: &Scenario, seed: u64) -> Result<Outcome, Error> {
+    scenario.check().map_err(Error::Scenario)?;
+    world::World::new(scenario, seed).run()
+}

@@ -37,7 +37,8 @@ pub(crate) fn shown(command: &Command) -> String {
 
 /// Runs it with our own output; fails when it fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("running {}", shown(command)))?;
+    let status =
+        command.stdin(Stdio::null()).status().with_context(|| format!("running {}", shown(command)))?;
     ensure!(status.success(), "`{}` failed ({status})", shown(command));
     Ok(())
 }
@@ -55,7 +56,12 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 
 /// Whether it can be started and succeeds, without a word.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
 }
 
 /// Runs it, passes its standard error on line by line, and gives back the lines from the last that `from`

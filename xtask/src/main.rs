@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "\
 cargo xtask test [--quick] [--only STAGE]...     install what is missing, then check and test everything
+cargo xtask test --only nextest -- -p CRATE      one crate's tests, with the database they need
 cargo xtask tidy                                 the rules that no compiler checks
 cargo xtask measure [--short] NAME...            make a figure again; --short writes nothing and checks a loose bound
 cargo xtask measure --list                       what can be measured";

@@ -24,20 +24,25 @@ pub(crate) enum Outcome {
 struct Options {
     quick: bool,
     only: BTreeSet<String>,
+    /// What follows `--`: goes to nextest instead of the stage's own choice of crates.
+    filter: Vec<String>,
 }
 
 pub(crate) fn run(args: &[&str]) -> Result<()> {
     let options = parse(args)?;
     let wanted = |stage: &&Stage| {
-        if options.only.is_empty() { stage.quick || !options.quick } else { options.only.contains(stage.name) }
+        if options.only.is_empty() {
+            stage.quick || !options.quick
+        } else {
+            options.only.contains(stage.name)
+        }
     };
-    let mut context = Context::new(root()?)?;
+    let mut context = Context::new(root()?, options.filter.clone())?;
     let mut table: Vec<(&str, Duration, Line)> = Vec::new();
     for stage in STAGES.iter().filter(wanted) {
-        let failed_need = stage
-            .needs
-            .iter()
-            .find(|need| table.iter().any(|(name, _, line)| name == *need && matches!(line, Line::Failed(_))));
+        let failed_need = stage.needs.iter().find(|need| {
+            table.iter().any(|(name, _, line)| name == *need && matches!(line, Line::Failed(_)))
+        });
         say(format!("\n=== {} — {}", stage.name, stage.what));
         let started = Instant::now();
         let line = match failed_need {
@@ -74,8 +79,11 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     let total: Duration = table.iter().map(|(_, time, _)| *time).sum();
     say(format!("{:<9} {:>8.1}", "total", total.as_secs_f64()));
 
-    let failed: Vec<&str> =
-        table.iter().filter(|(_, _, line)| matches!(line, Line::Failed(_))).map(|(name, _, _)| *name).collect();
+    let failed: Vec<&str> = table
+        .iter()
+        .filter(|(_, _, line)| matches!(line, Line::Failed(_)))
+        .map(|(name, _, _)| *name)
+        .collect();
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
@@ -91,6 +99,7 @@ fn parse(args: &[&str]) -> Result<Options> {
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
         match arg {
+            "--" => options.filter = args.by_ref().map(|&arg| arg.to_owned()).collect(),
             "--quick" => options.quick = true,
             "--only" => {
                 let names: Vec<&str> = STAGES.iter().map(|stage| stage.name).collect();
@@ -114,11 +123,13 @@ mod tests {
     #[test]
     fn reads_its_options() {
         let only = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        assert_eq!(parse(&["--quick"]).unwrap(), Options { quick: true, only: only(&[]) });
+        assert_eq!(parse(&["--quick"]).unwrap(), Options { quick: true, ..Options::default() });
         assert_eq!(
             parse(&["--only", "fmt", "--only", "tidy"]).unwrap(),
-            Options { quick: false, only: only(&["fmt", "tidy"]) }
+            Options { only: only(&["fmt", "tidy"]), ..Options::default() }
         );
+        let filter = parse(&["--only", "nextest", "--", "-p", "xtask"]).unwrap().filter;
+        assert_eq!(filter, ["-p", "xtask"]);
         assert!(parse(&["--only", "everything"]).unwrap_err().to_string().contains("fmt, clippy"));
         assert!(parse(&["--fast"]).is_err());
     }

@@ -1,7 +1,7 @@
 //! From goals to the exact set of variants that may answer, or a "no" with the nearest goals that could be met.
 
 use crate::query::Class;
-use crate::route::{Snapshot, TaskInfo, VariantInfo};
+use crate::route::{Best, Snapshot, TaskInfo, VariantInfo};
 use alloc::format;
 use modelless_types::{
     Accuracy, CostPer1k, Fallback, Goals, Micros, Nearest, Prefer, Refusal, TaskId, VariantSet,
@@ -44,21 +44,21 @@ pub fn admit(snapshot: &Snapshot, task: TaskId, goals: &Goals) -> Result<Admitte
     let goals = with_defaults(goals, &task.defaults);
     let pinned = pinned(task, &goals)?;
     let floor = goals.accuracy.unwrap_or(Accuracy::ZERO);
+    let best_effort = goals.fallback == Fallback::BestEffort;
+    let latency = goals.latency.unwrap_or(DEFAULT_LATENCY);
+    let bounds = if best_effort { Bounds::NONE } else { Bounds { latency, ceiling: goals.max_cost } };
     let admits: VariantSet =
         members(task, pinned).filter(|v| v.accuracy >= floor).map(|v| v.ordinal).collect();
+    let reach = Reach { snapshot, task };
     if admits.is_empty() {
-        return Err(Refusal::FloorUnreachable { best: members(task, pinned).map(|v| v.accuracy).max() });
+        return Err(Refusal::FloorUnreachable { best: reach.best_accuracy(pinned, bounds) });
     }
-    let runnable = |v: &&VariantInfo| snapshot.best(task.id, v.ordinal).is_some();
-    if !members(task, admits).any(|v| runnable(&v)) {
+    if reach.runnable(admits).next().is_none() {
         let why = format!("{} variants qualify but no node can run any of them", admits.len());
         return Err(Refusal::NothingRunnable { why });
     }
-    let best_effort = goals.fallback == Fallback::BestEffort;
-    let latency = goals.latency.unwrap_or(DEFAULT_LATENCY);
-    if !best_effort {
-        check_latency(snapshot, task, pinned, admits, latency)?;
-        check_cost(snapshot, task, pinned, admits, latency, goals.max_cost)?;
+    if reach.best_accuracy(admits, bounds).is_none() {
+        return Err(reach.refusal(pinned, admits, bounds));
     }
     Ok(Admitted {
         class: Class { task: task.id, admits },
@@ -100,40 +100,54 @@ fn pinned(task: &TaskInfo, goals: &Goals) -> Result<VariantSet, Refusal> {
     Ok(set)
 }
 
-fn check_latency(
-    snapshot: &Snapshot,
-    task: &TaskInfo,
-    pinned: VariantSet,
-    admits: VariantSet,
-    bound: Micros,
-) -> Result<(), Refusal> {
-    let latency = |v: &VariantInfo| snapshot.best(task.id, v.ordinal).map(|best| best.latency);
-    let shortest = members(task, admits).filter_map(latency).min();
-    if shortest.is_some_and(|shortest| shortest <= bound) {
-        return Ok(());
-    }
-    let reachable = members(task, pinned).filter(|v| latency(v).is_some_and(|l| l <= bound));
-    let accuracy = reachable.map(|v| v.accuracy).max();
-    Err(Refusal::LatencyUnreachable { nearest: Nearest { accuracy, latency: shortest, max_cost: None } })
+/// What must hold besides the floor.
+#[derive(Clone, Copy)]
+struct Bounds {
+    latency: Micros,
+    ceiling: Option<CostPer1k>,
 }
 
-fn check_cost(
-    snapshot: &Snapshot,
-    task: &TaskInfo,
-    pinned: VariantSet,
-    admits: VariantSet,
-    bound: Micros,
-    ceiling: Option<CostPer1k>,
-) -> Result<(), Refusal> {
-    let Some(ceiling) = ceiling else { return Ok(()) };
-    // Only what is fast enough counts: a cheap variant that is too slow does not make the goals feasible.
-    let fast = |v: &VariantInfo| snapshot.best(task.id, v.ordinal).filter(|best| best.latency <= bound);
-    let cost = |v: &VariantInfo| fast(v).map(|best| best.cost);
-    let lowest = members(task, admits).filter_map(cost).min();
-    if lowest.is_some_and(|lowest| lowest <= ceiling) {
-        return Ok(());
+impl Bounds {
+    const NONE: Self = Self { latency: Micros(u64::MAX), ceiling: None };
+
+    fn in_time(&self, best: &Best) -> bool {
+        best.latency <= self.latency
     }
-    let reachable = members(task, pinned).filter(|v| cost(v).is_some_and(|c| c <= ceiling));
-    let accuracy = reachable.map(|v| v.accuracy).max();
-    Err(Refusal::CostUnreachable { nearest: Nearest { accuracy, latency: None, max_cost: lowest } })
+
+    fn affordable(&self, best: &Best) -> bool {
+        self.ceiling.is_none_or(|ceiling| best.cost <= ceiling)
+    }
+}
+
+/// What the variants of a task could do on idle machines.
+struct Reach<'a> {
+    snapshot: &'a Snapshot,
+    task: &'a TaskInfo,
+}
+
+impl Reach<'_> {
+    fn runnable(&self, set: VariantSet) -> impl Iterator<Item = (&VariantInfo, Best)> {
+        members(self.task, set).filter_map(|v| Some((v, self.snapshot.best(self.task.id, v.ordinal)?)))
+    }
+
+    /// The best accuracy within the bounds.
+    fn best_accuracy(&self, set: VariantSet, bounds: Bounds) -> Option<Accuracy> {
+        let within = self.runnable(set).filter(|(_, best)| bounds.in_time(best) && bounds.affordable(best));
+        within.map(|(v, _)| v.accuracy).max()
+    }
+
+    /// Each figure of `nearest` would do alone, so each is sought under all the other goals.
+    fn refusal(&self, pinned: VariantSet, admits: VariantSet, bounds: Bounds) -> Refusal {
+        let admitted = || self.runnable(admits).map(|(_, best)| best);
+        let nearest = Nearest {
+            accuracy: self.best_accuracy(pinned, bounds),
+            latency: admitted().filter(|best| bounds.affordable(best)).map(|best| best.latency).min(),
+            max_cost: admitted().filter(|best| bounds.in_time(best)).map(|best| best.cost).min(),
+        };
+        if admitted().any(|best| bounds.in_time(&best)) {
+            Refusal::CostUnreachable { nearest }
+        } else {
+            Refusal::LatencyUnreachable { nearest }
+        }
+    }
 }

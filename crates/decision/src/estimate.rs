@@ -167,6 +167,12 @@ impl RunModel {
         }
     }
 
+    /// With a time for decoding one input.
+    #[must_use]
+    pub fn with_decode(self, decode: Moments) -> Self {
+        Self { decode, ..self }
+    }
+
     /// As the profile has it, before correction: what observations are compared with.
     pub fn uncorrected(&self, batch: u32) -> Moments {
         let batch = batch.max(1);

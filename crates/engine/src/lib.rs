@@ -9,6 +9,7 @@
 //! tensor is the adapter's.
 #![warn(missing_docs)]
 
+mod clock;
 mod control;
 pub mod fake;
 pub mod install;
@@ -20,11 +21,12 @@ mod seam;
 mod shm;
 mod slot;
 
-pub use fake::FakeEngine;
+pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo};
 pub use runner::runner_main;
 pub use seam::{
-    Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec, Loaded,
+    Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
+    Loaded,
 };
 pub use slot::{BatchSlot, Outputs, SLOTS_PER_LANE};

@@ -242,7 +242,8 @@ mod tests {
     use modelless_types::TensorSpec;
 
     fn outputs() -> Vec<Place> {
-        let spec = |name: &str, dtype, shape: &[u32]| TensorSpec { name: name.into(), dtype, shape: shape.into() };
+        let spec =
+            |name: &str, dtype, shape: &[u32]| TensorSpec { name: name.into(), dtype, shape: shape.into() };
         let outputs = [spec("scores", DType::Fp32, &[10]), spec("best", DType::Int64, &[])];
         Layout::new(&[spec("in", DType::Fp32, &[1])], &outputs, 8, 1 << 20).unwrap().outputs
     }

@@ -121,7 +121,8 @@ pub enum Availability {
 /// What an engine reports without being asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EngineEvent {
-    /// A runner ended by itself or was killed for hanging. Its batches have completed with errors before this.
+    /// A runner ended by itself or was killed for hanging. This is in the channel before its batches complete
+    /// with errors, so whoever reads events first never loads onto a runner that is dead.
     RunnerDied {
         /// Whose runner.
         model: ModelId,

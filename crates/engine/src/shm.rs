@@ -83,7 +83,10 @@ impl Mapping {
 
     /// Where a range begins. Panics if it lies outside.
     pub(crate) fn pointer(&self, range: &Range<usize>) -> NonNull<u8> {
-        assert!(range.start <= range.end && range.end <= self.len, "a range outside of the mapping; this is a bug");
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "a range outside of the mapping; this is a bug"
+        );
         // SAFETY: `range.start <= len`, so the result lies in the mapping or one past its end.
         unsafe { self.start.add(range.start) }
     }

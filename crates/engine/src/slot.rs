@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// One that runs and one prepared ahead, for each lane of a model.
-pub const SLOTS_PER_LANE: usize = 2;
+pub const SLOTS_PER_LANE: usize = SLOTS as usize;
+const SLOTS: u8 = 2;
 
 /// Inputs, and outputs, of one variant: at most this many each.
 pub(crate) const MAX_TENSORS: usize = 64;
@@ -58,10 +59,9 @@ impl Layout {
             if spec.shape.len() > MAX_AXES {
                 return Err(format!("`{}` has more than {MAX_AXES} axes", spec.name));
             }
-            let item_bytes = spec
-                .item_bytes()
-                .filter(|bytes| *bytes > 0)
-                .ok_or_else(|| format!("`{}` has no fixed size: {:?} {:?}", spec.name, spec.dtype, spec.shape))?;
+            let item_bytes = spec.item_bytes().filter(|bytes| *bytes > 0).ok_or_else(|| {
+                format!("`{}` has no fixed size: {:?} {:?}", spec.name, spec.dtype, spec.shape)
+            })?;
             let offset = end;
             end = usize::try_from(rows)
                 .ok()
@@ -90,7 +90,10 @@ impl Layout {
 
     /// The first `rows` rows of a tensor in slot `index`.
     pub(crate) fn range(&self, place: &Place, index: usize, rows: u32) -> Range<usize> {
-        assert!(index < SLOTS_PER_LANE && rows <= self.rows, "a slot or batch that does not exist; this is a bug");
+        assert!(
+            index < SLOTS_PER_LANE && rows <= self.rows,
+            "a slot or batch that does not exist; this is a bug"
+        );
         let start = index * self.slot_bytes + place.offset;
         start..start + place.item_bytes * rows as usize
     }
@@ -103,7 +106,7 @@ pub(crate) struct Gate(AtomicU8);
 impl Gate {
     /// Takes a free slot.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Token> {
-        for index in 0..SLOTS_PER_LANE {
+        for index in 0..SLOTS {
             let bit = 1 << index;
             if self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
                 return Some(Token { gate: Arc::clone(self), index });
@@ -117,7 +120,7 @@ impl Gate {
 #[derive(Debug)]
 pub(crate) struct Token {
     gate: Arc<Gate>,
-    index: usize,
+    index: u8,
 }
 
 impl Drop for Token {
@@ -188,7 +191,7 @@ impl BatchSlot {
         self.bytes_mut(self.span(&self.layout.inputs[ix], item..item + 1))
     }
 
-    pub(crate) fn index(&self) -> usize {
+    pub(crate) fn index(&self) -> u8 {
         self.token.index
     }
 
@@ -202,13 +205,16 @@ impl BatchSlot {
 
     /// Where some rows of a tensor lie in the arena.
     pub(crate) fn span(&self, place: &Place, rows: Range<u32>) -> Range<usize> {
-        let row = |n| self.layout.range(place, self.token.index, n).end;
+        let row = |n| self.layout.range(place, self.token.index.into(), n).end;
         row(rows.start)..row(rows.end)
     }
 
     #[expect(unsafe_code, reason = "a view of shared memory that this slot owns")]
     pub(crate) fn bytes_mut(&mut self, span: Range<usize>) -> &mut [u8] {
-        assert!(span.start / self.layout.slot_bytes == self.token.index, "another slot's bytes; this is a bug");
+        assert!(
+            span.start / self.layout.slot_bytes == usize::from(self.token.index),
+            "another slot's bytes; this is a bug"
+        );
         let pointer = self.arena.pointer(&span);
         // SAFETY: in the mapping, which lives as long as `self`. The token makes this the only owner of the slot
         // in this process, `&mut self` the only view, and the runner touches a slot only between `submit` (which
@@ -218,7 +224,10 @@ impl BatchSlot {
 
     #[expect(unsafe_code, reason = "a view of shared memory that this slot owns")]
     pub(crate) fn bytes(&self, span: Range<usize>) -> &[u8] {
-        assert!(span.start / self.layout.slot_bytes == self.token.index, "another slot's bytes; this is a bug");
+        assert!(
+            span.start / self.layout.slot_bytes == usize::from(self.token.index),
+            "another slot's bytes; this is a bug"
+        );
         let pointer = self.arena.pointer(&span);
         // SAFETY: as in `bytes_mut`. A runner that breaks the protocol can change these bytes while they are
         // read; then they are garbage of its own model's making, as wrong outputs would be.
@@ -297,8 +306,9 @@ mod tests {
     #[test]
     fn tensors_and_slots_do_not_overlap() {
         let (layout, arena, gate) = lane(4);
-        let mut slots: Vec<_> =
-            (0..2).map(|_| BatchSlot::new((VariantId(1), 1), 0, 3, &layout, &arena, &gate).unwrap()).collect();
+        let mut slots: Vec<_> = (0..2)
+            .map(|_| BatchSlot::new((VariantId(1), 1), 0, 3, &layout, &arena, &gate).unwrap())
+            .collect();
         for (i, slot) in (1_u8..).zip(&mut slots) {
             slot.input_mut(0).fill(i);
             slot.input_mut(1).fill(i + 10);

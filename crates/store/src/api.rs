@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::records::{
-    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered,
-    Replica, SavePlan, Transition, UnixMicros,
+    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
+    Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};

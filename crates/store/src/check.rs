@@ -137,8 +137,10 @@ pub(crate) fn profile(new: &Profile) -> Result<()> {
         return refuse("its batch sizes must rise from at least 1");
     }
     let figure = |us: f64| us.is_finite() && us >= 0.0;
-    if !new.latency.iter().all(|p| figure(p.mean_us) && figure(p.var_us2) && figure(p.p99_us)) {
-        return refuse("a latency is negative or not a number");
+    let batches = new.latency.iter().flat_map(|point| [point.mean_us, point.var_us2, point.p99_us]);
+    let stages = [&new.decode, &new.prepare].into_iter().flat_map(|stage| [stage.mean_us, stage.var_us2]);
+    if !batches.chain(stages).all(figure) {
+        return refuse("a time is negative or not a number");
     }
     for accuracy in std::iter::once(&new.accuracy).chain(&new.also) {
         text("labelled set", &accuracy.set)?;
@@ -204,7 +206,10 @@ pub(crate) fn sha256(what: &'static str, hash: &str) -> Result<()> {
     if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
         return Ok(());
     }
-    Err(Error::invalid(what, format!("{:?} is not a sha256 of 64 lower-case hexadecimal digits", shorten(hash))))
+    Err(Error::invalid(
+        what,
+        format!("{:?} is not a sha256 of 64 lower-case hexadecimal digits", shorten(hash)),
+    ))
 }
 
 fn text(what: &'static str, text: &str) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What can go wrong, in words for whoever reads it. No message holds a password or a key.
 
-use modelless_types::{ReplicaId, ReplicaState};
+use modelless_types::{ReplicaId, ReplicaState, TaskId};
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error as ThisError;
@@ -107,7 +108,9 @@ pub enum Error {
         why: String,
     },
     /// Somebody else's database.
-    #[error("the database {database} is not one of modelless ({why}); nothing was changed. Give an empty or another one")]
+    #[error(
+        "the database {database} is not one of modelless ({why}); nothing was changed. Give an empty or another one"
+    )]
     NotOurs {
         /// Where, without password.
         database: String,
@@ -160,12 +163,20 @@ impl Error {
         Self::Invalid { what, why: why.into() }
     }
 
-    pub(crate) fn not_found(what: &'static str, name: impl ToString) -> Self {
-        Self::NotFound { what, name: name.to_string() }
+    pub(crate) fn not_found(what: &'static str, name: impl fmt::Display) -> Self {
+        Self::NotFound { what, name: format!("{name}") }
     }
 
-    pub(crate) fn model_in_use(name: String, replica: u64, state: ReplicaState, node: &str) -> Self {
-        let by = format!("replica {replica} of it is {state} on node {node:?}; remove it by force, or wait");
+    pub(crate) fn task_in_use(task: TaskId) -> Self {
+        Self::InUse {
+            what: "task",
+            name: task.to_string(),
+            by: "it has models; remove them first".to_owned(),
+        }
+    }
+
+    pub(crate) fn model_in_use(name: String, replica: ReplicaId, state: ReplicaState, node: &str) -> Self {
+        let by = format!("{replica} of it is {state} on node {node:?}; remove it by force, or wait");
         Self::InUse { what: "model", name, by }
     }
 

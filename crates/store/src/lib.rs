@@ -25,8 +25,8 @@ pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use mem::MemStore;
 pub use records::{
-    App, Catalog, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
-    Registered, Replica, SavePlan, Space, SpaceKind, Tenant, Transition, UnixMicros,
+    App, Catalog, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node, NodeState, Plan,
+    PlanId, Registered, Replica, SavePlan, Space, SpaceKind, Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
 pub use url::redact;

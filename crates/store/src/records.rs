@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use modelless_types::{
-    AppId, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile, ReplicaId, ReplicaState,
-    SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
+    AppId, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile, ReplicaId,
+    ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -68,7 +68,9 @@ impl SpaceKind {
     /// The space of these labels in this order.
     pub fn labels(labels: &[String]) -> Self {
         let mut hash = Sha256::new();
-        labels.iter().for_each(|label| counted(&mut hash, label));
+        for label in labels {
+            counted(&mut hash, label);
+        }
         Self::Labels { hash: hex(&hash.finalize()) }
     }
 
@@ -373,6 +375,19 @@ impl Replica {
         matches!(self.state, ReplicaState::Inactive | ReplicaState::Failed)
     }
 
+    /// Serving, or about to.
+    pub(crate) fn busy(&self) -> bool {
+        self.state.serves() || self.state == ReplicaState::Loading
+    }
+
+    pub(crate) fn must_be_at_rest(&self) -> Result<()> {
+        if self.at_rest() {
+            return Ok(());
+        }
+        let by = format!("it is {}", self.state);
+        Err(Error::InUse { what: "replica", name: self.id.to_string(), by })
+    }
+
     pub(crate) fn must_be(&self, expected: ReplicaState) -> Result<()> {
         if self.state == expected {
             return Ok(());
@@ -456,7 +471,8 @@ mod tests {
 
     #[test]
     fn label_spaces_differ_by_text_and_order() {
-        let space = |labels: &[&str]| SpaceKind::labels(&labels.iter().map(|&l| l.to_owned()).collect::<Vec<_>>());
+        let space =
+            |labels: &[&str]| SpaceKind::labels(&labels.iter().map(|&l| l.to_owned()).collect::<Vec<_>>());
         assert_eq!(space(&["a", "b"]), space(&["a", "b"]));
         assert_ne!(space(&["a", "b"]), space(&["b", "a"]));
         assert_ne!(space(&["ab", "c"]), space(&["a", "bc"]));

@@ -8,6 +8,7 @@
     reason = "this crate watches real processes in real time; there is no clock to pause and no runtime to block"
 )]
 
+pub mod blocks;
 pub mod http;
 pub mod lines;
 pub mod malformed;

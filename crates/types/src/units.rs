@@ -126,8 +126,21 @@ impl fmt::Display for Bytes {
 /// An accuracy between 0 and 1, in parts per million. Measured values are rounded down and floors up, so that
 /// rounding can only refuse, never break a floor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Accuracy(u32);
+
+impl TryFrom<u32> for Accuracy {
+    type Error = &'static str;
+    fn try_from(ppm: u32) -> Result<Self, Self::Error> {
+        Self::from_ppm(ppm).ok_or("an accuracy is at most 1,000,000 parts per million")
+    }
+}
+
+impl From<Accuracy> for u32 {
+    fn from(accuracy: Accuracy) -> Self {
+        accuracy.0
+    }
+}
 
 impl Accuracy {
     /// Nothing right.

@@ -3,7 +3,7 @@
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-/// At most this many variants of one task can be alive at once; registration refuses more.
+/// At most this many variants can be registered for one task in its life; registration refuses more.
 pub const MAX_VARIANTS: usize = 256;
 
 /// Variants of one task. Ordinals are handed out by the store once and stay with their variant, so a set means

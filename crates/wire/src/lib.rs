@@ -10,9 +10,10 @@
 use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, NodeReport};
+pub use modelless_decision::worker::Reason;
 use modelless_types::{
-    AppId, Bytes, CostPer1k, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey, Refusal,
-    ReplicaState, SpaceId, TaskId, TenantId, VariantId,
+    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey,
+    Refusal, ReplicaState, SpaceId, TaskId, TenantId, VariantId,
 };
 
 /// Where a gateway sends what a node is to do.
@@ -39,6 +40,8 @@ pub enum ToNode {
         /// The query.
         key: QueryKey,
     },
+    /// The scheduler's plan for this node: what must be resident. Everything else is at the node's discretion.
+    Pin(Vec<(DeviceIx, VariantId)>),
     /// Load this: someone asked for it and could not wait.
     Wake {
         /// The task.
@@ -188,36 +191,6 @@ pub struct Answer {
     pub run: Micros,
     /// Why this variant, in a few words.
     pub why: Reason,
-}
-
-/// Why a variant was taken for a query.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reason {
-    /// Best by what the query prefers among all that its goals admit.
-    Preferred(Prefer),
-    /// The backlog or the slack left no time for what it would have preferred.
-    InTime,
-    /// The only one its goals admit.
-    Only,
-    /// It had to be loaded first.
-    Loaded,
-    /// Rerun alone after its batch had failed.
-    Rerun,
-}
-
-impl Reason {
-    /// As shown in answers.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Preferred(Prefer::Accuracy) => "most accurate in time",
-            Self::Preferred(Prefer::Cost) => "cheapest that meets the goals",
-            Self::Preferred(Prefer::Latency) => "fastest that meets the goals",
-            Self::InTime => "best that could still be in time",
-            Self::Only => "only one that meets the goals",
-            Self::Loaded => "loaded for this query",
-            Self::Rerun => "rerun alone after its batch failed",
-        }
-    }
 }
 
 /// What a node makes known of itself, replaced whole when something in it changes. Not on any query's path.

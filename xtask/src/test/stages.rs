@@ -21,9 +21,21 @@ pub(super) struct Stage {
 pub(super) const STAGES: &[Stage] = &[
     Stage { name: "fmt", what: "the code is formatted", quick: true, needs: &[], run: fmt },
     Stage { name: "clippy", what: "no warning in any target", quick: true, needs: &[], run: clippy },
-    Stage { name: "tidy", what: "walls between crates, file sizes, documents", quick: true, needs: &[], run: tidy },
+    Stage {
+        name: "tidy",
+        what: "walls between crates, file sizes, documents",
+        quick: true,
+        needs: &[],
+        run: tidy,
+    },
     Stage { name: "deny", what: "licences, banned crates, sources", quick: false, needs: &[], run: deny },
-    Stage { name: "doc", what: "the documentation builds without a warning", quick: false, needs: &[], run: doc },
+    Stage {
+        name: "doc",
+        what: "the documentation builds without a warning",
+        quick: false,
+        needs: &[],
+        run: doc,
+    },
     Stage { name: "system", what: "the programs the tests start", quick: true, needs: &[], run: system },
     Stage { name: "engine", what: "the ONNX Runtime library", quick: true, needs: &["system"], run: engine },
     Stage {
@@ -33,7 +45,13 @@ pub(super) const STAGES: &[Stage] = &[
         needs: &["system", "engine"],
         run: nextest,
     },
-    Stage { name: "python", what: "clients for the end-to-end tests", quick: false, needs: &["system"], run: python },
+    Stage {
+        name: "python",
+        what: "clients for the end-to-end tests",
+        quick: false,
+        needs: &["system"],
+        run: python,
+    },
     Stage {
         name: "e2e",
         what: "a real `modelless up`, asked as users ask",
@@ -58,13 +76,14 @@ pub(super) struct Context {
     python: Option<PathBuf>,
     /// One build of the tested binary for all stages.
     binary: Option<PathBuf>,
+    filter: Vec<String>,
     closing: Vec<String>,
 }
 
 impl Context {
-    pub(super) fn new(root: PathBuf) -> Result<Self> {
+    pub(super) fn new(root: PathBuf, filter: Vec<String>) -> Result<Self> {
         let target = target_dir(&root)?;
-        Ok(Self { root, target, postgres: None, python: None, binary: None, closing: Vec::new() })
+        Ok(Self { root, target, postgres: None, python: None, binary: None, filter, closing: Vec::new() })
     }
 
     /// Stops what was started and gives the closing lines of the test runs.
@@ -95,9 +114,13 @@ impl Context {
 
     fn nextest(&mut self, args: &[&str]) -> Result<Outcome> {
         let url = self.postgres_url()?;
-        let profile = std::env::var("NEXTEST_PROFILE").unwrap_or_else(|_| "default".to_owned());
         let mut command = cargo(&self.root);
-        command.args(["nextest", "run", "--profile", &profile]).args(args);
+        command.args(["nextest", "run"]); // NEXTEST_PROFILE=ci is nextest's own
+        if self.filter.is_empty() {
+            command.args(args);
+        } else {
+            command.args(&self.filter);
+        }
         command.env("MODELLESS_TEST_POSTGRES", url);
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
@@ -119,12 +142,21 @@ fn is_decoration(c: char) -> bool {
 }
 
 fn fmt(context: &mut Context) -> Result<Outcome> {
-    run(cargo(&context.root).args(["fmt", "--all", "--check"])).context("`cargo fmt --all` mends it")?;
+    run(cargo(&context.root).args(["fmt", "--all", "--check", "--", "-l"]))
+        .context("`cargo fmt --all` mends it")?;
     Ok(Outcome::Passed)
 }
 
 fn clippy(context: &mut Context) -> Result<Outcome> {
-    run(cargo(&context.root).args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))?;
+    run(cargo(&context.root).args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     Ok(Outcome::Passed)
 }
 
@@ -135,10 +167,20 @@ fn tidy(_: &mut Context) -> Result<Outcome> {
 
 fn deny(context: &mut Context) -> Result<Outcome> {
     if !succeeds(cargo(&context.root).args(["deny", "--version"])) {
-        return Ok(Outcome::Skipped("cargo-deny is not installed (`cargo install --locked cargo-deny`)".to_owned()));
+        return Ok(Outcome::Skipped(
+            "cargo-deny is not installed (`cargo install --locked cargo-deny`)".to_owned(),
+        ));
     }
     // No advisories: their database is fetched from the network at every run.
-    run(cargo(&context.root).args(["deny", "--offline", "--locked", "check", "licenses", "bans", "sources"]))?;
+    run(cargo(&context.root).args([
+        "deny",
+        "--offline",
+        "--locked",
+        "check",
+        "licenses",
+        "bans",
+        "sources",
+    ]))?;
     Ok(Outcome::Passed)
 }
 
@@ -182,7 +224,7 @@ fn e2e(context: &mut Context) -> Result<Outcome> {
 
 fn bench(context: &mut Context) -> Result<Outcome> {
     let binary = context.binary()?;
-    let failed = measure::run_all_short(&context.root, &binary)?;
+    let failed = measure::run_all_short(&context.root, &binary);
     if !failed.is_empty() {
         bail!("missed even the loose bounds: {}", failed.join(", "));
     }
@@ -195,7 +237,8 @@ mod tests {
 
     #[test]
     fn knows_the_summary_line_with_and_without_colours() {
-        for line in ["     Summary [   0.771s] 26 tests run", "\u{1b}[32;1m     Summary\u{1b}[0m [   0.771s]"] {
+        for line in ["     Summary [   0.771s] 26 tests run", "\u{1b}[32;1m     Summary\u{1b}[0m [   0.771s]"]
+        {
             assert!(line.trim_start_matches(is_decoration).starts_with("Summary"), "{line}");
         }
     }

@@ -26,7 +26,9 @@ const NEEDS: &[Need] = &[
         what: "a Postgres server (`postgres`, `initdb`)",
         packages: &["postgresql"],
         // A database that was given needs no server here.
-        present: |_| std::env::var_os("MODELLESS_TEST_POSTGRES").is_some() || postgres::find_binaries().is_some(),
+        present: |_| {
+            std::env::var_os("MODELLESS_TEST_POSTGRES").is_some() || postgres::find_binaries().is_some()
+        },
     },
     Need {
         what: "Python 3 with pip and venv",
@@ -45,7 +47,12 @@ pub(super) fn ensure(root: &Path) -> Result<()> {
             format!("install {} yourself (Debian packages: {})", names(&before), packages.join(", "))
         })?;
         let after = missing();
-        ensure!(after.is_empty(), "still missing after installing {}: {}", packages.join(", "), names(&after));
+        ensure!(
+            after.is_empty(),
+            "still missing after installing {}: {}",
+            packages.join(", "),
+            names(&after)
+        );
     }
     if !succeeds(cargo(root).args(["nextest", "--version"])) {
         say(format!("missing: cargo-nextest; building {NEXTEST}, which takes some minutes once"));
@@ -70,7 +77,8 @@ fn apt_install(root: &Path, packages: &[&str]) -> Result<()> {
         bail!("installing packages needs root, and `sudo` would ask for a password");
     };
     let apt = |args: &[&str]| {
-        let words: Vec<&str> = as_root.iter().chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]).copied().collect();
+        let words: Vec<&str> =
+            as_root.iter().chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]).copied().collect();
         let mut command = program(root, words[0]);
         command.args(&words[1..]).args(["-q", "-y"]).args(args);
         run(&mut command)

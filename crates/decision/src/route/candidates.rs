@@ -27,6 +27,8 @@ pub struct RowNode {
     pub node: NodeIx,
     /// The fastest option's service, copied here so that the first pass touches nothing else.
     pub fastest: Moments,
+    /// The least mean of all its options: a bound for what any of them can do.
+    pub least_mean: f64,
     pub(crate) first: u32,
     pub(crate) len: u32,
 }
@@ -115,10 +117,15 @@ impl Candidates {
         });
         let first = self.options.len();
         for option in here {
-            // Sorted by latency, so only what is faster can beat it, and it does unless this is better at something.
-            let beaten =
-                self.options[first..].iter().any(|o| o.accuracy >= option.accuracy && o.cost <= option.cost);
-            if !beaten {
+            // Both moments count: behind an uncertain wait a steady option may be slower than a scattered one that
+            // looked slower alone.
+            let beats = |o: &Option_| {
+                o.accuracy >= option.accuracy
+                    && o.cost <= option.cost
+                    && o.service.mean <= option.service.mean
+                    && o.service.var <= option.service.var
+            };
+            if !self.options[first..].iter().any(beats) {
                 self.options.push(option);
             }
         }
@@ -127,6 +134,10 @@ impl Candidates {
             self.nodes.push(RowNode {
                 node,
                 fastest: self.options[first].service,
+                least_mean: self.options[first..]
+                    .iter()
+                    .map(|o| o.service.mean)
+                    .fold(f64::INFINITY, f64::min),
                 first: u32::try_from(first).expect("fewer than 2^32 options"),
                 len: u32::try_from(len).expect("at most 256 options a node"),
             });

@@ -17,6 +17,18 @@ pub struct Limit {
     pub bytes: Bytes,
 }
 
+impl Limit {
+    /// What each of so many gateways gets of it. At least one query, so that none starves.
+    #[must_use]
+    pub fn share(self, gateways: u32) -> Self {
+        let gateways = gateways.max(1);
+        Self {
+            queries: self.queries.div_ceil(gateways),
+            bytes: Bytes(self.bytes.0.div_ceil(u64::from(gateways))),
+        }
+    }
+}
+
 /// What a node says with every reply.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeReport {

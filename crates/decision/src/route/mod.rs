@@ -14,6 +14,7 @@ pub use candidates::{Candidates, Cold, Option_, RowNode};
 pub use load::{Limit, LoadView, NodeReport};
 pub use pick::{Choice, Verdict, pick};
 pub use router::{Action, Event, Limits, Router};
+pub(crate) use snapshot::Best;
 pub use snapshot::{NodeInfo, NodeIx, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo};
 
 #[cfg(test)]

@@ -77,19 +77,20 @@ struct Scan<'a> {
     slack: f64,
 }
 
-/// What is better first: the goal's own measure, then completion, then a seeded coin.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
-struct Score {
+/// The best so far. Better is: more of what the query prefers, then the earlier completion, then a seeded coin.
+struct Best<'a> {
     wish: u64,
     completion: f64,
-    coin: u64,
+    node: NodeIx,
+    option: &'a Option_,
+    total: Moments,
 }
 
 impl Scan<'_> {
     /// `None` when no node with something resident could be in time however idle it were.
     fn resident(&self) -> Option<Verdict> {
         let row = self.load.waits.get(self.class.0 as usize);
-        let mut best: Option<(Score, Choice)> = None;
+        let mut best: Option<Best> = None;
         let mut soonest: Option<f64> = None;
         for entry in &self.candidates.nodes {
             let at = entry.node.0 as usize;
@@ -97,50 +98,53 @@ impl Scan<'_> {
             if !node.up || !entry.fastest.within(self.slack) {
                 continue;
             }
-            let service = entry.fastest.p99_f64();
-            soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
             if !node.has_credit(self.query.bytes) {
+                // How long one may wait matters only while nothing can be sent to.
+                if best.is_none() {
+                    let service = entry.fastest.p99_f64();
+                    soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
+                }
                 continue;
             }
             let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
-            // Nothing here can beat the best so far if even the mean of the fastest cannot.
-            if self.query.prefer == Prefer::Latency
-                && best.as_ref().is_some_and(|(score, _)| wait.mean + entry.fastest.mean > score.completion)
-            {
+            let hopeless = |best: &Best| {
+                self.query.prefer == Prefer::Latency && wait.mean + entry.least_mean > best.completion
+            };
+            if best.as_ref().is_some_and(hopeless) {
                 continue;
             }
-            let Some(option) = self.option(self.candidates.options_of(entry), wait) else { continue };
-            let completion = wait + option.service;
-            let score = Score {
-                wish: self.wish(option),
-                completion: completion.p99_f64(),
-                coin: mix(self.seed ^ u64::from(entry.node.0)),
-            };
-            if best.as_ref().is_none_or(|(known, _)| score < *known) {
-                let choice =
-                    Choice { node: entry.node, ordinal: option.ordinal, completion, work: option.service };
-                best = Some((score, choice));
+            for option in self.candidates.options_of(entry).iter().rev() {
+                self.improve(&mut best, entry.node, option, wait);
+            }
+            if best.is_none() {
+                let service = entry.fastest.p99_f64();
+                soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
             }
         }
-        match (best, soonest) {
-            (Some((_, choice)), _) => Some(Verdict::Send(choice)),
-            (None, Some(service)) => Some(Verdict::Wait { until: self.latest_start(service) }),
-            (None, None) => None,
+        if let Some(Best { node, option, total, .. }) = best {
+            let (ordinal, work) = (option.ordinal, option.service);
+            return Some(Verdict::Send(Choice { node, ordinal, completion: total, work }));
         }
+        soonest.map(|service| Verdict::Wait { until: self.latest_start(service) })
     }
 
-    /// The best of a node's options that is in time behind `wait`.
-    fn option<'o>(&self, options: &'o [Option_], wait: Moments) -> Option<&'o Option_> {
-        let in_time = |option: &&Option_| (wait + option.service).within(self.slack);
-        match self.query.prefer {
-            Prefer::Latency => options.first().filter(in_time),
-            // Fastest first and beaten ones left out, so accuracy mostly rises along the options.
-            Prefer::Accuracy => options
-                .iter()
-                .rev()
-                .filter(in_time)
-                .reduce(|a, b| if b.accuracy > a.accuracy { b } else { a }),
-            Prefer::Cost => options.iter().filter(in_time).reduce(|a, b| if b.cost < a.cost { b } else { a }),
+    /// Takes an option if it is in time and better; asks the cheap questions first.
+    fn improve<'o>(&self, best: &mut Option<Best<'o>>, node: NodeIx, option: &'o Option_, wait: Moments) {
+        let wish = self.wish(option);
+        let total = wait + option.service;
+        let beaten = |best: &Best| wish > best.wish || (wish == best.wish && total.mean > best.completion);
+        if best.as_ref().is_some_and(beaten) || !total.within(self.slack) {
+            return;
+        }
+        let completion = total.p99_f64();
+        let better = |best: &Best| {
+            let coin = |node: NodeIx| mix(self.seed ^ u64::from(node.0));
+            wish < best.wish
+                || completion < best.completion
+                || (completion <= best.completion && coin(node) < coin(best.node))
+        };
+        if best.as_ref().is_none_or(better) {
+            *best = Some(Best { wish, completion, node, option, total });
         }
     }
 

@@ -137,8 +137,15 @@ pub enum Action {
 
 #[derive(Clone, Copy, Debug)]
 enum Where {
-    Waiting { class: ClassId, until: Time },
-    Sent { node: NodeIx },
+    Waiting {
+        class: ClassId,
+        until: Time,
+    },
+    /// `guard` is when the node has kept it past its time.
+    Sent {
+        node: NodeIx,
+        guard: Time,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -215,7 +222,7 @@ impl Router {
 
     fn place(&mut self, now: Time, query: Query) {
         if self.snapshot.class_count() >= self.limits.classes as usize {
-            self.rebuild(self.snapshot.table().clone());
+            self.rebuild(now, self.snapshot.table().clone());
         }
         let class = self.class_id(query.class);
         match self.decide(now, class, &query) {
@@ -238,11 +245,12 @@ impl Router {
             }
             Verdict::Load { node, ordinal, ready_in, in_time } => {
                 self.wake(node, query.class.task, ordinal);
+                // The last moment at which waiting for credit still helps; best effort has one as well.
+                let until = Time(query.expires.0.saturating_sub(ready_in.0));
                 if in_time && self.load.has_credit(node, query.bytes) {
                     let no_work = crate::Moments::ZERO;
                     self.send(now, class, query, node, ready_in, no_work);
-                } else if in_time {
-                    let until = Time(query.expires.0.saturating_sub(ready_in.0).max(now.0));
+                } else if in_time && until > now {
                     self.wait(now, class, query, until);
                 } else {
                     self.refuse(query.key, Refusal::Loading { ready_in });
@@ -273,10 +281,10 @@ impl Router {
             return;
         };
         self.load.book(node, query.bytes, work);
-        let guard = query.expires + self.limits.grace;
-        self.timers.insert((guard.max(now), query.key));
+        let guard = (query.expires + self.limits.grace).max(now);
+        self.timers.insert((guard, query.key));
         let key = query.key;
-        self.open.insert(key, Open { query, at: Where::Sent { node } });
+        self.open.insert(key, Open { query, at: Where::Sent { node, guard } });
         let queue = self.queues.get(&class);
         self.actions.push_back(Action::Send {
             key,
@@ -322,8 +330,8 @@ impl Router {
                 self.waiting -= 1;
                 self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
             }
-            Where::Sent { node } => {
-                self.timers.retain_one(open.query.expires + self.limits.grace, key);
+            Where::Sent { node, guard } => {
+                self.timers.remove(&(guard, key));
                 self.load.release(node, open.query.bytes);
             }
         }
@@ -333,7 +341,7 @@ impl Router {
     /// Whether `node` is the one that has the query now; anything else it says about it is an echo of the past.
     fn is_at(&self, key: QueryKey, node: Option<NodeIx>) -> bool {
         match self.open.get(&key).map(|open| open.at) {
-            Some(Where::Sent { node: at }) => Some(at) == node,
+            Some(Where::Sent { node: at, .. }) => Some(at) == node,
             Some(Where::Waiting { .. }) | None => false,
         }
     }
@@ -387,7 +395,7 @@ impl Router {
         let lost: Vec<QueryKey> = self
             .open
             .iter()
-            .filter(|(_, open)| matches!(open.at, Where::Sent { node: at } if at == node))
+            .filter(|(_, open)| matches!(open.at, Where::Sent { node: at, .. } if at == node))
             .map(|(key, _)| *key)
             .collect();
         // Tried once more elsewhere if time allows; a second loss finds no node that is up, or another chance.
@@ -399,7 +407,7 @@ impl Router {
     }
 
     /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
-    fn rebuild(&mut self, table: Table) {
+    fn rebuild(&mut self, now: Time, table: Table) {
         let old = core::mem::replace(&mut self.snapshot, Snapshot::new(table));
         let count = self.snapshot.node_count();
         let old_load = core::mem::replace(&mut self.load, LoadView::new(count));
@@ -412,19 +420,25 @@ impl Router {
         }
         self.queues.clear();
         let keys: Vec<QueryKey> = self.open.keys().copied().collect();
+        let mut lost = Vec::new();
         for key in keys {
             let Some(open) = self.open.get(&key).cloned() else { continue };
             match open.at {
-                Where::Sent { node } => {
-                    if let Some(new) = moved(node, &self.snapshot) {
-                        self.open.insert(key, Open { query: open.query, at: Where::Sent { node: new } });
+                Where::Sent { node, guard } => {
+                    if let Some(node) = moved(node, &self.snapshot) {
+                        self.open.insert(key, Open { query: open.query, at: Where::Sent { node, guard } });
                     } else {
-                        self.timers.retain_one(open.query.expires + self.limits.grace, key);
-                        self.refuse(key, Refusal::NodeLost);
+                        self.timers.remove(&(guard, key));
+                        self.open.remove(&key);
+                        lost.push(open.query);
                     }
                 }
                 Where::Waiting { until, .. } => self.requeue(key, open.query, until),
             }
+        }
+        // Their node left the table: once more elsewhere if time allows.
+        for query in lost {
+            self.place(now, query);
         }
     }
 
@@ -446,19 +460,6 @@ impl Router {
         let class = self.class_id(query.class);
         self.queues.entry(class).or_default().insert((query.deadline, key));
         self.open.insert(key, Open { query, at: Where::Waiting { class, until } });
-    }
-}
-
-/// Taking one timer out, whether it was set at its time or later.
-trait Timers {
-    fn retain_one(&mut self, at: Time, key: QueryKey);
-}
-
-impl Timers for BTreeSet<(Time, QueryKey)> {
-    fn retain_one(&mut self, at: Time, key: QueryKey) {
-        if !self.remove(&(at, key)) {
-            self.retain(|(_, other)| *other != key);
-        }
     }
 }
 
@@ -495,7 +496,7 @@ impl Machine for Router {
             }
             Event::Cancel { key } => {
                 if let Some(open) = self.take(key)
-                    && let Where::Sent { node } = open.at
+                    && let Where::Sent { node, .. } = open.at
                     && let Some(node) = self.snapshot.node(node).map(|n| n.id)
                 {
                     self.actions.push_back(Action::Cancel { key, node });
@@ -503,7 +504,7 @@ impl Machine for Router {
                 }
             }
             Event::Table(table) => {
-                self.rebuild(table);
+                self.rebuild(now, table);
                 self.serve_waiting(now);
             }
         }
@@ -517,7 +518,7 @@ impl Machine for Router {
             let Some(open) = self.take(key) else { continue };
             let waited = now - open.query.arrived;
             match open.at {
-                Where::Sent { node } => {
+                Where::Sent { node, .. } => {
                     if let Some(node) = self.snapshot.node(node).map(|n| n.id) {
                         self.actions.push_back(Action::Cancel { key, node });
                     }

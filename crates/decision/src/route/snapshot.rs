@@ -118,6 +118,7 @@ pub(crate) struct Best {
 pub struct Snapshot {
     table: Table,
     tasks: BTreeMap<TaskId, usize>,
+    nodes: BTreeMap<NodeId, NodeIx>,
     best: BTreeMap<(TaskId, u8), Best>,
     classes: Vec<Candidates>,
     index: BTreeMap<Class, ClassId>,
@@ -127,8 +128,10 @@ impl Snapshot {
     /// From a table.
     pub fn new(table: Table) -> Self {
         let tasks = table.tasks.iter().enumerate().map(|(at, task)| (task.id, at)).collect();
+        let ix = |at| NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
+        let nodes = table.nodes.iter().enumerate().map(|(at, node)| (node.id, ix(at))).collect();
         let mut best: BTreeMap<(TaskId, u8), Best> = BTreeMap::new();
-        let mut snapshot = Self { table, tasks, ..Self::default() };
+        let mut snapshot = Self { table, tasks, nodes, ..Self::default() };
         for node in &snapshot.table.nodes {
             for offer in &node.offers {
                 let Some(variant) = snapshot.task(offer.task).and_then(|task| task.variant(offer.ordinal))
@@ -169,8 +172,7 @@ impl Snapshot {
 
     /// Where a node stands.
     pub fn node_ix(&self, id: NodeId) -> Option<NodeIx> {
-        let at = self.table.nodes.iter().position(|node| node.id == id)?;
-        u32::try_from(at).ok().map(NodeIx)
+        self.nodes.get(&id).copied()
     }
 
     /// How many nodes there are.

@@ -6,8 +6,8 @@ use crate::query::{Class, Query};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, TaskId, Time,
-    VariantId,
+    Accuracy, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal, ReplicaState,
+    TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,41 @@ pub enum Failure {
     Model,
     /// The process died or hung and took the batch with it.
     Process,
+    /// It was gone, or had no slot, before the batch could be given to it.
+    NotStarted,
+}
+
+/// Why a query is answered by the variant it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reason {
+    /// Best by what the query prefers among all that its goals admit.
+    Preferred(Prefer),
+    /// The backlog or its slack left no time for what it would have preferred.
+    InTime,
+    /// The only one its goals admit.
+    Only,
+    /// It shares the batch of a query that was due earlier.
+    Joined,
+    /// It had to be loaded first.
+    Loaded,
+    /// Rerun alone after its batch had failed.
+    Rerun,
+}
+
+impl Reason {
+    /// As shown in answers.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Preferred(Prefer::Accuracy) => "most accurate that meets the goals",
+            Self::Preferred(Prefer::Cost) => "cheapest that meets the goals",
+            Self::Preferred(Prefer::Latency) => "fastest that meets the goals",
+            Self::InTime => "best that could still be in time",
+            Self::Only => "only one that meets the goals",
+            Self::Joined => "shares the batch of an earlier query",
+            Self::Loaded => "loaded for this query",
+            Self::Rerun => "rerun alone after its batch failed",
+        }
+    }
 }
 
 /// What the worker is told.
@@ -208,6 +243,8 @@ pub enum Action {
         variant: VariantId,
         /// The members; row `i` of the batch is the `i`-th of them.
         queries: Vec<QueryKey>,
+        /// Why this variant, for each of them.
+        reasons: Vec<Reason>,
         /// Device time expected of it.
         expected: Moments,
     },

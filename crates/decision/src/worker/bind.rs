@@ -5,13 +5,13 @@
 //! admissible variants. So a backlog alone makes answers cheaper, down to each query's floor and never below,
 //! before anything is shed. If no variant lets the backlog drain, the one with the highest throughput is taken.
 
-use super::api::WorkerVariant;
+use super::api::{Reason, WorkerVariant};
 use super::lanes::Lane;
 use super::machine::Worker;
 use super::queue::Waiting;
 use crate::estimate::Moments;
 use crate::query::Class;
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use modelless_types::{DeviceIx, Prefer, PricePerHour, QueryKey, Time, VariantId};
@@ -20,6 +20,7 @@ use modelless_types::{DeviceIx, Prefer, PricePerHour, QueryKey, Time, VariantId}
 pub(super) struct Binding {
     pub(super) variant: VariantId,
     pub(super) members: Vec<QueryKey>,
+    pub(super) reasons: Vec<Reason>,
     pub(super) expected: Moments,
 }
 
@@ -39,30 +40,40 @@ impl Worker {
         }
         let start = lane.remaining(now);
         let price = self.price(lane.device);
-        let mut skipped: BTreeSet<QueryKey> = BTreeSet::new();
-        loop {
-            let wanted = |class: &Class| serving.iter().any(|v| admits(class, v));
-            let Some(head) = self.queue.merged(wanted).find(|w| !skipped.contains(&w.query.key)) else {
-                return Bound::Nothing;
+        let rates = self.rates(now, lane.device, &serving);
+        for head in self.queue.merged(|class| rates.contains_key(class)) {
+            let draw = Draw {
+                worker: self,
+                now,
+                device: lane.device,
+                start,
+                price,
+                serving: &serving,
+                rates: &rates,
+                head,
             };
-            let draw = Draw { worker: self, now, device: lane.device, start, price, serving: &serving, head };
             if !draw.in_time_alone(start) {
-                if draw.in_time_alone(self.soonest(now, lane.device)) {
-                    skipped.insert(head.query.key); // another lane is free sooner
+                // Skipped while another lane is free sooner, or a load could still bring an answer in time.
+                let elsewhere = draw.in_time_alone(self.soonest(now, lane.device));
+                if elsewhere || self.could_wait_for_load(now, &head.query) {
                     continue;
                 }
-                if !self.could_wait_for_load(now, &head.query) {
-                    return Bound::Late(head.query.key);
-                }
-                skipped.insert(head.query.key);
-                continue;
+                return Bound::Late(head.query.key);
             }
-            match draw.best() {
-                Some(binding) => return Bound::Batch(binding),
-                // Only its price ceiling is in the way: more of its kind may yet come and share the batch.
-                None => skipped.insert(head.query.key),
-            };
+            // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
+            if let Some(binding) = draw.best() {
+                return Bound::Batch(binding);
+            }
         }
+        Bound::Nothing
+    }
+
+    /// Device time per query, at its fastest, of each class that waits here or at the gateways and can be served.
+    fn rates(&self, now: Time, device: DeviceIx, serving: &[&WorkerVariant]) -> BTreeMap<Class, Moments> {
+        let waiting = self.queue.classes().map(|(class, _)| *class);
+        let classes = waiting.chain(self.queue.demand(now).map(|(class, _)| *class));
+        let served = classes.filter(|class| serving.iter().any(|v| admits(class, v)));
+        served.filter_map(|class| Some((class, self.per_query(device, &class)?))).collect()
     }
 
     /// How long until some lane of a device could start a batch bound now.
@@ -100,6 +111,7 @@ struct Draw<'a> {
     start: Moments,
     price: PricePerHour,
     serving: &'a [&'a WorkerVariant],
+    rates: &'a BTreeMap<Class, Moments>,
     head: &'a Waiting,
 }
 
@@ -117,8 +129,13 @@ impl Draw<'_> {
         let mut order: Vec<&WorkerVariant> = self.admitted().copied().collect();
         order.sort_by(|a, b| self.preferred(a, b));
         let mut widest: Option<(f64, Binding)> = None;
-        for variant in order {
-            let Some(binding) = self.fill(variant) else { continue };
+        for (rank, variant) in order.iter().enumerate() {
+            let lead = match (order.len(), rank) {
+                (1, _) => Reason::Only,
+                (_, 0) => Reason::Preferred(self.head.query.prefer),
+                _ => Reason::InTime,
+            };
+            let Some(binding) = self.fill(variant, lead) else { continue };
             if self.rest_drains(&binding) {
                 return Some(binding);
             }
@@ -146,7 +163,10 @@ impl Draw<'_> {
 
     /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time. `None` if the
     /// head does not get into it.
-    fn fill(&self, variant: &WorkerVariant) -> Option<Binding> {
+    fn fill(&self, variant: &WorkerVariant, lead: Reason) -> Option<Binding> {
+        if !self.payable(variant) {
+            return None;
+        }
         let mut members: Vec<&Waiting> = Vec::new();
         let mut tightest = f64::INFINITY;
         let largest = if self.head.alone { 1 } else { variant.max_batch.max(1) as usize };
@@ -175,8 +195,23 @@ impl Draw<'_> {
             return None;
         }
         let batch = u32::try_from(members.len()).ok()?;
+        let reason = |(at, w): (usize, &&Waiting)| match (w.alone, w.loaded, at) {
+            (true, ..) => Reason::Rerun,
+            (_, true, _) => Reason::Loaded,
+            (_, _, 0) => lead,
+            _ => Reason::Joined,
+        };
+        let reasons = members.iter().enumerate().map(reason).collect();
         let members = members.iter().map(|w| w.query.key).collect();
-        Some(Binding { variant: variant.id, members, expected: variant.run.estimate(batch) })
+        Some(Binding { variant: variant.id, members, reasons, expected: variant.run.estimate(batch) })
+    }
+
+    /// Whether any batch of a variant could be cheap enough for the head: saves drawing one that cannot.
+    fn payable(&self, variant: &WorkerVariant) -> bool {
+        let cost = |batch| variant.run.cost(batch, self.price);
+        let least = cost(1).min(cost(variant.max_batch.max(1))).min(cost(variant.run.largest_measured()));
+        let query = &self.head.query;
+        query.best_effort || query.max_cost.is_none_or(|ceiling| least <= ceiling)
     }
 
     /// Takes out those whose ceiling the batch would break; a smaller batch costs each more, so again until it holds.
@@ -198,16 +233,16 @@ impl Draw<'_> {
         let lanes = count(self.worker.lanes.iter().filter(|lane| lane.device == self.device).count());
         let chosen: BTreeSet<QueryKey> = binding.members.iter().copied().collect();
         let mut at = self.start + binding.expected;
-        let servable = |class: &Class| self.serving.iter().any(|v| admits(class, v));
-        for waiting in self.worker.queue.merged(servable).filter(|w| !chosen.contains(&w.query.key)) {
-            let Some(each) = self.worker.per_query(self.device, &waiting.query.class) else { continue };
+        let waiting = self.worker.queue.merged(|class| self.rates.contains_key(class));
+        for waiting in waiting.filter(|w| !chosen.contains(&w.query.key)) {
+            let Some(each) = self.rates.get(&waiting.query.class) else { continue };
             at += each.times(1.0 / lanes);
             if !at.within(slack(self.now, waiting)) {
                 return false;
             }
         }
-        for (class, demand) in self.worker.queue.demand().filter(|(class, _)| servable(class)) {
-            let Some(each) = self.worker.per_query(self.device, class) else { continue };
+        for (class, demand) in self.worker.queue.demand(self.now) {
+            let Some(each) = self.rates.get(class) else { continue };
             at += each.times(f64::from(demand.waiting) / lanes);
             if !at.within(Moments::exactly(demand.first - self.now).mean) {
                 return false;

@@ -2,7 +2,8 @@
 //!
 //! Each lane runs one batch and has at most one more behind it. When both belong to the same model, and so to the
 //! same runner, the second is handed over as soon as it is prepared, so the device never waits for us; for another
-//! model it starts when the first has ended, since two runners on one core would slow each other down.
+//! model it starts when the first has ended, since two runners on one core would slow each other down. A query that
+//! is rerun after a crash shares a runner's time with nobody: what crashes then was its own doing.
 
 use super::api::{Action, BatchId, LaneIx};
 use super::queue::Waiting;
@@ -33,6 +34,10 @@ pub(super) struct Batch {
 impl Batch {
     fn all_gone(&self) -> bool {
         self.members.iter().all(|member| member.gone)
+    }
+
+    fn rerun(&self) -> bool {
+        self.members.iter().any(|member| member.waiting.alone)
     }
 
     fn len(&self) -> u32 {
@@ -121,7 +126,7 @@ impl Lane {
                 actions.push_back(Action::Start { batch: next.id });
                 self.running = self.next.take();
             }
-            Some(running) if running.model == next.model => {
+            Some(running) if running.model == next.model && !running.rerun() && !next.rerun() => {
                 next.started = Some(now);
                 actions.push_back(Action::Start { batch: next.id });
             }
@@ -130,21 +135,26 @@ impl Lane {
         None
     }
 
-    /// A batch ended: gives it back with its time on the device. What was handed over behind it runs now.
-    pub(super) fn ended(&mut self, now: Time, id: BatchId) -> Option<(Batch, Micros)> {
+    /// Takes out the batch that is not handed over yet if its replica is gone.
+    pub(super) fn unbind(&mut self, gone: impl Fn(VariantId) -> bool) -> Option<Batch> {
+        self.next.take_if(|next| next.started.is_none() && gone(next.variant))
+    }
+
+    /// A batch ended: gives it back with its time on the device. What was handed over behind it runs now, unless
+    /// their common runner `died`: then its own end will be told, and `None` as its time says that it never ran.
+    pub(super) fn ended(&mut self, now: Time, id: BatchId, died: bool) -> Option<(Batch, Option<Micros>)> {
         if self.running.as_ref().is_some_and(|batch| batch.id == id) {
             let batch = self.running.take()?;
             let took = now - self.free_since;
-            if self.next.as_ref().is_some_and(|next| next.started.is_some()) {
+            if !died && self.next.as_ref().is_some_and(|next| next.started.is_some()) {
                 self.running = self.next.take();
                 self.free_since = now;
             }
-            return Some((batch, took));
+            return Some((batch, Some(took)));
         }
-        // The second of two can end first when their runner died, or had failed before it took the first.
-        let next_ended = self.next.as_ref().is_some_and(|next| next.id == id && next.started.is_some());
+        // The second can end first: its runner died, or it could not be handed over at all.
+        let next_ended = self.next.as_ref().is_some_and(|next| next.id == id);
         let batch = if next_ended { self.next.take() } else { None }?;
-        let took = batch.started.map_or(Micros::ZERO, |started| now - started);
-        Some((batch, took))
+        Some((batch, None))
     }
 }

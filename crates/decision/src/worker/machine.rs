@@ -1,6 +1,6 @@
 //! The worker's four verbs.
 
-use super::api::{Action, BatchId, Event, Failure, LaneIx, Outcome, WorkerConfig};
+use super::api::{Action, BatchId, Event, Failure, LaneIx, Outcome, WorkerConfig, WorkerVariant};
 use super::bind::{Bound, admits};
 use super::lanes::{Batch, Lane, Member};
 use super::queue::{Queue, Waiting};
@@ -8,8 +8,8 @@ use super::residency::{Residency, Unavailable};
 use crate::estimate::{Correction, Moments};
 use crate::machine::{Machine, Wake};
 use crate::query::{Class, Query};
-use crate::route::{Limit, NodeReport};
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::route::{Limit, NodeReport, Offer, Ready};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -30,6 +30,8 @@ pub struct Worker {
     pub(super) lanes: Vec<Lane>,
     next_batch: u64,
     draining: bool,
+    /// `residency.changes` when those that nothing serves were last placed.
+    placed: u64,
     actions: VecDeque<Action>,
 }
 
@@ -44,6 +46,8 @@ pub struct ReplicaView {
     pub state: ReplicaState,
     /// Memory it takes.
     pub memory: Bytes,
+    /// Why it is in that state.
+    pub cause: String,
     /// What live traffic says of its profile.
     pub correction: Correction,
 }
@@ -62,6 +66,7 @@ impl Worker {
             lanes,
             next_batch: 0,
             draining: false,
+            placed: 0,
             actions: VecDeque::new(),
             config,
         }
@@ -79,9 +84,36 @@ impl Worker {
                 variant,
                 state: replica.state,
                 memory: replica.memory,
+                cause: replica.cause.clone(),
                 correction: self.residency.variant(variant).map_or(Correction::NONE, |v| v.run.correction),
             };
         self.residency.replicas().map(view).collect()
+    }
+
+    /// What this node could run and how ready each is, with corrected times: what gateways route by. What failed for
+    /// good, or can never fit, is left out.
+    pub fn offers(&self, now: Time) -> Vec<Offer> {
+        let offer = |v: &WorkerVariant| {
+            let ready = self
+                .residency
+                .device_ids()
+                .filter_map(|d| self.residency.ready_in(now, d, v.id).ok())
+                .min()?;
+            let loading =
+                self.residency.device_ids().any(|d| self.residency.state(d, v.id) == ReplicaState::Loading);
+            let ready = match ready {
+                Micros::ZERO => Ready::Resident,
+                left if loading => Ready::Loading { at: now + left },
+                load => Ready::Cold { load },
+            };
+            Some(Offer { task: v.task, ordinal: v.ordinal, ready, run: v.run.clone() })
+        };
+        self.residency.variants().filter_map(offer).collect()
+    }
+
+    /// Memory that replicas take on all devices.
+    pub fn memory_used(&self) -> Bytes {
+        Bytes(self.residency.device_ids().map(|device| self.residency.used(device).0).sum())
     }
 
     /// Queries here that are not done: waiting, prepared or running.
@@ -166,16 +198,16 @@ impl Worker {
         if bytes > self.config.queue_bytes && self.queue.len() > 0 {
             return self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         }
-        let waiting = Waiting { query, alone: false };
+        let waiting = Waiting { query, alone: false, loaded: false };
         match self.place(now, &waiting) {
-            Ok(()) => self.queue.push(waiting),
+            Ok(resident) => self.queue.push(Waiting { loaded: !resident, ..waiting }),
             Err(refusal) => self.refuse(query.key, refusal),
         }
     }
 
     /// Sees to it that something can answer the query: resident in time, or loaded in time. A "no" still starts the
-    /// quickest load, for those who come after.
-    fn place(&mut self, now: Time, waiting: &Waiting) -> Result<(), Refusal> {
+    /// quickest load, for those who come after. Gives whether it is resident.
+    fn place(&mut self, now: Time, waiting: &Waiting) -> Result<bool, Refusal> {
         let query = &waiting.query;
         let slack =
             if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
@@ -205,14 +237,14 @@ impl Worker {
             }
         }
         match (best, soonest) {
-            (Some((_, _, true)), _) => Ok(()),
+            (Some((_, _, true)), _) => Ok(true),
             (Some((device, id, false)), _) => {
-                self.residency.want(now, device, id, &mut self.actions);
-                Ok(())
+                self.residency.want(now, device, id);
+                Ok(false)
             }
             (None, Some((Micros::ZERO, _, _))) => Err(Refusal::TooLate { waited: now - query.arrived }),
             (None, Some((ready_in, device, id))) => {
-                self.residency.want(now, device, id, &mut self.actions);
+                self.residency.want(now, device, id);
                 Err(Refusal::Loading { ready_in })
             }
             (None, None) => Err(match why_not {
@@ -254,7 +286,30 @@ impl Worker {
         })
     }
 
-    /// After something left memory or failed: whoever waits for it is placed anew.
+    /// Everything that follows from an input, in this order: lanes take what they can, then what is wanted is loaded,
+    /// then whoever waits for what left memory or failed is placed anew.
+    fn settle(&mut self, now: Time) {
+        self.fill_lanes(now);
+        self.advance(now);
+        if self.placed != self.residency.changes {
+            self.place_stranded(now);
+            self.advance(now);
+            self.placed = self.residency.changes;
+        }
+    }
+
+    fn advance(&mut self, now: Time) {
+        let queue = &self.queue;
+        let needed = |residency: &Residency, device| -> BTreeSet<VariantId> {
+            let only = |(class, _): (&Class, usize)| {
+                let mut serving = residency.serving(device).filter(|v| admits(class, v));
+                serving.next().filter(|_| serving.next().is_none()).map(|v| v.id)
+            };
+            queue.classes().filter_map(only).collect()
+        };
+        self.residency.advance(now, &needed, &mut self.actions);
+    }
+
     fn place_stranded(&mut self, now: Time) {
         let classes = self.queue.classes().map(|(class, _)| *class);
         let unserved: Vec<Class> = classes.filter(|class| !self.servable(class)).collect();
@@ -272,10 +327,11 @@ impl Worker {
     fn fill_lanes(&mut self, now: Time) {
         for at in 0..self.lanes.len() {
             loop {
+                self.unbind(now, at);
                 let dropped = self.lanes[at].start_what_can(now, &mut self.actions);
                 if let Some(batch) = dropped {
                     let device = self.lanes[at].device;
-                    self.residency.released(now, device, batch.variant, &mut self.actions);
+                    self.residency.released(device, batch.variant, &mut self.actions);
                 }
                 if self.lanes[at].next.is_some() {
                     break;
@@ -293,6 +349,17 @@ impl Worker {
         }
     }
 
+    /// A batch that was not handed over yet goes back to the queue if its replica is gone.
+    fn unbind(&mut self, now: Time, at: usize) {
+        let (lane, residency) = (&mut self.lanes[at], &self.residency);
+        let device = lane.device;
+        let holds = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
+        let Some(batch) = lane.unbind(|variant| !holds(residency.state(device, variant))) else { return };
+        self.actions.push_back(Action::Discard { batch: batch.id });
+        self.residency.released(device, batch.variant, &mut self.actions);
+        self.rerun(now, &batch, Failure::NotStarted, "its replica was gone before it ran");
+    }
+
     fn bind(&mut self, at: usize, binding: &super::bind::Binding) {
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
@@ -301,30 +368,46 @@ impl Worker {
         let queries = binding.members.clone();
         let taken = queries.iter().filter_map(|key| self.queue.remove(*key));
         let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
-        let variant = binding.variant;
+        let (variant, reasons) = (binding.variant, binding.reasons.clone());
         let model = self.residency.variant(variant).map_or(ModelId(0), |v| v.model);
         let expected = binding.expected;
         lane.next = Some(Batch { id, variant, model, members, expected, prepared: false, started: None });
         self.residency.used_now(device, variant);
-        self.actions.push_back(Action::Prepare { batch: id, device, lane: ix, variant, queries, expected });
+        self.actions.push_back(Action::Prepare {
+            batch: id,
+            device,
+            lane: ix,
+            variant,
+            queries,
+            reasons,
+            expected,
+        });
     }
 
     fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
         let Some(at) = self.lanes.iter().position(|lane| lane.holds(id)) else { return };
-        let Some((batch, took)) = self.lanes[at].ended(now, id) else { return };
+        let died = matches!(outcome, Outcome::Failed { failure: Failure::Process, .. });
+        let Some((batch, took)) = self.lanes[at].ended(now, id, died) else { return };
         let device = self.lanes[at].device;
         match outcome {
             Outcome::Ran => {
-                self.learn(&batch, took);
+                if let Some(took) = took {
+                    self.learn(&batch, took);
+                }
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
             }
             Outcome::Failed { failure, why } => {
+                if failure == Failure::NotStarted {
+                    self.residency.lost(now, device, batch.variant, &why, &mut self.actions);
+                }
                 self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
-                self.rerun(now, &batch, failure, &why);
+                // Handed over behind one that took the process with it: it never ran, so it is not to blame.
+                let innocent = failure == Failure::Process && took.is_none();
+                self.rerun(now, &batch, if innocent { Failure::NotStarted } else { failure }, &why);
             }
         }
-        self.residency.released(now, device, batch.variant, &mut self.actions);
+        self.residency.released(device, batch.variant, &mut self.actions);
     }
 
     /// What was seen corrects the profile.
@@ -341,32 +424,37 @@ impl Worker {
         let single = batch.members.len() == 1;
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
-            let last_chance = member.waiting.alone || (single && failure == Failure::Model);
+            let last_chance = match failure {
+                Failure::Model => single,
+                Failure::Process => member.waiting.alone,
+                Failure::NotStarted => false,
+            };
             if last_chance {
                 let why = String::from(why);
                 let refusal = match failure {
                     Failure::Model => Refusal::ModelError { why },
-                    Failure::Process => Refusal::InputCrashed { why },
+                    Failure::Process | Failure::NotStarted => Refusal::InputCrashed { why },
                 };
                 self.refuse(query.key, refusal);
             } else if query.expires <= now {
                 self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
             } else {
-                self.queue.push(Waiting { query, alone: true });
+                let alone = failure != Failure::NotStarted || member.waiting.alone;
+                let waiting = Waiting { alone, ..member.waiting };
+                match self.place(now, &waiting) {
+                    Ok(_) => self.queue.push(waiting),
+                    Err(refusal) => self.refuse(query.key, refusal),
+                }
             }
         }
     }
 
-    fn cancel(&mut self, now: Time, key: QueryKey) {
+    fn cancel(&mut self, key: QueryKey) {
         if self.queue.remove(key).is_some() {
             return;
         }
         for at in 0..self.lanes.len() {
             if self.lanes[at].cancel(key) {
-                if let Some(batch) = self.lanes[at].start_what_can(now, &mut self.actions) {
-                    let device = self.lanes[at].device;
-                    self.residency.released(now, device, batch.variant, &mut self.actions);
-                }
                 return;
             }
         }
@@ -412,39 +500,34 @@ impl Machine for Worker {
             }
             Event::Done { batch, outcome } => {
                 self.done(now, batch, outcome);
-                self.place_stranded(now);
             }
             Event::Loaded { device, variant, memory, took } => {
-                self.residency.loaded(now, device, variant, memory, took, &mut self.actions);
+                self.residency.loaded(device, variant, memory, took, &mut self.actions);
             }
             Event::LoadFailed { device, variant, why } => {
                 self.residency.load_failed(now, device, variant, &why, &mut self.actions);
-                self.place_stranded(now);
             }
             Event::Unloaded { device, variant } => {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
-                self.place_stranded(now);
             }
             Event::RunnerDied { model, why } => {
                 self.residency.runner_died(now, model, &why, &mut self.actions);
-                self.place_stranded(now);
             }
-            Event::Cancel { key } => self.cancel(now, key),
-            Event::Pin(pins) => self.residency.pin(now, &pins, &mut self.actions),
+            Event::Cancel { key } => self.cancel(key),
+            Event::Pin(pins) => self.residency.pin(now, &pins),
             Event::Wake { task, ordinal } => {
                 if let Some(variant) = self.residency.find(task, ordinal)
                     && let Some(device) = self.residency.device_ids().next()
                 {
-                    self.residency.want(now, device, variant, &mut self.actions);
+                    self.residency.want(now, device, variant);
                 }
             }
             Event::Catalog(variants) => {
                 self.residency.catalog(now, variants, &mut self.actions);
-                self.place_stranded(now);
             }
             Event::Drain => self.drain(),
         }
-        self.fill_lanes(now);
+        self.settle(now);
     }
 
     fn handle_timeout(&mut self, now: Time) {
@@ -457,8 +540,7 @@ impl Machine for Worker {
             }
         }
         self.residency.rested(now, &mut self.actions);
-        self.place_stranded(now);
-        self.fill_lanes(now);
+        self.settle(now);
     }
 
     fn poll_timeout(&self) -> Option<Wake> {

@@ -21,7 +21,9 @@ mod machine;
 mod queue;
 mod residency;
 
-pub use api::{Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, WorkerConfig, WorkerVariant};
+pub use api::{
+    Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
+};
 pub use machine::{ReplicaView, Worker};
 
 #[cfg(test)]

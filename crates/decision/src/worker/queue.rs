@@ -14,6 +14,8 @@ pub(super) struct Waiting {
     pub(super) query: Query,
     /// Its batch crashed: it is rerun alone, so that one poison input costs one query.
     pub(super) alone: bool,
+    /// What answers it had to be loaded.
+    pub(super) loaded: bool,
 }
 
 /// How much waits at gateways for a class.
@@ -121,7 +123,8 @@ impl Queue {
         }
     }
 
-    pub(super) fn demand(&self) -> impl Iterator<Item = (&Class, &Demand)> {
-        self.demand.iter()
+    /// What waits at gateways, as far as it still can: past its first deadline a figure says nothing any more.
+    pub(super) fn demand(&self, now: Time) -> impl Iterator<Item = (&Class, &Demand)> {
+        self.demand.iter().filter(move |(_, demand)| demand.first > now)
     }
 }

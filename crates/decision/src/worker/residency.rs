@@ -23,11 +23,29 @@ pub(super) struct Replica {
     rest_until: Time,
     failures: u32,
     why_failed: String,
+    /// Why it is in its state.
+    pub(super) cause: String,
     /// GreedyDual: the clock at its last use plus its worth.
     worth: f64,
     uses: u32,
     /// Batches bound to it and not finished.
     pub(super) busy: u32,
+}
+
+/// Something that should be in memory, since when.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    variant: VariantId,
+    since: Time,
+}
+
+/// Whether memory for something is free.
+enum Room {
+    Made,
+    /// When something has ended or left.
+    Later,
+    /// Not while the plan pins what it pins.
+    Never,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,7 +55,7 @@ struct Device {
     replicas: BTreeMap<VariantId, Replica>,
     loading: Option<VariantId>,
     /// Wanted, in order of asking; bounded by the number of variants.
-    wanted: VecDeque<VariantId>,
+    wanted: VecDeque<Wanted>,
     /// GreedyDual's clock: the worth of what was evicted last.
     clock: f64,
 }
@@ -46,9 +64,16 @@ struct Device {
 pub(super) struct Residency {
     variants: BTreeMap<VariantId, WorkerVariant>,
     devices: Vec<Device>,
+    /// By task and ordinal.
+    index: BTreeMap<(TaskId, u8), VariantId>,
+    /// Counts changes of state, so that others can tell whether anything changed.
+    pub(super) changes: u64,
     back_off: Micros,
     give_up_after: u32,
 }
+
+/// The least that a variant which does not serve is away: zero means that it serves.
+const NOT_YET: Micros = Micros(1);
 
 /// Why a variant cannot be had here.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,6 +88,8 @@ impl Residency {
         let device = |d: &super::api::DeviceConfig| Device { memory: d.memory, ..Device::default() };
         Self {
             variants: BTreeMap::new(),
+            index: BTreeMap::new(),
+            changes: 0,
             devices: config.devices.iter().map(device).collect(),
             back_off: config.back_off,
             give_up_after: config.give_up_after,
@@ -73,12 +100,16 @@ impl Residency {
         self.variants.get(&id)
     }
 
+    pub(super) fn variants(&self) -> impl Iterator<Item = &WorkerVariant> {
+        self.variants.values()
+    }
+
     pub(super) fn variant_mut(&mut self, id: VariantId) -> Option<&mut WorkerVariant> {
         self.variants.get_mut(&id)
     }
 
     pub(super) fn find(&self, task: TaskId, ordinal: u8) -> Option<VariantId> {
-        self.variants.values().find(|v| v.task == task && v.ordinal == ordinal).map(|v| v.id)
+        self.index.get(&(task, ordinal)).copied()
     }
 
     pub(super) fn device_ids(&self) -> impl Iterator<Item = DeviceIx> + use<> {
@@ -132,20 +163,13 @@ impl Residency {
     }
 
     /// A batch of it ended or was given up.
-    pub(super) fn released(
-        &mut self,
-        now: Time,
-        device: DeviceIx,
-        variant: VariantId,
-        actions: &mut VecDeque<Action>,
-    ) {
+    pub(super) fn released(&mut self, device: DeviceIx, variant: VariantId, actions: &mut VecDeque<Action>) {
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.busy = replica.busy.saturating_sub(1);
             if replica.busy == 0 && replica.state == ReplicaState::Draining {
                 actions.push_back(Action::Unload { device, variant });
             }
         }
-        self.advance(now, device, actions);
     }
 
     /// Until a variant could serve on a device, zero if it does; or why it cannot.
@@ -161,121 +185,152 @@ impl Residency {
             ReplicaState::Active | ReplicaState::Overloaded | ReplicaState::Interfered => Ok(Micros::ZERO),
             ReplicaState::Loading => {
                 let since = replica.map_or(Micros::ZERO, |r| now - r.asked);
-                Ok(known.load_time.saturating_sub(since))
+                Ok(known.load_time.saturating_sub(since).max(NOT_YET))
             }
             ReplicaState::Failed => match replica {
-                Some(r) if r.rest_until < Time::FAR => Ok((r.rest_until - now) + known.load_time),
+                Some(r) if r.rest_until < Time::FAR => {
+                    Ok(((r.rest_until - now) + known.load_time).max(NOT_YET))
+                }
                 _ => Err(Unavailable::Failed(replica.map(|r| r.why_failed.clone()).unwrap_or_default())),
             },
             ReplicaState::Inactive | ReplicaState::Draining => {
                 let needs = replica.map_or(known.memory, |r| r.memory.max(known.memory));
                 let budget = self.budget_for(device, variant);
-                if needs > budget { Err(Unavailable::TooBig { needs, budget }) } else { Ok(known.load_time) }
+                if needs > budget {
+                    Err(Unavailable::TooBig { needs, budget })
+                } else {
+                    Ok(known.load_time.max(NOT_YET))
+                }
             }
         }
     }
 
-    /// What a variant may take at most: the device less what the plan pins besides it.
+    /// What a variant may take at most: the device less what the plan pins besides it, there already or to come.
     fn budget_for(&self, device: DeviceIx, variant: VariantId) -> Bytes {
         let device = self.device(device);
-        let others = device.pinned.iter().filter(|id| **id != variant);
-        let pinned: u64 = others
-            .filter_map(|id| device.replicas.get(id))
-            .filter(|r| r.state.serves())
-            .map(|r| r.memory.0)
-            .sum();
-        Bytes(device.memory.0.saturating_sub(pinned))
+        let mine = device.pinned.contains(&variant);
+        let others = device.pinned.iter().filter(|id| **id != variant).filter_map(|id| {
+            let replica = device.replicas.get(id);
+            let to_come = || if mine { None } else { self.variants.get(id).map(|v| v.memory.0) };
+            replica.filter(|r| r.state.serves()).map(|r| r.memory.0).or_else(to_come)
+        });
+        Bytes(device.memory.0.saturating_sub(others.sum()))
     }
 
     /// Something should be in memory. It is loaded when its turn comes and room can be made.
-    pub(super) fn want(
+    pub(super) fn want(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
+        let known = self.variants.contains_key(&variant);
+        let idle = self.state(device, variant) == ReplicaState::Inactive;
+        let wanted = &mut self.device_mut(device).wanted;
+        if known && idle && !wanted.iter().any(|w| w.variant == variant) {
+            wanted.push_back(Wanted { variant, since: now });
+        }
+    }
+
+    /// Starts the next wanted load of each device that is not loading and has, or can be made to have, room. `needed`
+    /// names the replicas of a device that somebody waiting depends on. Called last, when every lane has taken what
+    /// it can: what was just loaded must not go before it served.
+    pub(super) fn advance(
+        &mut self,
+        now: Time,
+        needed: &dyn Fn(&Self, DeviceIx) -> BTreeSet<VariantId>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        for device in self.device_ids() {
+            // What was loaded may have turned out larger than it was thought to be.
+            if self.used(device) > self.device(device).memory {
+                self.make_room(device, Bytes(0), false, needed, actions);
+            }
+            while self.device(device).loading.is_none()
+                && let Some(&Wanted { variant, since }) = self.device(device).wanted.front()
+            {
+                let wanted = self.variants.get(&variant).map(|v| (v.memory, v.load_time));
+                let (Some((memory, load_time)), ReplicaState::Inactive) =
+                    (wanted, self.state(device, variant))
+                else {
+                    self.device_mut(device).wanted.pop_front();
+                    continue;
+                };
+                let known = self.device(device).replicas.get(&variant).map_or(Bytes(0), |r| r.memory);
+                let memory = memory.max(known);
+                // Who has waited as long as its load takes may make those leave that are never idle.
+                let firm = self.device(device).pinned.contains(&variant) || now - since >= load_time;
+                match self.make_room(device, memory, firm, needed, actions) {
+                    Room::Made => self.load(now, device, variant, memory, actions),
+                    Room::Later => break, // tried again when something ends
+                    Room::Never => {
+                        self.device_mut(device).wanted.pop_front();
+                    }
+                }
+            }
+        }
+    }
+
+    fn load(
         &mut self,
         now: Time,
         device: DeviceIx,
         variant: VariantId,
+        memory: Bytes,
         actions: &mut VecDeque<Action>,
     ) {
-        let known = self.variants.contains_key(&variant);
-        let idle = self.state(device, variant) == ReplicaState::Inactive;
-        let device_state = self.device_mut(device);
-        if known && idle && !device_state.wanted.contains(&variant) {
-            device_state.wanted.push_back(variant);
-        }
-        self.advance(now, device, actions);
+        let state = self.device_mut(device);
+        state.wanted.pop_front();
+        state.loading = Some(variant);
+        let fresh = Replica {
+            state: ReplicaState::Inactive,
+            memory,
+            asked: now,
+            rest_until: Time::ZERO,
+            failures: 0,
+            why_failed: String::new(),
+            cause: String::new(),
+            worth: state.clock,
+            uses: 0,
+            busy: 0,
+        };
+        let replica = state.replicas.entry(variant).or_insert(fresh);
+        replica.asked = now;
+        replica.memory = memory;
+        self.step(device, variant, ReplicaEvent::Wanted, "wanted in memory", actions);
+        actions.push_back(Action::Load { device, variant });
     }
 
-    /// Starts the next wanted load if the device is not loading and there is, or can be made, room.
-    pub(super) fn advance(&mut self, now: Time, device: DeviceIx, actions: &mut VecDeque<Action>) {
-        while self.device(device).loading.is_none()
-            && let Some(&variant) = self.device(device).wanted.front()
-        {
-            let wanted = self.variants.get(&variant).map(|v| v.memory);
-            let state = self.state(device, variant);
-            let (Some(memory), ReplicaState::Inactive) = (wanted, state) else {
-                self.device_mut(device).wanted.pop_front();
-                continue;
-            };
-            let known = self.device(device).replicas.get(&variant).map_or(Bytes(0), |r| r.memory);
-            let memory = memory.max(known);
-            if memory > self.device(device).memory {
-                self.device_mut(device).wanted.pop_front();
-                continue;
-            }
-            if !self.make_room(device, variant, memory, actions) {
-                return; // tried again when something ends
-            }
-            let state = self.device_mut(device);
-            state.wanted.pop_front();
-            state.loading = Some(variant);
-            let fresh = Replica {
-                state: ReplicaState::Inactive,
-                memory,
-                asked: now,
-                rest_until: Time::ZERO,
-                failures: 0,
-                why_failed: String::new(),
-                worth: state.clock,
-                uses: 0,
-                busy: 0,
-            };
-            let replica = state.replicas.entry(variant).or_insert(fresh);
-            replica.asked = now;
-            replica.memory = memory;
-            self.step(device, variant, ReplicaEvent::Wanted, "wanted in memory", actions);
-            actions.push_back(Action::Load { device, variant });
-        }
-    }
-
-    /// Evicts what is worth least until `memory` fits. False while that needs something to end first.
+    /// Evicts what is worth least until `memory` fits: what is idle, and if `firm` what is not, which then finishes
+    /// what it has and takes nothing new.
     fn make_room(
         &mut self,
         device: DeviceIx,
-        for_variant: VariantId,
         memory: Bytes,
+        firm: bool,
+        needed: &dyn Fn(&Self, DeviceIx) -> BTreeSet<VariantId>,
         actions: &mut VecDeque<Action>,
-    ) -> bool {
+    ) -> Room {
         let budget = self.device(device).memory;
-        let for_pin = self.device(device).pinned.contains(&for_variant);
         loop {
             if self.used(device) + memory <= budget {
-                return true;
+                return Room::Made;
             }
             let state = self.device(device);
             if state.replicas.values().any(|r| r.state == ReplicaState::Draining) {
-                return false; // room is already being made
+                return Room::Later; // room is already being made
             }
-            let victim = state
-                .replicas
-                .iter()
-                .filter(|(id, r)| r.state.serves() && r.busy == 0 && !state.pinned.contains(id))
-                .min_by(|(_, a), (_, b)| a.worth.total_cmp(&b.worth))
-                .map(|(id, r)| (*id, r.worth));
-            let Some((victim, worth)) = victim else { return false };
+            let needed = if firm { BTreeSet::new() } else { needed(self, device) };
+            let discretionary =
+                || state.replicas.iter().filter(|(id, r)| r.state.serves() && !state.pinned.contains(id));
+            if memory > budget || discretionary().next().is_none() {
+                return Room::Never;
+            }
+            let victim = discretionary()
+                .filter(|(id, r)| firm || (r.busy == 0 && !needed.contains(id)))
+                .min_by(|(_, a), (_, b)| (a.busy > 0).cmp(&(b.busy > 0)).then(a.worth.total_cmp(&b.worth)))
+                .map(|(id, r)| (*id, r.worth, r.busy));
+            let Some((victim, worth, busy)) = victim else { return Room::Later };
             self.device_mut(device).clock = worth;
-            let cause =
-                if for_pin { "evicted for what the plan pins" } else { "evicted for what is asked for" };
-            self.step(device, victim, ReplicaEvent::Unwanted, cause, actions);
-            actions.push_back(Action::Unload { device, variant: victim });
+            self.step(device, victim, ReplicaEvent::Unwanted, "evicted for another that is wanted", actions);
+            if busy == 0 {
+                actions.push_back(Action::Unload { device, variant: victim });
+            }
         }
     }
 
@@ -293,6 +348,7 @@ impl Residency {
         match replica::next(from, event) {
             Ok(to) => {
                 replica.state = to;
+                self.changes += 1;
                 let cause = cause.into();
                 actions.push_back(Action::Transition { device, variant, from, to, cause });
             }
@@ -302,7 +358,6 @@ impl Residency {
 
     pub(super) fn loaded(
         &mut self,
-        now: Time,
         device: DeviceIx,
         variant: VariantId,
         memory: Bytes,
@@ -332,7 +387,6 @@ impl Residency {
             | ReplicaState::Interfered
             | ReplicaState::Failed => {}
         }
-        self.advance(now, device, actions);
     }
 
     /// What was just loaded starts with the worth of one use, or it would be the next to go.
@@ -359,10 +413,9 @@ impl Residency {
             | ReplicaState::Active
             | ReplicaState::Overloaded
             | ReplicaState::Interfered
-            | ReplicaState::Failed => return self.advance(now, device, actions),
+            | ReplicaState::Failed => return,
         };
         self.fail(now, device, variant, event, why, actions);
-        self.advance(now, device, actions);
     }
 
     fn fail(
@@ -398,8 +451,7 @@ impl Residency {
         if !self.variants.contains_key(&variant) {
             self.device_mut(device).replicas.remove(&variant);
         }
-        self.want_pinned(device);
-        self.advance(now, device, actions);
+        self.want_pinned(now, device);
     }
 
     /// A model's process is gone, and every replica in it.
@@ -420,7 +472,21 @@ impl Residency {
                     self.fail(now, device, variant, ReplicaEvent::Crashed, why, actions);
                 }
             }
-            self.advance(now, device, actions);
+        }
+    }
+
+    /// A replica turned out to be gone when a batch was to be given to it; its process's death will be told too, later.
+    pub(super) fn lost(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let state = self.state(device, variant);
+        if state.serves() || state == ReplicaState::Draining {
+            self.fail(now, device, variant, ReplicaEvent::Crashed, why, actions);
         }
     }
 
@@ -438,30 +504,23 @@ impl Residency {
             .collect();
         for (device, variant) in over {
             self.step(device, variant, ReplicaEvent::BackedOff, "rested after a failure", actions);
-            self.want_pinned(device);
-            self.advance(now, device, actions);
+            self.want_pinned(now, device);
         }
     }
 
     /// The plan's set: those missing are wanted; those no longer in it stay until their room is needed.
-    pub(super) fn pin(&mut self, now: Time, pins: &[(DeviceIx, VariantId)], actions: &mut VecDeque<Action>) {
+    pub(super) fn pin(&mut self, now: Time, pins: &[(DeviceIx, VariantId)]) {
         for device in self.device_ids() {
             let set = pins.iter().filter(|(at, _)| *at == device).map(|(_, variant)| *variant).collect();
             self.device_mut(device).pinned = set;
-            self.want_pinned(device);
-            self.advance(now, device, actions);
+            self.want_pinned(now, device);
         }
     }
 
-    fn want_pinned(&mut self, device: DeviceIx) {
+    fn want_pinned(&mut self, now: Time, device: DeviceIx) {
         let pinned: Vec<VariantId> = self.device(device).pinned.iter().copied().collect();
         for variant in pinned {
-            let known = self.variants.contains_key(&variant);
-            let idle = self.state(device, variant) == ReplicaState::Inactive;
-            let device = self.device_mut(device);
-            if known && idle && !device.wanted.contains(&variant) {
-                device.wanted.push_back(variant);
-            }
+            self.want(now, device, variant);
         }
     }
 
@@ -480,6 +539,8 @@ impl Residency {
             }
             self.variants.insert(variant.id, variant);
         }
+        self.index = self.variants.values().map(|v| ((v.task, v.ordinal), v.id)).collect();
+        self.changes += 1;
         for device in self.device_ids() {
             for &gone in old.keys() {
                 match self.replica_mut(device, gone).map(|r| (r.state, r.busy)) {
@@ -517,8 +578,7 @@ impl Residency {
                     replica.failures = 0;
                 }
             }
-            self.want_pinned(device);
-            self.advance(now, device, actions);
+            self.want_pinned(now, device);
         }
     }
 }

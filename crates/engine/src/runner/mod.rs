@@ -70,7 +70,8 @@ fn run(args: &Args) -> Result<(), String> {
     let (library, version) = match onnx::Library::open(&args.library) {
         Ok(opened) => opened,
         Err(why) => {
-            control::send(&control, &Say::Failed { why: why.clone() }, &[]).map_err(|error| error.to_string())?;
+            control::send(&control, &Say::Failed { why: why.clone() }, &[])
+                .map_err(|error| error.to_string())?;
             return Err(why);
         }
     };
@@ -158,7 +159,10 @@ impl Host {
     fn attach(&mut self, variant: u32, rows: u32, slot_bytes: usize, fds: &[OwnedFd]) -> Result<(), String> {
         let loaded = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
         let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, u64::MAX)?;
-        if layout.slot_bytes != slot_bytes || fds.len() != loaded.sessions.len() || fds.len() > self.lanes.len() {
+        if layout.slot_bytes != slot_bytes
+            || fds.len() != loaded.sessions.len()
+            || fds.len() > self.lanes.len()
+        {
             return Err("its slots are not as agreed".to_owned());
         }
         let layout = Arc::new(layout);

@@ -6,6 +6,7 @@
 
 use super::lane::Seat;
 use super::specs::{self, Declared};
+use crate::clock;
 use crate::ring::{Answer, Reply, Shapes};
 use crate::seam::Io;
 use crate::shm::Mapping;
@@ -14,10 +15,9 @@ use ort::environment::Environment;
 use ort::memory::MemoryInfo;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{Session, SessionInputValue};
-use ort::value::{DynTensor, DynValue, Outlet, Shape, TensorElementType, TensorRefMut, ValueType};
+use ort::value::{DynTensorValueType, DynValue, Outlet, Shape, TensorElementType, TensorRefMut, ValueType};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::time::Instant;
 
 /// The library, loaded into this process for good.
 pub(super) struct Library(Environment);
@@ -40,12 +40,7 @@ impl Library {
             .with_telemetry(false)
             .build()
             .map_err(|error| format!("ONNX Runtime does not start: {error}"))?;
-        let version = ort::info()
-            .split_once("git-branch=")
-            .map_or(ort::info(), |(_, rest)| rest.split(',').next().unwrap_or(rest))
-            .trim_start_matches("rel-")
-            .to_owned();
-        Ok((Self(environment), version))
+        Ok((Self(environment), version(path)))
     }
 
     pub(super) fn load(
@@ -94,6 +89,14 @@ impl Library {
     }
 }
 
+/// The version stands in the library's name; one that was renamed tells at least what it was built from.
+fn version(path: &Path) -> String {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let number = name.split_once(".so.").map(|(_, number)| number);
+    number.map_or_else(|| ort::info().trim_start_matches("ORT Build Info: ").to_owned(), str::to_owned)
+}
+
 /// Runs a batch that lies in a slot.
 pub(super) fn run(seat: &mut Seat, slot: usize, rows: u32) -> Reply {
     let Seat { session, layout, arena } = seat;
@@ -106,16 +109,16 @@ pub(super) fn run(seat: &mut Seat, slot: usize, rows: u32) -> Reply {
         Ok(inputs) => inputs,
         Err(error) => return failed(&error),
     };
-    let start = Instant::now();
+    let start = clock::now();
     let outputs = match session.run(inputs.as_slice()) {
         Ok(outputs) => outputs,
         Err(error) => return failed(&error),
     };
-    let run_us = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let run_us = clock::micros(start.elapsed());
     let mut shapes = Shapes::default();
     let mut values = Vec::new();
-    for value in outputs.values() {
-        match Seen::of(&value) {
+    for ix in 0..outputs.len() {
+        match Seen::of(&outputs[ix]) {
             Ok(seen) => {
                 shapes.push(seen.dtype, seen.axes.iter().copied());
                 values.push(seen);
@@ -142,11 +145,14 @@ fn warm_up(session: &mut Session, inputs: &[TensorSpec], rows: u32) -> Result<Ve
         let bytes = bytes.ok_or_else(|| format!("`{}` has no size", spec.name))?;
         memory.push(Mapping::private(bytes).map_err(|error| error.to_string())?);
     }
-    let zeros: ort::Result<Vec<_>> =
-        inputs.iter().zip(&memory).map(|(spec, memory)| tensor(spec, rows, memory.pointer(&(0..0)))).collect();
+    let zeros: ort::Result<Vec<_>> = inputs
+        .iter()
+        .zip(&memory)
+        .map(|(spec, memory)| tensor(spec, rows, memory.pointer(&(0..0))))
+        .collect();
     let zeros = zeros.map_err(|error| error.to_string())?;
     let outputs = session.run(zeros.as_slice()).map_err(|error| error.message().to_owned())?;
-    outputs.values().map(|value| Seen::of(&value).map(|seen| seen.axes)).collect()
+    (0..outputs.len()).map(|ix| Seen::of(&outputs[ix]).map(|seen| seen.axes)).collect()
 }
 
 /// An output of a run.
@@ -164,7 +170,7 @@ impl<'a> Seen<'a> {
         };
         let dtype = dtype(*ty)?;
         let axes: Vec<u32> = shape.iter().map(|axis| u32::try_from(*axis).unwrap_or(u32::MAX)).collect();
-        let tensor: &DynTensor = &value.downcast_ref().map_err(|error| error.to_string())?;
+        let tensor = value.view().downcast::<DynTensorValueType>().map_err(|error| error.to_string())?;
         let len = tensor.size().unwrap_or(0);
         let pointer = NonNull::new(tensor.data_ptr().cast_mut().cast::<u8>()).unwrap_or(NonNull::dangling());
         // SAFETY: ONNX Runtime says that this tensor in main memory has `len` bytes there, and `value` keeps it.
@@ -211,15 +217,16 @@ fn declare(outlets: &[Outlet]) -> Result<Vec<Declared>, String> {
 }
 
 fn dtype(ty: TensorElementType) -> Result<DType, String> {
-    match ty {
-        TensorElementType::Bool => Ok(DType::Bool),
-        TensorElementType::Uint8 => Ok(DType::Uint8),
-        TensorElementType::Int8 => Ok(DType::Int8),
-        TensorElementType::Int32 => Ok(DType::Int32),
-        TensorElementType::Int64 => Ok(DType::Int64),
-        TensorElementType::Float16 => Ok(DType::Fp16),
-        TensorElementType::Float32 => Ok(DType::Fp32),
-        TensorElementType::Float64 => Ok(DType::Fp64),
-        other => Err(format!("elements of type {other} are not supported")),
-    }
+    const KNOWN: [(TensorElementType, DType); 8] = [
+        (TensorElementType::Bool, DType::Bool),
+        (TensorElementType::Uint8, DType::Uint8),
+        (TensorElementType::Int8, DType::Int8),
+        (TensorElementType::Int32, DType::Int32),
+        (TensorElementType::Int64, DType::Int64),
+        (TensorElementType::Float16, DType::Fp16),
+        (TensorElementType::Float32, DType::Fp32),
+        (TensorElementType::Float64, DType::Fp64),
+    ];
+    let known = KNOWN.iter().find(|(theirs, _)| *theirs == ty).map(|(_, ours)| *ours);
+    known.ok_or_else(|| format!("elements of type {ty} are not supported"))
 }

@@ -93,12 +93,12 @@ fn item(
         return Err(format!("`{name}` has items of shape {axes:?}, but {:?} was expected", spec.shape));
     }
     let mut shape = Vec::new();
-    for (at, axis) in axes.iter().enumerate() {
+    for (at, axis) in axes.iter().copied().enumerate() {
         match (axis, expected.map(|spec| spec.shape[at])) {
-            (Some(found), Some(wanted)) if *found != wanted => {
+            (Some(found), Some(wanted)) if found != wanted => {
                 return Err(format!("axis {} of `{name}` is {found}, but {wanted} was expected", at + 1));
             }
-            (Some(extent), _) | (None, Some(extent)) => shape.push(extent.to_owned()),
+            (Some(extent), _) | (None, Some(extent)) => shape.push(extent),
             (None, None) => {
                 return Err(format!("axis {} of `{name}` is open; declare its extent", at + 1));
             }
@@ -113,7 +113,11 @@ fn same_names(what: &str, declared: &[Declared], expected: Option<&[TensorSpec]>
     let mut wanted: Vec<&str> = expected.iter().map(|spec| spec.name.as_str()).collect();
     found.sort_unstable();
     wanted.sort_unstable();
-    if found == wanted { Ok(()) } else { Err(format!("it has {what}s {found:?}, but {wanted:?} were expected")) }
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(format!("it has {what}s {found:?}, but {wanted:?} were expected"))
+    }
 }
 
 fn show(axis: Option<u32>) -> String {
@@ -138,7 +142,9 @@ mod tests {
         assert_eq!(inputs(&open, None), Ok((vec![spec("a", &[3]), spec("b", &[])], None)));
         let fixed = [tensor("a", &[Some(4), Some(3)]), tensor("b", &[Some(4)])];
         assert_eq!(inputs(&fixed, None), Ok((vec![spec("a", &[3]), spec("b", &[])], Some(4))));
-        for mixed in [[tensor("a", &[None]), tensor("b", &[Some(4)])], [tensor("a", &[None]), tensor("b", &[])]] {
+        for mixed in
+            [[tensor("a", &[None]), tensor("b", &[Some(4)])], [tensor("a", &[None]), tensor("b", &[])]]
+        {
             assert!(inputs(&mixed, None).is_err(), "{mixed:?}");
         }
     }

@@ -2,13 +2,14 @@
 //! readers poll, and the lock that lets one registration happen at a time.
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
+use super::fleet;
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{
     App, Catalog, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
 };
 use modelless_types::{
-    AppId, Bytes, Model, ModelId, Profile, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, Variant, VariantId,
+    AppId, Bytes, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId, Variant, VariantId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -156,11 +157,7 @@ pub(crate) async fn remove_task(db: &Db, id: TaskId) -> Result<()> {
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
     if tx.first("SELECT id FROM models WHERE task = $1", args![id.0]).await?.is_some() {
-        return Err(Error::InUse {
-            what: "task",
-            name: id.to_string(),
-            by: "it has models; remove them first".to_owned(),
-        });
+        return Err(Error::task_in_use(id));
     }
     if tx.exec("DELETE FROM tasks WHERE id = $1", args![id.0]).await? == 0 {
         return Err(Error::not_found("task", id));
@@ -317,13 +314,13 @@ pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool) -> Result<()
     tx.next("replicas").await?;
     let row = tx.first("SELECT name FROM models WHERE id = $1", args![id.0]).await?;
     let name = row.ok_or_else(|| Error::not_found("model", id))?.read(&db.name).text()?;
-    let sql = "SELECT r.id, r.state, n.name FROM replicas r JOIN variants v ON v.id = r.variant \
-               JOIN nodes n ON n.id = r.node WHERE v.model = $1 ORDER BY r.id";
+    let sql = "SELECT r.id, r.variant, r.node, r.device, r.state, n.name FROM replicas r \
+               JOIN variants v ON v.id = r.variant JOIN nodes n ON n.id = r.node WHERE v.model = $1 ORDER BY r.id";
     for row in tx.fetch(sql, args![id.0]).await? {
         let mut row = row.read(&db.name);
-        let (replica, state, node) = (row.int()?, row.word(ReplicaState::parse)?, row.text()?);
-        if !force && (state.serves() || state == ReplicaState::Loading) {
-            return Err(Error::model_in_use(name, replica.unsigned_abs(), state, &node));
+        let replica = fleet::replica(&mut row)?;
+        if replica.busy() && !force {
+            return Err(Error::model_in_use(name, replica.id, replica.state, &row.text()?));
         }
     }
     let sql = "DELETE FROM replicas WHERE state IN ('inactive', 'failed') \

@@ -298,7 +298,9 @@ pub(crate) fn failed(database: &str, error: &sqlx::Error) -> Error {
         let kind = code.parse::<u32>().ok().filter(|_| sqlite).map(|code| code & 0xff);
         return match kind {
             Some(11 | 26) => Error::Corrupt { database, why },
-            Some(5) => Error::Unreachable { database, why: "another process has it locked for too long".to_owned() },
+            Some(5) => {
+                Error::Unreachable { database, why: "another process has it locked for too long".to_owned() }
+            }
             _ => Error::Database { database, why },
         };
     }

@@ -4,9 +4,7 @@ use super::conn::{Columns, Db, Tx, args};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{NewNode, NewTransition, Node, NodeState, Replica, Transition, UnixMicros};
-use modelless_types::{
-    Bytes, DeviceIx, NodeId, PricePerHour, ReplicaId, ReplicaState, VariantId,
-};
+use modelless_types::{Bytes, DeviceIx, NodeId, PricePerHour, ReplicaId, ReplicaState, VariantId};
 
 pub(crate) async fn register_node(db: &Db, new: NewNode, at: UnixMicros) -> Result<Node> {
     check::node(&new, at)?;
@@ -113,14 +111,7 @@ pub(crate) async fn add_replica(
 pub(crate) async fn remove_replica(db: &Db, replica: ReplicaId) -> Result<()> {
     let mut tx = db.begin().await?;
     tx.next("replicas").await?;
-    let known = find(db, &mut tx, replica).await?;
-    if !known.at_rest() {
-        return Err(Error::InUse {
-            what: "replica",
-            name: replica.to_string(),
-            by: format!("it is {}", known.state),
-        });
-    }
+    find(db, &mut tx, replica).await?.must_be_at_rest()?;
     tx.exec("DELETE FROM replicas WHERE id = $1", args![replica.0.cast_signed()]).await?;
     tx.commit().await
 }
@@ -131,9 +122,11 @@ pub(crate) async fn replicas(db: &Db, node: Option<NodeId>) -> Result<Vec<Replic
             let sql = "SELECT id, variant, node, device, state FROM replicas WHERE node = $1 ORDER BY id";
             db.fetch(sql, args![node.0]).await?
         }
-        None => db.fetch("SELECT id, variant, node, device, state FROM replicas ORDER BY id", Vec::new()).await?,
+        None => {
+            db.fetch("SELECT id, variant, node, device, state FROM replicas ORDER BY id", Vec::new()).await?
+        }
     };
-    rows.iter().map(|row| replica(row.read(&db.name))).collect()
+    rows.iter().map(|row| replica(&mut row.read(&db.name))).collect()
 }
 
 async fn find(db: &Db, tx: &mut Tx, id: ReplicaId) -> Result<Replica> {
@@ -141,10 +134,10 @@ async fn find(db: &Db, tx: &mut Tx, id: ReplicaId) -> Result<Replica> {
     let number = i64::try_from(id.0).map_err(|_| missing())?;
     let sql = "SELECT id, variant, node, device, state FROM replicas WHERE id = $1";
     let row = tx.first(sql, args![number]).await?.ok_or_else(missing)?;
-    replica(row.read(&db.name))
+    replica(&mut row.read(&db.name))
 }
 
-fn replica(mut row: Columns<'_>) -> Result<Replica> {
+pub(super) fn replica(row: &mut Columns<'_>) -> Result<Replica> {
     Ok(Replica {
         id: ReplicaId(row.num()?),
         variant: VariantId(row.num()?),
@@ -187,18 +180,15 @@ pub(crate) async fn record_transition(db: &Db, change: NewTransition) -> Result<
 }
 
 pub(crate) async fn transitions(db: &Db, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {
-    let rows = match replica {
-        Some(replica) => {
-            let Ok(replica) = i64::try_from(replica.0) else { return Ok(Vec::new()) };
-            let sql = "SELECT seq, variant, node, replica, from_state, to_state, cause, who, at_us FROM transitions \
-                       WHERE replica = $1 ORDER BY seq DESC LIMIT $2";
-            db.fetch(sql, args![replica, limit]).await?
-        }
-        None => {
-            let sql = "SELECT seq, variant, node, replica, from_state, to_state, cause, who, at_us FROM transitions \
-                       ORDER BY seq DESC LIMIT $1";
-            db.fetch(sql, args![limit]).await?
-        }
+    let rows = if let Some(replica) = replica {
+        let Ok(replica) = i64::try_from(replica.0) else { return Ok(Vec::new()) };
+        let sql = "SELECT seq, variant, node, replica, from_state, to_state, cause, who, at_us FROM transitions \
+                   WHERE replica = $1 ORDER BY seq DESC LIMIT $2";
+        db.fetch(sql, args![replica, limit]).await?
+    } else {
+        let sql = "SELECT seq, variant, node, replica, from_state, to_state, cause, who, at_us FROM transitions \
+                   ORDER BY seq DESC LIMIT $1";
+        db.fetch(sql, args![limit]).await?
     };
     rows.iter()
         .map(|row| {

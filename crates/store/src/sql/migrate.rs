@@ -27,7 +27,8 @@ pub(crate) async fn migrate(db: &Db) -> Result<()> {
         return Ok(());
     }
     if found == 0 {
-        tx.script("CREATE TABLE modelless_schema (version BIGINT NOT NULL PRIMARY KEY, name TEXT NOT NULL)").await?;
+        tx.script("CREATE TABLE modelless_schema (version BIGINT NOT NULL PRIMARY KEY, name TEXT NOT NULL)")
+            .await?;
     }
     for (version, name, text) in STEPS.into_iter().filter(|(version, ..)| *version > found) {
         tx.script(text).await?;

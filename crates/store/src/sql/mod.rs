@@ -17,8 +17,8 @@ pub use open::{open, open_postgres, open_sqlite};
 use crate::api::Store;
 use crate::error::Result;
 use crate::records::{
-    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered,
-    Replica, SavePlan, Transition, UnixMicros,
+    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
+    Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use conn::{Db, Pools};

@@ -6,7 +6,9 @@ use super::migrate;
 use crate::error::{Error, Result};
 use crate::url::redact;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
 use sqlx::{Connection as _, Executor as _};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _};
@@ -27,11 +29,14 @@ pub async fn open(address: &str) -> Result<SqlStore> {
     if address.starts_with("postgres://") || address.starts_with("postgresql://") {
         return open_postgres(address).await;
     }
-    let path = address.strip_prefix("sqlite://").or_else(|| address.strip_prefix("sqlite:")).unwrap_or(address);
+    let path =
+        address.strip_prefix("sqlite://").or_else(|| address.strip_prefix("sqlite:")).unwrap_or(address);
     match path.split_once("://") {
         Some((scheme, _)) => Err(Error::invalid(
             "database address",
-            format!("{scheme:?} is not known; give postgres://USER@HOST/DATABASE, or the path of a SQLite file"),
+            format!(
+                "{scheme:?} is not known; give postgres://USER@HOST/DATABASE, or the path of a SQLite file"
+            ),
         )),
         None if path.is_empty() => Err(Error::invalid("database address", "it is empty")),
         None => open_sqlite(path).await,
@@ -52,10 +57,11 @@ pub async fn open_sqlite(path: impl AsRef<Path>) -> Result<SqlStore> {
     // WAL: readers never wait for the writer. FULL rather than NORMAL, which in WAL may lose the last commits when
     // power fails: a lost commit would give an ordinal or an id out twice, forget a signing key, or let a plan be
     // replaced that another scheduler had already seen. Writes are rare (none is on the path of a query).
-    let writing =
-        options.clone().journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full).optimize_on_close(
-            true, None,
-        );
+    let writing = options
+        .clone()
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .optimize_on_close(true, None);
     let pool = || {
         SqlitePoolOptions::new()
             .acquire_timeout(PATIENCE * 3)
@@ -129,7 +135,10 @@ fn inspect(path: &Path, name: &str) -> Result<u64> {
     let mut head = Vec::with_capacity(SQLITE_MAGIC.len());
     file.take(16).read_to_end(&mut head).map_err(|e| io("read the database", e))?;
     if head != SQLITE_MAGIC {
-        return Err(corrupt(name, "it does not begin as a SQLite file does, so it is damaged or something else"));
+        return Err(corrupt(
+            name,
+            "it does not begin as a SQLite file does, so it is damaged or something else",
+        ));
     }
     Ok(about.len())
 }

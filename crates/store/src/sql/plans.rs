@@ -5,12 +5,7 @@ use crate::error::Result;
 use crate::records::{Plan, PlanId, SavePlan, UnixMicros, hex};
 use crate::{PLANS_KEPT, check};
 
-pub(crate) async fn save(
-    db: &Db,
-    parent: Option<PlanId>,
-    json: String,
-    at: UnixMicros,
-) -> Result<SavePlan> {
+pub(crate) async fn save(db: &Db, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
     check::json("plan", &json)?;
     check::number("time", at.0)?;
     let mut tx = db.begin().await?;

@@ -1,0 +1,25 @@
+//! One client that asks over one kept connection, one query at a time.
+//!
+//! `http-loop ADDRESS TARGET FLOATS SEED`, then blocks as in `modelless_testkit::blocks`. The body is that many
+//! random `f32`; a round is the whole request out and the whole answer in, and anything but 200 ends it.
+#![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
+
+use anyhow::{Result, ensure};
+use modelless_testkit::{Connection, Request, Rng, blocks};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [address, target, floats, seed] = args.as_slice() else {
+        anyhow::bail!("usage: http-loop ADDRESS TARGET FLOATS SEED");
+    };
+    let mut rng = Rng::new(seed.parse()?);
+    let body: Vec<u8> = (0..floats.parse::<usize>()?).flat_map(|_| rng.unit_f32().to_le_bytes()).collect();
+    let request =
+        Request::post(target).header("content-type", "application/octet-stream").body(body).to_bytes();
+    let mut connection = Connection::open(address.parse()?)?;
+    blocks::serve(|| {
+        let response = connection.exchange_bytes(&request, false)?;
+        ensure!(response.status == 200, "{response}");
+        Ok(())
+    })
+}

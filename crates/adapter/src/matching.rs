@@ -1,0 +1,43 @@
+//! Finding tensors by name, and saying what was found.
+
+use crate::SpecError;
+use modelless_types::TensorSpec;
+
+pub(crate) fn find(
+    side: &'static str,
+    name: Option<&str>,
+    tensors: &[TensorSpec],
+) -> Result<usize, SpecError> {
+    let index = match name {
+        Some(name) => tensors.iter().position(|tensor| tensor.name == name),
+        None => (tensors.len() == 1).then_some(0),
+    };
+    index.ok_or_else(|| SpecError::NoTensor {
+        wanted: match name {
+            Some(name) => format!("the adapter names the {side} `{name}`"),
+            None => format!("the adapter does not say which {side} is meant"),
+        },
+        present: names(tensors),
+    })
+}
+
+/// Rows of a batch need a fixed size.
+pub(crate) fn fixed(side: &'static str, tensors: &[TensorSpec]) -> Result<(), SpecError> {
+    match tensors.iter().find(|tensor| tensor.item_bytes().is_none()) {
+        None => Ok(()),
+        Some(tensor) => Err(SpecError::Tensor {
+            side,
+            name: tensor.name.clone(),
+            found: words(tensor),
+            expected: "a type and shape with a fixed size".to_owned(),
+        }),
+    }
+}
+
+pub(crate) fn names(tensors: &[TensorSpec]) -> Vec<String> {
+    tensors.iter().map(|tensor| tensor.name.clone()).collect()
+}
+
+pub(crate) fn words(tensor: &TensorSpec) -> String {
+    format!("{} {:?}", tensor.dtype.name(), tensor.shape)
+}

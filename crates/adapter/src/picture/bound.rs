@@ -1,0 +1,136 @@
+//! The adapter of a model that takes a picture: bound once, then one row after the other.
+
+use super::Picture;
+use super::fit::fit;
+use super::write::{Patch, Tables};
+use crate::matching::{find, fixed, names, words};
+use crate::spec::{Channels, Filter, ImageSpec, Layout};
+use crate::{PrepareError, SpecError};
+use fast_image_resize::images::{Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use modelless_types::{DType, Task, TensorSpec};
+use std::fmt;
+
+/// A scratch holds no more than this between two pictures.
+const KEPT_BYTES: usize = 16 << 20;
+
+/// Memory for resizing, used again and again. One per thread.
+#[derive(Default)]
+pub struct Scratch {
+    resizer: Resizer,
+    pixels: Vec<u8>,
+}
+
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.pixels.capacity() + self.resizer.size_of_internal_buffers();
+        f.debug_struct("Scratch").field("bytes", &bytes).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BoundImage {
+    pub(crate) spec: ImageSpec,
+    tables: Tables,
+    pub(crate) row_bytes: usize,
+    /// Position of the class output among the model's.
+    pub(crate) output: usize,
+}
+
+impl BoundImage {
+    pub(crate) fn new(
+        spec: &ImageSpec,
+        task: &Task,
+        inputs: &[TensorSpec],
+        outputs: &[TensorSpec],
+    ) -> Result<Self, SpecError> {
+        let [_] = inputs else {
+            return Err(SpecError::NoTensor {
+                wanted: "a model for pictures has to have exactly one input".to_owned(),
+                present: names(inputs),
+            });
+        };
+        let input = &inputs[find("input", spec.input.as_deref(), inputs)?];
+        let output_index = find("output", spec.output.as_deref(), outputs)?;
+        let output = &outputs[output_index];
+        fixed("output", outputs)?;
+
+        let (w, h) = (spec.width, spec.height);
+        let channels: u32 = if spec.channels == Channels::Grey { 1 } else { 3 };
+        let shape = match spec.layout {
+            Layout::Nchw => vec![channels, h, w],
+            Layout::Nhwc => vec![h, w, channels],
+        };
+        let flat = vec![channels * w * h];
+        let plain = vec![h, w];
+        let fits = input.shape == shape
+            || input.shape == flat
+            || (spec.channels == Channels::Grey && input.shape == plain);
+        if !fits || input.dtype != spec.dtype.dtype() {
+            return Err(SpecError::Tensor {
+                side: "input",
+                name: input.name.clone(),
+                found: words(input),
+                expected: format!(
+                    "{} {shape:?}, which is what the adapter writes",
+                    spec.dtype.dtype().name()
+                ),
+            });
+        }
+        let classes = task.labels.len();
+        let numeric = matches!(output.dtype, DType::Fp16 | DType::Fp32 | DType::Fp64);
+        // Axes of 1 around the classes, as some exporters leave them, change nothing.
+        let one_axis = output.shape.iter().filter(|axis| **axis != 1).count() <= 1;
+        if classes == 0 || !numeric || !one_axis || output.elements() != Some(classes) {
+            return Err(SpecError::Tensor {
+                side: "output",
+                name: output.name.clone(),
+                found: words(output),
+                expected: format!("floats, one for each of the {classes} labels of the task `{}`", task.name),
+            });
+        }
+        let row_bytes = input.item_bytes().unwrap_or(0);
+        Ok(Self { spec: spec.clone(), tables: Tables::new(spec), row_bytes, output: output_index })
+    }
+
+    pub(crate) fn prepare(
+        &self,
+        picture: &Picture,
+        row: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<(), PrepareError> {
+        let (width, height) = (picture.width(), picture.height());
+        let fit = fit(width, height, &self.spec);
+        if fit.copies(width, height) {
+            let patch = Patch { pixels: picture.pixels(), size: fit.size, at: fit.at };
+            self.tables.write(&self.spec, patch, row);
+            return Ok(());
+        }
+        let channels = picture.colour().channels();
+        let kind = if channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
+        let broken = |error: &dyn fmt::Display| PrepareError::Resize(error.to_string());
+        let from = ImageRef::new(width, height, picture.pixels(), kind).map_err(|e| broken(&e))?;
+        scratch.pixels.resize(fit.size.0 as usize * fit.size.1 as usize * channels, 0);
+        let mut to = Image::from_slice_u8(fit.size.0, fit.size.1, &mut scratch.pixels, kind)
+            .map_err(|e| broken(&e))?;
+        let filter = match self.spec.resize.filter {
+            Filter::Bilinear => FilterType::Bilinear,
+            Filter::Bicubic => FilterType::CatmullRom,
+            Filter::Lanczos => FilterType::Lanczos3,
+            Filter::Area => FilterType::Box,
+        };
+        let [left, top, across, down] = fit.from;
+        let options =
+            ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).crop(left, top, across, down);
+        scratch.resizer.resize(&from, &mut to, &options).map_err(|e| broken(&e))?;
+        let patch = Patch { pixels: &scratch.pixels, size: fit.size, at: fit.at };
+        self.tables.write(&self.spec, patch, row);
+        if scratch.resizer.size_of_internal_buffers() > KEPT_BYTES {
+            scratch.resizer.reset_internal_buffers();
+        }
+        if scratch.pixels.capacity() > KEPT_BYTES {
+            scratch.pixels = Vec::new();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,383 @@
+//! An engine for tests: no process, no library, outputs that tell which input they came from, and every fault a
+//! real one can have, on demand.
+//!
+//! It keeps the contract of the seam: batches of one (model, lane) run one after another, two slots each, limits,
+//! deaths with their event. Time passes by tokio's clock, so tests may pause it.
+
+use crate::clock;
+use crate::seam::{
+    Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
+    Loaded,
+};
+use crate::shm::Mapping;
+use crate::slot::{BatchSlot, Gate, Layout, Outputs};
+use async_trait::async_trait;
+use modelless_types::{Bytes, DType, Micros, ModelId, TensorSpec, VariantId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Mutex as Turn, mpsc};
+use tokio::task::JoinSet;
+
+const MAX_ARENA: u64 = 1 << 30;
+const EVENTS: usize = 64;
+
+/// What a fake variant computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Computes {
+    /// One FP32 output: the sum of the first input (FP32) of each item.
+    Sum,
+    /// One output like the first input, and equal to it.
+    Echo,
+}
+
+/// What goes wrong with a batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// The library refuses it.
+    Model(String),
+    /// The runner dies on it.
+    Crash(String),
+    /// It never ends.
+    Hang,
+    /// Outputs come in another shape.
+    Shape(String),
+    /// Item `i` gets the output of item `order[i]`: the wrong attribution that a test of attribution must find.
+    Permute(Vec<u32>),
+}
+
+/// Looks at a batch (its number, counted from 0 for each variant, and its items) and says what goes wrong.
+pub type Faults = Arc<dyn Fn(u64, u32) -> Option<Fault> + Send + Sync>;
+
+/// How a variant behaves.
+#[derive(Clone)]
+pub struct FakeModel {
+    /// Inputs of one item.
+    pub inputs: Vec<TensorSpec>,
+    /// What it computes.
+    pub computes: Computes,
+    /// How long a batch of so many items runs.
+    pub latency: Arc<dyn Fn(u32) -> Duration + Send + Sync>,
+    /// How long loading takes.
+    pub load_time: Duration,
+    /// What it says it takes.
+    pub memory: Bytes,
+    /// Why it cannot be loaded, if it cannot.
+    pub refuses: Option<String>,
+    /// What goes wrong.
+    pub faults: Faults,
+}
+
+impl Default for FakeModel {
+    /// Four FP32 in, their sum out, at once.
+    fn default() -> Self {
+        Self {
+            inputs: vec![TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![4] }],
+            computes: Computes::Sum,
+            latency: Arc::new(|_| Duration::ZERO),
+            load_time: Duration::ZERO,
+            memory: Bytes::from_mib(1),
+            refuses: None,
+            faults: Arc::new(|_, _| None),
+        }
+    }
+}
+
+impl std::fmt::Debug for FakeModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FakeModel").field("computes", &self.computes).finish_non_exhaustive()
+    }
+}
+
+impl FakeModel {
+    fn outputs(&self) -> Vec<TensorSpec> {
+        match self.computes {
+            Computes::Sum => vec![TensorSpec { name: "sum".to_owned(), dtype: DType::Fp32, shape: vec![1] }],
+            Computes::Echo => self.inputs.first().cloned().into_iter().collect(),
+        }
+    }
+}
+
+/// The fake.
+#[derive(Debug)]
+pub struct FakeEngine {
+    inner: Arc<Inner>,
+    events: Mutex<Option<mpsc::Receiver<EngineEvent>>>,
+    /// Batches that run, where they do not run inline.
+    tasks: Mutex<JoinSet<()>>,
+    inline: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    events: mpsc::Sender<EngineEvent>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    models: BTreeMap<VariantId, FakeModel>,
+    seats: BTreeMap<VariantId, Seat>,
+    lanes: BTreeMap<(ModelId, u16), Arc<Lane>>,
+    loads: u64,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Seat {
+    model: ModelId,
+    load: u64,
+    lanes: u16,
+    layout: Arc<Layout>,
+    arenas: Vec<Arc<Mapping>>,
+    in_flight: u32,
+    batches: u64,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    gate: Arc<Gate>,
+    /// Fair, so batches take turns in the order in which they came.
+    turn: Arc<Turn<()>>,
+}
+
+impl FakeEngine {
+    /// Batches run in tasks of the current tokio runtime and take their time.
+    pub fn new() -> Self {
+        Self::build(false)
+    }
+
+    /// Batches run inside `submit`, take no time, and call back before it returns.
+    pub fn inline() -> Self {
+        Self::build(true)
+    }
+
+    fn build(inline: bool) -> Self {
+        let (sender, receiver) = mpsc::channel(EVENTS);
+        let inner = Arc::new(Inner { state: Mutex::default(), events: sender });
+        Self { inner, events: Mutex::new(Some(receiver)), tasks: Mutex::default(), inline }
+    }
+
+    /// Says how a variant behaves; [`FakeModel::default`] where nothing was said. Counts from the next load (its
+    /// tensors) or batch (the rest) on.
+    pub fn behave(&self, variant: VariantId, model: FakeModel) {
+        self.inner.lock().models.insert(variant, model);
+    }
+
+    /// Kills the runner of a model, as a crash between batches would.
+    pub fn kill(&self, model: ModelId, cause: &str) {
+        self.inner.die(model, cause);
+    }
+}
+
+impl Default for FakeEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The runner of a model is gone, with all that was resident in it.
+    fn die(&self, model: ModelId, cause: &str) {
+        let variants: Vec<VariantId> = {
+            let mut state = self.lock();
+            let gone =
+                state.seats.iter().filter(|(_, seat)| seat.model == model).map(|(id, _)| *id).collect();
+            state.seats.retain(|_, seat| seat.model != model);
+            state.lanes.retain(|(owner, _), _| *owner != model);
+            gone
+        };
+        if !variants.is_empty() {
+            let died = EngineEvent::RunnerDied { model, variants, cause: cause.to_owned() };
+            if self.events.try_send(died).is_err() {
+                tracing::error!("nobody reads the events of the fake engine");
+            }
+        }
+    }
+
+    /// What becomes of a batch whose turn it is; `run_us` is what it took.
+    fn run(&self, slot: BatchSlot, run_us: u64, fault: Option<Fault>, limit: Duration) -> BatchResult {
+        let (variant, load) = (slot.variant, slot.load);
+        let (model, computes) = {
+            let mut state = self.lock();
+            let computes = state.models.get(&variant).map_or(Computes::Sum, |model| model.computes);
+            match state.seats.get_mut(&variant).filter(|seat| seat.load == load) {
+                Some(seat) => {
+                    seat.in_flight -= 1;
+                    (seat.model, computes)
+                }
+                None => return Err(BatchError::NotStarted("the runner is gone".to_owned())),
+            }
+        };
+        match fault {
+            Some(Fault::Model(why)) => Err(BatchError::Model(why)),
+            Some(Fault::Shape(why)) => Err(BatchError::Shape(why)),
+            Some(Fault::Crash(why)) => {
+                self.die(model, &why);
+                Err(BatchError::Crashed(why))
+            }
+            Some(Fault::Hang) => {
+                self.die(model, "a batch ran over its limit");
+                Err(BatchError::Hung(limit))
+            }
+            Some(Fault::Permute(order)) => Ok(compute(slot, computes, &order, run_us)),
+            None => {
+                let order: Vec<u32> = (0..slot.batch).collect();
+                Ok(compute(slot, computes, &order, run_us))
+            }
+        }
+    }
+}
+
+fn compute(mut slot: BatchSlot, computes: Computes, order: &[u32], run_us: u64) -> Outputs {
+    for (item, from) in (0..slot.batch).zip(order.iter().copied()) {
+        let input = slot.item_mut(0, from.min(slot.batch - 1)).to_vec();
+        let output = match computes {
+            Computes::Echo => input,
+            Computes::Sum => {
+                let (values, _) = input.as_chunks::<4>();
+                values.iter().map(|value| f32::from_le_bytes(*value)).sum::<f32>().to_le_bytes().to_vec()
+            }
+        };
+        let span = slot.span(&slot.layout.outputs[0], item..item + 1);
+        slot.bytes_mut(span).copy_from_slice(&output);
+    }
+    Outputs::new(slot, run_us)
+}
+
+#[async_trait]
+impl Engine for FakeEngine {
+    async fn check(&self) -> Availability {
+        Availability::Ready { version: "0".to_owned(), library: "fake".to_owned() }
+    }
+
+    async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
+        let LoadSpec { variant, model, settings, lanes, expect, .. } = spec;
+        let fake = self.inner.lock().models.get(&variant).cloned().unwrap_or_default();
+        if !self.inline {
+            tokio::time::sleep(fake.load_time).await;
+        }
+        let refused = |why: String| EngineError::Refused { variant, why };
+        if let Some(why) = &fake.refuses {
+            return Err(refused(why.clone()));
+        }
+        let io = Io { inputs: fake.inputs.clone(), outputs: fake.outputs() };
+        if expect.is_some_and(|expected| expected != io) {
+            return Err(refused("its tensors are not the expected ones".to_owned()));
+        }
+        if lanes == 0 {
+            return Err(EngineError::range("the number of lanes", lanes, "at least 1"));
+        }
+        let layout = Layout::new(&io.inputs, &io.outputs, settings.max_batch, MAX_ARENA).map_err(refused)?;
+        let arenas = (0..lanes).map(|_| Mapping::private(layout.arena_bytes()).map(Arc::new));
+        let arenas = arenas.collect::<Result<_, _>>().map_err(EngineError::system("map memory"))?;
+        let mut state = self.inner.lock();
+        if state.closed {
+            return Err(EngineError::Busy("it is shutting down"));
+        }
+        if state.seats.contains_key(&variant) {
+            return Err(EngineError::AlreadyLoaded(variant));
+        }
+        for lane in 0..lanes {
+            state.lanes.entry((model, lane)).or_default();
+        }
+        state.loads += 1;
+        let slots = Bytes(layout.arena_bytes() as u64 * u64::from(lanes));
+        let (load, layout) = (state.loads, Arc::new(layout));
+        let seat = Seat { model, load, lanes, layout, arenas, in_flight: 0, batches: 0 };
+        state.seats.insert(variant, seat);
+        Ok(Loaded {
+            inputs: io.inputs,
+            outputs: io.outputs,
+            fixed_batch: None,
+            memory: fake.memory,
+            slots,
+            load_time: Micros(clock::micros(fake.load_time)),
+            device: "cpu".to_owned(),
+        })
+    }
+
+    async fn unload(&self, variant: VariantId) -> Result<Freed, EngineError> {
+        let mut state = self.inner.lock();
+        let seat = state.seats.get(&variant).ok_or(EngineError::NotLoaded(variant))?;
+        if seat.in_flight > 0 {
+            return Err(EngineError::InUse(variant));
+        }
+        let model = seat.model;
+        state.seats.remove(&variant);
+        let process_ended = !state.seats.values().any(|seat| seat.model == model);
+        let memory = state.models.get(&variant).map_or(FakeModel::default().memory, |fake| fake.memory);
+        Ok(Freed { memory, process_ended })
+    }
+
+    fn slot(&self, variant: VariantId, lane: u16, batch: u32) -> Result<BatchSlot, EngineError> {
+        let state = self.inner.lock();
+        let seat = state.seats.get(&variant).ok_or(EngineError::NotLoaded(variant))?;
+        let on = state.lanes.get(&(seat.model, lane)).filter(|_| lane < seat.lanes);
+        let on = on.ok_or_else(|| EngineError::range("the lane", lane, format!("below {}", seat.lanes)))?;
+        let arena = &seat.arenas[usize::from(lane)];
+        BatchSlot::new((variant, seat.load), lane, batch, &seat.layout, arena, &on.gate)
+    }
+
+    fn submit(&self, slot: BatchSlot, limit: Duration, done: Done) {
+        let (variant, load, lane, batch) = (slot.variant, slot.load, slot.lane, slot.batch);
+        let ready = {
+            let mut state = self.inner.lock();
+            let fake = state.models.get(&variant).cloned().unwrap_or_default();
+            let seat = state.seats.get_mut(&variant).filter(|seat| seat.load == load);
+            seat.map(|seat| {
+                seat.in_flight += 1;
+                seat.batches += 1;
+                (seat.model, seat.batches - 1, fake)
+            })
+            .and_then(|(model, number, fake)| {
+                Some((Arc::clone(&state.lanes.get(&(model, lane))?.turn), number, fake))
+            })
+        };
+        let Some((turn, number, fake)) = ready else {
+            return done(Err(BatchError::NotStarted("the variant was unloaded".to_owned())));
+        };
+        let fault = (fake.faults)(number, batch);
+        let latency = (fake.latency)(batch);
+        let run_us = clock::micros(latency);
+        if self.inline {
+            return done(self.inner.run(slot, run_us, fault, limit));
+        }
+        let inner = Arc::clone(&self.inner);
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(async move {
+            let turn = turn.lock_owned().await;
+            let fault = if latency >= limit { Some(Fault::Hang) } else { fault };
+            let time = if fault == Some(Fault::Hang) { limit } else { latency };
+            if !time.is_zero() {
+                tokio::time::sleep(time).await;
+            }
+            let result = inner.run(slot, run_us, fault, limit);
+            drop(turn);
+            done(result);
+        });
+    }
+
+    fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn shutdown(&self) {
+        {
+            let mut state = self.inner.lock();
+            state.closed = true;
+            state.seats.clear();
+        }
+        // What runs ends by itself: it finds its seat gone.
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,433 @@
+//! One thread for each runner: starts it, asks it to load and unload, listens to it, reaps it, tells of its death.
+//!
+//! A runner ends with its last variant. It is killed rather than asked to leave: it has nothing to save, and
+//! nothing that it does on its way out can go wrong.
+
+use super::lane::{Lane, Runner};
+use super::spawn::{Heard, Process};
+use super::{Inner, Seat};
+use crate::clock;
+use crate::control::{Ask, Say};
+use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
+use crate::shm::Mapping;
+use crate::slot::Layout;
+use modelless_types::{Bytes, Micros, ModelId, VariantId};
+use rustix::event::EventfdFlags;
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+use super::lock;
+
+/// Requests that wait for a runner to be done with another.
+const JOBS: usize = 32;
+
+/// What is asked of a runner.
+pub(super) enum Job {
+    Load { spec: Box<LoadSpec>, since: Instant, reply: oneshot::Sender<Result<Loaded, EngineError>> },
+    Unload { variant: VariantId, reply: oneshot::Sender<Result<Freed, EngineError>> },
+}
+
+/// A keeper, from outside.
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) runner: Arc<Runner>,
+    number: u64,
+    jobs: SyncSender<Job>,
+    bell: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Handle {
+    pub(super) fn ask(&self, job: Job) -> Result<(), EngineError> {
+        self.jobs.try_send(job).map_err(|_| EngineError::Busy("too many requests wait for this runner"))?;
+        self.ring();
+        Ok(())
+    }
+
+    /// Ends the runner. The thread is to be joined.
+    pub(super) fn end(mut self) -> Option<JoinHandle<()>> {
+        self.runner.kill("the engine shuts down");
+        let thread = self.thread.take();
+        let bell = Arc::clone(&self.bell);
+        drop(self);
+        let _ = rustix::io::write(&bell, &1_u64.to_ne_bytes());
+        thread
+    }
+
+    fn ring(&self) {
+        // It can only fail when 2^64 rings have not been heard.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Starts a keeper, which starts its runner when it gets to it.
+pub(super) fn start(inner: &Arc<Inner>, model: ModelId) -> Result<Handle, EngineError> {
+    let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let bell = Arc::new(bell.map_err(|error| EngineError::system("make an eventfd")(error.into()))?);
+    let (sender, jobs) = sync_channel(JOBS);
+    let (runner, number) = (Arc::new(Runner::default()), inner.number());
+    let keeper = Keeper {
+        inner: Arc::clone(inner),
+        model,
+        number,
+        runner: Arc::clone(&runner),
+        bell: Arc::clone(&bell),
+        readers: Vec::new(),
+        resident: Vec::new(),
+        stuck: Cell::new(false),
+    };
+    let thread = std::thread::Builder::new()
+        .name(format!("keeper-{}", model.0))
+        .spawn(move || keeper.run(&jobs))
+        .map_err(EngineError::system("start a thread"))?;
+    Ok(Handle { runner, number, jobs: sender, bell, thread: Some(thread) })
+}
+
+struct Keeper {
+    inner: Arc<Inner>,
+    model: ModelId,
+    number: u64,
+    runner: Arc<Runner>,
+    bell: Arc<OwnedFd>,
+    readers: Vec<JoinHandle<()>>,
+    resident: Vec<VariantId>,
+    /// It did not answer in time.
+    stuck: Cell<bool>,
+}
+
+/// Why a keeper stops.
+enum Stop {
+    /// The last variant was unloaded, or the engine shuts down.
+    Planned,
+    /// The runner ended, or had to be ended; a job that it was at is yet to be answered.
+    Died(Option<Box<Job>>),
+}
+
+impl Keeper {
+    fn run(mut self, jobs: &Receiver<Job>) {
+        let started = Process::spawn(&self.inner.config).and_then(|mut process| {
+            self.runner.started(process.pid(), process.pidfd());
+            process.hello(self.inner.config.load_limit()).map(|version| (process, version))
+        });
+        let mut process = match started {
+            Ok((process, version)) => {
+                tracing::debug!(model = %self.model, pid = process.pid(), version, "a runner started");
+                process
+            }
+            Err(error) => {
+                self.forget();
+                return refuse(jobs, &error);
+            }
+        };
+        let stop = self.serve(&mut process, jobs);
+        let ended = process.end();
+        let cause = self.runner.why_killed().unwrap_or(ended);
+        self.forget();
+        if matches!(stop, Stop::Died(_)) && !self.resident.is_empty() && !self.inner.read().closed {
+            tracing::warn!(model = %self.model, cause, "a runner died");
+            let variants = std::mem::take(&mut self.resident);
+            let died = EngineEvent::RunnerDied { model: self.model, variants, cause: cause.clone() };
+            // Nobody listens any more when it fails, and then nobody misses it.
+            let _ = self.inner.events.blocking_send(died);
+        }
+        let lanes = std::mem::take(&mut *lock(&self.runner.lanes));
+        for lane in &lanes {
+            lane.close(&cause);
+        }
+        for reader in self.readers.drain(..) {
+            if reader.join().is_err() {
+                tracing::error!("the reader of a lane panicked; this is a bug");
+            }
+        }
+        let error = if self.stuck.get() {
+            EngineError::Stuck { model: self.model, limit: self.inner.config.load_limit() }
+        } else {
+            EngineError::Crashed { model: self.model, cause }
+        };
+        if let Stop::Died(Some(unanswered)) = stop {
+            answer(*unanswered, &error);
+        }
+        refuse(jobs, &error);
+    }
+
+    /// Takes this runner out of the engine's books.
+    fn forget(&self) {
+        let mut state = self.inner.write();
+        if state.runners.get(&self.model).is_some_and(|handle| handle.number == self.number) {
+            state.runners.remove(&self.model);
+        }
+        state.variants.retain(|_, seat| !(seat.model == self.model && self.resident.contains(&seat.variant)));
+    }
+
+    /// One job after another, until the runner is not needed any more or not there any more.
+    fn serve(&mut self, process: &mut Process, jobs: &Receiver<Job>) -> Stop {
+        let mut next = None;
+        loop {
+            if self.runner.why_killed().is_some() {
+                return Stop::Died(next.map(Box::new));
+            }
+            if let Some(job) = next.take().or_else(|| jobs.try_recv().ok()) {
+                match self.work(process, job, jobs) {
+                    Ok(other) => next = other,
+                    Err(stop) => return stop,
+                }
+                continue;
+            }
+            if self.resident.is_empty() {
+                match self.retire(jobs) {
+                    None => return Stop::Planned,
+                    other => next = other,
+                }
+                continue;
+            }
+            match process.listen(Some(self.bell.as_fd()), None) {
+                Heard::Called => {
+                    let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+                }
+                Heard::Said(said) => {
+                    tracing::error!(?said, "a runner answered what it was not asked");
+                    return Stop::Died(None);
+                }
+                Heard::Ended | Heard::Nothing => return Stop::Died(None),
+            }
+        }
+    }
+
+    /// Leaves the engine's books, unless a job has come meanwhile: that is returned. Jobs are given under the
+    /// same lock, so none is lost.
+    fn retire(&self, jobs: &Receiver<Job>) -> Option<Job> {
+        let mut state = self.inner.write();
+        let job = jobs.try_recv().ok();
+        if job.is_none() && state.runners.get(&self.model).is_some_and(|handle| handle.number == self.number)
+        {
+            state.runners.remove(&self.model);
+        }
+        job
+    }
+
+    /// Does one job; a further one if it came across it. An error ends the runner.
+    fn work(&mut self, process: &mut Process, job: Job, jobs: &Receiver<Job>) -> Result<Option<Job>, Stop> {
+        match job {
+            Job::Load { spec, since, reply } => match self.load(process, &spec, since) {
+                Ok(loaded) => {
+                    if reply.send(Ok(loaded)).is_err() {
+                        // Whoever asked has gone away and will never unload it.
+                        self.inner.write().variants.remove(&spec.variant);
+                        self.unload(process, spec.variant).map_err(|_| Stop::Died(None))?;
+                    }
+                    Ok(None)
+                }
+                Err(Lost::Not(error)) => {
+                    let _ = reply.send(Err(error));
+                    Ok(None)
+                }
+                Err(Lost::Gone) => Err(Stop::Died(Some(Box::new(Job::Load { spec, since, reply })))),
+            },
+            Job::Unload { variant, reply } => {
+                let mut next = None;
+                if self.resident == [variant] {
+                    next = self.retire(jobs);
+                    if next.is_none() {
+                        let memory = self.runner.memory();
+                        self.resident.clear();
+                        process.end();
+                        let _ = reply.send(Ok(Freed { memory, process_ended: true }));
+                        return Err(Stop::Planned);
+                    }
+                }
+                match self.unload(process, variant) {
+                    Ok(freed) => {
+                        let _ = reply.send(Ok(freed));
+                        Ok(next)
+                    }
+                    Err(Lost::Not(error)) => {
+                        let _ = reply.send(Err(error));
+                        Ok(next)
+                    }
+                    Err(Lost::Gone) => {
+                        if let Some(next) = next {
+                            answer(next, &EngineError::Busy("the runner of this model just died"));
+                        }
+                        Err(Stop::Died(Some(Box::new(Job::Unload { variant, reply }))))
+                    }
+                }
+            }
+        }
+    }
+
+    fn load(&mut self, process: &mut Process, spec: &LoadSpec, since: Instant) -> Result<Loaded, Lost> {
+        let LoadSpec { variant, model, artefact, settings, lanes, expect } = spec;
+        let variant = *variant;
+        if self.inner.read().variants.contains_key(&variant) {
+            return Err(Lost::Not(EngineError::AlreadyLoaded(variant)));
+        }
+        self.open_lanes(process, *lanes)?;
+        let before = self.runner.memory();
+        let ask = Ask::Load {
+            variant: variant.0,
+            threads: settings.threads,
+            lanes: *lanes,
+            rows: settings.max_batch,
+            expect: expect.clone(),
+        };
+        let (inputs, outputs, fixed_batch) = match self.exchange(process, &ask, &[artefact.as_fd()])? {
+            Say::Loaded { inputs, outputs, fixed_batch } => (inputs, outputs, fixed_batch),
+            Say::Failed { why } => return Err(Lost::Not(EngineError::Refused { variant, why })),
+            other @ (Say::Done | Say::Hello { .. }) => return Err(self.nonsense(&other)),
+        };
+        match self.attach(process, spec, &inputs, &outputs, fixed_batch) {
+            Ok((layout, arenas)) => {
+                let slots = Bytes(layout.arena_bytes() as u64 * u64::from(*lanes));
+                let lanes: Vec<_> = lock(&self.runner.lanes).iter().cloned().zip(arenas).collect();
+                let (model, load) = (*model, self.inner.number());
+                let seat = Seat { model, variant, load, layout: Arc::new(layout), fixed_batch, lanes };
+                self.resident.push(variant);
+                self.inner.write().variants.insert(variant, Arc::new(seat));
+                let memory = Bytes(self.runner.memory().0.saturating_sub(before.0));
+                let load_time = Micros(clock::micros(since.elapsed()));
+                Ok(Loaded {
+                    inputs,
+                    outputs,
+                    fixed_batch,
+                    memory,
+                    slots,
+                    load_time,
+                    device: "cpu".to_owned(),
+                })
+            }
+            Err(Lost::Not(error)) => {
+                self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])?;
+                Err(Lost::Not(error))
+            }
+            Err(lost) => Err(lost),
+        }
+    }
+
+    /// Makes the slots of a loaded variant and hands them to the runner.
+    fn attach(
+        &self,
+        process: &mut Process,
+        spec: &LoadSpec,
+        inputs: &[modelless_types::TensorSpec],
+        outputs: &[modelless_types::TensorSpec],
+        fixed_batch: Option<u32>,
+    ) -> Result<(Layout, Vec<Arc<Mapping>>), Lost> {
+        let variant = spec.variant;
+        let refused = |why| Lost::Not(EngineError::Refused { variant, why });
+        let rows = fixed_batch.unwrap_or(spec.settings.max_batch);
+        if rows > self.inner.config.max_batch {
+            return Err(refused(format!(
+                "it takes batches of exactly {rows}; at most {} are allowed here",
+                self.inner.config.max_batch
+            )));
+        }
+        let layout = Layout::new(inputs, outputs, rows, self.inner.config.max_arena.0).map_err(refused)?;
+        let system = |error| Lost::Not(EngineError::system("make shared memory")(error));
+        let mut fds = Vec::new();
+        let mut arenas = Vec::new();
+        for _ in 0..spec.lanes {
+            let (fd, arena) = Mapping::create("modelless-slots", layout.arena_bytes()).map_err(system)?;
+            fds.push(fd);
+            arenas.push(Arc::new(arena));
+        }
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let ask = Ask::Attach { variant: variant.0, rows, slot_bytes: layout.slot_bytes };
+        match self.exchange(process, &ask, &fds)? {
+            Say::Done => Ok((layout, arenas)),
+            Say::Failed { why } => Err(refused(why)),
+            other @ (Say::Loaded { .. } | Say::Hello { .. }) => Err(self.nonsense(&other)),
+        }
+    }
+
+    /// Lanes of the runner up to the number wanted, each with its reader.
+    fn open_lanes(&mut self, process: &mut Process, wanted: u16) -> Result<(), Lost> {
+        for number in 0..wanted {
+            if lock(&self.runner.lanes).len() > usize::from(number) {
+                continue;
+            }
+            let system = |error| Lost::Not(EngineError::system("open a lane")(error));
+            let (lane, fd) = Lane::create(&self.runner).map_err(system)?;
+            match self.exchange(process, &Ask::OpenLane { lane: number }, &[fd.as_fd()])? {
+                Say::Done => {}
+                other @ (Say::Failed { .. } | Say::Loaded { .. } | Say::Hello { .. }) => {
+                    return Err(self.nonsense(&other));
+                }
+            }
+            let reader = Arc::clone(&lane);
+            let name = format!("lane-{}-{number}", self.model.0);
+            // Once the runner serves a lane it must have a reader; without one the runner is of no use.
+            match std::thread::Builder::new().name(name).spawn(move || reader.read()) {
+                Ok(thread) => self.readers.push(thread),
+                Err(error) => {
+                    self.runner.kill(&format!("a thread for it could not be started: {error}"));
+                    return Err(Lost::Gone);
+                }
+            }
+            lock(&self.runner.lanes).push(lane);
+        }
+        Ok(())
+    }
+
+    fn unload(&mut self, process: &mut Process, variant: VariantId) -> Result<Freed, Lost> {
+        let before = self.runner.memory();
+        self.resident.retain(|resident| *resident != variant);
+        match self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])? {
+            Say::Done => {
+                let memory = Bytes(before.0.saturating_sub(self.runner.memory().0));
+                Ok(Freed { memory, process_ended: false })
+            }
+            other @ (Say::Failed { .. } | Say::Loaded { .. } | Say::Hello { .. }) => {
+                Err(self.nonsense(&other))
+            }
+        }
+    }
+
+    /// Asks and waits for the answer.
+    fn exchange(&self, process: &mut Process, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, Lost> {
+        let limit = self.inner.config.load_limit();
+        if process.ask(ask, fds).is_err() {
+            return Err(Lost::Gone);
+        }
+        match process.listen(None, Some(clock::now() + limit)) {
+            Heard::Said(said) => Ok(said),
+            Heard::Ended | Heard::Called => Err(Lost::Gone),
+            Heard::Nothing => {
+                self.runner.kill("it did not answer in time");
+                self.stuck.set(true);
+                Err(Lost::Gone)
+            }
+        }
+    }
+
+    fn nonsense(&self, said: &Say) -> Lost {
+        tracing::error!(?said, model = %self.model, "a runner answered something else than it was asked");
+        self.runner.kill("it broke the control protocol");
+        Lost::Gone
+    }
+}
+
+/// How a request failed.
+enum Lost {
+    /// The runner is as it was.
+    Not(EngineError),
+    /// The runner is gone or has to go; the answer is how it ended, given when it has.
+    Gone,
+}
+
+fn answer(job: Job, error: &EngineError) {
+    match job {
+        Job::Load { reply, .. } => drop(reply.send(Err(error.clone()))),
+        Job::Unload { reply, .. } => drop(reply.send(Err(error.clone()))),
+    }
+}
+
+fn refuse(jobs: &Receiver<Job>, error: &EngineError) {
+    while let Ok(job) = jobs.try_recv() {
+        answer(job, error);
+    }
+}

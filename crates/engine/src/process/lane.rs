@@ -1,0 +1,233 @@
+//! The executor's side of a lane: what is in flight, in order, and who is told when it is done.
+
+use super::lock;
+use super::spawn;
+use crate::clock;
+use crate::ring::{self, Answer, Reply, Request, Ring};
+use crate::seam::{BatchError, BatchResult, Done};
+use crate::slot::{BatchSlot, Gate, Outputs};
+use modelless_types::{Bytes, VariantId};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A runner, as its lanes and the watch know it.
+#[derive(Debug, Default)]
+pub(super) struct Runner {
+    process: OnceLock<(u32, Arc<OwnedFd>)>,
+    /// Why it was killed, if it was.
+    killed: Mutex<Option<String>>,
+    pub(super) lanes: Mutex<Vec<Arc<Lane>>>,
+}
+
+impl Runner {
+    pub(super) fn started(&self, pid: u32, pidfd: Arc<OwnedFd>) {
+        let _ = self.process.set((pid, pidfd));
+        if let Some(why) = self.why_killed() {
+            self.kill(&why);
+        }
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.get().map(|(pid, _)| *pid)
+    }
+
+    /// Kills it; the first reason is kept.
+    pub(super) fn kill(&self, why: &str) {
+        lock(&self.killed).get_or_insert_with(|| why.to_owned());
+        if let Some((_, pidfd)) = self.process.get() {
+            spawn::kill(pidfd);
+        }
+    }
+
+    pub(super) fn why_killed(&self) -> Option<String> {
+        lock(&self.killed).clone()
+    }
+
+    /// Memory that it holds now; none if it is gone.
+    pub(super) fn memory(&self) -> Bytes {
+        let status = self.pid().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
+        let kib = status.as_deref().and_then(|status| {
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+        });
+        Bytes(kib.unwrap_or(0) << 10)
+    }
+}
+
+/// One lane of a runner.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) gate: Arc<Gate>,
+    ring: Ring,
+    runner: Arc<Runner>,
+    queue: Mutex<Queue>,
+    closed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// The number of the next request.
+    next: u32,
+    in_flight: VecDeque<InFlight>,
+    /// The number of the request that ran over its limit.
+    hung: Option<u32>,
+    /// Why nothing more is taken.
+    closed: Option<String>,
+}
+
+struct InFlight {
+    number: u32,
+    slot: BatchSlot,
+    rows: u32,
+    limit: Duration,
+    /// Since when it is the head of the lane.
+    since: Instant,
+    done: Done,
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InFlight")
+            .field("number", &self.number)
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    /// A lane, and what the runner needs to serve it.
+    pub(super) fn create(runner: &Arc<Runner>) -> std::io::Result<(Arc<Self>, OwnedFd)> {
+        let (fd, ring) = Ring::create()?;
+        let (gate, queue, closed) = (Arc::default(), Mutex::default(), Condvar::new());
+        Ok((Arc::new(Self { gate, ring, runner: Arc::clone(runner), queue, closed }), fd))
+    }
+
+    /// Sends a batch of `rows` rows (padding included) on its way, or gives `done` back with the reason.
+    pub(super) fn submit(
+        &self,
+        slot: BatchSlot,
+        rows: u32,
+        limit: Duration,
+        done: Done,
+    ) -> Result<(), (Done, String)> {
+        let request = Request { variant: slot.variant.0, slot: slot.index().into(), batch: rows };
+        let mut queue = lock(&self.queue);
+        if let Some(why) = &queue.closed {
+            return Err((done, why.clone()));
+        }
+        let number = queue.next;
+        queue.next = ring::next(number);
+        let since = clock::now();
+        queue.in_flight.push_back(InFlight { number, slot, rows, limit, since, done });
+        self.ring.send(number, request);
+        Ok(())
+    }
+
+    pub(super) fn has_in_flight(&self, variant: VariantId) -> bool {
+        lock(&self.queue).in_flight.iter().any(|batch| batch.slot.variant == variant)
+    }
+
+    /// Kills the runner if the batch at the head has run over its limit.
+    pub(super) fn watch(&self, now: Instant) {
+        let over = {
+            let mut queue = lock(&self.queue);
+            let Some(head) = queue.in_flight.front() else { return };
+            if now.saturating_duration_since(head.since) < head.limit {
+                return;
+            }
+            let (number, limit) = (head.number, head.limit);
+            queue.hung = Some(number);
+            limit
+        };
+        self.runner.kill(&format!("a batch ran over its limit of {} ms", over.as_millis()));
+    }
+
+    /// The runner was reaped: nothing more is taken, and the reader ends what is in flight.
+    pub(super) fn close(&self, why: &str) {
+        lock(&self.queue).closed = Some(why.to_owned());
+        self.closed.notify_all();
+        self.ring.gone();
+    }
+
+    /// Sleeps until batches are done and tells their owners, until the runner is gone.
+    pub(super) fn read(&self) {
+        let mut seen = 0;
+        loop {
+            let (new, gone) = self.ring.wait(seen);
+            let sane = (0..new).all(|_| {
+                let done = self.finish(seen);
+                seen = ring::next(seen);
+                done
+            });
+            if !sane || gone || new == 0 {
+                return self.drain();
+            }
+        }
+    }
+
+    /// Ends the batch at the head with its reply. False if there is none, or no sense in the reply.
+    fn finish(&self, number: u32) -> bool {
+        let batch = {
+            let mut queue = lock(&self.queue);
+            if queue.in_flight.front().is_none_or(|head| head.number != number) {
+                return false;
+            }
+            let Some(reply) = self.ring.take(number) else { return false };
+            let batch = queue.in_flight.pop_front().map(|batch| (batch, reply));
+            if let Some(head) = queue.in_flight.front_mut() {
+                head.since = clock::now();
+            }
+            batch
+        };
+        if let Some((InFlight { slot, rows, done, .. }, reply)) = batch {
+            tell(done, result(slot, rows, reply));
+        }
+        true
+    }
+
+    /// Ends everything in flight once the runner is reaped. A runner that is not yet has acknowledged what it
+    /// was not given, or said itself that it is gone: nothing it says counts any more, and it is killed.
+    fn drain(&self) {
+        let (batches, hung, why) = {
+            let mut queue = lock(&self.queue);
+            if queue.closed.is_none() {
+                self.runner.kill("it broke the protocol of its lane");
+            }
+            while queue.closed.is_none() {
+                queue = self.closed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+            let why = queue.closed.clone().unwrap_or_default();
+            (std::mem::take(&mut queue.in_flight), queue.hung, why)
+        };
+        for (at, InFlight { number, slot, limit, done, .. }) in batches.into_iter().enumerate() {
+            drop(slot);
+            let error = match at {
+                0 if hung == Some(number) => BatchError::Hung(limit),
+                0 => BatchError::Crashed(why.clone()),
+                _ => BatchError::NotStarted(why.clone()),
+            };
+            tell(done, Err(error));
+        }
+    }
+}
+
+fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
+    match reply.answer {
+        Answer::Ran(shapes) => match shapes.check(&slot.layout.outputs, rows) {
+            Ok(()) => Ok(Outputs::new(slot, reply.run_us)),
+            Err(why) => Err(BatchError::Shape(why)),
+        },
+        Answer::Failed(why) => Err(BatchError::Model(why)),
+        Answer::Misshapen(why) => Err(BatchError::Shape(why)),
+    }
+}
+
+/// A callback that panics must not take the lane's reader with it.
+fn tell(done: Done, result: BatchResult) {
+    if std::panic::catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
+        tracing::error!("what was called at the end of a batch panicked; this is a bug");
+    }
+}

@@ -1,0 +1,304 @@
+//! Engines as supervised runner processes: one for each model, shared by its variants.
+//!
+//! Threads, all named: for each runner a *keeper* that starts it, asks it to load and unload, collects what it
+//! prints, and reaps it; for each lane a *reader* that sleeps until a batch is done; and one *watch* that kills
+//! runners whose batch runs over its limit. None of them is a task of the async runtime: a completion takes the
+//! shortest way, and the death signal of a runner is tied to the thread that started it.
+
+mod keeper;
+mod lane;
+mod spawn;
+mod watch;
+
+use crate::clock;
+use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
+use crate::slot::{BatchSlot, Layout};
+use crate::{seam::BatchError, shm::Mapping};
+use async_trait::async_trait;
+use keeper::{Handle, Job};
+use lane::Lane;
+use modelless_types::{Bytes, Micros, ModelId, VariantId};
+use serde::{Deserialize, Serialize};
+use spawn::Process;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Deaths that nobody has read yet; the keepers of further ones wait.
+const EVENTS: usize = 64;
+
+/// How runners are run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProcessConfig {
+    /// The inference library.
+    pub library: PathBuf,
+    /// The command that starts a runner, before its own arguments. Empty: this program with `runner onnx`.
+    pub command: Vec<String>,
+    /// What a runner finds in its environment, and all of it.
+    pub environment: BTreeMap<String, String>,
+    /// Address space of a runner.
+    pub memory_limit: Option<Bytes>,
+    /// The largest batch that a variant may ask for.
+    pub max_batch: u32,
+    /// The most shared memory of one variant on one lane.
+    pub max_arena: Bytes,
+    /// How long starting a runner may take, and loading a variant.
+    pub load_limit: Micros,
+}
+
+impl Default for ProcessConfig {
+    fn default() -> Self {
+        Self {
+            library: PathBuf::new(),
+            command: Vec::new(),
+            environment: BTreeMap::new(),
+            memory_limit: None,
+            max_batch: 1024,
+            max_arena: Bytes::from_mib(1024),
+            load_limit: Micros::from_secs(120),
+        }
+    }
+}
+
+impl ProcessConfig {
+    fn load_limit(&self) -> Duration {
+        Duration::from_micros(self.load_limit.0)
+    }
+}
+
+/// A runner as it is now, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RunnerInfo {
+    /// The model it is for.
+    pub model: ModelId,
+    /// Its process, once started.
+    pub pid: Option<u32>,
+    /// What is resident in it.
+    pub variants: Vec<VariantId>,
+    /// Memory it holds now, shared memory that it touched included.
+    pub memory: Bytes,
+}
+
+/// The real engine. Dropping it kills all runners.
+#[derive(Debug)]
+pub struct ProcessEngine {
+    inner: Arc<Inner>,
+    events: Mutex<Option<mpsc::Receiver<EngineEvent>>>,
+}
+
+/// What engine, keepers and watch share.
+#[derive(Debug)]
+struct Inner {
+    config: ProcessConfig,
+    state: RwLock<State>,
+    events: mpsc::Sender<EngineEvent>,
+    /// Numbers loads and runners, so that an old one is never taken for a new one.
+    numbers: AtomicU64,
+    watch: watch::Watch,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    runners: BTreeMap<ModelId, Handle>,
+    variants: BTreeMap<VariantId, Arc<Seat>>,
+    closed: bool,
+}
+
+/// A resident variant.
+#[derive(Debug)]
+struct Seat {
+    model: ModelId,
+    variant: VariantId,
+    load: u64,
+    layout: Arc<Layout>,
+    fixed_batch: Option<u32>,
+    lanes: Vec<(Arc<Lane>, Arc<Mapping>)>,
+}
+
+impl ProcessEngine {
+    /// An engine without runners; the first load starts one.
+    pub fn new(config: ProcessConfig) -> Result<Self, EngineError> {
+        let (sender, receiver) = mpsc::channel(EVENTS);
+        let inner = Arc::new_cyclic(|inner| Inner {
+            config,
+            state: RwLock::default(),
+            events: sender,
+            numbers: AtomicU64::new(1),
+            watch: watch::Watch::new(inner.clone()),
+        });
+        inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
+        Ok(Self { inner, events: Mutex::new(Some(receiver)) })
+    }
+
+    /// The runners there are.
+    pub fn runners(&self) -> Vec<RunnerInfo> {
+        let state = self.inner.read();
+        let info = |(model, handle): (&ModelId, &Handle)| RunnerInfo {
+            model: *model,
+            pid: handle.runner.pid(),
+            variants: state.variants.values().filter(|s| s.model == *model).map(|s| s.variant).collect(),
+            memory: handle.runner.memory(),
+        };
+        state.runners.iter().map(info).collect()
+    }
+
+    /// Hands a job to the runner of a model, started if need be.
+    fn ask(&self, model: ModelId, job: Job) -> Result<(), EngineError> {
+        let mut state = self.inner.write();
+        if state.closed {
+            return Err(EngineError::Busy("it is shutting down"));
+        }
+        if let Some(runner) = state.runners.get(&model) {
+            return runner.ask(job);
+        }
+        let runner = keeper::start(&self.inner, model)?;
+        let asked = runner.ask(job);
+        state.runners.insert(model, runner);
+        self.inner.watch.wake();
+        asked
+    }
+}
+
+#[async_trait]
+impl Engine for ProcessEngine {
+    async fn check(&self) -> Availability {
+        let config = self.inner.config.clone();
+        let library = config.library.display().to_string();
+        let probe = tokio::task::spawn_blocking(move || {
+            let mut process = Process::spawn(&config)?;
+            let hello = process.hello(config.load_limit());
+            process.end();
+            hello
+        });
+        match probe.await {
+            Ok(Ok(version)) => Availability::Ready { version, library },
+            Ok(Err(EngineError::Unavailable(reason))) => Availability::Unavailable { reason },
+            Ok(Err(error)) => Availability::Unavailable { reason: error.to_string() },
+            Err(error) => Availability::Unavailable { reason: format!("the check was cut short: {error}") },
+        }
+    }
+
+    async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
+        let limits = &self.inner.config;
+        let (lanes, batch, threads) = (spec.lanes, spec.settings.max_batch, spec.settings.threads);
+        if lanes == 0 || lanes > crate::control::MAX_LANES {
+            let allowed = format!("between 1 and {}", crate::control::MAX_LANES);
+            return Err(EngineError::range("the number of lanes", lanes, allowed));
+        }
+        if batch == 0 || batch > limits.max_batch {
+            let allowed = format!("between 1 and {}", limits.max_batch);
+            return Err(EngineError::range("the largest batch", batch, allowed));
+        }
+        if threads == 0 {
+            return Err(EngineError::range("the number of threads", threads, "at least 1"));
+        }
+        let (reply, answer) = oneshot::channel();
+        let model = spec.model;
+        self.ask(model, Job::Load { spec: Box::new(spec), since: clock::now(), reply })?;
+        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
+    }
+
+    async fn unload(&self, variant: VariantId) -> Result<Freed, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut state = self.inner.write();
+            let seat = state.variants.get(&variant).ok_or(EngineError::NotLoaded(variant))?;
+            // Submitting takes this lock for reading, so nothing slips in between looking and removing.
+            if seat.lanes.iter().any(|(lane, _)| lane.has_in_flight(variant)) {
+                return Err(EngineError::InUse(variant));
+            }
+            let runner = state.runners.get(&seat.model).ok_or(EngineError::NotLoaded(variant))?;
+            runner.ask(Job::Unload { variant, reply })?;
+            state.variants.remove(&variant);
+        }
+        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
+    }
+
+    fn slot(&self, variant: VariantId, lane: u16, batch: u32) -> Result<BatchSlot, EngineError> {
+        let state = self.inner.read();
+        let seat = state.variants.get(&variant).ok_or(EngineError::NotLoaded(variant))?;
+        let (on, arena) = seat
+            .lanes
+            .get(usize::from(lane))
+            .ok_or_else(|| EngineError::range("the lane", lane, format!("below {}", seat.lanes.len())))?;
+        BatchSlot::new((variant, seat.load), lane, batch, &seat.layout, arena, &on.gate)
+    }
+
+    fn submit(&self, mut slot: BatchSlot, limit: Duration, done: Done) {
+        let refused = {
+            let state = self.inner.read();
+            match state.variants.get(&slot.variant).filter(|seat| seat.load == slot.load) {
+                Some(seat) => {
+                    let rows = seat.fixed_batch.unwrap_or(slot.batch);
+                    if rows > slot.batch {
+                        slot.pad();
+                    }
+                    seat.lanes[usize::from(slot.lane)].0.submit(slot, rows, limit, done)
+                }
+                None => Err((done, "the variant was unloaded".to_owned())),
+            }
+        };
+        // Outside of the lock, for `done` may call the engine.
+        if let Err((done, why)) = refused {
+            done(Err(BatchError::NotStarted(why)));
+        }
+    }
+
+    fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
+        lock(&self.events).take()
+    }
+
+    async fn shutdown(&self) {
+        let keepers = self.inner.close();
+        let joined = tokio::task::spawn_blocking(move || {
+            for keeper in keepers {
+                if keeper.join().is_err() {
+                    tracing::error!("the keeper of a runner panicked; this is a bug");
+                }
+            }
+        });
+        if joined.await.is_err() {
+            tracing::error!("waiting for the runners to end was cut short");
+        }
+    }
+}
+
+impl Drop for ProcessEngine {
+    fn drop(&mut self) {
+        // The keepers reap what they started; nobody waits for them.
+        drop(self.inner.close());
+    }
+}
+
+impl Inner {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes no more requests and ends all runners. What is left to join.
+    fn close(&self) -> Vec<std::thread::JoinHandle<()>> {
+        let mut state = self.write();
+        state.closed = true;
+        state.variants.clear();
+        let handles = std::mem::take(&mut state.runners);
+        self.watch.stop();
+        handles.into_values().filter_map(Handle::end).collect()
+    }
+}
+
+/// Locks what cannot be left half-changed, so a panic elsewhere is no reason to stop.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

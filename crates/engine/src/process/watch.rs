@@ -1,0 +1,69 @@
+//! Kills runners whose batch runs over its limit.
+//!
+//! It looks every [`EVERY`] rather than being told of each batch: telling it would cost every batch a wake-up, and
+//! limits are a matter of seconds. It sleeps without end while there is no runner.
+
+use super::{Inner, lock};
+use crate::clock;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// How late a hung batch may be noticed.
+const EVERY: Duration = Duration::from_millis(25);
+
+#[derive(Debug)]
+pub(super) struct Watch {
+    inner: Weak<Inner>,
+    thread: Mutex<Option<Thread>>,
+    stopped: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub(super) fn new(inner: Weak<Inner>) -> Self {
+        Self { inner, thread: Mutex::default(), stopped: Arc::default() }
+    }
+
+    pub(super) fn start(&self) -> io::Result<()> {
+        let (inner, stopped) = (self.inner.clone(), Arc::clone(&self.stopped));
+        let started = std::thread::Builder::new().name("engine-watch".to_owned());
+        let handle = started.spawn(move || while !stopped.load(Ordering::Acquire) && look(&inner) {})?;
+        *lock(&self.thread) = Some(handle.thread().clone());
+        Ok(())
+    }
+
+    /// There is a runner now.
+    pub(super) fn wake(&self) {
+        if let Some(thread) = &*lock(&self.thread) {
+            thread.unpark();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.wake();
+    }
+}
+
+/// Looks once and sleeps. False when the engine is gone.
+fn look(inner: &Weak<Inner>) -> bool {
+    let runners: Vec<_> = {
+        let Some(inner) = inner.upgrade() else { return false };
+        let state = inner.read();
+        state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect()
+    };
+    let now = clock::now();
+    for runner in &runners {
+        for lane in lock(&runner.lanes).iter() {
+            lane.watch(now);
+        }
+    }
+    if runners.is_empty() {
+        std::thread::park();
+    } else {
+        std::thread::park_timeout(EVERY);
+    }
+    true
+}

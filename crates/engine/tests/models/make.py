@@ -1,0 +1,133 @@
+"""Makes the small models of the engine's tests. Needs the package `onnx`; the files are committed.
+
+    python make.py
+"""
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save_model
+
+HERE = Path(__file__).parent
+
+
+def model(name, nodes, inputs, outputs, initializers=()):
+    def value(spec):
+        return helper.make_tensor_value_info(*spec)
+
+    graph = helper.make_graph(
+        nodes, name, [value(s) for s in inputs], [value(s) for s in outputs], initializers
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made.ir_version = 8
+    checker.check_model(made)
+    save_model(made, HERE / f"{name}.onnx")
+
+
+F32, F16, F64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
+I8, U8, I32, I64, BOOL = (
+    TensorProto.INT8,
+    TensorProto.UINT8,
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.BOOL,
+)
+node = helper.make_node
+
+# One item in, the same item out.
+model(
+    "echo",
+    [node("Identity", ["x"], ["y"])],
+    [("x", F32, ["batch", 4])],
+    [("y", F32, ["batch", 4])],
+)
+
+# Every element type, two inputs of each kind of shape, and more outputs than inputs.
+kinds = {"f32": F32, "f16": F16, "f64": F64, "i8": I8, "u8": U8, "i32": I32, "i64": I64, "bool": BOOL}
+model(
+    "types",
+    [node("Identity", [f"in_{k}"], [f"out_{k}"]) for k in kinds]
+    + [node("Cast", ["in_i32"], ["cast_f32"], to=F32), node("Not", ["in_bool"], ["not_bool"])],
+    [(f"in_{k}", t, ["n", 3]) for k, t in kinds.items()],
+    [(f"out_{k}", t, ["n", 3]) for k, t in kinds.items()]
+    + [("cast_f32", F32, ["n", 3]), ("not_bool", BOOL, ["n", 3])],
+)
+
+# Fails when an index is not one of 0..9: a bad input that is no crash.
+model(
+    "gather",
+    [node("Gather", ["table", "index"], ["row"], axis=0)],
+    [("index", I64, ["batch"])],
+    [("row", F32, ["batch", 2])],
+    [numpy_helper.from_array(np.arange(20, dtype=np.float32).reshape(10, 2), "table")],
+)
+
+# Takes exactly four items.
+model(
+    "fixed",
+    [node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)],
+    [("x", F32, [4, 3])],
+    [("y", F32, [4])],
+    [numpy_helper.from_array(np.array([1], dtype=np.int64), "axes")],
+)
+
+# Adds up the batch: the outputs are not one for each item.
+model(
+    "mixes",
+    [node("ReduceSum", ["x", "axes"], ["y"], keepdims=1)],
+    [("x", F32, ["batch", 3])],
+    [("y", F32, [1, 3])],
+    [numpy_helper.from_array(np.array([0], dtype=np.int64), "axes")],
+)
+
+# Leaves an axis open besides the batch.
+model(
+    "open",
+    [node("Identity", ["x"], ["y"])],
+    [("x", F32, ["batch", "length"])],
+    [("y", F32, ["batch", "length"])],
+)
+
+# As many rows out as values in are not zero: only known when it ran.
+model(
+    "ragged",
+    [
+        node("NonZero", ["x"], ["where"]),
+        node("Transpose", ["where"], ["y"], perm=[1, 0]),
+    ],
+    [("x", F32, ["batch"])],
+    [("y", I64, ["found", 1])],
+)
+
+# Runs for as long as its input says: a loop of that many multiplications of a 64 x 64 matrix that stays as it is.
+body = helper.make_graph(
+    [node("MatMul", ["m_in", "eye"], ["m_out"]), node("Identity", ["go_in"], ["go_out"])],
+    "body",
+    [
+        helper.make_tensor_value_info("i", I64, []),
+        helper.make_tensor_value_info("go_in", BOOL, []),
+        helper.make_tensor_value_info("m_in", F32, [64, 64]),
+    ],
+    [
+        helper.make_tensor_value_info("go_out", BOOL, []),
+        helper.make_tensor_value_info("m_out", F32, [64, 64]),
+    ],
+)
+model(
+    "slow",
+    [
+        node("ConstantOfShape", ["sides"], ["eye"], value=helper.make_tensor("v", F32, [1], [1 / 64])),
+        node("ConstantOfShape", ["sides"], ["ones"], value=helper.make_tensor("v", F32, [1], [1.0])),
+        node("ReduceMax", ["rounds"], ["most"], keepdims=0),
+        node("Loop", ["most", "true", "ones"], ["m"], body=body),
+        node("ReduceMax", ["m"], ["one"], keepdims=0),
+        node("Cast", ["one"], ["one_i"], to=I64),
+        node("Mul", ["rounds", "one_i"], ["done"]),
+    ],
+    [("rounds", I64, ["batch"])],
+    [("done", I64, ["batch"])],
+    [
+        numpy_helper.from_array(np.array([64, 64], dtype=np.int64), "sides"),
+        numpy_helper.from_array(np.array(True), "true"),
+    ],
+)

@@ -1,0 +1,110 @@
+//! Processes and memory come and go with the variants.
+
+use super::*;
+use modelless_types::Bytes;
+use std::path::Path;
+
+fn lives(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[tokio::test]
+async fn variants_of_a_model_share_a_runner_that_ends_with_the_last() {
+    let engine = engine();
+    let big = load(&engine, 1, "fashion/cnn_l.onnx").await;
+    let second = LoadSpec { model: ModelId(1), ..spec(2, "fashion/cnn_l.int8.onnx") };
+    engine.load(second).await.unwrap();
+    let runners = engine.runners();
+    assert_eq!(runners.len(), 1);
+    assert_eq!(runners[0].variants, [VariantId(1), VariantId(2)]);
+    assert!(big.memory > Bytes::from_mib(1) && big.memory < Bytes::from_mib(200), "{}", big.memory);
+    assert!(big.load_time.0 > 0);
+    let pid = runners[0].pid.unwrap();
+
+    let freed = engine.unload(VariantId(1)).await.unwrap();
+    assert!(!freed.process_ended && lives(pid));
+    let pixels = bytes_f32([0.5; 784]);
+    assert!(run(&engine, 2, 1, &[&pixels]).await.is_ok());
+    let freed = engine.unload(VariantId(2)).await.unwrap();
+    assert!(freed.process_ended && !lives(pid), "the process is reaped before the answer");
+    assert!(freed.memory > Bytes::from_mib(10), "{}", freed.memory);
+    assert!(engine.runners().is_empty());
+}
+
+#[tokio::test]
+async fn a_variant_can_be_loaded_again_and_again() {
+    let engine = engine();
+    for round in 0..3_u8 {
+        load(&engine, 1, "echo.onnx").await;
+        let rows = bytes_f32([f32::from(round); 4]);
+        assert_eq!(run(&engine, 1, 1, &[&rows]).await.unwrap().output(0), rows);
+        assert!(engine.unload(VariantId(1)).await.unwrap().process_ended);
+    }
+}
+
+#[tokio::test]
+async fn loads_and_unloads_at_once_all_end_as_they_should() {
+    let engine = engine();
+    let one = |n| engine.load(LoadSpec { model: ModelId(1), ..spec(n, "echo.onnx") });
+    let (a, b, c) = tokio::join!(one(1), one(2), one(3));
+    for loaded in [a, b, c] {
+        loaded.unwrap();
+    }
+    assert_eq!(engine.runners().len(), 1);
+    let (a, b, c) =
+        tokio::join!(engine.unload(VariantId(1)), engine.unload(VariantId(2)), engine.unload(VariantId(3)));
+    let ended = [a, b, c].into_iter().filter(|freed| freed.as_ref().unwrap().process_ended).count();
+    assert_eq!(ended, 1);
+    // The last one out and a newcomer meet.
+    for _ in 0..5 {
+        one(1).await.unwrap();
+        let (freed, loaded) = tokio::join!(engine.unload(VariantId(1)), one(2));
+        freed.unwrap();
+        loaded.unwrap();
+        engine.unload(VariantId(2)).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn outputs_may_outlive_their_variant() {
+    let engine = engine();
+    load(&engine, 1, "echo.onnx").await;
+    let rows = bytes_f32([1.0, 2.0, 3.0, 4.0]);
+    let outputs = run(&engine, 1, 1, &[&rows]).await.unwrap();
+    engine.unload(VariantId(1)).await.unwrap();
+    assert_eq!(outputs.output(0), rows);
+}
+
+#[tokio::test]
+async fn a_load_that_nobody_waits_for_is_undone() {
+    let engine = engine();
+    let load = engine.load(spec(1, "fashion/cnn_l.onnx"));
+    // Asked for, then given up.
+    tokio::select! { biased; _ = load => {}, () = std::future::ready(()) => {} }
+    while !engine.runners().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(engine.slot(VariantId(1), 0, 1).unwrap_err(), EngineError::NotLoaded(VariantId(1)));
+}
+
+#[tokio::test]
+async fn shutting_down_ends_every_runner_and_takes_nothing_more() {
+    let engine = engine();
+    load(&engine, 1, "echo.onnx").await;
+    load(&engine, 2, "echo.onnx").await;
+    let pids: Vec<_> = engine.runners().iter().map(|runner| runner.pid.unwrap()).collect();
+    let mut events = engine.events().unwrap();
+    engine.shutdown().await;
+    assert!(pids.iter().all(|pid| !lives(*pid)));
+    assert!(matches!(engine.load(spec(1, "echo.onnx")).await, Err(EngineError::Busy(_))));
+    assert!(events.try_recv().is_err(), "a planned end is no death");
+}
+
+#[tokio::test]
+async fn runners_know_nothing_of_their_parents_environment() {
+    let engine = engine();
+    load(&engine, 1, "echo.onnx").await;
+    let pid = engine.runners()[0].pid.unwrap();
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+    assert!(environment.is_empty(), "{}", String::from_utf8_lossy(&environment));
+}

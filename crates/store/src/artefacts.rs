@@ -1,0 +1,163 @@
+//! Artefacts by content: a file is found under the sha256 of what is in it, so equal ones are kept once and a
+//! changed one is noticed.
+//!
+//! Everything here blocks on the disk; call it where that may be. It does not know who needs an artefact, so it
+//! never deletes one.
+
+use crate::check;
+use crate::error::{Error, Result};
+use crate::records::hex;
+use sha2::{Digest as _, Sha256};
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, ErrorKind, Read, Seek as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Half-written files of a crashed process are cleared away once they are this old.
+const LEFTOVER_AFTER: Duration = Duration::from_hours(24);
+
+/// A folder of artefacts: `ab/abcdef...`. Several processes may use one.
+#[derive(Clone, Debug)]
+pub struct Artefacts {
+    folder: PathBuf,
+}
+
+/// An artefact that was put away.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutArtefact {
+    /// Its address: sha256 in lower-case hexadecimal.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl Artefacts {
+    /// Uses a folder, making it if it does not exist.
+    pub fn new(folder: impl Into<PathBuf>) -> Result<Self> {
+        let artefacts = Self { folder: folder.into() };
+        make_folder(&artefacts.incoming())?;
+        artefacts.clear_leftovers();
+        Ok(artefacts)
+    }
+
+    /// Where an artefact is or would be.
+    pub fn path(&self, sha256: &str) -> Result<PathBuf> {
+        check::sha256("artefact", sha256)?;
+        Ok(self.folder.join(&sha256[..2]).join(sha256))
+    }
+
+    /// Copies a file in.
+    pub fn put_file(&self, path: &Path) -> Result<PutArtefact> {
+        let io = |source| Error::Io { doing: "read the artefact", path: path.to_owned(), source };
+        let file = File::open(path).map_err(io)?;
+        if !file.metadata().map_err(io)?.is_file() {
+            return Err(Error::invalid("artefact", format!("{} is not a file", path.display())));
+        }
+        self.put_from(file, path)
+    }
+
+    /// Copies in what is read. After a return it is on the disk, whole, even if power fails; before, no part of
+    /// it is to be seen.
+    pub fn put(&self, from: impl Read) -> Result<PutArtefact> {
+        self.put_from(from, Path::new("what was given"))
+    }
+
+    fn put_from(&self, mut from: impl Read, source: &Path) -> Result<PutArtefact> {
+        let incoming = self.incoming();
+        let write =
+            |error| Error::Io { doing: "write an artefact in", path: incoming.clone(), source: error };
+        let mut file = tempfile::NamedTempFile::new_in(&incoming).map_err(write)?;
+        let mut hash = Sha256::new();
+        let mut bytes = 0;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    return Err(Error::Io { doing: "read", path: source.to_owned(), source: error });
+                }
+            };
+            hash.update(&buffer[..read]);
+            bytes += read as u64;
+            file.write_all(&buffer[..read]).map_err(write)?;
+        }
+        let sha256 = hex(&hash.finalize());
+        let path = self.path(&sha256)?;
+        let shelf = path.parent().unwrap_or(&self.folder);
+        make_folder(shelf)?;
+        file.as_file().set_permissions(Permissions::from_mode(0o400)).map_err(write)?;
+        file.as_file().sync_all().map_err(write)?;
+        // Over one that is there already: it is equal, or damaged and healed by this.
+        file.persist(&path).map_err(|error| write(error.error))?;
+        sync_folder(shelf)?;
+        Ok(PutArtefact { sha256, bytes })
+    }
+
+    /// Opens an artefact, at its start, after reading it through: its content is what its address says.
+    pub fn open(&self, sha256: &str) -> Result<File> {
+        let path = self.path(sha256)?;
+        let io = |source| Error::Io { doing: "read the artefact", path: path.clone(), source };
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(Error::not_found("artefact", path.display()));
+            }
+            Err(error) => return Err(io(error)),
+        };
+        let found = digest(&mut file).map_err(io)?;
+        if found != sha256 {
+            return Err(Error::ArtefactCorrupt { path, expected: sha256.to_owned(), found });
+        }
+        file.rewind().map_err(io)?;
+        Ok(file)
+    }
+
+    fn incoming(&self) -> PathBuf {
+        self.folder.join("incoming")
+    }
+
+    /// Best effort: what cannot be cleared only takes up room.
+    fn clear_leftovers(&self) {
+        let Ok(entries) = fs::read_dir(self.incoming()) else { return };
+        for entry in entries.flatten() {
+            let written =
+                entry.metadata().and_then(|about| about.modified()).unwrap_or_else(|_| SystemTime::now());
+            if written.elapsed().is_ok_and(|age| age > LEFTOVER_AFTER)
+                && fs::remove_file(entry.path()).is_ok()
+            {
+                tracing::info!(file = %entry.path().display(), "cleared away an artefact that was never finished");
+            }
+        }
+    }
+}
+
+fn digest(file: &mut File) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn make_folder(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let io = |source| Error::Io { doing: "make the folder", path: path.to_owned(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io)?;
+    // The new name must survive too, or what is put inside would not.
+    path.parent().map_or(Ok(()), sync_folder)
+}
+
+fn sync_folder(path: &Path) -> Result<()> {
+    let sync = || File::open(path)?.sync_all();
+    sync().map_err(|source| Error::Io { doing: "write the folder", path: path.to_owned(), source })
+}

@@ -1,0 +1,371 @@
+//! The fake: everything in memory, gone with the process. For tests of whatever uses a store; it holds to the
+//! same suite as the real ones.
+//!
+//! It favours being plainly right over being quick: a change is made on a copy of everything, which takes the
+//! place of the original only if it went well.
+
+use crate::api::Store;
+use crate::error::{Error, Result};
+use crate::records::{
+    App, Catalog, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node, NodeState, Plan,
+    PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition, UnixMicros,
+};
+use crate::{PLANS_KEPT, check};
+use async_trait::async_trait;
+use modelless_types::{
+    AppId, DeviceIx, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TenantId,
+    Variant, VariantId,
+};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+/// A store in memory. Share it in an `Arc`.
+pub struct MemStore(Mutex<State>);
+
+#[derive(Clone, Default)]
+struct State {
+    closed: bool,
+    catalog: Catalog,
+    nodes: Vec<Node>,
+    replicas: BTreeMap<ReplicaId, Replica>,
+    transitions: Vec<Transition>,
+    plans: Vec<Plan>,
+    keys: BTreeMap<String, [u8; 32]>,
+    ordinals: BTreeMap<TaskId, usize>,
+    /// The last id given out, by kind of thing.
+    last: BTreeMap<&'static str, u64>,
+}
+
+impl MemStore {
+    /// An empty one, with the default tenant and application.
+    pub fn new() -> Self {
+        let name = || "default".to_owned();
+        let catalog = Catalog {
+            tenants: vec![Tenant { id: TenantId::DEFAULT, name: name() }],
+            apps: vec![App { id: AppId::DEFAULT, tenant: TenantId::DEFAULT, name: name() }],
+            ..Catalog::default()
+        };
+        Self(Mutex::new(State { catalog, ..State::default() }))
+    }
+
+    fn read<T>(&self, look: impl FnOnce(&State) -> T) -> Result<T> {
+        // A panic in a change leaves the original as it was, so a poisoned lock guards nothing broken.
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.open()?;
+        Ok(look(&state))
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.open()?;
+        let mut copy = state.clone();
+        let result = change(&mut copy)?;
+        *state = copy;
+        Ok(result)
+    }
+
+    /// A change of the catalog.
+    fn register<T>(&self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        self.write(|state| {
+            state.catalog.version += 1;
+            change(state)
+        })
+    }
+}
+
+impl Default for MemStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MemStore") // not its keys
+    }
+}
+
+impl State {
+    fn open(&self) -> Result<()> {
+        if self.closed {
+            return Err(Error::Unreachable {
+                database: "memory".to_owned(),
+                why: "it was closed".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, what: &'static str) -> u64 {
+        let last = self.last.entry(what).or_default();
+        *last += 1;
+        *last
+    }
+
+    fn next_id(&mut self, what: &'static str) -> Result<u32> {
+        u32::try_from(self.next(what)).map_err(|_| Error::invalid(what, "no number is left for another"))
+    }
+
+    fn space(&mut self, tenant: TenantId, new: NewSpace) -> Result<SpaceId> {
+        let known = self.catalog.spaces.iter().find(|space| space.tenant == tenant && space.name == new.name);
+        if let Some(known) = known {
+            check::same_space(known, &new)?;
+            return Ok(known.id);
+        }
+        let id = SpaceId(self.next_id("space")?);
+        self.catalog.spaces.push(Space { id, tenant, name: new.name, kind: new.kind });
+        Ok(id)
+    }
+
+    fn task(&self, id: TaskId) -> Result<&Task> {
+        self.catalog.tasks.iter().find(|task| task.id == id).ok_or_else(|| Error::not_found("task", id))
+    }
+
+    fn variant(&mut self, id: VariantId) -> Result<&mut Variant> {
+        let found = self.catalog.variants.iter_mut().find(|variant| variant.id == id);
+        found.ok_or_else(|| Error::not_found("variant", id))
+    }
+
+    fn node(&mut self, id: NodeId) -> Result<&mut Node> {
+        self.nodes.iter_mut().find(|node| node.id == id).ok_or_else(|| Error::not_found("node", id))
+    }
+
+    fn replica(&mut self, id: ReplicaId) -> Result<&mut Replica> {
+        self.replicas.get_mut(&id).ok_or_else(|| Error::not_found("replica", id))
+    }
+
+    fn add_variants(&mut self, task: TaskId, model: ModelId, new: Vec<NewVariant>) -> Result<Vec<Variant>> {
+        let used = self.ordinals.get(&task).copied().unwrap_or_default();
+        check::room(&self.task(task)?.name, used, new.len())?;
+        let mut added = Vec::with_capacity(new.len());
+        for (new, ordinal) in new.into_iter().zip(used..) {
+            let models: Vec<ModelId> = self.catalog.models_of(task).map(|model| model.id).collect();
+            let taken = |known: &Variant| known.name == new.name && models.contains(&known.model);
+            if self.catalog.variants.iter().any(taken) {
+                return Err(Error::exists("variant", new.name));
+            }
+            let ordinal = u8::try_from(ordinal).expect("there is room up to 256; this is a bug");
+            let variant = new.numbered(VariantId(self.next_id("variant")?), model, ordinal);
+            self.catalog.variants.push(variant.clone());
+            added.push(variant);
+        }
+        self.ordinals.insert(task, used + added.len());
+        Ok(added)
+    }
+}
+
+#[async_trait]
+impl Store for MemStore {
+    fn describe(&self) -> &'static str {
+        "memory"
+    }
+
+    async fn catalog(&self) -> Result<Catalog> {
+        self.read(|state| state.catalog.clone())
+    }
+
+    async fn catalog_version(&self) -> Result<u64> {
+        self.read(|state| state.catalog.version)
+    }
+
+    async fn create_task(&self, new: NewTask) -> Result<Task> {
+        let wanted = check::task(&new)?;
+        self.register(|state| {
+            if !state.catalog.tenants.iter().any(|tenant| tenant.id == new.tenant) {
+                return Err(Error::not_found("tenant", new.tenant));
+            }
+            if state.catalog.task_named(new.tenant, &new.name).is_some() {
+                return Err(Error::exists("task", new.name));
+            }
+            let space = state.space(new.tenant, wanted)?;
+            let task = new.numbered(TaskId(state.next_id("task")?), space);
+            state.catalog.tasks.push(task.clone());
+            Ok(task)
+        })
+    }
+
+    async fn remove_task(&self, id: TaskId) -> Result<()> {
+        self.register(|state| {
+            if state.catalog.models_of(id).next().is_some() {
+                return Err(Error::task_in_use(id));
+            }
+            state.task(id)?;
+            state.catalog.tasks.retain(|task| task.id != id);
+            Ok(())
+        })
+    }
+
+    async fn register_model(&self, new: NewModel) -> Result<Registered> {
+        check::model(&new)?;
+        self.register(|state| {
+            let task = state.task(new.task)?;
+            check::owner(task, new.tenant)?;
+            let default_space = task.default_space;
+            let same = state.catalog.models_of(new.task).any(|known| {
+                (known.tenant, &known.name, known.version) == (new.tenant, &new.name, new.version)
+            });
+            if same {
+                return Err(Error::exists("model", format!("{} version {}", new.name, new.version)));
+            }
+            let space = match &new.space {
+                Some(space) => state.space(new.tenant, space.clone())?,
+                None => default_space,
+            };
+            let (model, variants) = new.numbered(ModelId(state.next_id("model")?), space);
+            state.catalog.models.push(model.clone());
+            let variants = state.add_variants(model.task, model.id, variants)?;
+            Ok(Registered { model, variants })
+        })
+    }
+
+    async fn add_variant(&self, id: ModelId, new: NewVariant) -> Result<Variant> {
+        check::variant(&new)?;
+        self.register(|state| {
+            let model = state.catalog.models.iter().find(|model| model.id == id);
+            let task = model.ok_or_else(|| Error::not_found("model", id))?.task;
+            Ok(state.add_variants(task, id, vec![new])?.remove(0))
+        })
+    }
+
+    async fn remove_model(&self, id: ModelId, force: bool) -> Result<()> {
+        self.register(|state| {
+            let model = state.catalog.models.iter().find(|model| model.id == id);
+            let name = model.ok_or_else(|| Error::not_found("model", id))?.name.clone();
+            let variants: Vec<VariantId> = state.catalog.variants_of(id).map(|variant| variant.id).collect();
+            let busy =
+                state.replicas.values().find(|replica| variants.contains(&replica.variant) && replica.busy());
+            if let Some(replica) = busy.copied().filter(|_| !force) {
+                let node = state.node(replica.node)?.about.name.clone();
+                return Err(Error::model_in_use(name, replica.id, replica.state, &node));
+            }
+            state.replicas.retain(|_, replica| !(variants.contains(&replica.variant) && replica.at_rest()));
+            state.catalog.variants.retain(|variant| variant.model != id);
+            state.catalog.models.retain(|model| model.id != id);
+            Ok(())
+        })
+    }
+
+    async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
+        check::profile(&profile)?;
+        self.register(|state| {
+            let profiles = &mut state.variant(variant)?.profiles;
+            profiles.retain(|known| known.device_class != profile.device_class);
+            profiles.push(profile);
+            profiles.sort_by(|a, b| a.device_class.cmp(&b.device_class));
+            Ok(())
+        })
+    }
+
+    async fn register_node(&self, new: NewNode, at: UnixMicros) -> Result<Node> {
+        check::node(&new, at)?;
+        self.write(|state| {
+            if let Some(known) = state.nodes.iter_mut().find(|node| node.about.name == new.name) {
+                let last_seen = known.last_seen.max(at);
+                *known = Node { id: known.id, about: new, state: NodeState::Up, last_seen };
+                return Ok(known.clone());
+            }
+            let id = NodeId(state.next_id("node")?);
+            let node = Node { id, about: new, state: NodeState::Up, last_seen: at };
+            state.nodes.push(node.clone());
+            Ok(node)
+        })
+    }
+
+    async fn node_seen(&self, id: NodeId, stands: NodeState, at: UnixMicros) -> Result<()> {
+        check::number("time", at.0)?;
+        self.write(|state| {
+            let node = state.node(id)?;
+            node.state = stands;
+            node.last_seen = node.last_seen.max(at);
+            Ok(())
+        })
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>> {
+        self.read(|state| state.nodes.clone())
+    }
+
+    async fn add_replica(&self, variant: VariantId, node: NodeId, device: DeviceIx) -> Result<Replica> {
+        self.write(|state| {
+            state.variant(variant)?;
+            state.node(node)?;
+            let id = ReplicaId(state.next("replica"));
+            let replica = Replica { id, variant, node, device, state: ReplicaState::Inactive };
+            state.replicas.insert(id, replica);
+            Ok(replica)
+        })
+    }
+
+    async fn remove_replica(&self, id: ReplicaId) -> Result<()> {
+        self.write(|state| {
+            state.replica(id)?.must_be_at_rest()?;
+            state.replicas.remove(&id);
+            Ok(())
+        })
+    }
+
+    async fn replicas(&self, node: Option<NodeId>) -> Result<Vec<Replica>> {
+        let wanted = |replica: &&Replica| node.is_none_or(|node| replica.node == node);
+        self.read(|state| state.replicas.values().filter(wanted).copied().collect())
+    }
+
+    async fn record_transition(&self, change: NewTransition) -> Result<Transition> {
+        let change = check::transition(change)?;
+        self.write(|state| {
+            let replica = state.replica(change.replica)?;
+            replica.must_be(change.from)?;
+            replica.state = change.to;
+            let (variant, node) = (replica.variant, replica.node);
+            let transition = Transition { seq: state.next("transition"), variant, node, change };
+            state.transitions.push(transition.clone());
+            Ok(transition)
+        })
+    }
+
+    async fn transitions(&self, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {
+        let wanted = |known: &&Transition| replica.is_none_or(|replica| known.change.replica == replica);
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.read(|state| state.transitions.iter().rev().filter(wanted).take(limit).cloned().collect())
+    }
+
+    async fn forget_transitions(&self, before: UnixMicros) -> Result<u64> {
+        self.write(|state| {
+            let had = state.transitions.len();
+            state.transitions.retain(|known| known.change.at >= before);
+            Ok((had - state.transitions.len()) as u64)
+        })
+    }
+
+    async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
+        check::json("plan", &json)?;
+        check::number("time", at.0)?;
+        self.write(|state| {
+            let current = state.plans.last().map(|plan| plan.id);
+            if current != parent {
+                return Ok(SavePlan::Lost { current });
+            }
+            let id = PlanId(state.next("plan"));
+            state.plans.push(Plan { id, parent, json, at });
+            state.plans.retain(|plan| plan.id.0 + PLANS_KEPT > id.0);
+            Ok(SavePlan::Saved(id))
+        })
+    }
+
+    async fn current_plan(&self) -> Result<Option<Plan>> {
+        self.read(|state| state.plans.last().cloned())
+    }
+
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        self.read(|state| state.plans.iter().find(|plan| plan.id == id).cloned())
+    }
+
+    async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]> {
+        check::name("key", name)?;
+        self.write(|state| Ok(*state.keys.entry(name.to_owned()).or_insert(candidate)))
+    }
+
+    async fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+    }
+}

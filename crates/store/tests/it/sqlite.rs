@@ -1,0 +1,167 @@
+//! What only a file can suffer.
+
+use crate::backends::open_at;
+use crate::samples::{a_task, model};
+use modelless_store::{Error, PlanId, SavePlan, Store, UnixMicros, open, open_sqlite};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// A database with something in it, closed.
+async fn filled(folder: &Path) -> PathBuf {
+    let path = folder.join("store.db");
+    let store = open_sqlite(&path).await.unwrap();
+    let fashion = a_task(&store).await;
+    store.register_model(model(fashion.id, "m", &["v"])).await.unwrap();
+    store.close().await;
+    path
+}
+
+async fn change(path: &Path, sql: &'static str) {
+    let mut raw = SqliteConnectOptions::new().filename(path).create_if_missing(true).connect().await.unwrap();
+    raw.execute(sqlx::raw_sql(sql)).await.unwrap();
+    raw.close().await.unwrap();
+}
+
+/// Opening fails, and leaves every byte as it was.
+async fn fails(path: &Path) -> Error {
+    let before = fs::read(path).unwrap();
+    let error = open_sqlite(path).await.expect_err("this must not open");
+    assert_eq!(fs::read(path).unwrap(), before, "the file was touched");
+    assert!(error.to_string().contains(&path.display().to_string()), "names the file: {error}");
+    error
+}
+
+#[tokio::test]
+async fn refuses_a_database_of_a_newer_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    change(&path, "INSERT INTO modelless_schema (version, name) VALUES (999, 'from the future')").await;
+    let error = fails(&path).await;
+    assert!(matches!(error, Error::NewerDatabase { found: 999, known: 1, .. }), "{error}");
+    assert!(error.to_string().contains("newer program"), "{error}");
+}
+
+#[tokio::test]
+async fn refuses_a_damaged_file_and_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    let good = fs::read(&path).unwrap();
+    let page = 4_096;
+    assert!(good.len() > 4 * page);
+
+    let mut garbage_inside = good.clone();
+    garbage_inside[2 * page..good.len() - page].fill(0xa5);
+    let mut garbage_schema = good.clone();
+    garbage_schema[100..page].fill(0xff);
+    let cut_off = good[..good.len() / 2].to_vec();
+    let no_head = [b"not a database".repeat(9), good[126..].to_vec()].concat();
+    let tiny = b"SQLite f".to_vec();
+    for (what, bytes) in [
+        ("garbage inside", garbage_inside),
+        ("garbage schema", garbage_schema),
+        ("cut off", cut_off),
+        ("no head", no_head),
+        ("tiny", tiny),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let error = fails(&path).await;
+        assert!(matches!(error, Error::Corrupt { .. }), "{what}: {error}");
+        assert!(error.to_string().contains("backup"), "{what}: {error}");
+    }
+    fs::write(&path, good).unwrap();
+    assert_eq!(open_sqlite(&path).await.unwrap().catalog().await.unwrap().models.len(), 1);
+}
+
+#[tokio::test]
+async fn refuses_a_file_of_another_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("browser-history.db");
+    change(&path, "CREATE TABLE visits (url TEXT); INSERT INTO visits VALUES ('x')").await;
+    let error = fails(&path).await;
+    assert!(matches!(error, Error::NotOurs { .. }), "{error}");
+    assert!(error.to_string().contains("visits"), "{error}");
+}
+
+#[tokio::test]
+async fn a_folder_or_a_place_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = open_sqlite(folder.path()).await.unwrap_err();
+    assert!(matches!(error, Error::NotOurs { .. }), "{error}");
+    let error = open_sqlite(folder.path().join("no/such/folder.db")).await.unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && error.to_string().contains("no/such"), "{error}");
+}
+
+#[tokio::test]
+async fn stored_nonsense_is_an_error_and_not_a_guess() {
+    for (sql, word) in [
+        ("UPDATE tasks SET kind = 'telepathy'", "telepathy"),
+        ("UPDATE profiles SET body = '{'", "document"),
+        ("UPDATE variants SET ordinal = 256", "256"),
+        ("UPDATE spaces SET hash = NULL", "fashion"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = filled(folder.path()).await;
+        change(&path, sql).await;
+        let error = open_sqlite(&path).await.unwrap().catalog().await.expect_err(sql);
+        assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains(word), "{sql}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_committed_is_there_after_a_crash() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open_sqlite(folder.path().join("store.db")).await.unwrap();
+    let saved = store.save_plan(None, "{}".to_owned(), UnixMicros(1)).await.unwrap();
+    assert_eq!(saved, SavePlan::Saved(PlanId(1)));
+    // What a killed process leaves: the file and its log, not folded together. The shared-memory index may be
+    // there or, after a loss of power, not.
+    for files in [&["store.db", "store.db-wal"][..], &["store.db", "store.db-wal", "store.db-shm"]] {
+        let crashed = tempfile::tempdir().unwrap();
+        for file in files {
+            fs::copy(folder.path().join(file), crashed.path().join(file)).unwrap();
+        }
+        let again = open_sqlite(crashed.path().join("store.db")).await.unwrap();
+        assert_eq!(again.current_plan().await.unwrap().unwrap().id, PlanId(1));
+    }
+}
+
+#[tokio::test]
+async fn the_file_holds_keys_and_is_its_owners_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = open_sqlite(&path).await.unwrap();
+    store.secret("k", [1; 32]).await.unwrap();
+    for file in ["store.db", "store.db-wal"] {
+        let mode = fs::metadata(folder.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_first_openings_at_once_make_one_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = folder.path().join("store.db").display().to_string();
+    let mut all = tokio::task::JoinSet::new();
+    for _ in 0..6 {
+        let address = address.clone();
+        all.spawn(async move { open_at(&address).await.catalog_version().await.unwrap() });
+    }
+    assert_eq!(all.join_all().await, [0; 6]);
+}
+
+#[tokio::test]
+async fn an_address_says_which_database_is_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.db").display().to_string();
+    for address in [path.clone(), format!("sqlite:{path}"), format!("sqlite://{path}")] {
+        assert_eq!(open(&address).await.unwrap().describe(), path);
+    }
+    for address in ["", "sqlite:", "mysql://me:geheim@db/x"] {
+        let error = open(address).await.unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        assert!(!format!("{error} {error:?}").contains("geheim"), "{error}");
+    }
+}

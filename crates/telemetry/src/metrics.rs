@@ -1,0 +1,346 @@
+//! The metrics registry, in Prometheus' base units.
+//!
+//! Histograms rather than summaries, so that several gateways can be added up. Labels are tasks, variants, nodes and
+//! reasons: each bounded by what is registered. Never a query, a client or a text that a client chose.
+
+use modelless_types::Micros;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::{Arc, Mutex};
+
+/// The media type of [`Metrics::encode`].
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfTask {
+    task: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfOutcome {
+    task: String,
+    outcome: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfReason {
+    task: String,
+    reason: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfVariant {
+    task: String,
+    variant: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfReplica {
+    node: String,
+    variant: String,
+    state: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfNode {
+    node: String,
+}
+
+/// Everything that is counted.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    queries: Family<OfOutcome, Counter>,
+    refusals: Family<OfReason, Counter>,
+    in_time: Family<OfTask, Counter>,
+    query_seconds: Histograms<OfTask>,
+    queue_seconds: Histograms<OfVariant>,
+    run_seconds: Histograms<OfVariant>,
+    batch_items: Histograms<OfVariant>,
+    replicas: Family<OfReplica, Gauge>,
+    memory_used: Family<OfNode, Gauge>,
+    memory_budget: Family<OfNode, Gauge>,
+    waiting: Gauge,
+    open: Gauge,
+    connections: Gauge,
+}
+
+/// A node's memory, for [`Metrics::set_nodes`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeGauges {
+    /// Its name.
+    pub node: String,
+    /// What replicas take.
+    pub used: u64,
+    /// What they may take.
+    pub budget: u64,
+    /// Its replicas.
+    pub replicas: Vec<ReplicaGauge>,
+}
+
+/// A replica, for [`Metrics::set_nodes`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReplicaGauge {
+    /// The variant's name.
+    pub variant: String,
+    /// The state's name.
+    pub state: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// From a quarter of a millisecond to eight seconds, each twice the last.
+fn times() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
+}
+
+fn batches() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 9))
+}
+
+impl Metrics {
+    /// With nothing counted yet.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("modelless"),
+            queries: Family::default(),
+            refusals: Family::default(),
+            in_time: Family::default(),
+            query_seconds: Histograms::new_with_constructor(times),
+            queue_seconds: Histograms::new_with_constructor(times),
+            run_seconds: Histograms::new_with_constructor(times),
+            batch_items: Histograms::new_with_constructor(batches),
+            replicas: Family::default(),
+            memory_used: Family::default(),
+            memory_budget: Family::default(),
+            waiting: Gauge::default(),
+            open: Gauge::default(),
+            connections: Gauge::default(),
+        };
+        metrics.register();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let r = &mut self.registry;
+        r.register("queries", "Queries by how they ended", self.queries.clone());
+        r.register("refusals", "Queries refused, by reason", self.refusals.clone());
+        r.register("answers_in_time", "Answers within their latency bound (goodput)", self.in_time.clone());
+        let seconds = || Unit::Seconds;
+        let help = "From arrival at the gateway to the answer";
+        r.register_with_unit("query", help, seconds(), self.query_seconds.clone());
+        let help = "Waiting, at the gateway and at the node, until bound to a variant";
+        r.register_with_unit("queue", help, seconds(), self.queue_seconds.clone());
+        let help = "On the device, the whole batch";
+        r.register_with_unit("run", help, seconds(), self.run_seconds.clone());
+        r.register("batch_items", "Queries in the batch of an answered query", self.batch_items.clone());
+        r.register("replicas", "Replicas by state", self.replicas.clone());
+        let help = "Memory that replicas take";
+        r.register_with_unit("node_memory_used", help, Unit::Bytes, self.memory_used.clone());
+        let help = "Memory that replicas may take";
+        r.register_with_unit("node_memory_budget", help, Unit::Bytes, self.memory_budget.clone());
+        r.register("queries_waiting", "Queries that wait at the gateway", self.waiting.clone());
+        r.register("queries_open", "Queries at the gateway or at a node", self.open.clone());
+        r.register("connections", "Open HTTP connections", self.connections.clone());
+    }
+
+    /// The handles of one task.
+    pub fn task(&self, task: &str) -> TaskMetrics {
+        let outcome =
+            |outcome| self.queries.get_or_create_owned(&OfOutcome { task: task.to_owned(), outcome });
+        let of_task = OfTask { task: task.to_owned() };
+        TaskMetrics {
+            task: task.to_owned(),
+            answered: outcome("answered"),
+            refused: outcome("refused"),
+            bad_input: outcome("bad_input"),
+            cancelled: outcome("cancelled"),
+            in_time: self.in_time.get_or_create_owned(&of_task),
+            seconds: self.query_seconds.get_or_create_owned(&of_task),
+            reasons: Arc::default(),
+            refusals: self.refusals.clone(),
+        }
+    }
+
+    /// The handles of one variant.
+    pub fn variant(&self, task: &str, variant: &str) -> VariantMetrics {
+        let labels = OfVariant { task: task.to_owned(), variant: variant.to_owned() };
+        VariantMetrics {
+            queue: self.queue_seconds.get_or_create_owned(&labels),
+            run: self.run_seconds.get_or_create_owned(&labels),
+            batch: self.batch_items.get_or_create_owned(&labels),
+        }
+    }
+
+    /// The state of all nodes, in place of what was said before.
+    pub fn set_nodes(&self, nodes: &[NodeGauges]) {
+        self.replicas.clear();
+        self.memory_used.clear();
+        self.memory_budget.clear();
+        for node in nodes {
+            let labels = OfNode { node: node.node.clone() };
+            self.memory_used.get_or_create(&labels).set(signed(node.used));
+            self.memory_budget.get_or_create(&labels).set(signed(node.budget));
+            for replica in &node.replicas {
+                let (variant, state) = (replica.variant.clone(), replica.state);
+                self.replicas.get_or_create(&OfReplica { node: node.node.clone(), variant, state }).inc();
+            }
+        }
+    }
+
+    /// How many queries wait at the gateway, and how many are open in all.
+    pub fn set_open(&self, waiting: u64, open: u64) {
+        self.waiting.set(signed(waiting));
+        self.open.set(signed(open));
+    }
+
+    /// How many connections are open.
+    pub fn set_connections(&self, count: u64) {
+        self.connections.set(signed(count));
+    }
+
+    /// All of it as text.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a String cannot fail; this is a bug");
+        text
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]
+fn seconds(time: Micros) -> f64 {
+    time.0 as f64 / 1e6
+}
+
+/// Counts the queries of one task.
+#[derive(Clone, Debug)]
+pub struct TaskMetrics {
+    task: String,
+    answered: Counter,
+    refused: Counter,
+    bad_input: Counter,
+    cancelled: Counter,
+    in_time: Counter,
+    seconds: Histogram,
+    /// Counters of the reasons seen so far: a handful, so a list is found through fastest.
+    reasons: Arc<Mutex<Vec<(&'static str, Counter)>>>,
+    refusals: Family<OfReason, Counter>,
+}
+
+impl TaskMetrics {
+    /// An answer went out.
+    pub fn answered(&self, total: Micros, in_time: bool) {
+        self.answered.inc();
+        if in_time {
+            self.in_time.inc();
+        }
+        self.seconds.observe(seconds(total));
+    }
+
+    /// A query was refused.
+    pub fn refused(&self, reason: &'static str) {
+        self.refused.inc();
+        let Ok(mut reasons) = self.reasons.lock() else { return };
+        let at = reasons.iter().position(|(known, _)| *known == reason).unwrap_or_else(|| {
+            let labels = OfReason { task: self.task.clone(), reason };
+            reasons.push((reason, self.refusals.get_or_create_owned(&labels)));
+            reasons.len() - 1
+        });
+        reasons[at].1.inc();
+    }
+
+    /// A query whose input cannot be used.
+    pub fn bad_input(&self) {
+        self.bad_input.inc();
+    }
+
+    /// A query whose client went away.
+    pub fn cancelled(&self) {
+        self.cancelled.inc();
+    }
+}
+
+/// Counts the answers of one variant.
+#[derive(Clone, Debug)]
+pub struct VariantMetrics {
+    queue: Histogram,
+    run: Histogram,
+    batch: Histogram,
+}
+
+impl VariantMetrics {
+    /// It answered a query.
+    pub fn answered(&self, queue: Micros, run: Micros, batch: u32) {
+        self.queue.observe(seconds(queue));
+        self.run.observe(seconds(run));
+        self.batch.observe(f64::from(batch));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_shown_in_base_units() {
+        let metrics = Metrics::new();
+        let task = metrics.task("fashion");
+        task.answered(Micros(2_000), true);
+        task.answered(Micros(3_000_000), false);
+        task.refused("too_late");
+        task.refused("too_late");
+        task.bad_input();
+        metrics.variant("fashion", "cnn_m-fp32").answered(Micros(100), Micros(700), 4);
+        metrics.set_open(3, 7);
+        let text = metrics.encode();
+        for line in [
+            r#"modelless_queries_total{task="fashion",outcome="answered"} 2"#,
+            r#"modelless_refusals_total{task="fashion",reason="too_late"} 2"#,
+            r#"modelless_answers_in_time_total{task="fashion"} 1"#,
+            r#"modelless_query_seconds_bucket{le="0.002",task="fashion"} 1"#,
+            r#"modelless_query_seconds_count{task="fashion"} 2"#,
+            r#"modelless_run_seconds_sum{task="fashion",variant="cnn_m-fp32"} 0.0007"#,
+            r#"modelless_batch_items_bucket{le="4.0",task="fashion",variant="cnn_m-fp32"} 1"#,
+            "modelless_queries_waiting 3",
+            "modelless_queries_open 7",
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_task_asked_for_twice_counts_on() {
+        let metrics = Metrics::new();
+        metrics.task("a").cancelled();
+        metrics.task("a").cancelled();
+        assert!(metrics.encode().contains(r#"modelless_queries_total{task="a",outcome="cancelled"} 2"#));
+    }
+
+    #[test]
+    fn replicas_that_are_gone_are_no_longer_shown() {
+        let metrics = Metrics::new();
+        let replica = ReplicaGauge { variant: "cnn_m-fp32".to_owned(), state: "active" };
+        let node = NodeGauges { node: "n".to_owned(), used: 5, budget: 9, replicas: vec![replica.clone(), replica] };
+        metrics.set_nodes(&[node]);
+        let text = metrics.encode();
+        assert!(text.contains(r#"modelless_replicas{node="n",variant="cnn_m-fp32",state="active"} 2"#), "{text}");
+        assert!(text.contains(r#"modelless_node_memory_used_bytes{node="n"} 5"#), "{text}");
+        metrics.set_nodes(&[]);
+        assert!(!metrics.encode().contains("cnn_m-fp32"));
+    }
+}

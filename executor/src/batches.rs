@@ -1,0 +1,291 @@
+//! A batch from binding to its answers: prepared in its slot, run, made into answers, delivered.
+
+use crate::catalogue::Known;
+use crate::core::Handle;
+use crate::intake::decode;
+use modelless_adapter::{Decoded, OutputParams, Scratch};
+use modelless_decision::Moments;
+use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
+use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
+use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
+use modelless_wire::{Answer, Body};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
+const SLOT_TRIES: u32 = 1_000;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// A batch that is bound and not done.
+pub(crate) struct Flight {
+    variant: VariantId,
+    known: Arc<Known>,
+    members: Vec<Member>,
+    expected: Moments,
+    bound: Time,
+    prepare: Micros,
+    started: Time,
+    /// From preparing until it is handed over.
+    slot: Option<BatchSlot>,
+    /// From its end until it is delivered.
+    answers: Vec<(QueryKey, Body)>,
+}
+
+struct Member {
+    key: QueryKey,
+    reason: Reason,
+    params: OutputParams,
+    came: Time,
+    decode: Micros,
+    /// `None` once it fell out; its row is left as zeros and nobody hears of it.
+    input: Option<Arc<Decoded>>,
+}
+
+impl Handle {
+    pub(crate) fn prepare(
+        &self,
+        batch: BatchId,
+        lane: LaneIx,
+        variant: VariantId,
+        members: Vec<(QueryKey, Reason)>,
+        expected: Moments,
+    ) {
+        let bound = self.now();
+        let Some(known) = self.catalogue().variant(variant) else {
+            return self.not_started(batch, "its variant is not registered any longer".into());
+        };
+        let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let slot = match self.slot(variant, lane, size) {
+            Ok(slot) => slot,
+            Err(error) => return self.not_started(batch, error.to_string()),
+        };
+        let inline = Moments::mean(expected) <= self.config().prepare_inline || !self.writes_slowly(&members);
+        let members = self.members(members);
+        let flight = Flight {
+            variant,
+            known,
+            members,
+            expected,
+            bound,
+            prepare: Micros::ZERO,
+            started: bound,
+            slot: None,
+            answers: Vec::new(),
+        };
+        if inline {
+            return self.write(batch, flight, slot);
+        }
+        let me = self.clone();
+        self.spawn(async move {
+            let written = tokio::task::spawn_blocking({
+                let me = me.clone();
+                move || me.write(batch, flight, slot)
+            });
+            if let Err(error) = written.await {
+                tracing::error!(%error, "writing a batch panicked; this is a bug");
+                me.not_started(batch, "its inputs could not be written".into());
+            }
+        });
+    }
+
+    /// Pictures that must be resized cost real time; what is copied does not.
+    fn writes_slowly(&self, members: &[(QueryKey, Reason)]) -> bool {
+        let queries = self.queries();
+        let decoded = members.iter().filter_map(|(key, _)| queries.get(key)?.decoded.clone());
+        decoded.map(|decoded| decoded.bytes()).sum::<usize>() > 64 << 10
+    }
+
+    fn slot(&self, variant: VariantId, lane: LaneIx, size: u32) -> Result<BatchSlot, EngineError> {
+        let mut tries = 0;
+        loop {
+            match self.engine().slot(variant, lane.0, size) {
+                Err(EngineError::NoSlot { .. }) if tries < SLOT_TRIES => {
+                    tries += 1;
+                    std::thread::yield_now();
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn members(&self, keys: Vec<(QueryKey, Reason)>) -> Vec<Member> {
+        let queries = self.queries();
+        let member = |(key, reason): (QueryKey, Reason)| match queries.get(&key) {
+            Some(p) => Member {
+                key,
+                reason,
+                params: p.params,
+                came: p.came,
+                decode: p.decode,
+                input: p.decoded.clone(),
+            },
+            None => Member {
+                key,
+                reason,
+                params: OutputParams::default(),
+                came: Time::ZERO,
+                decode: Micros::ZERO,
+                input: None,
+            },
+        };
+        keys.into_iter().map(member).collect()
+    }
+
+    /// Writes every member's row, then tells the machine.
+    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
+        let mut dropped = Vec::new();
+        for row in 0..flight.members.len() {
+            let member = &flight.members[row];
+            let key = member.key;
+            let row = u32::try_from(row).unwrap_or(u32::MAX);
+            match self.write_row(&flight.known, member, row, &mut slot) {
+                Ok(()) => {}
+                Err(why) => {
+                    let inputs = slot.inputs().len();
+                    for input in 0..inputs {
+                        slot.item_mut(input, row).fill(0);
+                    }
+                    flight.members[row as usize].input = None;
+                    dropped.push(key);
+                    if let Some(why) = why {
+                        self.refuse(key, Refusal::ModelError { why });
+                    }
+                }
+            }
+        }
+        flight.prepare = self.now() - flight.bound;
+        flight.slot = Some(slot);
+        self.batches().insert(batch, flight);
+        self.feed(Event::Prepared { batch, dropped });
+    }
+
+    /// `Err(None)`: nobody waits for it any longer.
+    fn write_row(
+        &self,
+        known: &Known,
+        member: &Member,
+        row: u32,
+        slot: &mut BatchSlot,
+    ) -> Result<(), Option<String>> {
+        let Some(decoded) = &member.input else { return Err(None) };
+        let adapter =
+            known.adapter().ok_or_else(|| Some("its adapter was never bound; this is a bug".into()))?;
+        let again = self.decode_again(known, member.key).map_err(Some)?;
+        let decoded = again.as_ref().unwrap_or(decoded);
+        let inputs = slot.inputs().len();
+        SCRATCH.with_borrow_mut(|scratch| {
+            (0..inputs).try_for_each(|input| {
+                let into = slot.item_mut(input, row);
+                adapter.prepare(decoded, input, into, scratch).map_err(|error| Some(error.to_string()))
+            })
+        })
+    }
+
+    /// For a variant whose preparation is not the one that the query was decoded for.
+    fn decode_again(&self, known: &Known, key: QueryKey) -> Result<Option<Arc<Decoded>>, String> {
+        let input = match self.queries().get(&key) {
+            Some(pending) if pending.preparation != known.preparation_id => Arc::clone(&pending.input),
+            Some(_) | None => return Ok(None),
+        };
+        decode(&known.preparation, &input)
+            .map(|decoded| Some(Arc::new(decoded)))
+            .map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn start(&self, batch: BatchId) {
+        let taken = self.batches().get_mut(&batch).and_then(|flight| {
+            flight.started = self.now();
+            flight.slot.take().map(|slot| (slot, flight.expected))
+        });
+        let Some((slot, expected)) = taken else {
+            return self.not_started(batch, "its slot is gone; this is a bug".into());
+        };
+        let me = self.clone();
+        let limit = self.config().hung_limit(expected.p99());
+        self.engine().submit(slot, limit, Box::new(move |result| me.ended(batch, result)));
+    }
+
+    fn not_started(&self, batch: BatchId, why: String) {
+        self.feed(Event::Done { batch, outcome: Outcome::Failed { failure: Failure::NotStarted, why } });
+    }
+
+    /// On the engine's thread: answers are made from the slot, which is free again before the machine hears of it.
+    fn ended(&self, batch: BatchId, result: BatchResult) {
+        let outcome = match result {
+            Ok(outputs) => {
+                let flight = self.batches().remove(&batch);
+                if let Some(mut flight) = flight {
+                    flight.answers = self.answers(&flight, &outputs);
+                    self.batches().insert(batch, flight);
+                }
+                drop(outputs);
+                Outcome::Ran
+            }
+            Err(error) => {
+                let failure = match error {
+                    BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
+                    BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
+                    BatchError::NotStarted(_) => Failure::NotStarted,
+                };
+                Outcome::Failed { failure, why: error.to_string() }
+            }
+        };
+        self.feed(Event::Done { batch, outcome });
+    }
+
+    fn answers(&self, flight: &Flight, outputs: &Outputs) -> Vec<(QueryKey, Body)> {
+        let ended = self.now();
+        let size = outputs.batch();
+        let predicted_run = flight.expected.p99();
+        let cost = CostPer1k::of_batch(ended - flight.started, self.config().price, size);
+        let answer = |(row, member): (u32, &Member)| {
+            let key = member.key;
+            let body = match body(flight, outputs, row, member.params) {
+                Ok(body) => body,
+                Err(why) => return (key, Body::Refused { key, refusal: Refusal::ModelError { why } }),
+            };
+            let answer = Answer {
+                body: body.into(),
+                model: flight.known.model,
+                variant: flight.variant,
+                space: flight.known.space,
+                batch: size,
+                predicted_run,
+                cost,
+                queued: (flight.bound - member.came).saturating_sub(member.decode),
+                decode: member.decode,
+                prepare: flight.prepare,
+                run: Micros(outputs.run_us),
+                why: member.reason,
+            };
+            (key, Body::Answer { key, answer: Box::new(answer) })
+        };
+        (0..).zip(&flight.members).filter(|(_, member)| member.input.is_some()).map(answer).collect()
+    }
+
+    pub(crate) fn deliver(&self, batch: BatchId, alive: &[QueryKey]) {
+        let Some(flight) = self.batches().remove(&batch) else { return };
+        if flight.answers.is_empty() {
+            return;
+        }
+        let mut waiting: Vec<(QueryKey, Body)> = {
+            let mut queries = self.queries();
+            let wanted = |(key, _): &(QueryKey, Body)| queries.remove(key).is_some() && alive.contains(key);
+            flight.answers.into_iter().filter(wanted).collect()
+        };
+        self.say(waiting.drain(..).map(|(_, body)| body));
+    }
+}
+
+/// One member's answer as JSON.
+fn body(flight: &Flight, outputs: &Outputs, row: u32, params: OutputParams) -> Result<Vec<u8>, String> {
+    let adapter = flight.known.adapter().ok_or("its adapter was never bound; this is a bug")?;
+    let rows: Vec<&[u8]> = (0..outputs.specs().len()).map(|output| outputs.item(output, row)).collect();
+    let output = adapter.finish(&rows, params).map_err(|error| error.to_string())?;
+    let mut body = Vec::with_capacity(256);
+    output.write_json(&flight.known.task.labels, &mut body).map_err(|error| error.to_string())?;
+    Ok(body)
+}

@@ -1,0 +1,122 @@
+//! What is registered, as this node needs it: for every variant it could run, how inputs become its tensors.
+
+use modelless_adapter::{Adapter, AdapterSpec, Preparation, PreparationId};
+use modelless_decision::RunModel;
+use modelless_decision::query::Class;
+use modelless_decision::worker::WorkerVariant;
+use modelless_store::Catalog;
+use modelless_types::{ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+/// A variant that this node could run.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) model: ModelId,
+    pub(crate) space: SpaceId,
+    pub(crate) artefact: String,
+    pub(crate) settings: VariantSettings,
+    pub(crate) task: Arc<Task>,
+    pub(crate) ordinal: u8,
+    pub(crate) preparation: Preparation,
+    pub(crate) preparation_id: PreparationId,
+    spec: AdapterSpec,
+    /// Bound to the model's real tensors when it is first loaded.
+    adapter: OnceLock<Adapter>,
+}
+
+impl Known {
+    /// Binds the adapter to what the engine found in the artefact.
+    pub(crate) fn check(&self, inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Result<(), String> {
+        let adapter = Adapter::new(&self.spec, &self.task, inputs, outputs).map_err(|err| err.to_string())?;
+        // Set already when it was loaded before; the artefact is the same, and so is what it binds to.
+        let _ = self.adapter.set(adapter);
+        Ok(())
+    }
+
+    /// The adapter, once the variant was loaded.
+    pub(crate) fn adapter(&self) -> Option<&Adapter> {
+        self.adapter.get()
+    }
+}
+
+/// Everything this node could run, replaced whole when it changes.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    pub(crate) version: u64,
+    variants: BTreeMap<VariantId, Arc<Known>>,
+}
+
+impl Catalogue {
+    /// From what the store holds. What has no profile for this hardware cannot be run here yet and is left out.
+    pub(crate) fn new(catalog: &Catalog, device_class: &str, before: &Self) -> (Self, Vec<WorkerVariant>) {
+        let tasks: BTreeMap<TaskId, Arc<Task>> =
+            catalog.tasks.iter().map(|task| (task.id, Arc::new(task.clone()))).collect();
+        let mut variants = BTreeMap::new();
+        let mut runnable = Vec::new();
+        for model in &catalog.models {
+            let Some(task) = tasks.get(&model.task) else { continue };
+            let spec = match AdapterSpec::parse(&model.adapter) {
+                Ok(spec) => spec,
+                Err(error) => {
+                    tracing::warn!(model = model.name, %error, "a model's adapter cannot be read; it is left out");
+                    continue;
+                }
+            };
+            for variant in catalog.variants_of(model.id) {
+                let Some(worker) = worker_variant(model.task, variant, device_class) else { continue };
+                runnable.push(worker);
+                let preparation = spec.preparation(task);
+                let known = Known {
+                    model: model.id,
+                    space: model.space,
+                    artefact: variant.artefact.clone(),
+                    settings: variant.settings.clone(),
+                    task: Arc::clone(task),
+                    ordinal: variant.ordinal,
+                    preparation_id: preparation.id(),
+                    preparation,
+                    spec: spec.clone(),
+                    adapter: OnceLock::new(),
+                };
+                variants
+                    .insert(variant.id, before.same(variant.id, &known).unwrap_or_else(|| Arc::new(known)));
+            }
+        }
+        (Self { version: catalog.version, variants }, runnable)
+    }
+
+    /// The one known before if nothing of it changed, so that its bound adapter is kept.
+    fn same(&self, id: VariantId, now: &Known) -> Option<Arc<Known>> {
+        let before = self.variants.get(&id)?;
+        let same = before.artefact == now.artefact && before.spec == now.spec && before.task == now.task;
+        same.then(|| Arc::clone(before))
+    }
+
+    pub(crate) fn variant(&self, id: VariantId) -> Option<Arc<Known>> {
+        self.variants.get(&id).map(Arc::clone)
+    }
+
+    /// How inputs of a class have to be decoded: the preparation of the first variant in it that is known here.
+    /// Classes whose variants differ in it are decoded again when such a variant is bound.
+    pub(crate) fn preparation_of(&self, class: &Class) -> Option<(Preparation, PreparationId)> {
+        let admits =
+            |known: &&Arc<Known>| known.task.id == class.task && class.admits.contains(known.ordinal);
+        self.variants.values().find(admits).map(|known| (known.preparation.clone(), known.preparation_id))
+    }
+}
+
+fn worker_variant(task: TaskId, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
+    let profile = variant.profile_on(device_class)?;
+    Some(WorkerVariant {
+        id: variant.id,
+        model: variant.model,
+        task,
+        ordinal: variant.ordinal,
+        accuracy: profile.accuracy.value,
+        max_batch: variant.settings.max_batch,
+        run: RunModel::from_profile(profile)?,
+        memory: profile.memory,
+        load_time: profile.load_time,
+    })
+}

@@ -1,0 +1,88 @@
+//! What can be set of an executor.
+
+use modelless_decision::worker::{DeviceConfig, WorkerConfig};
+use modelless_types::{Bytes, Micros, PricePerHour};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Settings of one node. Every default is told in `docs/defaults.md`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Unique; a node that comes back under its name is the same node.
+    pub name: String,
+    /// Machines that are scaled together.
+    pub pool: String,
+    /// Where machines fail together.
+    pub zone: String,
+    /// Hardware that behaves alike; profiles hold for it.
+    pub device_class: String,
+    /// Batches that run side by side.
+    pub lanes: u16,
+    /// Memory for replicas.
+    pub memory: Bytes,
+    /// What an hour of a lane costs.
+    pub price: PricePerHour,
+    /// Whether somebody gave that price.
+    pub price_given: bool,
+    /// Queries that may wait here.
+    pub queue: u32,
+    /// Decoded bytes that may wait here.
+    pub queue_bytes: Bytes,
+    /// Inputs larger than this are decoded on a thread of their own rather than on the one that read them.
+    pub decode_inline: Bytes,
+    /// The same for writing a batch, by the time it is expected to take.
+    pub prepare_inline: Micros,
+    /// How long a failed replica rests; doubles with each failure in a row.
+    pub back_off: Micros,
+    /// Failures in a row after which a variant is left alone.
+    pub give_up_after: u32,
+    /// A batch that takes this many times what was expected of it (and at least `hung_after`) is hung.
+    pub hung_factor: u32,
+    /// See `hung_factor`.
+    pub hung_after: Micros,
+    /// How long a drain may take before what is left is refused.
+    pub drain: Micros,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            name: "local".into(),
+            pool: "default".into(),
+            zone: "local".into(),
+            device_class: "cpu:unknown:1".into(),
+            lanes: 1,
+            memory: Bytes::from_mib(1_024),
+            price: PricePerHour(50_000),
+            price_given: false,
+            queue: 1_024,
+            queue_bytes: Bytes::from_mib(256),
+            decode_inline: Bytes(16 << 10),
+            prepare_inline: Micros(500),
+            back_off: Micros::from_millis(100),
+            give_up_after: 5,
+            hung_factor: 20,
+            hung_after: Micros::from_secs(5),
+            drain: Micros::from_secs(10),
+        }
+    }
+}
+
+impl Config {
+    pub(crate) fn worker(&self) -> WorkerConfig {
+        WorkerConfig {
+            devices: vec![DeviceConfig { lanes: self.lanes, memory: self.memory, price: self.price }],
+            queue: self.queue,
+            queue_bytes: self.queue_bytes,
+            back_off: self.back_off,
+            give_up_after: self.give_up_after,
+        }
+    }
+
+    /// How long a batch may run before its runner is taken for hung.
+    pub(crate) fn hung_limit(&self, expected: Micros) -> Duration {
+        let scaled = Micros(expected.0.saturating_mul(u64::from(self.hung_factor)));
+        Duration::from_micros(scaled.max(self.hung_after).0)
+    }
+}

@@ -1,0 +1,195 @@
+//! What all parts of the executor share, and the two ways in: frames from gateways, actions of the machine.
+
+use crate::batches::Flight;
+use crate::catalogue::Catalogue;
+use crate::config::Config;
+use crate::history::History;
+use crate::intake::Pending;
+use modelless_decision::worker::{Action, BatchId, Event, Worker};
+use modelless_drive::{Clock, Driver, Perform};
+use modelless_engine::Engine;
+use modelless_store::Artefacts;
+use modelless_types::{NodeId, QueryKey, Refusal, Time};
+use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio_util::task::TaskTracker;
+
+/// The executor as others reach it. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle(Arc<Core>);
+
+pub(crate) struct Core {
+    pub(crate) node: NodeId,
+    pub(crate) config: Config,
+    pub(crate) driver: Driver<Worker>,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) artefacts: Arc<Artefacts>,
+    pub(crate) catalogue: RwLock<Arc<Catalogue>>,
+    pub(crate) gateway: OnceLock<Arc<dyn GatewayLink>>,
+    /// Queries that came and are not answered. Bounded by the credit that gateways are given.
+    pub(crate) queries: Mutex<HashMap<QueryKey, Pending>>,
+    /// Batches that are bound and not done: at most two a lane.
+    pub(crate) batches: Mutex<HashMap<BatchId, Flight>>,
+    pub(crate) history: Mutex<Option<History>>,
+    pub(crate) status: watch::Sender<NodeStatus>,
+    /// Something that the status shows changed.
+    pub(crate) changed: Notify,
+    pub(crate) draining: AtomicBool,
+    /// The catalogue should be read again.
+    pub(crate) catalog: Notify,
+    /// How many large inputs are decoded at once.
+    pub(crate) decoders: Arc<Semaphore>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) runtime: tokio::runtime::Handle,
+}
+
+impl Handle {
+    pub(crate) fn new(core: Core) -> Self {
+        Self(Arc::new(core))
+    }
+
+    /// Says where answers go. Only the first call counts.
+    pub fn connect(&self, gateway: Arc<dyn GatewayLink>) {
+        if self.0.gateway.set(gateway).is_ok() {
+            self.report();
+        }
+    }
+
+    /// What the node makes known of itself.
+    pub fn status(&self) -> watch::Receiver<NodeStatus> {
+        self.0.status.subscribe()
+    }
+
+    /// Tasks, models, variants or profiles changed in the store.
+    pub fn catalog_changed(&self) {
+        self.0.catalog.notify_one();
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.0
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        &self.0.engine
+    }
+
+    pub(crate) fn artefacts(&self) -> Arc<Artefacts> {
+        Arc::clone(&self.0.artefacts)
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.driver.clock()
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock().now()
+    }
+
+    pub(crate) fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.0.catalogue.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn queries(&self) -> MutexGuard<'_, HashMap<QueryKey, Pending>> {
+        self.0.queries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn batches(&self) -> MutexGuard<'_, HashMap<BatchId, Flight>> {
+        self.0.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn feed(&self, event: Event) {
+        self.0.driver.feed(event, self);
+    }
+
+    /// Runs something beside the query path; a drain waits for it.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.tasks.spawn_on(task, &self.0.runtime);
+    }
+
+    /// Says something to the gateway, with credit and load.
+    pub(crate) fn say(&self, bodies: impl IntoIterator<Item = Body>) {
+        let Some(gateway) = self.0.gateway.get() else { return };
+        let report = self.0.driver.look(|worker, now| worker.report(now));
+        for body in bodies {
+            gateway.receive(self.0.node, FromNode { body, report: report.clone() });
+        }
+    }
+
+    /// Tells the gateway credit and load.
+    pub(crate) fn report(&self) {
+        self.say([Body::Report]);
+    }
+
+    /// Says no to a query.
+    pub(crate) fn refuse(&self, key: QueryKey, refusal: Refusal) {
+        if self.queries().remove(&key).is_some() {
+            self.say([Body::Refused { key, refusal }]);
+        }
+    }
+
+    fn demand(&self, demand: Demand) {
+        let Demand { class, waiting, first } = demand;
+        let first = first.map(|first| self.now() + first);
+        self.feed(Event::Demand { class, waiting, first });
+    }
+}
+
+impl NodeLink for Handle {
+    fn send(&self, frame: ToNode) {
+        match frame {
+            ToNode::Query(query) => self.take_in(*query),
+            ToNode::Demand(demand) => self.demand(demand),
+            ToNode::Cancel { key } => {
+                self.queries().remove(&key);
+                self.feed(Event::Cancel { key });
+            }
+            ToNode::Pin(pins) => self.feed(Event::Pin(pins)),
+            ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
+        }
+    }
+}
+
+impl Perform<Action> for Handle {
+    fn perform(&self, action: Action) {
+        match action {
+            Action::Prepare { batch, device: _, lane, variant, queries, reasons, expected } => {
+                let members = queries.into_iter().zip(reasons).collect();
+                self.prepare(batch, lane, variant, members, expected);
+            }
+            Action::Start { batch } => self.start(batch),
+            Action::Discard { batch } => {
+                self.batches().remove(&batch);
+            }
+            Action::Deliver { batch, queries } => {
+                self.deliver(batch, &queries);
+                if self.0.draining.load(Ordering::Relaxed) {
+                    self.0.changed.notify_one();
+                }
+            }
+            Action::Refuse { key, refusal } => self.refuse(key, refusal),
+            Action::HandBack { key } => {
+                if self.queries().remove(&key).is_some() {
+                    self.say([Body::HandedBack { key }]);
+                }
+            }
+            Action::Load { device, variant } => self.load(device, variant),
+            Action::Unload { device, variant } => self.unload(device, variant),
+            Action::Transition { device, variant, from, to, cause } => {
+                tracing::debug!(%variant, %from, %to, cause, "replica");
+                let history = self.0.history.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(history) = history.as_ref() {
+                    history.note(device, variant, from, to, cause);
+                }
+                self.0.changed.notify_one();
+            }
+        }
+    }
+}

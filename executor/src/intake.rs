@@ -1,0 +1,150 @@
+//! A query comes in: decoded once for its preparation, then told to the machine.
+
+use crate::core::Handle;
+use modelless_adapter::{
+    Body as Encoded, Decoded, InputError, InputErrorKind, Limits, OutputParams, Preparation, PreparationId,
+};
+use modelless_decision::query::Query;
+use modelless_decision::worker::Event;
+use modelless_types::{Bytes, Micros, Refusal, Time};
+use modelless_wire::{Body, Input, InputFault, QueryFrame};
+use std::sync::Arc;
+
+/// A query that came and is not answered.
+pub(crate) struct Pending {
+    pub(crate) came: Time,
+    pub(crate) decode: Micros,
+    pub(crate) params: OutputParams,
+    /// Kept so that a variant with another preparation can decode it its own way.
+    pub(crate) input: Arc<Input>,
+    /// `None` while a large input is being decoded.
+    pub(crate) decoded: Option<Arc<Decoded>>,
+    pub(crate) preparation: PreparationId,
+}
+
+impl Handle {
+    pub(crate) fn take_in(&self, frame: QueryFrame) {
+        let came = self.now();
+        let key = frame.key;
+        let demand = frame.demand;
+        if demand.waiting > 0 {
+            let first = demand.first.map(|first| came + first);
+            self.feed(Event::Demand { class: demand.class, waiting: demand.waiting, first });
+        }
+        let Some((preparation, id)) = self.catalogue().preparation_of(&frame.class) else {
+            let why = "this node knows none of the variants that could answer".into();
+            return self.say([Body::Refused { key, refusal: Refusal::NothingRunnable { why } }]);
+        };
+        let params = match parameters(&frame.input) {
+            Ok(params) => params,
+            Err(why) => return self.say([Body::BadInput { key, fault: InputFault::Malformed, why }]),
+        };
+        let input = Arc::new(frame.input.clone());
+        let size = Bytes(u64::try_from(length(&input)).unwrap_or(u64::MAX));
+        let pending = Pending {
+            came,
+            decode: Micros::ZERO,
+            params,
+            input: Arc::clone(&input),
+            decoded: None,
+            preparation: id,
+        };
+        self.queries().insert(key, pending);
+        if size <= self.config().decode_inline {
+            return self.decoded(&frame, came, decode(&preparation, &input));
+        }
+        let me = self.clone();
+        let decoders = Arc::clone(&self.core().decoders);
+        self.spawn(async move {
+            let Ok(_permit) = decoders.acquire().await else { return };
+            if !me.queries().contains_key(&key) {
+                return; // cancelled while it waited for its turn
+            }
+            let decoding = tokio::task::spawn_blocking(move || decode(&preparation, &input));
+            match decoding.await {
+                Ok(result) => me.decoded(&frame, came, result),
+                Err(error) => {
+                    tracing::error!(%error, "decoding an input panicked; this is a bug");
+                    let why = "decoding failed inside the server".into();
+                    me.refuse(key, Refusal::InputCrashed { why });
+                }
+            }
+        });
+    }
+
+    fn decoded(&self, frame: &QueryFrame, came: Time, result: Result<Decoded, InputError>) {
+        let key = frame.key;
+        let decoded = match result {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                if self.queries().remove(&key).is_some() {
+                    let fault = fault(&error);
+                    self.say([Body::BadInput { key, fault, why: error.to_string() }]);
+                }
+                return;
+            }
+        };
+        let bytes = Bytes(u64::try_from(decoded.bytes()).unwrap_or(u64::MAX));
+        {
+            let mut queries = self.queries();
+            let Some(pending) = queries.get_mut(&key) else { return };
+            pending.decode = self.now() - came;
+            pending.decoded = Some(Arc::new(decoded));
+        }
+        self.feed(Event::Arrive(Query {
+            key,
+            tenant: frame.tenant,
+            app: frame.app,
+            class: frame.class,
+            arrived: Time(came.0.saturating_sub(frame.spent.0)),
+            deadline: came + frame.deadline_in,
+            expires: came + frame.expires_in,
+            max_cost: frame.max_cost,
+            prefer: frame.prefer,
+            priority: frame.priority,
+            best_effort: frame.best_effort,
+            bytes,
+        }));
+    }
+}
+
+fn length(input: &Input) -> usize {
+    match input {
+        Input::Raw(bytes) => bytes.len(),
+        Input::Json { inputs, .. } => inputs.len(),
+    }
+}
+
+/// Decodes for a preparation.
+pub(crate) fn decode(preparation: &Preparation, input: &Input) -> Result<Decoded, InputError> {
+    let limits = Limits::default();
+    match input {
+        Input::Raw(bytes) => preparation.decode(Encoded::Raw(bytes), &limits),
+        Input::Json { inputs, .. } => preparation.decode(Encoded::Json(inputs), &limits),
+    }
+}
+
+/// What the query asks of its output. Unknown names and zero counts are told before anything runs.
+fn parameters(input: &Input) -> Result<OutputParams, String> {
+    let Input::Json { parameters: Some(text), .. } = input else { return Ok(OutputParams::default()) };
+    let object: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_slice(text).map_err(|err| format!("`parameters` must be an object: {err}"))?;
+    if let Some(unknown) = object.keys().find(|name| !OutputParams::NAMES.contains(&name.as_str())) {
+        let known = OutputParams::NAMES.join(", ");
+        return Err(format!("`parameters` has an unknown name `{unknown}`; known are {known}"));
+    }
+    let params: OutputParams = serde_json::from_value(serde_json::Value::Object(object))
+        .map_err(|err| format!("`parameters` cannot be used: {err}"))?;
+    if params.top_k == Some(0) {
+        return Err("`parameters.top_k` is 0; expected at least 1".into());
+    }
+    Ok(params)
+}
+
+fn fault(error: &InputError) -> InputFault {
+    match error.kind() {
+        InputErrorKind::Malformed => InputFault::Malformed,
+        InputErrorKind::TooLarge => InputFault::TooLarge,
+        InputErrorKind::UnsupportedMedia => InputFault::UnsupportedMedia,
+    }
+}

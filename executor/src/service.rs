@@ -1,0 +1,297 @@
+//! The executor's life: built, run, drained.
+
+use crate::catalogue::Catalogue;
+use crate::config::Config;
+use crate::core::{Core, Handle};
+use crate::history::{self, Writer};
+use modelless_decision::route::NodeInfo;
+use modelless_decision::worker::{Event, Worker};
+use modelless_decision::{Correction, Moments};
+use modelless_drive::{Clock, Driver, Recorder};
+use modelless_engine::{Availability, Engine, EngineEvent};
+use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
+use modelless_types::{Bytes, NodeId, Refusal, ReplicaState};
+use modelless_wire::{NodeStatus, ReplicaStatus};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
+const TICK: Duration = Duration::from_secs(1);
+
+/// What an executor stands on.
+pub struct Deps {
+    /// What must survive a restart.
+    pub store: Arc<dyn Store>,
+    /// Where artefacts lie.
+    pub artefacts: Arc<Artefacts>,
+    /// What runs them.
+    pub engine: Arc<dyn Engine>,
+    /// The process's clock.
+    pub clock: Clock,
+    /// Keeps what the machine was told.
+    pub recorder: Option<Recorder>,
+    /// What is missing or weakened here, for people.
+    pub warnings: Vec<String>,
+}
+
+/// Why an executor could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The store did not answer or refused.
+    #[error("the executor cannot register: {0}")]
+    Store(#[from] modelless_store::Error),
+}
+
+/// The executor. [`Service::run`] until it is told to stop.
+pub struct Service {
+    handle: Handle,
+    store: Arc<dyn Store>,
+    /// Taken when it starts to run.
+    writer: Option<Writer>,
+    warnings: Vec<String>,
+}
+
+/// Registers the node and reads the catalogue. Nothing is loaded before a plan or a query asks for it.
+pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Error> {
+    let Deps { store, artefacts, engine, clock, recorder, mut warnings } = deps;
+    if let Availability::Unavailable { reason } = engine.check().await {
+        warnings.push(format!("onnx: {reason}"));
+    }
+    let about = NewNode {
+        name: config.name.clone(),
+        pool: config.pool.clone(),
+        zone: config.zone.clone(),
+        device_class: config.device_class.clone(),
+        lanes: config.lanes,
+        memory: config.memory,
+        price: config.price,
+    };
+    let node = store.register_node(about, UnixMicros::of(SystemTime::now())).await?.id;
+    let who = format!("executor {}", config.name);
+    let (history, mut writer) = history::channel(Arc::clone(&store), node, who);
+    writer.settle().await?;
+    let worker = Worker::new(config.worker());
+    let (status, _) = watch::channel(empty_status(&config, node, &warnings));
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let handle = Handle::new(Core {
+        node,
+        driver: Driver::new(worker, clock, recorder),
+        engine,
+        artefacts,
+        catalogue: RwLock::default(),
+        gateway: OnceLock::new(),
+        queries: Mutex::new(HashMap::new()),
+        batches: Mutex::new(HashMap::new()),
+        history: Mutex::new(Some(history)),
+        status,
+        changed: Notify::new(),
+        draining: AtomicBool::new(false),
+        catalog: Notify::new(),
+        decoders: Arc::new(Semaphore::new(cores)),
+        tasks: TaskTracker::new(),
+        runtime: tokio::runtime::Handle::current(),
+        config,
+    });
+    let service = Service { handle: handle.clone(), store, writer: Some(writer), warnings };
+    service.read_catalogue().await?;
+    service.publish();
+    Ok((service, handle))
+}
+
+fn empty_status(config: &Config, node: NodeId, warnings: &[String]) -> NodeStatus {
+    NodeStatus {
+        node,
+        name: config.name.clone(),
+        device_class: config.device_class.clone(),
+        price: config.price,
+        price_given: config.price_given,
+        lanes: config.lanes,
+        memory_budget: config.memory,
+        memory_used: Bytes(0),
+        draining: false,
+        info: NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() },
+        replicas: Vec::new(),
+        warnings: warnings.to_vec(),
+    }
+}
+
+impl Service {
+    /// Serves until `stop`, then drains: hands back what is not started, finishes the rest, ends the runners.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut writing = JoinSet::new();
+        if let Some(writer) = self.writer.take() {
+            writing.spawn(writer.run());
+        }
+        let handle = self.handle.clone();
+        let mut events = handle.engine().events();
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let timer = handle.core().driver.serve_timer(&handle);
+        tokio::pin!(timer);
+        let mut drain_by = None;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if drain_by.is_none() => {
+                    drain_by = Some(Instant::now() + Duration::from_micros(handle.config().drain.0));
+                    self.begin_drain().await;
+                }
+                () = until(drain_by) => break,
+                Some(event) = next(&mut events) => self.engine_event(event),
+                () = handle.core().changed.notified() => self.publish(),
+                () = handle.core().catalog.notified() => self.refresh().await,
+                _ = tick.tick() => {
+                    self.refresh().await;
+                    self.seen(if drain_by.is_none() { NodeState::Up } else { NodeState::Draining }).await;
+                    self.publish();
+                }
+                () = &mut timer => {}
+            }
+            if drain_by.is_some() && handle.core().driver.look(|worker, _| worker.drained()) {
+                break;
+            }
+        }
+        self.end().await;
+        while writing.join_next().await.is_some() {}
+        self.seen(NodeState::Gone).await;
+    }
+
+    async fn begin_drain(&self) {
+        self.handle.core().draining.store(true, Ordering::SeqCst);
+        self.handle.feed(Event::Drain);
+        self.publish();
+        self.seen(NodeState::Draining).await;
+    }
+
+    /// Whoever still waits hears why nothing comes; runners end; the record says that nothing is in memory.
+    async fn end(&self) {
+        let left: Vec<_> = self.handle.queries().keys().copied().collect();
+        for key in left {
+            self.handle.refuse(key, Refusal::Draining);
+        }
+        self.handle.engine().shutdown().await;
+        let core = self.handle.core();
+        core.tasks.close();
+        core.tasks.wait().await;
+        let history = core.history.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(history) = history else { return };
+        for replica in core.driver.look(|worker, _| worker.replicas()) {
+            let (device, variant, state) = (replica.device, replica.variant, replica.state);
+            let cause = || "its node shut down".to_owned();
+            match state {
+                ReplicaState::Inactive | ReplicaState::Failed => {}
+                ReplicaState::Draining => {
+                    history.note(device, variant, state, ReplicaState::Inactive, cause());
+                }
+                ReplicaState::Loading
+                | ReplicaState::Active
+                | ReplicaState::Overloaded
+                | ReplicaState::Interfered => {
+                    history.note(device, variant, state, ReplicaState::Draining, cause());
+                    history.note(device, variant, ReplicaState::Draining, ReplicaState::Inactive, cause());
+                }
+            }
+        }
+    }
+
+    fn engine_event(&self, event: EngineEvent) {
+        match event {
+            EngineEvent::RunnerDied { model, variants, cause } => {
+                tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
+                self.handle.feed(Event::RunnerDied { model, why: cause });
+            }
+        }
+    }
+
+    /// Reads the catalogue again if it changed.
+    async fn refresh(&self) {
+        let known = self.handle.catalogue().version;
+        let changed = match self.store.catalog_version().await {
+            Ok(version) => version != known,
+            Err(error) => return tracing::warn!(%error, "the catalogue cannot be read; the last one stands"),
+        };
+        if changed {
+            match self.read_catalogue().await {
+                Ok(()) => self.publish(),
+                Err(error) => tracing::warn!(%error, "the catalogue cannot be read; the last one stands"),
+            }
+        }
+    }
+
+    async fn read_catalogue(&self) -> Result<(), Error> {
+        let catalog = self.store.catalog().await?;
+        let before = self.handle.catalogue();
+        let (now, runnable) = Catalogue::new(&catalog, &self.handle.config().device_class, &before);
+        *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
+        self.handle.feed(Event::Catalog(runnable));
+        Ok(())
+    }
+
+    async fn seen(&self, state: NodeState) {
+        let at = UnixMicros::of(SystemTime::now());
+        if let Err(error) = self.store.node_seen(self.handle.core().node, state, at).await {
+            tracing::warn!(%error, "the node's state could not be stored");
+        }
+    }
+
+    /// Makes known what changed, to the gateway's routing and to people.
+    fn publish(&self) {
+        let core = self.handle.core();
+        let (offers, replicas, memory_used) =
+            core.driver.look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used()));
+        let known = self.handle.catalogue();
+        let replica = |view: modelless_decision::worker::ReplicaView| {
+            let seen = view.correction != Correction::NONE;
+            ReplicaStatus {
+                variant: view.variant,
+                state: view.state,
+                memory: view.memory,
+                slowdown: seen.then_some(view.correction.ratio),
+                cause: view.cause,
+            }
+        };
+        let config = self.handle.config();
+        let status = NodeStatus {
+            memory_used,
+            draining: core.draining.load(Ordering::SeqCst),
+            info: NodeInfo { id: core.node, rtt: Moments::ZERO, price: config.price, offers },
+            replicas: replicas
+                .into_iter()
+                .filter(|r| known.variant(r.variant).is_some())
+                .map(replica)
+                .collect(),
+            ..empty_status(config, core.node, &self.warnings)
+        };
+        let changed = core.status.send_if_modified(|known| {
+            let changed = *known != status;
+            *known = status;
+            changed
+        });
+        if changed {
+            self.handle.report();
+        }
+    }
+}
+
+/// Never, until there is a deadline.
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Never, when someone else has the engine's events.
+async fn next(events: &mut Option<mpsc::Receiver<EngineEvent>>) -> Option<EngineEvent> {
+    match events {
+        Some(events) => events.recv().await,
+        None => std::future::pending().await,
+    }
+}

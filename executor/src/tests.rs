@@ -1,0 +1,412 @@
+use crate::{Config, Deps, Handle, Service, build};
+use modelless_decision::query::Class;
+use modelless_decision::worker::Worker;
+use modelless_drive::{Clock, Recorder, replay};
+use modelless_engine::FakeEngine;
+use modelless_engine::fake::{Computes, FakeModel, Fault};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
+use modelless_types::{
+    Accuracy, AccuracyMeasure, AppId, BatchPoint, Bytes, CostPer1k, DType, DeviceIx, Engine as EngineKind,
+    Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey, Refusal, ReplicaState,
+    StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet, VariantSettings,
+};
+use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const DEVICE_CLASS: &str = "cpu:test:2";
+const LONG: Duration = Duration::from_secs(20);
+
+struct Ears(mpsc::Sender<Body>);
+
+impl GatewayLink for Ears {
+    fn receive(&self, _: NodeId, frame: FromNode) {
+        if !matches!(frame.body, Body::Report) {
+            self.0.try_send(frame.body).expect("room for every answer of a test");
+        }
+    }
+}
+
+/// A node with one echo model in two variants, run by the fake engine.
+struct Bed {
+    handle: Handle,
+    heard: mpsc::Receiver<Body>,
+    engine: Arc<FakeEngine>,
+    store: Arc<dyn Store>,
+    task: TaskId,
+    variants: Vec<Variant>,
+    stop: CancellationToken,
+    service: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+fn spec(name: &str) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![2] }
+}
+
+fn profile(ppm: u32, us: f64) -> Profile {
+    let value = Accuracy::from_ppm(ppm).expect("accuracy");
+    let point = |batch: u32| BatchPoint {
+        batch,
+        mean_us: us * f64::from(batch),
+        var_us2: 1.0,
+        p99_us: us * f64::from(batch),
+        samples: 10,
+    };
+    Profile {
+        device_class: DEVICE_CLASS.into(),
+        latency: vec![point(1), point(8)],
+        latency_provenance: Provenance::Measured,
+        decode: StageTime::default(),
+        prepare: StageTime::default(),
+        memory: Bytes::from_mib(1),
+        load_time: Micros::from_millis(1),
+        accuracy: AccuracyMeasure {
+            value,
+            low: value,
+            high: value,
+            samples: 100,
+            set: "made up".into(),
+            provenance: Provenance::Measured,
+            device_class: DEVICE_CLASS.into(),
+            command: "none".into(),
+        },
+        also: Vec::new(),
+    }
+}
+
+fn echo() -> FakeModel {
+    FakeModel {
+        inputs: vec![spec("x")],
+        computes: Computes::Echo,
+        latency: Arc::new(|_| Duration::ZERO),
+        load_time: Duration::ZERO,
+        ..FakeModel::default()
+    }
+}
+
+async fn bed(recorder: Option<Recorder>) -> Bed {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store: Arc<dyn Store> = Arc::new(MemStore::new());
+    let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
+    let artefact =
+        artefacts.put(&b"not a model, but the fake engine does not mind"[..]).expect("an artefact");
+    let task = NewTask {
+        tenant: TenantId::DEFAULT,
+        name: "echo".into(),
+        kind: TaskKind::Tensor,
+        metric: "none".into(),
+        labels: Vec::new(),
+        inputs: vec![spec("x")],
+        outputs: vec![spec("x")],
+        space: None,
+        defaults: Goals::default(),
+        description: String::new(),
+    };
+    let task = store.create_task(task).await.expect("a task").id;
+    let variant = |name: &str, ppm, us| NewVariant {
+        name: name.into(),
+        settings: VariantSettings {
+            engine: EngineKind::Onnx,
+            precision: "fp32".into(),
+            threads: 1,
+            max_batch: 8,
+        },
+        artefact: artefact.sha256.clone(),
+        artefact_bytes: Bytes(artefact.bytes),
+        profiles: vec![profile(ppm, us)],
+    };
+    let model = NewModel {
+        task,
+        tenant: TenantId::DEFAULT,
+        name: "echo".into(),
+        version: 1,
+        architecture: "none".into(),
+        licence: "Apache-2.0".into(),
+        space: None,
+        adapter: r#"{"kind": "tensor"}"#.into(),
+        variants: vec![variant("good", 900_000, 200.0), variant("fast", 800_000, 50.0)],
+    };
+    let variants = store.register_model(model).await.expect("a model").variants;
+    let engine = Arc::new(FakeEngine::new());
+    for variant in &variants {
+        engine.behave(variant.id, echo());
+    }
+    let config = config();
+    let deps = Deps {
+        store: Arc::clone(&store),
+        artefacts,
+        engine: Arc::<FakeEngine>::clone(&engine),
+        clock: Clock::start(),
+        recorder,
+        warnings: Vec::new(),
+    };
+    let (service, handle): (Service, Handle) = build(config, deps).await.expect("an executor");
+    let (sender, heard) = mpsc::channel(100_000);
+    handle.connect(Arc::new(Ears(sender)));
+    let stop = CancellationToken::new();
+    let running = stop.clone();
+    #[expect(clippy::disallowed_methods, reason = "the test awaits it in `Bed::end`")]
+    let service = tokio::spawn(async move { service.run(running).await });
+    Bed { handle, heard, engine, store, task, variants, stop, service, _folder: folder }
+}
+
+fn config() -> Config {
+    Config { device_class: DEVICE_CLASS.into(), back_off: Micros::from_millis(1), ..Config::default() }
+}
+
+impl Bed {
+    fn all(&self) -> VariantSet {
+        self.variants.iter().map(|v| v.ordinal).collect()
+    }
+
+    fn send(&self, key: u64, latency: Duration, admits: VariantSet, input: Input) {
+        let class = Class { task: self.task, admits };
+        let latency = Micros(u64::try_from(latency.as_micros()).expect("short"));
+        self.handle.send(ToNode::Query(Box::new(QueryFrame {
+            key: QueryKey(key),
+            tenant: TenantId::DEFAULT,
+            app: AppId::DEFAULT,
+            class,
+            deadline_in: latency,
+            expires_in: latency,
+            spent: Micros::ZERO,
+            max_cost: None::<CostPer1k>,
+            prefer: Prefer::Accuracy,
+            priority: Priority::default(),
+            best_effort: Goals::default().fallback == Fallback::BestEffort,
+            decoded: Bytes(8),
+            input,
+            demand: Demand { class, waiting: 0, first: None },
+        })));
+    }
+
+    /// A query whose answer tells which query it was.
+    fn ask(&self, key: u64) {
+        self.send(key, LONG, self.all(), distinct(key));
+    }
+
+    async fn hear(&mut self) -> Body {
+        tokio::time::timeout(LONG, self.heard.recv())
+            .await
+            .expect("something is said in time")
+            .expect("still open")
+    }
+
+    /// How many of `n` answers are not their own query's.
+    async fn wrong_of(&mut self, n: u64) -> u64 {
+        let mut wrong = 0;
+        for _ in 0..n {
+            match self.hear().await {
+                Body::Answer { key, answer } => {
+                    let text = String::from_utf8(answer.body.to_vec()).expect("JSON");
+                    wrong += u64::from(!text.contains(&format!("\"data\":[{}", shown(key.0))));
+                }
+                other => panic!("not an answer: {other:?}"),
+            }
+        }
+        wrong
+    }
+
+    async fn end(self) -> Arc<dyn Store> {
+        self.stop.cancel();
+        tokio::time::timeout(LONG, self.service).await.expect("it ends in time").expect("it does not panic");
+        self.store
+    }
+}
+
+fn distinct(key: u64) -> Input {
+    let number = f32::from(u16::try_from(key).expect("few queries"));
+    let bytes: Vec<u8> = [number, -number].iter().flat_map(|x| x.to_le_bytes()).collect();
+    Input::Raw(bytes.into())
+}
+
+fn shown(key: u64) -> String {
+    let number =
+        serde_json::to_string(&f32::from(u16::try_from(key).expect("few queries"))).expect("a number");
+    format!("{number},")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_answer_is_its_own_querys() {
+    let mut bed = bed(None).await;
+    for round in 0..8 {
+        for key in 0..500 {
+            bed.ask(round * 500 + key);
+        }
+        assert_eq!(bed.wrong_of(500).await, 0);
+    }
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permutation_of_outputs_would_be_noticed() {
+    let mut bed = bed(None).await;
+    for variant in &bed.variants {
+        let swap = |_, items: u32| (items > 1).then(|| Fault::Permute((0..items).rev().collect()));
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(swap), ..echo() });
+    }
+    for key in 0..500 {
+        bed.ask(key);
+    }
+    assert!(bed.wrong_of(500).await > 100, "the check of attribution sees wrong attribution");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_a_crashed_batch_are_each_rerun_alone_and_answered() {
+    let mut bed = bed(None).await;
+    let once = |number: u64, items: u32| (number < 3 && items > 1).then(|| Fault::Crash("made to".into()));
+    for variant in &bed.variants {
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(once), ..echo() });
+    }
+    for key in 0..200 {
+        bed.ask(key);
+    }
+    assert_eq!(bed.wrong_of(200).await, 0);
+    let store = bed.end().await;
+    let history = store.transitions(None, 1_000).await.expect("a history");
+    assert!(
+        history.iter().any(|t| t.change.to == ReplicaState::Failed && t.change.cause.contains("made to"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_that_crashes_alone_twice_is_refused_by_name() {
+    let mut bed = bed(None).await;
+    for variant in &bed.variants {
+        let always = |_, _| Some(Fault::Crash("poison".into()));
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(always), ..echo() });
+    }
+    bed.ask(1);
+    let Body::Refused { key: QueryKey(1), refusal } = bed.hear().await else { panic!("not refused") };
+    assert!(matches!(refusal, Refusal::InputCrashed { .. } | Refusal::VariantFailed { .. }), "{refusal:?}");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_error_costs_only_the_input_that_caused_it() {
+    let mut bed = bed(None).await;
+    for variant in &bed.variants {
+        let bad = |_, items: u32| (items > 1).then(|| Fault::Model("one of these is bad".into()));
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(bad), ..echo() });
+    }
+    for key in 0..50 {
+        bed.ask(key);
+    }
+    assert_eq!(bed.wrong_of(50).await, 0, "each is fine alone");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_wait_for_a_load_hears_when_it_will_be_ready_and_the_load_goes_on() {
+    let mut bed = bed(None).await;
+    bed.send(1, Duration::from_micros(300), bed.all(), distinct(1));
+    let Body::Refused { refusal: Refusal::Loading { ready_in }, .. } = bed.hear().await else {
+        panic!("not told that it is loading")
+    };
+    assert!(ready_in > Micros::ZERO);
+    bed.ask(2);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_variants_of_its_class_answer_a_query() {
+    let mut bed = bed(None).await;
+    let fast = bed.variants[1].clone();
+    for key in 0..100 {
+        bed.send(key, LONG, [fast.ordinal].into_iter().collect(), distinct(key));
+    }
+    let mut by: BTreeMap<VariantId, u32> = BTreeMap::new();
+    for _ in 0..100 {
+        let Body::Answer { answer, .. } = bed.hear().await else { panic!("not answered") };
+        *by.entry(answer.variant).or_default() += 1;
+    }
+    assert_eq!(by, BTreeMap::from([(fast.id, 100)]));
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_inputs_are_told_apart_from_bad_luck() {
+    let mut bed = bed(None).await;
+    bed.send(1, LONG, bed.all(), Input::Raw(vec![0; 7].into()));
+    let parameters = Some(r#"{"topk": 3}"#.into());
+    bed.send(2, LONG, bed.all(), Input::Json { inputs: "[1, 2]".into(), parameters });
+    for _ in 0..2 {
+        let said = bed.hear().await;
+        assert!(matches!(said, Body::BadInput { fault: InputFault::Malformed, .. }), "{said:?}");
+    }
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_life_is_recorded_from_loading_to_shutdown_and_the_next_one_starts_clean() {
+    let mut bed = bed(None).await;
+    bed.handle.send(ToNode::Pin(vec![(DeviceIx(0), bed.variants[0].id)]));
+    bed.ask(1);
+    bed.hear().await;
+    let variant = bed.variants[0].id;
+    let store = bed.end().await;
+    let mut states: Vec<ReplicaState> = store
+        .transitions(None, 100)
+        .await
+        .expect("a history")
+        .into_iter()
+        .filter(|t| t.variant == variant)
+        .map(|t| t.change.to)
+        .collect();
+    states.reverse();
+    use ReplicaState as S;
+    assert_eq!(states, [S::Loading, S::Active, S::Draining, S::Inactive]);
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").write(bytes)
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recorded_life_replayed_gives_the_same_actions() {
+    let log = Shared::default();
+    let mut bed = bed(Some(Recorder::to(log.clone()).expect("a recorder"))).await;
+    let sometimes = |number: u64, items: u32| match (number % 7, items) {
+        (3, 2..) => Some(Fault::Crash("made to".into())),
+        (5, _) => Some(Fault::Model("made to".into())),
+        _ => None,
+    };
+    for variant in &bed.variants {
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(sometimes), ..echo() });
+    }
+    bed.handle.send(ToNode::Pin(vec![(DeviceIx(0), bed.variants[1].id)]));
+    for key in 0..300 {
+        bed.ask(key);
+        if key % 10 == 0 {
+            bed.handle.send(ToNode::Cancel { key: QueryKey(key) });
+        }
+    }
+    for _ in 0..200 {
+        bed.hear().await;
+    }
+    bed.end().await;
+    let recording = log.0.lock().expect("no panic").clone();
+    let replayed =
+        replay(&mut Worker::new(config().worker()), recording.as_slice()).expect("the same actions");
+    assert!(replayed.inputs > 300 && replayed.actions > 300, "{replayed:?}");
+    // A machine that decides otherwise is caught: with one lane more, batches are bound elsewhere.
+    let other = Config { lanes: 2, ..config() };
+    let difference = replay(&mut Worker::new(other.worker()), recording.as_slice());
+    assert!(difference.is_err_and(|why| why.contains("other actions")));
+}

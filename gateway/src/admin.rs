@@ -1,0 +1,97 @@
+//! What registering a model takes besides the store: looking into the artefact and measuring it. Somebody else
+//! knows how; this is what the gateway asks of them.
+
+use async_trait::async_trait;
+use modelless_store::Registered;
+use serde::{Deserialize, Serialize};
+
+/// A model to be registered. Its artefacts were uploaded before and are named by their sha256.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterRequest {
+    /// The task's name.
+    pub task: String,
+    /// Unique in its task together with `version`.
+    pub name: String,
+    /// The owner's version.
+    #[serde(default = "first_version")]
+    pub version: u32,
+    /// Family, such as `cnn`.
+    #[serde(default)]
+    pub architecture: String,
+    /// Licence, as an SPDX expression where there is one.
+    #[serde(default)]
+    pub licence: String,
+    /// How the task's input becomes its tensors and its tensors the task's output.
+    pub adapter: serde_json::Value,
+    /// How it is to be run.
+    pub variants: Vec<RegisterVariant>,
+    /// What to measure its accuracy on.
+    #[serde(default)]
+    pub set: Option<SetRef>,
+    /// The accuracy its owner claims, where it cannot be measured here.
+    #[serde(default)]
+    pub declared_accuracy: Option<f64>,
+}
+
+/// One way to run a model.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegisterVariant {
+    /// Unique in its task; `NAME-PRECISION` if it is not given.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Numbers the artefact computes in, such as `fp32`.
+    pub precision: String,
+    /// Threads of one run.
+    #[serde(default = "one_thread")]
+    pub threads: u16,
+    /// The largest batch it may be given.
+    #[serde(default = "usual_batch")]
+    pub max_batch: u32,
+    /// The artefact: sha256 in lower-case hexadecimal.
+    pub artefact_sha256: String,
+}
+
+/// A labelled set that was uploaded like an artefact.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetRef {
+    /// Its name, shown with every accuracy that was measured on it.
+    pub name: String,
+    /// sha256 in lower-case hexadecimal.
+    pub artefact_sha256: String,
+}
+
+const fn first_version() -> u32 {
+    1
+}
+
+const fn one_thread() -> u16 {
+    1
+}
+
+const fn usual_batch() -> u32 {
+    16
+}
+
+/// Why a model was not registered.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// What was asked cannot be: no such task, a tensor that does not fit.
+    #[error("{0}")]
+    Invalid(String),
+    /// The store said no.
+    #[error(transparent)]
+    Store(#[from] modelless_store::Error),
+    /// What is needed for it is missing here (an engine).
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Registers models.
+#[async_trait]
+pub trait Admin: Send + Sync {
+    /// Looks into the artefacts, measures each variant, and stores the model with what was found.
+    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError>;
+}

@@ -1,0 +1,144 @@
+//! One query: admitted, given to the router, awaited. Dropping the future (the client went away) cancels it.
+
+use crate::core::Core;
+use crate::errors::ApiError;
+use crate::pending::{Outcome, Reply};
+use crate::view::TaskView;
+use modelless_decision::route::Event;
+use modelless_decision::{Query, admission};
+use modelless_types::{AppId, Bytes, Goals, Micros, QueryKey, Refusal, TenantId, Time};
+use modelless_wire::{Answer, Input};
+use tokio::sync::oneshot;
+
+/// A query as the HTTP side read it.
+pub(crate) struct Ask<'a> {
+    pub(crate) task: &'a TaskView,
+    pub(crate) goals: Goals,
+    pub(crate) input: Input,
+    /// Size once decoded.
+    pub(crate) decoded: Bytes,
+    /// When its head had been read.
+    pub(crate) arrived: Time,
+}
+
+/// An answer with the gateway's own figures.
+pub(crate) struct Answered {
+    pub(crate) key: QueryKey,
+    pub(crate) answer: Box<Answer>,
+    pub(crate) node: Option<modelless_types::NodeId>,
+    /// From arrival to the answer, as expected when it was sent (99th percentile).
+    pub(crate) predicted: Micros,
+    /// Waiting, here and at the node.
+    pub(crate) queued: Micros,
+    /// From arrival to the answer.
+    pub(crate) total: Micros,
+}
+
+/// Cancels the query unless it has ended.
+struct Guard<'a> {
+    core: &'a Core,
+    key: QueryKey,
+    task: &'a TaskView,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.core.pending.abandon(self.key) {
+            self.task.metrics.cancelled();
+            self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
+        }
+    }
+}
+
+/// Where the query stands once the router has it.
+enum Entered {
+    Waits(Time),
+    Refused(Refusal),
+}
+
+pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
+    let Ask { task, goals, input, decoded, arrived } = ask;
+    let key = core.next_key();
+    let (reply, answer) = oneshot::channel();
+    let guard = Guard { core, key, task };
+    let best_effort = Micros::from_millis(core.config.best_effort_ms);
+    let mut entered = Entered::Refused(Refusal::Draining);
+    core.driver.feed_with(
+        |router, now| {
+            let admitted = match admission::admit(router.snapshot(), task.task.id, &goals) {
+                Ok(admitted) => admitted,
+                Err(refusal) => {
+                    entered = Entered::Refused(refusal);
+                    return None;
+                }
+            };
+            let deadline = arrived + admitted.latency;
+            let query = Query {
+                key,
+                tenant: TenantId::DEFAULT,
+                app: AppId::DEFAULT,
+                class: admitted.class,
+                arrived,
+                deadline,
+                expires: if admitted.best_effort { deadline + best_effort } else { deadline },
+                max_cost: admitted.max_cost,
+                prefer: admitted.prefer,
+                priority: goals.priority,
+                best_effort: admitted.best_effort,
+                bytes: decoded,
+            };
+            if let Err(limit) = core.pending.insert(now, query, input, reply) {
+                entered = Entered::Refused(Refusal::QueueFull { limit });
+                return None;
+            }
+            entered = Entered::Waits(deadline);
+            Some((Event::Arrive(query), ()))
+        },
+        core,
+    );
+    let deadline = match entered {
+        Entered::Waits(deadline) => deadline,
+        Entered::Refused(refusal) => return Err(refused(task, refusal)),
+    };
+    let Ok(reply) = answer.await else {
+        // The entry went without a word, which nothing here does.
+        return Err(refused(task, Refusal::NodeLost));
+    };
+    drop(guard);
+    settle(core, task, key, reply, arrived, deadline)
+}
+
+fn refused(task: &TaskView, refusal: Refusal) -> ApiError {
+    task.metrics.refused(refusal.name());
+    refusal.into()
+}
+
+fn settle(
+    core: &Core,
+    task: &TaskView,
+    key: QueryKey,
+    reply: Reply,
+    arrived: Time,
+    deadline: Time,
+) -> Result<Answered, ApiError> {
+    let now = core.driver.clock().now();
+    match reply.outcome {
+        Outcome::Answered(answer) => {
+            let total = now - arrived;
+            task.metrics.answered(total, now <= deadline);
+            let at_gateway = reply.sent.map_or(Micros::ZERO, |sent| sent.at - reply.placed);
+            let queued = at_gateway + answer.queued;
+            if let Some(variant) = task.variant(answer.variant) {
+                variant.metrics.answered(queued, answer.run, answer.batch);
+            }
+            let predicted = reply.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
+            let node = reply.sent.map(|sent| sent.node);
+            Ok(Answered { key, answer, node, predicted, queued, total })
+        }
+        Outcome::Refused(refusal) => Err(refused(task, refusal)),
+        Outcome::BadInput(fault, why) => {
+            task.metrics.bad_input();
+            Err(ApiError::input(fault, why))
+        }
+    }
+}

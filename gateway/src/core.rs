@@ -1,0 +1,262 @@
+//! The gateway's heart: the router behind its driver, the open queries, the nodes, and what is known of them.
+//!
+//! It performs what the router decides and feeds it what happens. It decides nothing itself.
+
+use crate::config::Config;
+use crate::ids::QueryIds;
+use crate::pending::{Outcome, Pending, Sent};
+use crate::view::View;
+use modelless_decision::route::{Action, Event, NodeReport, Router};
+use modelless_drive::{Driver, Perform};
+use modelless_telemetry::Metrics;
+use modelless_types::{NodeId, QueryKey};
+use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use tokio::sync::{Notify, watch};
+
+/// A node as the gateway reaches it.
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) status: watch::Receiver<NodeStatus>,
+    link: Arc<dyn NodeLink>,
+    /// Whether it has said anything yet.
+    up: AtomicBool,
+    /// Whether somebody watches its status.
+    pub(crate) followed: AtomicBool,
+    early: Mutex<Early>,
+}
+
+/// What a node said before the table knew it, kept because the router forgets reports of strangers.
+#[derive(Default)]
+struct Early {
+    tabled: bool,
+    report: Option<NodeReport>,
+}
+
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) driver: Driver<Router>,
+    pub(crate) pending: Pending,
+    pub(crate) ids: QueryIds,
+    pub(crate) metrics: Arc<Metrics>,
+    /// Tells this process's queries apart from those of others, in query ids.
+    pub(crate) number_base: u64,
+    next_key: AtomicU64,
+    nodes: RwLock<Vec<Arc<Node>>>,
+    view: RwLock<Arc<View>>,
+    loaded: AtomicBool,
+    draining: AtomicBool,
+    /// Something may have changed: look again.
+    pub(crate) changed: Notify,
+    /// The catalogue may have.
+    pub(crate) catalog_changed: AtomicBool,
+    pub(crate) ready: watch::Sender<bool>,
+    /// Bytes of bodies that are held.
+    pub(crate) held: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: Config,
+        driver: Driver<Router>,
+        ids: QueryIds,
+        metrics: Arc<Metrics>,
+        number_base: u64,
+        view: View,
+    ) -> Self {
+        // A connection has one query at a time, so this bound only bites when somebody asks from inside.
+        let limit = config.max_connections;
+        Self {
+            config,
+            driver,
+            pending: Pending::new(limit),
+            ids,
+            metrics,
+            number_base,
+            next_key: AtomicU64::new(1),
+            nodes: RwLock::default(),
+            view: RwLock::new(Arc::new(view)),
+            loaded: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
+            changed: Notify::new(),
+            catalog_changed: AtomicBool::new(false),
+            ready: watch::Sender::new(false),
+            held: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn next_key(&self) -> QueryKey {
+        QueryKey(self.next_key.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn publish(&self, view: View) {
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        self.loaded.store(true, Ordering::Release);
+        self.refresh_ready();
+    }
+
+    pub(crate) fn add_node(&self, status: watch::Receiver<NodeStatus>, link: Arc<dyn NodeLink>) {
+        let id = status.borrow().node;
+        let node = Node {
+            id,
+            status,
+            link,
+            up: AtomicBool::new(false),
+            followed: AtomicBool::new(false),
+            early: Mutex::default(),
+        };
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|known| known.id != id); // one that came back takes its own place
+        nodes.push(Arc::new(node));
+        drop(nodes);
+        self.changed.notify_one();
+    }
+
+    /// A node is gone: what it had is lost, and it stands in no table from now on.
+    pub(crate) fn lost_node(&self, node: &Arc<Node>) {
+        tracing::warn!(node = %node.id, "a node is gone");
+        self.driver.feed(Event::NodeDown { node: node.id }, self);
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, node));
+        self.refresh_ready();
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn node(&self, id: NodeId) -> Option<Arc<Node>> {
+        let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+        nodes.iter().find(|node| node.id == id).cloned()
+    }
+
+    /// The table knows these nodes now: what they said before counts from now on.
+    pub(crate) fn tabled(&self, nodes: &[Arc<Node>]) {
+        for node in nodes {
+            let report = {
+                let mut early = node.early.lock().unwrap_or_else(PoisonError::into_inner);
+                early.tabled = true;
+                early.report.take()
+            };
+            if let Some(report) = report {
+                self.driver.feed(Event::Report { node: node.id, report }, self);
+            }
+        }
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.refresh_ready();
+    }
+
+    /// Ready: the table is there, a node has spoken, and nobody asked for an end.
+    pub(crate) fn refresh_ready(&self) {
+        let up = self.nodes().iter().any(|node| node.up.load(Ordering::Acquire));
+        let ready = self.loaded.load(Ordering::Acquire) && up && !self.is_draining();
+        self.ready.send_if_modified(|known| std::mem::replace(known, ready) != ready);
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.ready.borrow()
+    }
+
+    /// Why it is not ready, in words.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        if self.is_draining() {
+            Some("the gateway is shutting down")
+        } else if !self.loaded.load(Ordering::Acquire) {
+            Some("the catalogue was not read yet")
+        } else if !self.is_ready() {
+            Some("no node has reported yet")
+        } else {
+            None
+        }
+    }
+
+    fn to_node(&self, node: NodeId, frame: ToNode) {
+        match self.node(node) {
+            Some(node) => node.link.send(frame),
+            None => self.driver.feed(Event::NodeDown { node }, self),
+        }
+    }
+
+    fn heard(&self, id: NodeId, report: &NodeReport) {
+        let Some(node) = self.node(id) else { return };
+        {
+            let mut early = node.early.lock().unwrap_or_else(PoisonError::into_inner);
+            if !early.tabled {
+                early.report = Some(report.clone());
+            }
+        }
+        if !node.up.swap(true, Ordering::AcqRel) {
+            self.refresh_ready();
+        }
+    }
+
+    /// The answer leaves before the books are done: nobody waits for those.
+    fn finished(&self, node: NodeId, key: QueryKey, outcome: Outcome, report: NodeReport) {
+        self.pending.finish(key, outcome);
+        self.driver.feed(Event::Finished { key, node, report }, self);
+    }
+}
+
+impl Perform<Action> for Core {
+    fn perform(&self, action: Action) {
+        match action {
+            Action::Send { key, node, expected, waiting, first } => {
+                let now = self.driver.clock().now();
+                let Some((query, input)) = self.pending.send(key, Sent { at: now, node, expected }) else {
+                    return; // the client went away this moment; its `Cancel` follows
+                };
+                let first = first.map(|deadline| deadline - now);
+                let frame = QueryFrame {
+                    key,
+                    tenant: query.tenant,
+                    app: query.app,
+                    class: query.class,
+                    deadline_in: query.deadline - now,
+                    expires_in: query.expires - now,
+                    spent: now - query.arrived,
+                    max_cost: query.max_cost,
+                    prefer: query.prefer,
+                    priority: query.priority,
+                    best_effort: query.best_effort,
+                    decoded: query.bytes,
+                    input,
+                    demand: Demand { class: query.class, waiting, first },
+                };
+                self.to_node(node, ToNode::Query(Box::new(frame)));
+            }
+            Action::Refuse { key, refusal } => {
+                self.pending.finish(key, Outcome::Refused(refusal));
+            }
+            Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
+            Action::Wake { node, task, ordinal } => self.to_node(node, ToNode::Wake { task, ordinal }),
+        }
+    }
+}
+
+impl GatewayLink for Core {
+    fn receive(&self, node: NodeId, frame: FromNode) {
+        let FromNode { body, report } = frame;
+        self.heard(node, &report);
+        match body {
+            Body::Answer { key, answer } => self.finished(node, key, Outcome::Answered(answer), report),
+            Body::Refused { key, refusal } => self.finished(node, key, Outcome::Refused(refusal), report),
+            Body::BadInput { key, fault, why } => {
+                self.finished(node, key, Outcome::BadInput(fault, why), report);
+            }
+            Body::HandedBack { key } => self.driver.feed(Event::HandedBack { key, node, report }, self),
+            Body::Report => self.driver.feed(Event::Report { node, report }, self),
+        }
+    }
+}

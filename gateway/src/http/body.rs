@@ -1,0 +1,133 @@
+//! Reading bodies, bounded in size, in time, and all together in memory.
+
+use crate::core::Core;
+use crate::errors::ApiError;
+use axum::body::Body;
+use bytes::{Bytes as Buffer, BytesMut};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+use http_body_util::BodyExt as _;
+use modelless_types::{Bytes, Refusal};
+use serde::de::DeserializeOwned;
+use std::sync::atomic::Ordering;
+
+/// Room made at most on the word of a `Content-Length` alone.
+const FIRST_ROOM: u64 = 1 << 20;
+
+/// A body's share of the memory for bodies; given back when it goes.
+pub(crate) struct Held<'a> {
+    core: &'a Core,
+    bytes: u64,
+}
+
+impl Held<'_> {
+    fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let bytes = bytes as u64;
+        self.bytes += bytes;
+        let limit = self.core.config.max_held_bytes;
+        if self.core.held.fetch_add(bytes, Ordering::Relaxed) + bytes > limit {
+            return Err(Refusal::BytesFull { limit: Bytes(limit) }.into());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.core.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// The media type without its parameters, in lower case; `None` when there is none.
+pub(crate) fn media_type(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| ApiError::unsupported_media("the content type is not readable"))?;
+    let media = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    Ok((!media.is_empty()).then_some(media))
+}
+
+/// Refuses what need not be read at all: what says that it is too large, or compressed.
+pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<Option<u64>, ApiError> {
+    if let Some(encoding) = headers.get(CONTENT_ENCODING)
+        && encoding != "identity"
+    {
+        return Err(ApiError::unsupported_media("compressed bodies are not read here; send it as it is"));
+    }
+    // hyper has refused what is no number, so what cannot be read here is too long for one.
+    let length = headers.get(CONTENT_LENGTH).map(|length| {
+        length.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
+    });
+    match length {
+        Some(length) if length > limit => Err(ApiError::too_large(limit)),
+        length => Ok(length),
+    }
+}
+
+/// Reads a body whole.
+pub(crate) async fn read<'a>(
+    core: &'a Core,
+    headers: &HeaderMap,
+    body: Body,
+    limit: u64,
+) -> Result<(Buffer, Held<'a>), ApiError> {
+    let length = check_head(headers, limit)?;
+    let held = Held { core, bytes: 0 };
+    let within = core.config.body_timeout();
+    tokio::time::timeout(within, collect(body, length, limit, held)).await.unwrap_or_else(|_| {
+        let message = format!("the body was not here within {} s", within.as_secs_f64());
+        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message))
+    })
+}
+
+async fn collect(
+    mut body: Body,
+    length: Option<u64>,
+    limit: u64,
+    mut held: Held<'_>,
+) -> Result<(Buffer, Held<'_>), ApiError> {
+    let mut first = Buffer::new();
+    let mut more = BytesMut::new();
+    let mut total = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue }; // trailers
+        total += data.len() as u64;
+        if total > limit {
+            return Err(ApiError::too_large(limit));
+        }
+        held.add(data.len())?;
+        if first.is_empty() && more.is_empty() {
+            first = data; // most bodies come in one piece, which need not be copied
+            continue;
+        }
+        if more.is_empty() {
+            let room = length.unwrap_or(0).clamp(first.len() as u64, FIRST_ROOM.max(first.len() as u64));
+            more.reserve(usize::try_from(room).unwrap_or(0));
+            more.extend_from_slice(&first);
+        }
+        more.extend_from_slice(&data);
+    }
+    Ok((if more.is_empty() { first } else { more.freeze() }, held))
+}
+
+fn broken(error: axum::Error) -> ApiError {
+    ApiError::malformed(format!("the body ended early or is not well formed: {error}"))
+}
+
+/// A body that is a JSON object of ours.
+pub(crate) async fn read_json<T: DeserializeOwned>(
+    core: &Core,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, ApiError> {
+    match media_type(headers)?.as_deref() {
+        Some("application/json") => {}
+        other => {
+            let other = other.map_or_else(|| "none".to_owned(), crate::suggest::excerpt);
+            let message = format!("this takes application/json; the content type is {other}");
+            return Err(ApiError::unsupported_media(message));
+        }
+    }
+    let (text, _held) = read(core, headers, body, core.config.max_body_bytes).await?;
+    serde_json::from_slice(&text)
+        .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))
+}

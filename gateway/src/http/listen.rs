@@ -1,0 +1,77 @@
+//! Accepting connections, up to a bound.
+
+use super::connection;
+use crate::core::Core;
+use axum::Router;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// After an accept that failed (no file descriptor left), others get a moment to close theirs.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long connections have to end after the stop.
+const LAST: Duration = Duration::from_secs(2);
+
+const FULL_BODY: &str = r#"{"error":"this gateway has as many connections as it takes","reason":"too_many_connections"}"#;
+
+/// Serves until stopped, then lets requests at hand finish.
+pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(end) = connections.join_next() => report(end),
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    if connections.len() >= core.config.max_connections {
+                        turn_away(&stream);
+                        continue;
+                    }
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "a connection was gone before it began");
+                        continue;
+                    }
+                    let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
+                    connections.spawn(async move {
+                        connection::serve(stream, router, &core.config, stop).await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        core.metrics.set_connections(connections.len() as u64);
+    }
+    drop(listener);
+    let rest = async {
+        while let Some(end) = connections.join_next().await {
+            report(end);
+        }
+    };
+    if tokio::time::timeout(LAST, rest).await.is_err() {
+        tracing::warn!(open = connections.len(), "connections were closed that did not end by themselves");
+    }
+    connections.shutdown().await;
+}
+
+/// A handler that panicked has lost its connection, and nothing else.
+fn report(end: Result<(), JoinError>) {
+    if let Err(error) = end
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a request made its handler panic; this is a bug");
+    }
+}
+
+/// Says so, as far as that goes without waiting for anybody.
+fn turn_away(stream: &TcpStream) {
+    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+                connection: close\r\ncontent-length: ";
+    let text = format!("{head}{}\r\n\r\n{FULL_BODY}", FULL_BODY.len());
+    let _ = stream.try_write(text.as_bytes()); // it is closed either way
+}

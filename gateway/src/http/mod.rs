@@ -1,0 +1,7 @@
+//! HTTP/1.1 with bounds of our own on everything a client can make long: heads, bodies, waiting, connections.
+
+pub(crate) mod body;
+mod connection;
+mod listen;
+
+pub(crate) use listen::serve;

@@ -1,0 +1,126 @@
+//! What the router's decisions need that the router itself never holds: payloads, and where the answer goes.
+//!
+//! An entry leaves exactly once, by whoever takes it out first: the answer, a refusal, or the client's going away.
+//! Bounded by a count, besides the bound on connections.
+
+use modelless_decision::Query;
+use modelless_types::{Micros, NodeId, QueryKey, Refusal, Time};
+use modelless_wire::{Answer, Input, InputFault};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+use tokio::sync::{Notify, oneshot};
+
+/// How a query ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Answered(Box<Answer>),
+    Refused(Refusal),
+    BadInput(InputFault, String),
+}
+
+/// The last time a query was given to a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    pub(crate) at: Time,
+    pub(crate) node: NodeId,
+    /// From `at` to the answer, 99th percentile.
+    pub(crate) expected: Micros,
+}
+
+/// What the waiting request is told.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) outcome: Outcome,
+    /// When the router took it in.
+    pub(crate) placed: Time,
+    pub(crate) sent: Option<Sent>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    query: Query,
+    input: Input,
+    placed: Time,
+    sent: Option<Sent>,
+    reply: oneshot::Sender<Reply>,
+}
+
+/// All open queries.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    open: Mutex<HashMap<QueryKey, Entry>>,
+    limit: usize,
+    idle: Notify,
+}
+
+impl Pending {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { open: Mutex::default(), limit, idle: Notify::new() }
+    }
+
+    /// Takes a query in; gives the bound if there are that many already.
+    pub(crate) fn insert(
+        &self,
+        placed: Time,
+        query: Query,
+        input: Input,
+        reply: oneshot::Sender<Reply>,
+    ) -> Result<(), u32> {
+        let mut open = self.lock();
+        if open.len() >= self.limit {
+            return Err(u32::try_from(self.limit).unwrap_or(u32::MAX));
+        }
+        open.insert(query.key, Entry { query, input, placed, sent: None, reply });
+        Ok(())
+    }
+
+    /// It goes to a node: what to send, unless nobody waits any longer. The payload stays, in case it comes back.
+    pub(crate) fn send(&self, key: QueryKey, sent: Sent) -> Option<(Query, Input)> {
+        let mut open = self.lock();
+        let entry = open.get_mut(&key)?;
+        entry.sent = Some(sent);
+        Some((entry.query, entry.input.clone()))
+    }
+
+    /// It ended. Whether anybody still waited for it here.
+    pub(crate) fn finish(&self, key: QueryKey, outcome: Outcome) -> bool {
+        let Some(entry) = self.take(key) else { return false };
+        let reply = Reply { outcome, placed: entry.placed, sent: entry.sent };
+        entry.reply.send(reply).is_ok()
+    }
+
+    /// Nobody waits for it any longer. Whether it was still open.
+    pub(crate) fn abandon(&self, key: QueryKey) -> bool {
+        self.take(key).is_some()
+    }
+
+    fn take(&self, key: QueryKey) -> Option<Entry> {
+        let mut open = self.lock();
+        let entry = open.remove(&key);
+        if open.is_empty() {
+            self.idle.notify_waiters();
+        }
+        entry
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Waits until there is none.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let idle = self.idle.notified();
+            tokio::pin!(idle);
+            idle.as_mut().enable();
+            if self.len() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<QueryKey, Entry>> {
+        self.open.lock().expect("nothing that holds this lock can panic; this is a bug")
+    }
+}

@@ -1,0 +1,119 @@
+//! `/v1/tasks/{task}/explain`: for any goals, every candidate and what spoke for or against it.
+
+use super::{Answer, FromApp, Named, media};
+use crate::errors::{ApiError, NearestBody, json_response};
+use crate::goals::Given;
+use crate::http::body;
+use crate::view::{TaskView, View};
+use axum::extract::{Request, State};
+use http::StatusCode;
+use modelless_decision::admission::Admitted;
+use modelless_decision::explain::{Candidate, Explanation, explain as decide, preference};
+use modelless_decision::route::{Snapshot, Verdict};
+use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, Micros, Refusal};
+use serde_json::{Value, json};
+
+pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
+    let core = &*app.core;
+    let (head, body) = request.into_parts();
+    let view = core.view();
+    let task = view.task(&name)?;
+    let mut given = Given::of_request(head.uri.query(), &head.headers)?;
+    let media = body::media_type(&head.headers)?;
+    let (body, _held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
+    match media.as_deref() {
+        None if body.is_empty() => {}
+        None | Some("application/json") => media::goals(&body, &mut given)?,
+        Some(other) => {
+            let other = crate::suggest::excerpt(other);
+            let message = format!("an explanation needs goals only, as application/json; this is {other}");
+            return Err(ApiError::unsupported_media(message));
+        }
+    }
+    let goals = task.resolve(&given)?;
+    // Asked of copies: looking must not change what is looked at, and takes longer than the router should wait.
+    let (mut snapshot, mut load, now) =
+        core.driver.look(|router, now| (router.snapshot().clone(), router.load().clone(), now));
+    let explanation = decide(&mut snapshot, &mut load, task.task.id, &goals, now, 0);
+    Ok(json_response(StatusCode::OK, &shown(&view, task, &goals, &snapshot, &explanation)))
+}
+
+fn shown(view: &View, task: &TaskView, goals: &Goals, snapshot: &Snapshot, explanation: &Explanation) -> Value {
+    let candidates: Vec<Value> =
+        explanation.candidates.iter().map(|candidate| shown_candidate(view, task, candidate)).collect();
+    let (goals, decision) = match &explanation.admitted {
+        Ok(admitted) => {
+            let verdict = explanation.verdict.as_ref();
+            (admitted_goals(goals, admitted), verdict.map(|verdict| shown_verdict(view, task, snapshot, verdict)))
+        }
+        Err(refusal) => (Value::Null, Some(refused(refusal))),
+    };
+    json!({"task": task.task.name, "goals": goals, "decision": decision, "candidates": candidates})
+}
+
+fn admitted_goals(goals: &Goals, admitted: &Admitted) -> Value {
+    json!({
+        "accuracy": goals.accuracy.map(Accuracy::as_f64),
+        "latency_ms": admitted.latency.as_millis_f64(),
+        "max_cost": admitted.max_cost.map(CostPer1k::as_usd),
+        "prefer": admitted.prefer,
+        "priority": goals.priority,
+        "fallback": if admitted.best_effort { Fallback::BestEffort } else { Fallback::Reject },
+        "meaning": preference(admitted.prefer),
+        "variants_that_may_answer": admitted.class.admits.len(),
+    })
+}
+
+fn refused(refusal: &Refusal) -> Value {
+    json!({
+        "action": "refuse",
+        "reason": refusal.name(),
+        "error": refusal.to_string(),
+        "nearest": refusal.nearest().map(NearestBody::from),
+    })
+}
+
+fn shown_verdict(view: &View, task: &TaskView, snapshot: &Snapshot, verdict: &Verdict) -> Value {
+    let by_ordinal = |ordinal: u8| {
+        task.variants.iter().find(|view| view.variant.ordinal == ordinal).map(|view| view.variant.name.as_str())
+    };
+    let node = |ix| snapshot.node(ix).and_then(|node| view.node(node.id)).map(|node| node.name.as_str());
+    match verdict {
+        Verdict::Send(choice) => json!({
+            "action": "send",
+            "node": node(choice.node),
+            "variant": by_ordinal(choice.ordinal),
+            "predicted_ms": choice.completion.p99().as_millis_f64(),
+            "note": "the node binds the variant when it runs the query, by its own backlog",
+        }),
+        Verdict::Wait { until: _ } => json!({
+            "action": "wait",
+            "note": "every node that could answer in time has as much as it takes; the query waits at the gateway",
+        }),
+        Verdict::Load { node: at, ordinal, ready_in, in_time } => json!({
+            "action": "load",
+            "node": node(*at),
+            "variant": by_ordinal(*ordinal),
+            "ready_in_ms": ready_in.as_millis_f64(),
+            "waits_for_it": in_time,
+        }),
+        Verdict::Refuse(refusal) => refused(refusal),
+    }
+}
+
+fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value {
+    let mut shown = json!({
+        "model": task.variant(candidate.variant).map(|view| view.model.name.as_str()),
+        "variant": task.variant(candidate.variant).map(|view| view.variant.name.as_str()),
+        "node": candidate.node.and_then(|node| view.node(node)).map(|node| node.name.as_str()),
+        "accuracy": candidate.accuracy.as_f64(),
+        "latency_ms": candidate.latency.map(Micros::as_millis_f64),
+        "wait_ms": candidate.wait.map(Micros::as_millis_f64),
+        "cost": candidate.cost.map(CostPer1k::as_usd),
+    });
+    let finding = crate::show::finding(&candidate.finding);
+    if let (Value::Object(shown), Value::Object(finding)) = (&mut shown, finding) {
+        shown.extend(finding);
+    }
+    shown
+}

@@ -1,0 +1,37 @@
+//! Whether it lives, whether it is ready, what it counts, and what it serves.
+
+use super::{Answer, FromApp};
+use crate::errors::{json_response, raw_json};
+use axum::extract::State;
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode};
+use serde_json::json;
+
+/// It answers, so it lives: draining or not.
+pub(super) async fn live() -> Response {
+    json_response(StatusCode::OK, &json!({"live": true}))
+}
+
+pub(super) async fn ready(State(app): FromApp) -> Response {
+    match app.core.unready() {
+        None => json_response(StatusCode::OK, &json!({"ready": true, "live": true})),
+        Some(why) => {
+            let body = json!({"ready": false, "live": true, "error": why, "reason": "not_ready"});
+            json_response(StatusCode::SERVICE_UNAVAILABLE, &body)
+        }
+    }
+}
+
+pub(super) async fn metrics(State(app): FromApp) -> Response {
+    let (waiting, open) = app.core.driver.look(|router, _| (router.waiting(), router.open()));
+    app.core.metrics.set_open(u64::from(waiting), open as u64);
+    let mut response = Response::new(axum::body::Body::from(app.core.metrics.encode()));
+    let media = HeaderValue::from_static(modelless_telemetry::CONTENT_TYPE);
+    response.headers_mut().insert(CONTENT_TYPE, media);
+    response
+}
+
+pub(super) async fn openapi(State(app): FromApp) -> Answer {
+    Ok(raw_json(StatusCode::OK, app.openapi.clone()))
+}

@@ -1,0 +1,111 @@
+//! What a query's body is: raw bytes of the task's native form, or JSON around them.
+
+use crate::errors::ApiError;
+use crate::goals::Given;
+use crate::http::body::media_type;
+use crate::suggest::excerpt;
+use bytes::Bytes as Buffer;
+use http::HeaderMap;
+use modelless_types::{Task, TaskKind};
+use modelless_wire::Input;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// What the headers say of the body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    Raw,
+    Json,
+    /// Nothing: its first byte tells.
+    Untold,
+}
+
+/// A body in Hugging Face's shape, and our goals.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JsonBody<'a> {
+    #[serde(borrow, default)]
+    inputs: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    parameters: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    goals: Option<&'a RawValue>,
+}
+
+pub(super) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
+    let Some(media) = media_type(headers)? else { return Ok(Form::Untold) };
+    match (media.as_str(), task.kind) {
+        ("application/json", _) => Ok(Form::Json),
+        ("application/octet-stream", _) | ("image/jpeg" | "image/png", TaskKind::ImageClassification) => {
+            Ok(Form::Raw)
+        }
+        // What `curl --data-binary @file` says of anything: as good as nothing said.
+        ("application/x-www-form-urlencoded", _) => Ok(Form::Untold),
+        (other, kind) => {
+            let taken = match kind {
+                TaskKind::ImageClassification => "image/jpeg, image/png, application/octet-stream",
+                TaskKind::Tensor => "application/octet-stream",
+            };
+            let (other, name) = (excerpt(other), &task.name);
+            let message = format!("task {name:?} takes {taken} or application/json; the content type is {other}");
+            Err(ApiError::unsupported_media(message))
+        }
+    }
+}
+
+/// The input in a body; goals that stand there are added to `given`.
+pub(super) fn input(task: &Task, form: Form, body: Buffer, given: &mut Given) -> Result<Input, ApiError> {
+    if body.is_empty() {
+        return Err(ApiError::malformed("the body is empty; send the input, or JSON with `inputs`"));
+    }
+    let json = match form {
+        Form::Raw => false,
+        Form::Json => true,
+        // Tensors may well begin with the byte of a brace, but hardly ever when their length is right.
+        Form::Untold => body.trim_ascii_start().starts_with(b"{") && raw_length(task) != Some(body.len()),
+    };
+    if !json {
+        return Ok(Input::Raw(body));
+    }
+    let JsonBody { inputs, parameters, goals } = parse(&body)?;
+    let Some(inputs) = inputs else { return Err(ApiError::malformed("`inputs` is missing from the JSON body")) };
+    check(parameters, goals, given)?;
+    let part = |value: &RawValue| body.slice_ref(value.get().as_bytes());
+    let parameters = parameters.filter(|value| value.get() != "null").map(part);
+    Ok(Input::Json { inputs: part(inputs), parameters })
+}
+
+/// The goals in a body that asks for an explanation; an input may stand there and is not looked at.
+pub(super) fn goals(body: &Buffer, given: &mut Given) -> Result<(), ApiError> {
+    let JsonBody { inputs: _, parameters, goals } = parse(body)?;
+    check(parameters, goals, given)
+}
+
+fn parse(body: &[u8]) -> Result<JsonBody<'_>, ApiError> {
+    let object = body.trim_ascii_start().starts_with(b"{"); // else serde would take an array for the fields in order
+    if !object {
+        return Err(ApiError::malformed("the JSON body must be an object with `inputs`"));
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| ApiError::malformed(format!("the JSON body does not follow its form: {error}")))
+}
+
+fn check(parameters: Option<&RawValue>, goals: Option<&RawValue>, given: &mut Given) -> Result<(), ApiError> {
+    if let Some(parameters) = parameters
+        && !parameters.get().starts_with('{')
+        && parameters.get() != "null"
+    {
+        return Err(ApiError::malformed("`parameters` must be an object"));
+    }
+    goals.filter(|goals| goals.get() != "null").map_or(Ok(()), |goals| given.add_json(goals))
+}
+
+/// Bytes of one item of a tensor task.
+fn raw_length(task: &Task) -> Option<usize> {
+    match task.kind {
+        TaskKind::ImageClassification => None,
+        TaskKind::Tensor => {
+            task.inputs.iter().try_fold(0_usize, |sum, input| sum.checked_add(input.item_bytes()?))
+        }
+    }
+}

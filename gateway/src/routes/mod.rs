@@ -1,0 +1,176 @@
+//! Every route there is, in one table: the server and the OpenAPI document are both made from it, so neither can
+//! know a route that the other does not.
+
+mod artefacts;
+mod explain;
+mod fleet;
+mod health;
+mod media;
+mod models;
+mod query;
+mod tasks;
+
+use crate::admin::Admin;
+use crate::core::Core;
+use crate::errors::ApiError;
+use crate::openapi::{self, Doc};
+use axum::Router;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::response::Response;
+use axum::routing::{MethodRouter, delete, get, post, put};
+use bytes::Bytes as Buffer;
+use http::request::Parts;
+use http::{Method, StatusCode, Uri};
+use modelless_store::{Artefacts, Store};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// What handlers share.
+pub(crate) struct App {
+    pub(crate) core: Arc<Core>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) artefacts: Option<Artefacts>,
+    pub(crate) admin: Option<Arc<dyn Admin>>,
+    pub(crate) openapi: Buffer,
+}
+
+pub(crate) type Shared = Arc<App>;
+
+/// One method of one path.
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    serve: fn() -> MethodRouter<Shared>,
+    pub(crate) doc: fn() -> Doc,
+}
+
+const fn route(
+    method: Method,
+    path: &'static str,
+    serve: fn() -> MethodRouter<Shared>,
+    doc: fn() -> Doc,
+) -> Route {
+    Route { method, path, serve, doc }
+}
+
+pub(crate) const ROUTES: &[Route] = &[
+    route(Method::GET, "/v1/tasks", || get(tasks::list), openapi::tasks::list),
+    route(Method::POST, "/v1/tasks", || post(tasks::create), openapi::tasks::create),
+    route(Method::GET, "/v1/tasks/{task}", || get(tasks::show), openapi::tasks::show),
+    route(Method::POST, "/v1/tasks/{task}", || post(query::answer), openapi::query::answer),
+    route(Method::DELETE, "/v1/tasks/{task}", || delete(tasks::remove), openapi::tasks::remove),
+    route(Method::GET, "/v1/tasks/{task}/explain", || get(explain::explain), openapi::query::explain_get),
+    route(Method::POST, "/v1/tasks/{task}/explain", || post(explain::explain), openapi::query::explain_post),
+    route(Method::GET, "/v1/models", || get(models::list), openapi::models::list),
+    route(Method::POST, "/v1/models", || post(models::register), openapi::models::register),
+    route(Method::GET, "/v1/models/{task}/{model}", || get(models::show), openapi::models::show),
+    route(Method::DELETE, "/v1/models/{task}/{model}", || delete(models::remove), openapi::models::remove),
+    route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
+    route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
+    route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),
+    route(Method::GET, "/v2/health/live", || get(health::live), openapi::fleet::live),
+    route(Method::GET, "/v2/health/ready", || get(health::ready), openapi::fleet::ready),
+    route(Method::GET, "/metrics", || get(health::metrics), openapi::fleet::metrics),
+    route(Method::GET, "/openapi.json", || get(health::openapi), openapi::fleet::openapi),
+];
+
+pub(crate) fn router(app: Shared) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        router = router.route(route.path, (route.serve)());
+    }
+    router.fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+async fn unknown_path(uri: Uri) -> ApiError {
+    let path = crate::suggest::excerpt(uri.path());
+    ApiError::not_found("unknown_path", format!("there is nothing at {path}; /openapi.json says what there is"))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    let here = ROUTES.iter().filter(|route| matches(route.path, uri.path()));
+    let allow = here.map(|route| route.method.as_str()).collect::<Vec<_>>().join(", ");
+    let message = format!("{} is not served here; {allow} is", crate::suggest::excerpt(method.as_str()));
+    let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
+    ApiError { allow: Some(allow), ..error }
+}
+
+fn matches(template: &str, path: &str) -> bool {
+    let (mut template, mut path) = (template.split('/'), path.split('/'));
+    loop {
+        match (template.next(), path.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(part)) if wanted.starts_with('{') || wanted == part => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The parameters in a path.
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::<T>::from_request_parts(parts, state).await;
+        path.map(|Path(named)| Self(named)).map_err(|error| {
+            ApiError::malformed(format!("the path cannot be read: {}", error.body_text()))
+        })
+    }
+}
+
+/// What a query string says, for routes that take no goals. Each name once, none that is not taken.
+pub(crate) struct Params(Vec<(String, String)>);
+
+impl Params {
+    pub(crate) fn of(uri: &Uri) -> Result<Self, ApiError> {
+        let mut all: Vec<(String, String)> = Vec::new();
+        for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
+            if all.iter().any(|(known, other)| *known == name && *other != value) {
+                let name = crate::suggest::excerpt(&name);
+                return Err(ApiError::malformed(format!("{name} is given twice with different values")));
+            }
+            all.push((name.into_owned(), value.into_owned()));
+        }
+        Ok(Self(all))
+    }
+
+    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
+        let value = self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+        self.0.retain(|(known, _)| known != name);
+        value
+    }
+
+    pub(crate) fn take_flag(&mut self, name: &str) -> Result<bool, ApiError> {
+        match self.take(name).as_deref() {
+            None | Some("false") => Ok(false),
+            Some("true" | "") => Ok(true),
+            Some(other) => {
+                let other = crate::suggest::excerpt(other);
+                Err(ApiError::malformed(format!("{name} is {other}; expected true or false")))
+            }
+        }
+    }
+
+    pub(crate) fn take_number(&mut self, name: &str, least: u32, most: u32) -> Result<Option<u32>, ApiError> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        let plain = text.bytes().all(|b| b.is_ascii_digit());
+        let number = text.parse().ok().filter(|number| plain && (least..=most).contains(number));
+        number.map(Some).ok_or_else(|| {
+            let text = crate::suggest::excerpt(&text);
+            ApiError::malformed(format!("{name} is {text}; expected a whole number from {least} to {most}"))
+        })
+    }
+
+    pub(crate) fn finish(self, taken: &[&str]) -> Result<(), ApiError> {
+        let Some((name, _)) = self.0.first() else { return Ok(()) };
+        let near = crate::suggest::suggest(name, taken.iter().copied());
+        let name = crate::suggest::excerpt(name);
+        Err(ApiError::malformed(format!("there is no query parameter {name}{near}")))
+    }
+}
+
+type Answer = Result<Response, ApiError>;
+type FromApp = State<Shared>;

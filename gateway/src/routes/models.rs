@@ -1,0 +1,123 @@
+//! Models and variants: shown, registered, removed.
+
+use super::{Answer, FromApp, Named, Params};
+use crate::admin::{AdminError, RegisterRequest};
+use crate::errors::{ApiError, json_response};
+use crate::http::body;
+use crate::show;
+use crate::suggest::{excerpt, suggest};
+use crate::view::TaskView;
+use axum::extract::{Request, State};
+use http::{StatusCode, Uri};
+use modelless_types::Model;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(super) async fn list(State(app): FromApp, uri: Uri) -> Answer {
+    of_tasks(&app, &uri, "models", |task| task.models.iter().map(|model| show::model(task, model)).collect())
+}
+
+pub(super) async fn variants(State(app): FromApp, uri: Uri) -> Answer {
+    let view = app.core.view();
+    let shown = |task: &TaskView| show::variants(&view, task);
+    of_tasks(&app, &uri, "variants", shown)
+}
+
+/// One list over all tasks, or over the one that is asked for.
+fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) -> Vec<Value>) -> Answer {
+    let mut params = Params::of(uri)?;
+    let only = params.take("task");
+    params.finish(&["task"])?;
+    let view = app.core.view();
+    let mut tasks: Vec<&TaskView> = match only {
+        Some(name) => vec![view.task(&name)?],
+        None => view.tasks.values().collect(),
+    };
+    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
+    let all: Vec<Value> = tasks.into_iter().flat_map(show).collect();
+    Ok(json_response(StatusCode::OK, &json!({ what: all })))
+}
+
+pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String, String)>) -> Answer {
+    let view = app.core.view();
+    let task = view.task(&task)?;
+    let versions: Vec<_> = named(task, &name)?;
+    let shown: Vec<_> = versions.iter().map(|model| show::model_in_full(&view, task, model)).collect();
+    Ok(json_response(StatusCode::OK, &json!({"versions": shown})))
+}
+
+/// All versions of a name, newest first.
+fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Model>>, ApiError> {
+    let versions: Vec<_> = task.models.iter().filter(|model| model.name == name).collect();
+    if versions.is_empty() {
+        let near = suggest(name, task.models.iter().map(|model| model.name.as_str()));
+        let message = format!("task {:?} has no model {}{near}", task.task.name, excerpt(name));
+        return Err(ApiError::not_found("unknown_model", message));
+    }
+    Ok(versions)
+}
+
+pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
+    let (head, body) = request.into_parts();
+    let wanted: RegisterRequest = body::read_json(&app.core, &head.headers, body).await?;
+    app.core.view().task(&wanted.task)?;
+    if wanted.variants.is_empty() {
+        return Err(ApiError::malformed("`variants` is empty; a model needs at least one way to be run"));
+    }
+    if wanted.declared_accuracy.is_some_and(|value| !(0.0..=1.0).contains(&value)) {
+        return Err(ApiError::malformed("`declared_accuracy` must be a number from 0 to 1"));
+    }
+    let Some(admin) = &app.admin else {
+        let message = "this gateway cannot register models; ask one that runs beside an executor";
+        return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message));
+    };
+    let registered = admin.register(wanted).await.map_err(|error| match error {
+        AdminError::Invalid(why) => ApiError::malformed(why),
+        AdminError::Store(error) => error.into(),
+        AdminError::Unavailable(why) => ApiError::unavailable("cannot_measure", why),
+    })?;
+    app.core.look_at_catalog();
+    let variants: Vec<_> = registered
+        .variants
+        .iter()
+        .map(|variant| json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal}))
+        .collect();
+    let model = &registered.model;
+    let body = json!({
+        "id": model.id, "name": model.name, "version": model.version, "variants": variants,
+    });
+    Ok(json_response(StatusCode::CREATED, &body))
+}
+
+pub(super) async fn remove(
+    State(app): FromApp,
+    Named((task, name)): Named<(String, String)>,
+    uri: Uri,
+) -> Answer {
+    let mut params = Params::of(&uri)?;
+    let force = params.take_flag("force")?;
+    let version = params.take_number("version", 0, u32::MAX)?;
+    params.finish(&["force", "version"])?;
+    let view = app.core.view();
+    let task = view.task(&task)?;
+    let mut versions = named(task, &name)?;
+    if let Some(version) = version {
+        versions.retain(|model| model.version == version);
+        if versions.is_empty() {
+            let message = format!("model {name:?} has no version {version}");
+            return Err(ApiError::not_found("unknown_model", message));
+        }
+    } else if versions.len() > 1 {
+        let known: Vec<String> = versions.iter().map(|model| model.version.to_string()).collect();
+        let message =
+            format!("model {name:?} has the versions {}; say which with ?version=", known.join(", "));
+        return Err(ApiError::new(StatusCode::CONFLICT, "conflict", message));
+    }
+    let mut removed = Vec::new();
+    for model in versions {
+        app.store.remove_model(model.id, force).await?;
+        removed.push(json!({"name": model.name, "version": model.version}));
+    }
+    app.core.look_at_catalog();
+    Ok(json_response(StatusCode::OK, &json!({"removed": removed})))
+}

@@ -1,0 +1,101 @@
+//! Tasks: what can be asked, and what stands behind each.
+
+use super::{Answer, FromApp, Named};
+use crate::errors::{ApiError, json_response};
+use crate::goals::Given;
+use crate::http::body;
+use crate::show;
+use axum::extract::{Request, State};
+use http::StatusCode;
+use modelless_store::NewTask;
+use modelless_types::{DType, Labels, TaskKind, TenantId, TensorSpec};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+pub(super) async fn list(State(app): FromApp) -> Answer {
+    let view = app.core.view();
+    let mut tasks: Vec<_> = view.tasks.values().collect();
+    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
+    let tasks: Vec<_> = tasks.into_iter().map(|task| show::task(&view, task)).collect();
+    Ok(json_response(StatusCode::OK, &json!({"tasks": tasks})))
+}
+
+pub(super) async fn show(State(app): FromApp, Named(name): Named<String>) -> Answer {
+    let view = app.core.view();
+    let task = view.task(&name)?;
+    Ok(json_response(StatusCode::OK, &show::task_in_full(&view, task)))
+}
+
+/// A task as it is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewTaskBody {
+    name: String,
+    kind: TaskKind,
+    #[serde(default)]
+    metric: Option<String>,
+    #[serde(default)]
+    labels: Labels,
+    #[serde(default)]
+    inputs: Vec<TensorBody>,
+    #[serde(default)]
+    outputs: Vec<TensorBody>,
+    #[serde(default)]
+    defaults: Option<Box<RawValue>>,
+    #[serde(default)]
+    description: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TensorBody {
+    name: String,
+    datatype: DType,
+    shape: Vec<u32>,
+}
+
+impl From<TensorBody> for TensorSpec {
+    fn from(body: TensorBody) -> Self {
+        Self { name: body.name, dtype: body.datatype, shape: body.shape }
+    }
+}
+
+pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
+    let (head, body) = request.into_parts();
+    let new: NewTaskBody = body::read_json(&app.core, &head.headers, body).await?;
+    let mut defaults = Given::default();
+    if let Some(goals) = new.defaults.as_deref().filter(|goals| goals.get() != "null") {
+        defaults.add_json(goals)?;
+    }
+    if defaults.model.is_some() || defaults.variant.is_some() {
+        let message = "a task's defaults cannot pin a model or variant: it has none yet";
+        return Err(ApiError::malformed(message));
+    }
+    let task = app
+        .store
+        .create_task(NewTask {
+            tenant: TenantId::DEFAULT,
+            name: new.name,
+            kind: new.kind,
+            metric: new.metric.unwrap_or_else(|| show::usual_metric(new.kind).to_owned()),
+            labels: new.labels,
+            inputs: new.inputs.into_iter().map(TensorSpec::from).collect(),
+            outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),
+            space: None,
+            defaults: defaults.resolved(None, None),
+            description: new.description,
+        })
+        .await?;
+    app.core.look_at_catalog();
+    let body = json!({"task": task.name, "id": task.id});
+    Ok(json_response(StatusCode::CREATED, &body))
+}
+
+pub(super) async fn remove(State(app): FromApp, Named(name): Named<String>) -> Answer {
+    let view = app.core.view();
+    let task = view.task(&name)?;
+    app.store.remove_task(task.task.id).await?;
+    app.core.look_at_catalog();
+    Ok(json_response(StatusCode::OK, &json!({"removed": name})))
+}

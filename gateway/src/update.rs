@@ -1,0 +1,156 @@
+//! Keeps the router's table and everybody's view in step with the catalogue and the nodes.
+//!
+//! What changes where queries may go (a variant resident or gone, a new model) counts at once; what only moves
+//! estimates is passed on about once a second. If the store does not answer, the last table stays.
+
+use crate::core::{Core, Node};
+use crate::table;
+use crate::view::{self, Tasks, View};
+use modelless_decision::route::{Event, Table};
+use modelless_store::{Catalog, Store};
+use modelless_telemetry::{NodeGauges, ReplicaGauge};
+use modelless_wire::NodeStatus;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// How often the catalogue's version is asked for.
+const POLL: Duration = Duration::from_secs(1);
+/// How often a table that only moves estimates is passed on.
+const ESTIMATES: Duration = Duration::from_secs(1);
+/// Nodes that change all the time are looked at no more often than this.
+const PACE: Duration = Duration::from_millis(10);
+
+pub(crate) struct Updater {
+    core: Arc<Core>,
+    store: Arc<dyn Store>,
+    catalog: Arc<Catalog>,
+    tasks: Arc<Tasks>,
+    table: Table,
+    shape: Table,
+    fed: Instant,
+    /// The store did not answer last time.
+    outage: bool,
+}
+
+impl Updater {
+    pub(crate) fn new(core: Arc<Core>, store: Arc<dyn Store>, catalog: Arc<Catalog>) -> Self {
+        let (table, shape) = (Table::default(), Table::default());
+        let tasks = Arc::default();
+        let mut updater =
+            Self { core, store, catalog, tasks, table, shape, fed: Instant::now(), outage: false };
+        updater.refresh(true);
+        updater
+    }
+
+    /// Runs until stopped.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut followers = JoinSet::new();
+        let mut poll = interval(POLL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            for node in self.core.nodes() {
+                if !node.followed.swap(true, Ordering::AcqRel) {
+                    followers.spawn(follow(Arc::clone(&self.core), node));
+                }
+            }
+            let looked = Instant::now();
+            let mut ask_store = false;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(lost) = followers.join_next() => match lost {
+                    Ok(node) => self.core.lost_node(&node),
+                    Err(error) => tracing::error!(%error, "the watch over a node failed; this is a bug"),
+                },
+                _ = poll.tick() => ask_store = true,
+                () = self.core.changed.notified() => {}
+            }
+            ask_store |= self.core.catalog_changed.swap(false, Ordering::AcqRel);
+            let new_catalog = ask_store && self.read_catalog().await;
+            self.refresh(new_catalog);
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = sleep_until(looked + PACE) => {}
+            }
+        }
+        followers.shutdown().await;
+    }
+
+    /// Whether there is a new one.
+    async fn read_catalog(&mut self) -> bool {
+        let read = async {
+            if self.store.catalog_version().await? == self.catalog.version {
+                return Ok(None);
+            }
+            self.store.catalog().await.map(Some)
+        };
+        match read.await {
+            Ok(catalog) => {
+                if std::mem::take(&mut self.outage) {
+                    tracing::info!("the store answers again");
+                }
+                catalog.map(|catalog| self.catalog = Arc::new(catalog)).is_some()
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.outage, true) {
+                    tracing::warn!(%error, "the store does not answer; serving on with what was last read");
+                }
+                false
+            }
+        }
+    }
+
+    fn refresh(&mut self, new_catalog: bool) {
+        let nodes = self.core.nodes();
+        let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
+        let table = table::build(&self.catalog, &statuses);
+        let shape = table::shape(&table);
+        let reshaped = shape != self.shape;
+        if reshaped || (table != self.table && self.fed.elapsed() >= ESTIMATES) {
+            self.core.driver.feed(Event::Table(table.clone()), &*self.core);
+            self.table = table;
+            self.shape = shape;
+            self.fed = Instant::now();
+        }
+        // A node that came back stands in the table already, but as one that is down.
+        self.core.tabled(&nodes);
+        if new_catalog || reshaped {
+            self.tasks = Arc::new(view::tasks(&self.catalog, &self.table, &self.core.metrics));
+        }
+        let view = View::new(Arc::clone(&self.catalog), Arc::clone(&self.tasks), statuses);
+        self.core.metrics.set_nodes(&gauges(&view));
+        self.core.publish(view);
+    }
+}
+
+/// Says when a node's status changes; ends when the node is gone.
+async fn follow(core: Arc<Core>, node: Arc<Node>) -> Arc<Node> {
+    let mut status = node.status.clone();
+    while status.changed().await.is_ok() {
+        core.changed.notify_one();
+    }
+    node
+}
+
+fn gauges(view: &View) -> Vec<NodeGauges> {
+    let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
+        variant: view
+            .catalog
+            .variants
+            .iter()
+            .find(|variant| variant.id == replica.variant)
+            .map_or_else(|| replica.variant.to_string(), |variant| variant.name.clone()),
+        state: replica.state.name(),
+    };
+    let node = |node: &NodeStatus| NodeGauges {
+        node: node.name.clone(),
+        used: node.memory_used.0,
+        budget: node.memory_budget.0,
+        replicas: node.replicas.iter().map(replica).collect(),
+    };
+    view.nodes.iter().map(node).collect()
+}

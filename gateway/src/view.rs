@@ -1,0 +1,149 @@
+//! What requests read: the catalogue and the nodes' state, replaced whole when either changes. Everything that
+//! an answer's headers repeat is written out beforehand.
+
+use crate::errors::ApiError;
+use crate::goals::Given;
+use crate::suggest::{excerpt, suggest};
+use http::HeaderValue;
+use modelless_decision::route::{Table, TaskInfo};
+use modelless_store::Catalog;
+use modelless_telemetry::{Metrics, TaskMetrics, VariantMetrics};
+use modelless_types::{Accuracy, Goals, Model, NodeId, Refusal, Task, TenantId, Variant, VariantId};
+use modelless_wire::NodeStatus;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A variant with what answers say of it.
+#[derive(Debug)]
+pub(crate) struct VariantView {
+    pub(crate) variant: Variant,
+    pub(crate) model: Arc<Model>,
+    /// What floors are compared with; `None` while nothing was measured.
+    pub(crate) accuracy: Option<Accuracy>,
+    pub(crate) model_header: HeaderValue,
+    pub(crate) variant_header: HeaderValue,
+    pub(crate) accuracy_header: Option<HeaderValue>,
+    pub(crate) metrics: VariantMetrics,
+}
+
+/// A task with its models and variants.
+#[derive(Debug)]
+pub(crate) struct TaskView {
+    pub(crate) task: Task,
+    /// Newest version of a name first.
+    pub(crate) models: Vec<Arc<Model>>,
+    pub(crate) variants: Vec<VariantView>,
+    pub(crate) metrics: TaskMetrics,
+}
+
+/// Tasks by name.
+pub(crate) type Tasks = HashMap<String, TaskView>;
+
+/// All of it.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) tasks: Arc<Tasks>,
+    pub(crate) nodes: Vec<NodeStatus>,
+    node_headers: Vec<(NodeId, HeaderValue)>,
+}
+
+impl View {
+    pub(crate) fn new(catalog: Arc<Catalog>, tasks: Arc<Tasks>, nodes: Vec<NodeStatus>) -> Self {
+        let node_headers = nodes.iter().map(|node| (node.node, header(&node.name))).collect();
+        Self { catalog, tasks, nodes, node_headers }
+    }
+
+    /// A task by the name in a URL.
+    pub(crate) fn task(&self, name: &str) -> Result<&TaskView, ApiError> {
+        self.tasks.get(name).ok_or_else(|| {
+            let mut names: Vec<&str> = self.catalog.tasks.iter().map(|task| task.name.as_str()).collect();
+            names.sort_unstable();
+            let message = format!("there is no task {}{}", excerpt(name), suggest(name, names));
+            ApiError::not_found("unknown_task", message)
+        })
+    }
+
+    pub(crate) fn node(&self, id: NodeId) -> Option<&NodeStatus> {
+        self.nodes.iter().find(|node| node.node == id)
+    }
+
+    pub(crate) fn node_header(&self, id: NodeId) -> Option<HeaderValue> {
+        self.node_headers.iter().find(|(known, _)| *known == id).map(|(_, name)| name.clone())
+    }
+}
+
+/// The tasks of the default tenant, by name.
+pub(crate) fn tasks(catalog: &Catalog, table: &Table, metrics: &Metrics) -> Tasks {
+    let of_default = |task: &&Task| task.tenant == TenantId::DEFAULT;
+    let named = catalog.tasks.iter().filter(of_default).map(|task| {
+        let info = table.tasks.iter().find(|info| info.id == task.id);
+        (task.name.clone(), task_view(catalog, task, info, metrics))
+    });
+    named.collect()
+}
+
+fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &Metrics) -> TaskView {
+    let mut models: Vec<Arc<Model>> = catalog.models_of(task.id).cloned().map(Arc::new).collect();
+    models.sort_by(|a, b| a.name.cmp(&b.name).then(b.version.cmp(&a.version)));
+    let mut variants: Vec<VariantView> = Vec::new();
+    for model in &models {
+        for variant in catalog.variants_of(model.id) {
+            let measured = info.and_then(|info| info.variant(variant.ordinal)).map(|v| v.accuracy);
+            variants.push(VariantView {
+                model: Arc::clone(model),
+                accuracy: measured,
+                model_header: header(&model.name),
+                variant_header: header(&variant.name),
+                accuracy_header: measured.map(|accuracy| header(&accuracy.to_string())),
+                metrics: metrics.variant(&task.name, &variant.name),
+                variant: variant.clone(),
+            });
+        }
+    }
+    variants.sort_by_key(|view| view.variant.ordinal);
+    TaskView { task: task.clone(), models, variants, metrics: metrics.task(&task.name) }
+}
+
+/// Names may hold any letters; what no header can hold is shown as `?`.
+fn header(text: &str) -> HeaderValue {
+    HeaderValue::from_bytes(text.as_bytes()).unwrap_or_else(|_| {
+        let plain: String = text.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect();
+        HeaderValue::try_from(plain).expect("printable ASCII is a header; this is a bug")
+    })
+}
+
+impl TaskView {
+    pub(crate) fn variant(&self, id: VariantId) -> Option<&VariantView> {
+        self.variants.iter().find(|view| view.variant.id == id)
+    }
+
+    /// Goals as decisions take them: pins by number.
+    pub(crate) fn resolve(&self, given: &Given) -> Result<Goals, ApiError> {
+        let model = match &given.model {
+            None => None,
+            // The newest version of that name.
+            Some(name) => match self.models.iter().find(|model| model.name == *name) {
+                Some(model) => Some(model.id),
+                None => return Err(self.no_such("model", name, self.models.iter().map(|m| m.name.as_str()))),
+            },
+        };
+        let variant = match &given.variant {
+            None => None,
+            Some(name) => match self.variants.iter().find(|view| view.variant.name == *name) {
+                Some(view) => Some(view.variant.id),
+                None => {
+                    let known = self.variants.iter().map(|view| view.variant.name.as_str());
+                    return Err(self.no_such("variant", name, known));
+                }
+            },
+        };
+        Ok(given.resolved(model, variant))
+    }
+
+    fn no_such<'a>(&self, what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> ApiError {
+        let near = suggest(name, known);
+        let why = format!("task {:?} has no {what} {}{near}", self.task.name, excerpt(name));
+        ApiError::from(Refusal::PinUnusable { why })
+    }
+}

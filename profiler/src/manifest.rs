@@ -1,0 +1,348 @@
+//! The files that describe a task and its models, and the folder they stand in.
+//!
+//! A **package** is a folder with `task.toml` and `models/*.toml`. Paths in a manifest are relative to the manifest.
+//! Nothing here looks at an artefact.
+
+use crate::error::Error;
+use modelless_adapter::AdapterSpec;
+use modelless_store::NewTask;
+use modelless_types::{
+    Accuracy, AccuracyMeasure, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority, TaskKind,
+    TenantId, TensorSpec, VariantSettings,
+};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A task and its models.
+#[derive(Clone, Debug)]
+pub struct Package {
+    /// The task.
+    pub task: TaskManifest,
+    /// Its models, in the order of their files' names.
+    pub models: Vec<ModelManifest>,
+}
+
+/// A task to be made.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TaskManifest {
+    /// The name in URLs.
+    pub name: String,
+    /// Input and output kind.
+    pub kind: TaskKind,
+    /// Name of the one metric.
+    #[serde(default = "top_1")]
+    pub metric: String,
+    /// Output labels, for classification.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// Inputs of one item, for `tensor` tasks.
+    #[serde(default)]
+    pub inputs: Vec<TensorSpec>,
+    /// Outputs of one item, for `tensor` tasks.
+    #[serde(default)]
+    pub outputs: Vec<TensorSpec>,
+    /// One sentence for people.
+    #[serde(default)]
+    pub description: String,
+    /// Goals that hold where a query gives none.
+    #[serde(default)]
+    goals: GoalsManifest,
+    /// What its models are measured with.
+    pub labelled_set: Option<SetManifest>,
+    /// A file of accuracies known from elsewhere.
+    pub also: Option<PathBuf>,
+    /// Where the manifest stands.
+    #[serde(skip)]
+    folder: PathBuf,
+}
+
+/// A labelled set, by its file.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetManifest {
+    /// What it is called where its figures are shown.
+    pub name: String,
+    /// See [`crate::LabelledSet::open`].
+    pub path: PathBuf,
+}
+
+#[derive(Clone, PartialEq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct GoalsManifest {
+    accuracy: Option<f64>,
+    latency_ms: Option<f64>,
+    max_cost: Option<f64>,
+    prefer: Option<Prefer>,
+    priority: Option<u8>,
+    fallback: Option<Fallback>,
+}
+
+/// A model to be registered.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelManifest {
+    /// Unique in its task, together with `version`.
+    pub name: String,
+    /// The owner's version.
+    #[serde(default = "one")]
+    pub version: u32,
+    /// Family.
+    #[serde(default)]
+    pub architecture: String,
+    /// Licence.
+    #[serde(default)]
+    pub licence: String,
+    /// Between the task and its tensors.
+    pub adapter: AdapterSpec,
+    /// How it is made runnable.
+    pub variants: Vec<VariantManifest>,
+}
+
+/// A variant to be registered.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VariantManifest {
+    /// Unique in its task; left out, the model's name and the precision.
+    #[serde(default)]
+    pub name: String,
+    /// The library that runs it.
+    #[serde(default = "onnx")]
+    pub engine: Engine,
+    /// Numbers it computes in.
+    pub precision: String,
+    /// The artefact.
+    pub file: PathBuf,
+    /// Threads of one run.
+    #[serde(default = "one_thread")]
+    pub threads: u16,
+    /// The largest batch it may be given.
+    #[serde(default = "max_batch")]
+    pub max_batch: u32,
+    /// How accurate it is said to be, for when there is no labelled set.
+    pub accuracy: Option<f64>,
+}
+
+fn top_1() -> String {
+    "top-1".to_owned()
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn onnx() -> Engine {
+    Engine::Onnx
+}
+
+fn one_thread() -> u16 {
+    1
+}
+
+fn max_batch() -> u32 {
+    32
+}
+
+impl Package {
+    /// Reads `task.toml` and `models/*.toml` in a folder.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let task = TaskManifest::read(&folder.join("task.toml"))?;
+        let models = folder.join("models");
+        let unreadable = |source| Error::Read { path: models.clone(), source };
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&models).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            if path.extension().is_some_and(|end| end == "toml") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        let models = files.iter().map(|path| ModelManifest::read(path)).collect::<Result<_, _>>()?;
+        Ok(Self { task, models })
+    }
+}
+
+impl TaskManifest {
+    /// Reads one.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let mut task: Self = read_toml(path)?;
+        let folder = folder_of(path);
+        if let Some(set) = &mut task.labelled_set {
+            set.path = folder.join(&set.path);
+        }
+        task.goals().map_err(|why| Error::Manifest { path: path.to_owned(), why })?;
+        task.folder = folder;
+        Ok(task)
+    }
+
+    /// As the store takes it.
+    pub fn new_task(&self, tenant: TenantId) -> Result<NewTask, Error> {
+        let why = |why| Error::Manifest { path: self.folder.join("task.toml"), why };
+        Ok(NewTask {
+            tenant,
+            name: self.name.clone(),
+            kind: self.kind,
+            metric: self.metric.clone(),
+            labels: self.labels.clone(),
+            inputs: self.inputs.clone(),
+            outputs: self.outputs.clone(),
+            space: None,
+            defaults: self.goals().map_err(why)?,
+            description: self.description.clone(),
+        })
+    }
+
+    /// Accuracies known from elsewhere, by the name of the variant.
+    pub fn also(&self) -> Result<BTreeMap<String, Vec<AccuracyMeasure>>, Error> {
+        let Some(file) = &self.also else { return Ok(BTreeMap::new()) };
+        let path = self.folder.join(file);
+        let text = fs::read(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+        let known: BTreeMap<String, AccuracyMeasure> = serde_json::from_slice(&text)
+            .map_err(|error| Error::Manifest { path, why: error.to_string() })?;
+        Ok(known.into_iter().map(|(variant, measure)| (variant, vec![measure])).collect())
+    }
+
+    fn goals(&self) -> Result<Goals, String> {
+        let GoalsManifest { accuracy, latency_ms, max_cost, prefer, priority, fallback } = self.goals;
+        Ok(Goals {
+            accuracy: number("accuracy", "between 0 and 1", accuracy, Accuracy::floor_from_f64)?,
+            latency: number("latency_ms", "not negative", latency_ms, Micros::from_millis_f64)?,
+            max_cost: number("max_cost", "not negative", max_cost, CostPer1k::from_usd_f64)?,
+            prefer,
+            priority: match priority {
+                Some(level) => {
+                    let known = Priority::new(level);
+                    known.ok_or_else(|| format!("the goal priority is {level}; it must be 0 to 9"))?
+                }
+                None => Priority::default(),
+            },
+            fallback: fallback.unwrap_or_default(),
+            model: None,
+            variant: None,
+        })
+    }
+}
+
+fn number<T>(
+    goal: &str,
+    allowed: &str,
+    value: Option<f64>,
+    read: fn(f64) -> Option<T>,
+) -> Result<Option<T>, String> {
+    let Some(value) = value else { return Ok(None) };
+    read(value).map(Some).ok_or_else(|| format!("the goal {goal} is {value}; it must be {allowed}"))
+}
+
+impl ModelManifest {
+    /// Reads one; its paths become usable from anywhere.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let mut model: Self = read_toml(path)?;
+        let fault = |why: String| Error::Manifest { path: path.to_owned(), why };
+        model.adapter.check().map_err(|error| fault(error.to_string()))?;
+        if model.variants.is_empty() {
+            return Err(fault("the model has no [[variants]]; it needs at least one".to_owned()));
+        }
+        let folder = folder_of(path);
+        for variant in &mut model.variants {
+            variant.file = folder.join(&variant.file);
+            if variant.name.is_empty() {
+                variant.name = format!("{}-{}", model.name, variant.precision);
+            }
+            if variant.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
+                return Err(fault(format!("the accuracy of {:?} must be between 0 and 1", variant.name)));
+            }
+        }
+        Ok(model)
+    }
+}
+
+impl VariantManifest {
+    /// As the store and the engine take it.
+    pub fn settings(&self) -> VariantSettings {
+        VariantSettings {
+            engine: self.engine,
+            precision: self.precision.clone(),
+            threads: self.threads,
+            max_batch: self.max_batch,
+        }
+    }
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    path.parent().map(Path::to_owned).unwrap_or_default()
+}
+
+fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
+    let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    toml::from_str(&text).map_err(|error| Error::Manifest {
+        path: path.to_owned(),
+        why: error.to_string().trim_end().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_testkit::temp_dir;
+
+    fn examples() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+    }
+
+    #[test]
+    fn the_demo_is_a_ladder_of_twelve_variants() {
+        let demo = Package::read(&examples().join("fashion")).unwrap();
+        let names: Vec<_> = demo.models.iter().flat_map(|model| &model.variants).collect();
+        assert_eq!(names.len(), 12);
+        assert!(names.iter().any(|variant| variant.name == "cnn_m-int8"));
+        assert!(names.iter().all(|variant| variant.file.is_file() && variant.settings().max_batch == 32));
+        assert_eq!(demo.task.labels.len(), 10);
+        assert!(demo.task.labelled_set.unwrap().path.is_file());
+        let tensors = Package::read(&examples().join("fashion-tensor")).unwrap();
+        assert_eq!(tensors.task.kind, TaskKind::Tensor);
+        assert_eq!(tensors.models[0].variants[0].name, "cnn_m-fp32");
+        assert!(tensors.models[0].variants[0].file.is_file());
+    }
+
+    #[test]
+    fn goals_of_a_task_are_read_as_written() {
+        let folder = temp_dir("manifest").unwrap();
+        let path = folder.path().join("task.toml");
+        let text = "name = \"t\"\nkind = \"image-classification\"\nlabels = [\"a\"]\n[goals]\n";
+        fs::write(&path, format!("{text}accuracy = 0.9155\nlatency_ms = 12.5\nprefer = \"cost\"")).unwrap();
+        let goals = TaskManifest::read(&path).unwrap().new_task(TenantId::DEFAULT).unwrap().defaults;
+        assert_eq!(goals.accuracy.map(Accuracy::ppm), Some(915_500));
+        assert_eq!(goals.latency, Some(Micros(12_500)));
+        assert_eq!(goals.prefer, Some(Prefer::Cost));
+        fs::write(&path, format!("{text}accuracy = 1.5")).unwrap();
+        let error = TaskManifest::read(&path).unwrap_err().to_string();
+        assert!(error.contains("accuracy is 1.5") && error.contains("between 0 and 1"), "{error}");
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_a_model() {
+        let folder = temp_dir("manifest").unwrap();
+        let path = folder.path().join("model.toml");
+        let adapter = "[adapter]\nkind = \"tensor\"\n";
+        for (text, said) in [
+            (format!("name = \"m\"\n{adapter}"), "variants"),
+            (format!("name = \"m\"\nvariants = []\n{adapter}"), "at least one"),
+            (format!("name = \"m\"\ncolour = 1\n{adapter}"), "colour"),
+            (
+                format!(
+                    "name = \"m\"\n{adapter}[[variants]]\nprecision = \"fp32\"\nfile = \"x\"\naccuracy = 93"
+                ),
+                "between 0 and 1",
+            ),
+            ("name = ".to_owned(), "TOML"),
+        ] {
+            fs::write(&path, &text).unwrap();
+            let error = ModelManifest::read(&path).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("model.toml"), "{text}: {error}");
+        }
+        assert!(matches!(ModelManifest::read(&folder.path().join("none")), Err(Error::Read { .. })));
+    }
+}

@@ -1,0 +1,198 @@
+//! From manifests to a store that can serve them: tasks made, artefacts put away, variants measured.
+//!
+//! A model is measured before it is stored, and stored in one transaction: what is registered can be served, and a
+//! registration that fails leaves nothing behind but an artefact that nobody needs. Doing it again is harmless.
+
+use crate::error::Error;
+use crate::manifest::{ModelManifest, Package, TaskManifest, VariantManifest};
+use crate::profile::{Profiler, Report, Subject};
+use crate::set::LabelledSet;
+use modelless_adapter::AdapterSpec;
+use modelless_store::{Artefacts, Catalog, NewModel, NewVariant, PutArtefact, Registered, Store};
+use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+
+/// Accuracies known from elsewhere, by the name of the variant.
+pub type Known = BTreeMap<String, Vec<AccuracyMeasure>>;
+
+/// Registers for one tenant.
+#[derive(Clone)]
+pub struct Registrar {
+    /// Where everything is written down.
+    pub store: Arc<dyn Store>,
+    /// Where artefacts go.
+    pub artefacts: Artefacts,
+    /// What measures.
+    pub profiler: Profiler,
+    /// Whose it will be.
+    pub tenant: TenantId,
+}
+
+impl Registrar {
+    /// A task of this name, made if there is none.
+    pub async fn task(&self, manifest: &TaskManifest) -> Result<Task, Error> {
+        let catalog = self.store.catalog().await?;
+        match catalog.task_named(self.tenant, &manifest.name) {
+            Some(task) => Ok(task.clone()),
+            None => Ok(self.store.create_task(manifest.new_task(self.tenant)?).await?),
+        }
+    }
+
+    /// Measures a model and stores it.
+    pub async fn model(
+        &self,
+        task: &Task,
+        manifest: &ModelManifest,
+        (set, known): (Option<&LabelledSet>, &Known),
+        report: Report<'_>,
+    ) -> Result<Registered, Error> {
+        let mut variants = Vec::with_capacity(manifest.variants.len());
+        for variant in &manifest.variants {
+            variants.push(self.variant(task, manifest, variant, (set, known), &mut *report).await?);
+        }
+        let adapter = manifest.adapter.to_json();
+        let model = NewModel {
+            task: task.id,
+            tenant: self.tenant,
+            name: manifest.name.clone(),
+            version: manifest.version,
+            architecture: manifest.architecture.clone(),
+            licence: manifest.licence.clone(),
+            space: None,
+            adapter: adapter.map_err(|source| Error::Adapter { model: manifest.name.clone(), source })?,
+            variants,
+        };
+        Ok(self.store.register_model(model).await?)
+    }
+
+    async fn variant(
+        &self,
+        task: &Task,
+        model: &ModelManifest,
+        variant: &VariantManifest,
+        (set, known): (Option<&LabelledSet>, &Known),
+        report: Report<'_>,
+    ) -> Result<NewVariant, Error> {
+        let (artefacts, file) = (self.artefacts.clone(), variant.file.clone());
+        let (put, artefact) = blocking(move || -> Result<(PutArtefact, File), Error> {
+            let put = artefacts.put_file(&file)?;
+            let artefact = artefacts.open(&put.sha256)?;
+            Ok((put, artefact))
+        })
+        .await?;
+        let settings = variant.settings();
+        let subject = Subject {
+            name: &variant.name,
+            task,
+            adapter: &model.adapter,
+            settings: &settings,
+            artefact,
+            declared: variant.accuracy.and_then(Accuracy::floor_from_f64),
+        };
+        let mut profile = self.profiler.profile(subject, set, report).await?;
+        profile.also = known.get(&variant.name).cloned().unwrap_or_default();
+        Ok(NewVariant {
+            name: variant.name.clone(),
+            settings,
+            artefact: put.sha256,
+            artefact_bytes: Bytes(put.bytes),
+            profiles: vec![profile],
+        })
+    }
+
+    /// Makes the task of a package and registers those of its models that are not there yet. How many it was.
+    pub async fn package(&self, package: &Package, report: Report<'_>) -> Result<usize, Error> {
+        let task = self.task(&package.task).await?;
+        let catalog = self.store.catalog().await?;
+        let there = |model: &&ModelManifest| {
+            !catalog
+                .models_of(task.id)
+                .any(|known| known.name == model.name && known.version == model.version)
+        };
+        let missing: Vec<&ModelManifest> = package.models.iter().filter(there).collect();
+        if missing.is_empty() {
+            return Ok(0);
+        }
+        let set = package.open_set(&task)?;
+        let known = package.task.also()?;
+        for model in &missing {
+            self.model(&task, model, (set.as_ref(), &known), &mut *report).await?;
+        }
+        Ok(missing.len())
+    }
+
+    /// Measures what has no profile on this device class, as after a move to another machine. Accuracy is measured
+    /// where a package brings the labelled set of the task; elsewhere the one of another device class is kept, which
+    /// its own words say. How many variants it was.
+    pub async fn unmeasured(&self, packages: &[Package], report: Report<'_>) -> Result<usize, Error> {
+        let catalog = self.store.catalog().await?;
+        let class = self.profiler.device_class();
+        let mut sets: BTreeMap<&str, Option<LabelledSet>> = BTreeMap::new();
+        let mut measured = 0;
+        for variant in catalog.variants.iter().filter(|variant| variant.profile_on(class).is_none()) {
+            let Some((task, model)) = owner(&catalog, variant) else { continue };
+            if !sets.contains_key(task.name.as_str()) {
+                let package = packages.iter().find(|package| package.task.name == task.name);
+                let set = package.map(|package| package.open_set(task)).transpose()?.flatten();
+                sets.insert(&task.name, set);
+            }
+            let set = sets.get(task.name.as_str()).and_then(Option::as_ref);
+            let profile = self.again(task, model, variant, set, &mut *report).await?;
+            self.store.put_profile(variant.id, profile).await?;
+            measured += 1;
+        }
+        Ok(measured)
+    }
+
+    async fn again(
+        &self,
+        task: &Task,
+        model: &Model,
+        variant: &Variant,
+        set: Option<&LabelledSet>,
+        report: Report<'_>,
+    ) -> Result<Profile, Error> {
+        let adapter = AdapterSpec::parse(&model.adapter)
+            .map_err(|source| Error::Adapter { model: model.name.clone(), source })?;
+        let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
+        let artefact = blocking(move || Ok::<_, Error>(artefacts.open(&sha256)?)).await?;
+        let elsewhere = variant.profiles.first();
+        let subject = Subject {
+            name: &variant.name,
+            task,
+            adapter: &adapter,
+            settings: &variant.settings,
+            artefact,
+            declared: elsewhere.map(|profile| profile.accuracy.value),
+        };
+        let mut profile = self.profiler.profile(subject, set, report).await?;
+        if let Some(elsewhere) = elsewhere {
+            if set.is_none() {
+                profile.accuracy = elsewhere.accuracy.clone();
+            }
+            profile.also.clone_from(&elsewhere.also);
+        }
+        Ok(profile)
+    }
+}
+
+impl Package {
+    /// The labelled set that its manifest names.
+    pub fn open_set(&self, task: &Task) -> Result<Option<LabelledSet>, Error> {
+        self.task.labelled_set.as_ref().map(|set| LabelledSet::open(&set.path, &set.name, task)).transpose()
+    }
+}
+
+fn owner<'a>(catalog: &'a Catalog, variant: &Variant) -> Option<(&'a Task, &'a Model)> {
+    let model = catalog.models.iter().find(|model| model.id == variant.model)?;
+    Some((catalog.tasks.iter().find(|task| task.id == model.task)?, model))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.unwrap_or_else(|error| Err(Error::Cancelled(error.to_string())))
+}

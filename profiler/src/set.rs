@@ -1,0 +1,254 @@
+//! Labelled data, in the form in which a task's queries come: pictures as PNG or JPEG files, tensors as raw bytes.
+
+use crate::error::Error;
+use crate::idx;
+use bytes::Bytes;
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder};
+use modelless_types::{DType, Task, TaskKind};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Inputs of a task with the class that each is known to be.
+#[derive(Clone, Debug)]
+pub struct LabelledSet {
+    name: String,
+    items: Vec<(Item, usize)>,
+}
+
+#[derive(Clone, Debug)]
+enum Item {
+    Here(Bytes),
+    File(PathBuf),
+}
+
+impl LabelledSet {
+    /// Opens a set for a task. `path` is one of
+    ///
+    /// * `NAME-images-idx3-ubyte`, or that with `.gz`, with the labels in `NAME-labels-idx1-ubyte` beside it: the form of
+    ///   Fashion-MNIST. Labels are positions in the task's labels. For a `tensor` task pixels become numbers between 0
+    ///   and 1 (`FP32`) or stay bytes (`UINT8`);
+    /// * a `.csv` file with lines `FILE,LABEL`: files relative to it, labels as the task writes them or their positions.
+    pub fn open(path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
+        let items = if path.extension().is_some_and(|end| end == "csv") {
+            from_csv(path, task)?
+        } else {
+            from_idx(path, name, task)?
+        };
+        if items.is_empty() {
+            return Err(Error::Set { path: path.to_owned(), why: "it is empty".to_owned() });
+        }
+        Ok(Self { name: name.to_owned(), items })
+    }
+
+    /// What it is called where its figures are shown.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many items it has.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Never: an empty set is refused.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// An item as a query would bring it.
+    pub(crate) fn input(&self, item: usize) -> Result<Bytes, Error> {
+        match &self.items[item].0 {
+            Item::Here(bytes) => Ok(bytes.clone()),
+            Item::File(path) => {
+                fs::read(path).map(Bytes::from).map_err(|source| Error::Read { path: path.clone(), source })
+            }
+        }
+    }
+
+    /// The class an item is known to be.
+    pub(crate) fn class(&self, item: usize) -> usize {
+        self.items[item].1
+    }
+}
+
+fn from_csv(path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
+    let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines
+        .map(|(number, line)| {
+            let fault = |why: &str| Error::Set {
+                path: path.to_owned(),
+                why: format!("line {}: {why}: {line:?}", number + 1),
+            };
+            // The last comma: files may have some in their names, labels of a sensible task do not.
+            let (file, label) = line.rsplit_once(',').ok_or_else(|| fault("expected FILE,LABEL"))?;
+            let label = label.trim();
+            let named = task.labels.iter().position(|known| known == label);
+            let class = named.or_else(|| label.parse().ok().filter(|class| fits(*class, task)));
+            let class = class.ok_or_else(|| fault("this label is none of the task's"))?;
+            Ok((Item::File(folder.join(file.trim())), class))
+        })
+        .collect()
+}
+
+/// Whether the task has a class of this number; what a tensor task's outputs mean is not known here.
+fn fits(class: usize, task: &Task) -> bool {
+    task.kind == TaskKind::Tensor || class < task.labels.len()
+}
+
+fn from_idx(path: &Path, name: &str, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
+    let fault = |path: &Path, why: String| Error::Set { path: path.to_owned(), why };
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    if !file.contains("images-idx3") {
+        let expected = "expected a file named *images-idx3-ubyte or *images-idx3-ubyte.gz, or a .csv file";
+        return Err(fault(path, expected.to_owned()));
+    }
+    let labels_path = path.with_file_name(file.replace("images-idx3", "labels-idx1"));
+    let images = idx::read_file(path, 3).map_err(|why| fault(path, why))?;
+    let labels = idx::read_file(&labels_path, 1).map_err(|why| fault(&labels_path, why))?;
+    let (count, height, width) = (images.shape[0], images.shape[1], images.shape[2]);
+    if labels.data.len() != count || height == 0 || width == 0 {
+        let why =
+            format!("it has {count} images of {width}x{height} pixels and {} labels", labels.data.len());
+        return Err(fault(path, why));
+    }
+    let mismatch = |why: String| Error::SetMismatch { set: name.to_owned(), task: task.name.clone(), why };
+    let encode = encoder(task, width, height).map_err(mismatch)?;
+    images
+        .data
+        .chunks_exact(height * width)
+        .zip(labels.data)
+        .map(|(pixels, label)| {
+            let class = usize::from(label);
+            if !fits(class, task) {
+                let labels = task.labels.len();
+                return Err(mismatch(format!("it has label {class}, but the task has only {labels}")));
+            }
+            Ok((Item::Here(encode(pixels)), class))
+        })
+        .collect()
+}
+
+/// Makes an input of a query out of the pixels of one picture.
+type Encode = Box<dyn Fn(&[u8]) -> Bytes>;
+
+/// How grey pixels become what a query of the task would bring.
+fn encoder(task: &Task, width: usize, height: usize) -> Result<Encode, String> {
+    let side = |pixels: usize| u32::try_from(pixels).map_err(|_| format!("{pixels} pixels are too many"));
+    match (task.kind, task.inputs.as_slice()) {
+        (TaskKind::ImageClassification, _) => {
+            let (width, height) = (side(width)?, side(height)?);
+            Ok(Box::new(move |pixels| png(pixels, width, height, ExtendedColorType::L8)))
+        }
+        (TaskKind::Tensor, [input]) if input.elements() == Some(width * height) => match input.dtype {
+            DType::Fp32 => Ok(Box::new(|pixels| {
+                pixels.iter().flat_map(|pixel| (f32::from(*pixel) / 255.0).to_le_bytes()).collect()
+            })),
+            DType::Uint8 => Ok(Box::new(Bytes::copy_from_slice)),
+            other @ (DType::Bool
+            | DType::Int8
+            | DType::Int32
+            | DType::Int64
+            | DType::Fp16
+            | DType::Fp64
+            | DType::Bytes) => {
+                Err(format!("pixels cannot become {}; only FP32 and UINT8 are known", other.name()))
+            }
+        },
+        (TaskKind::Tensor, inputs) => {
+            let shapes: Vec<_> = inputs.iter().map(|input| &input.shape).collect();
+            Err(format!("the task takes {shapes:?}, the set has {width}x{height} pixels"))
+        }
+    }
+}
+
+/// A PNG of these pixels.
+pub(crate) fn png(pixels: &[u8], width: u32, height: u32, colour: ExtendedColorType) -> Bytes {
+    let mut file = Vec::new();
+    PngEncoder::new(&mut file)
+        .write_image(pixels, width, height, colour)
+        .expect("a PNG of the right number of pixels is written into memory; this is a bug");
+    file.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_testkit::temp_dir;
+    use modelless_types::{Goals, SpaceId, TaskId, TenantId, TensorSpec};
+
+    fn task(kind: TaskKind, labels: &[&str], inputs: &[TensorSpec]) -> Task {
+        Task {
+            id: TaskId(1),
+            name: "t".to_owned(),
+            tenant: TenantId::DEFAULT,
+            kind,
+            metric: "top-1".to_owned(),
+            labels: labels.iter().map(|&label| label.to_owned()).collect(),
+            inputs: inputs.to_vec(),
+            outputs: Vec::new(),
+            default_space: SpaceId(1),
+            defaults: Goals::default(),
+            description: String::new(),
+        }
+    }
+
+    fn sample() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../examples/fashion/sample/sample-2000-images-idx3-ubyte.gz")
+    }
+
+    #[test]
+    fn the_shipped_sample_has_two_hundred_of_each_class() {
+        let labels: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+        let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+        let set =
+            LabelledSet::open(&sample(), "s", &task(TaskKind::ImageClassification, &labels, &[])).unwrap();
+        let mut counts = [0; 10];
+        (0..set.len()).for_each(|item| counts[set.class(item)] += 1);
+        assert_eq!(counts, [200; 10]);
+        assert!(set.input(0).unwrap().starts_with(b"\x89PNG"));
+    }
+
+    #[test]
+    fn pixels_become_tensors_of_the_task() {
+        let input =
+            |dtype, shape: &[u32]| [TensorSpec { name: "x".to_owned(), dtype, shape: shape.to_vec() }];
+        let open =
+            |inputs: &[TensorSpec]| LabelledSet::open(&sample(), "s", &task(TaskKind::Tensor, &[], inputs));
+        assert_eq!(open(&input(DType::Fp32, &[1, 28, 28])).unwrap().input(0).unwrap().len(), 4 * 784);
+        assert_eq!(open(&input(DType::Uint8, &[784])).unwrap().input(0).unwrap().len(), 784);
+        for wrong in [input(DType::Fp32, &[3]), input(DType::Int64, &[784])] {
+            assert!(matches!(open(&wrong), Err(Error::SetMismatch { .. })), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn reads_a_list_of_files() {
+        let folder = temp_dir("set").unwrap();
+        let list = folder.path().join("labels.csv");
+        let task = task(TaskKind::ImageClassification, &["cat", "dog"], &[]);
+        fs::write(&list, "a.png,dog\nb, c.png,0\n\n").unwrap();
+        let set = LabelledSet::open(&list, "pets", &task).unwrap();
+        assert_eq!((set.len(), set.class(0), set.class(1), set.name()), (2, 1, 0, "pets"));
+        assert!(matches!(set.input(1), Err(Error::Read { path, .. }) if path.ends_with("b, c.png")));
+        for (text, said) in
+            [("a.png,cow", "line 1"), ("a.png,2", "none of the task's"), ("x", "FILE,LABEL"), ("", "empty")]
+        {
+            fs::write(&list, text).unwrap();
+            let error = LabelledSet::open(&list, "pets", &task).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_set_that_does_not_fit_is_refused() {
+        let few = task(TaskKind::ImageClassification, &["a", "b"], &[]);
+        assert!(matches!(LabelledSet::open(&sample(), "s", &few), Err(Error::SetMismatch { .. })));
+        let missing = LabelledSet::open(Path::new("no-images-idx3-ubyte.gz"), "s", &few);
+        assert!(missing.unwrap_err().to_string().contains("no-images-idx3"));
+        assert!(LabelledSet::open(Path::new("what"), "s", &few).is_err());
+    }
+}

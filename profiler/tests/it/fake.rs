@@ -1,0 +1,172 @@
+use crate::{registrar, write, write_set};
+use modelless_engine::fake::{Computes, FakeModel, Fault};
+use modelless_engine::{Engine, FakeEngine};
+use modelless_profiler::{Config, Error, Package, Profiler, Progress};
+use modelless_testkit::{TempDir, temp_dir};
+use modelless_types::{DType, Provenance, TensorSpec, VariantId};
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the first variant that is measured is known as to the engine.
+const FIRST: VariantId = VariantId(u32::MAX);
+
+const TASK: &str = r#"
+name = "bright"
+kind = "tensor"
+inputs = [{ name = "x", dtype = "FP32", shape = [1] }]
+outputs = [{ name = "x", dtype = "FP32", shape = [1] }]
+labelled-set = { name = "four", path = "s-images-idx3-ubyte" }
+"#;
+
+const MODEL: &str = r#"
+name = "echo"
+adapter = { kind = "tensor" }
+variants = [{ precision = "fp32", file = "echo.onnx", max_batch = 4 }]
+"#;
+
+/// A task whose only model gives back what it gets: one number, so always class 0.
+fn package() -> (TempDir, Package) {
+    let folder = temp_dir("package").unwrap();
+    write_set(folder.path(), [0, 50, 100, 255], [0, 0, 0, 1]);
+    write(folder.path(), "task.toml", TASK);
+    write(folder.path(), "models/echo.toml", MODEL);
+    write(folder.path(), "models/echo.onnx", "not looked at by a fake");
+    let package = Package::read(folder.path()).unwrap();
+    (folder, package)
+}
+
+fn echo() -> FakeModel {
+    FakeModel {
+        inputs: vec![TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] }],
+        computes: Computes::Echo,
+        latency: Arc::new(|batch| Duration::from_millis(2) + Duration::from_millis(1) * batch),
+        load_time: Duration::from_millis(30),
+        ..FakeModel::default()
+    }
+}
+
+fn profiler(engine: &Arc<FakeEngine>) -> Profiler {
+    let engine: Arc<dyn Engine> = Arc::<FakeEngine>::clone(engine);
+    Profiler::new(engine, Config::default(), "cpu:fake:1", "a command")
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_measured_is_registered_once() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, echo());
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    let (_folder, package) = package();
+    let mut seen = Vec::new();
+    let mut report = |name: &str, progress| seen.push((name.to_owned(), progress));
+    assert_eq!(registrar.package(&package, &mut report).await.unwrap(), 1);
+
+    let catalog = registrar.store.catalog().await.unwrap();
+    let variant = &catalog.variants[0];
+    let profile = variant.profile_on("cpu:fake:1").unwrap();
+    let points: Vec<_> = profile.latency.iter().map(|point| (point.batch, point.mean_us.round())).collect();
+    assert_eq!(points, [(1, 3_000.0), (2, 4_000.0), (4, 6_000.0)]);
+    assert_eq!(profile.latency_provenance, Provenance::Measured);
+    assert_eq!(profile.load_time.0, 30_000);
+    let accuracy = &profile.accuracy;
+    assert_eq!((accuracy.value.ppm(), accuracy.samples, accuracy.set.as_str()), (750_000, 4, "four"));
+    assert!(accuracy.low < accuracy.value && accuracy.value < accuracy.high);
+    assert_eq!((accuracy.device_class.as_str(), accuracy.command.as_str()), ("cpu:fake:1", "a command"));
+    assert_eq!((variant.name.as_str(), catalog.models[0].version), ("echo-fp32", 1));
+
+    assert_eq!(seen[0], ("echo-fp32".to_owned(), Progress::Loading));
+    assert!(seen.contains(&("echo-fp32".to_owned(), Progress::Latency { batch: 4 })));
+    assert_eq!(seen.last().unwrap().1, Progress::Accuracy { done: 4, of: 4 });
+
+    assert_eq!(registrar.package(&package, &mut |_, _| ()).await.unwrap(), 0, "nothing is done twice");
+    assert_eq!(
+        engine.unload(FIRST).await.map_err(|error| error.to_string()).unwrap_err(),
+        format!("{FIRST} is not loaded")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_machine_measures_again_and_says_which_accuracy_is_whose() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, echo());
+    let (mut registrar, _artefacts) = registrar(profiler(&engine));
+    let (_folder, package) = package();
+    registrar.package(&package, &mut |_, _| ()).await.unwrap();
+    assert_eq!(registrar.unmeasured(&[], &mut |_, _| ()).await.unwrap(), 0);
+
+    for (class, packages, measured_on) in
+        [("cpu:other:8", vec![], "cpu:fake:1"), ("cpu:third:8", vec![package.clone()], "cpu:third:8")]
+    {
+        registrar.profiler =
+            Profiler::new(Arc::<FakeEngine>::clone(&engine), Config::default(), class, "again");
+        assert_eq!(registrar.unmeasured(&packages, &mut |_, _| ()).await.unwrap(), 1);
+        let catalog = registrar.store.catalog().await.unwrap();
+        let profile = catalog.variants[0].profile_on(class).unwrap();
+        assert_eq!(profile.accuracy.device_class, measured_on);
+        assert_eq!(profile.accuracy.value.ppm(), 750_000);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_that_fails_leaves_nothing_behind() {
+    let broken = |fault: Fault| FakeModel { faults: Arc::new(move |_, _| Some(fault.clone())), ..echo() };
+    let cases = [
+        (FakeModel { refuses: Some("no such operator".to_owned()), ..echo() }, "no such operator"),
+        (broken(Fault::Crash("out of memory".to_owned())), "out of memory"),
+        (FakeModel { computes: Computes::Sum, ..echo() }, "does not fit"),
+    ];
+    for (model, said) in cases {
+        let engine = Arc::new(FakeEngine::new());
+        engine.behave(FIRST, model);
+        let (registrar, _artefacts) = registrar(profiler(&engine));
+        let (_folder, package) = package();
+        let error = registrar.package(&package, &mut |_, _| ()).await.unwrap_err().to_string();
+        assert!(error.contains("echo-fp32") && error.contains(said), "{error}");
+        assert!(registrar.store.catalog().await.unwrap().models.is_empty());
+        assert!(engine.unload(FIRST).await.is_err(), "it stayed loaded after: {error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_labelled_set_an_accuracy_must_be_declared() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, echo());
+    engine.behave(VariantId(FIRST.0 - 1), echo());
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    let (folder, _) = package();
+    write(folder.path(), "task.toml", &TASK.replace("labelled-set", "#"));
+    let package = Package::read(folder.path()).unwrap();
+    let error = registrar.package(&package, &mut |_, _| ()).await.unwrap_err();
+    assert!(matches!(error, Error::NoAccuracy(_)), "{error}");
+
+    write(folder.path(), "models/echo.toml", &MODEL.replace("max_batch", "accuracy = 0.9, max_batch"));
+    let package = Package::read(folder.path()).unwrap();
+    registrar.package(&package, &mut |_, _| ()).await.unwrap();
+    let catalog = registrar.store.catalog().await.unwrap();
+    let accuracy = &catalog.variants[0].profiles[0].accuracy;
+    assert_eq!(
+        (accuracy.provenance, accuracy.value.ppm(), accuracy.samples),
+        (Provenance::Declared, 900_000, 0)
+    );
+}
+
+#[tokio::test]
+async fn a_missing_artefact_is_named() {
+    let engine = Arc::new(FakeEngine::new());
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    let (folder, package) = package();
+    fs::remove_file(folder.path().join("models/echo.onnx")).unwrap();
+    let error = registrar.package(&package, &mut |_, _| ()).await.unwrap_err().to_string();
+    assert!(error.contains("echo.onnx"), "{error}");
+}
+
+/// Registering runs in tasks of a server.
+#[test]
+fn measuring_can_move_between_threads() {
+    fn check<T: Send>(_: T) {}
+    let engine = Arc::new(FakeEngine::new());
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    let (_folder, package) = package();
+    check(registrar.package(&package, &mut |_, _| ()));
+    check(registrar.unmeasured(&[], &mut |_, _| ()));
+}

@@ -1,0 +1,36 @@
+//! From what is registered and what nodes say of themselves to the plan's input.
+
+use modelless_decision::plan::{Input, PlanDevice, PlanVariant};
+use modelless_store::Catalog;
+use modelless_types::{DeviceIx, Variant};
+use modelless_wire::NodeStatus;
+
+/// Only what a node offers and has a profile for can be planned there.
+pub(crate) fn input(catalog: &Catalog, nodes: &[NodeStatus], discretionary_permille: u16) -> Input {
+    let device = |node: &NodeStatus| PlanDevice {
+        node: node.node,
+        device: DeviceIx(0),
+        memory: node.memory_budget,
+        discretionary_permille,
+        variants: catalog.variants.iter().filter_map(|variant| planned(catalog, node, variant)).collect(),
+    };
+    Input { devices: nodes.iter().filter(|node| !node.draining).map(device).collect() }
+}
+
+fn planned(catalog: &Catalog, node: &NodeStatus, variant: &Variant) -> Option<PlanVariant> {
+    let task = catalog.models.iter().find(|model| model.id == variant.model)?.task;
+    let offer =
+        node.info.offers.iter().find(|offer| offer.task == task && offer.ordinal == variant.ordinal)?;
+    let profile = variant.profile_on(&node.device_class)?;
+    // The profile's own figures, not the corrected ones: a plan that followed every correction would never rest.
+    let mut run = offer.run.clone();
+    run.correction = modelless_decision::Correction::NONE;
+    Some(PlanVariant {
+        id: variant.id,
+        task,
+        accuracy: profile.accuracy.value,
+        latency: run.service().p99(),
+        cost: run.cost(1, node.price),
+        memory: profile.memory,
+    })
+}

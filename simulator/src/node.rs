@@ -1,0 +1,573 @@
+//! A node's shell: the [`Worker`], its lanes and processes, and what it tells its gateways.
+
+use crate::Error;
+use crate::check::ensure;
+use crate::scenario::VariantSpec;
+use crate::world::{Ev, World};
+use modelless_decision::query::Class;
+use modelless_decision::route::{NodeInfo, NodeReport};
+use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
+use modelless_decision::{Machine, Moments, Query, Rank};
+use modelless_types::{
+    Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, QueryKey, Refusal, TaskId, Time, VariantId,
+};
+use std::collections::{BTreeMap, VecDeque};
+
+/// From a gateway.
+pub(crate) enum ToNode {
+    Query {
+        query: Query,
+        deadline_in: Micros,
+        expires_in: Micros,
+        spent: Micros,
+        waiting: u32,
+        first_in: Option<Micros>,
+    },
+    Cancel {
+        key: QueryKey,
+    },
+    Wake {
+        task: TaskId,
+        ordinal: u8,
+    },
+}
+
+/// To a gateway.
+pub(crate) enum FromNode {
+    Answer { key: QueryKey, variant: VariantId },
+    Refused { key: QueryKey, refusal: Refusal },
+    HandedBack { key: QueryKey },
+    Report,
+}
+
+struct Held {
+    gateway: usize,
+    epoch: u32,
+    query: Query,
+}
+
+struct Batch {
+    device: DeviceIx,
+    lane: LaneIx,
+    variant: VariantId,
+    members: Vec<QueryKey>,
+    prepared: bool,
+    started: bool,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Memory {
+    Loading,
+    Loaded,
+    Unloading,
+}
+
+struct Resident {
+    state: Memory,
+    bytes: Bytes,
+    /// Which load it was; what is said of an earlier one is void.
+    load: u64,
+}
+
+pub(crate) struct Node {
+    pub(crate) id: NodeId,
+    pub(crate) up: bool,
+    /// Counts its lives.
+    pub(crate) life: u32,
+    pub(crate) worker: Worker,
+    pub(crate) info: NodeInfo,
+    pub(crate) slow: f64,
+    pub(crate) drained: bool,
+    held: BTreeMap<QueryKey, Held>,
+    batches: BTreeMap<BatchId, Batch>,
+    /// What was handed to the process of each lane; the first is on the device.
+    lanes: BTreeMap<(DeviceIx, LaneIx), VecDeque<BatchId>>,
+    memory: BTreeMap<(DeviceIx, VariantId), Resident>,
+    next_load: u64,
+    /// What waits at each gateway, per class.
+    demand: BTreeMap<Class, BTreeMap<usize, (u32, Option<Time>)>>,
+    armed: Option<Time>,
+}
+
+impl Node {
+    pub(crate) fn new(id: NodeId, life: u32, worker: Worker, info: NodeInfo) -> Self {
+        Self {
+            id,
+            up: true,
+            life,
+            worker,
+            info,
+            slow: 1.0,
+            drained: false,
+            held: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            next_load: 0,
+            demand: BTreeMap::new(),
+            armed: None,
+        }
+    }
+}
+
+impl World<'_> {
+    pub(crate) fn feed_worker(&mut self, at: usize, event: Event) -> Result<(), Error> {
+        if !self.nodes[at].up {
+            return Ok(());
+        }
+        self.nodes[at].worker.handle(self.now, event);
+        self.after_worker(at)
+    }
+
+    pub(crate) fn worker_timer(&mut self, at: usize) -> Result<(), Error> {
+        let node = &mut self.nodes[at];
+        node.armed = None;
+        if node.worker.poll_timeout().is_some_and(|wake| wake.at <= self.now) {
+            node.worker.handle_timeout(self.now);
+        }
+        self.after_worker(at)
+    }
+
+    fn after_worker(&mut self, at: usize) -> Result<(), Error> {
+        let mut frames = Vec::new();
+        while let Some(action) = self.nodes[at].worker.poll_action() {
+            match action {
+                Action::Prepare { batch, device, lane, variant, queries, expected, .. } => {
+                    self.prepare(at, batch, (device, lane), variant, queries, expected)?;
+                }
+                Action::Start { batch } => self.start(at, batch)?,
+                Action::Discard { batch } => {
+                    let gone = self.nodes[at].batches.remove(&batch);
+                    let idle = gone.is_some_and(|b| !b.started);
+                    ensure(idle, self.now, "only what has not started is discarded", || {
+                        format!("{batch:?}")
+                    })?;
+                }
+                Action::Deliver { batch, queries } => {
+                    let node = &mut self.nodes[at];
+                    let ended = node.batches.remove(&batch).filter(|b| b.ended);
+                    let Some(ended) = ended else {
+                        let what = format!("{batch:?} has not");
+                        return Ok(ensure(false, self.now, "only what has ended is delivered", || what)?);
+                    };
+                    for key in queries {
+                        let held = node.held.remove(&key).filter(|_| ended.members.contains(&key));
+                        let Some(held) = held else {
+                            let what = format!("{key} is not one of {batch:?}");
+                            return Ok(ensure(false, self.now, "a batch answers its own members", || what)?);
+                        };
+                        let answer = FromNode::Answer { key, variant: ended.variant };
+                        frames.push((held.gateway, held.epoch, answer));
+                    }
+                }
+                Action::Refuse { key, refusal } => {
+                    let held = self.take(at, key)?;
+                    frames.push((held.gateway, held.epoch, FromNode::Refused { key, refusal }));
+                }
+                Action::HandBack { key } => {
+                    self.handed_back += 1;
+                    let held = self.take(at, key)?;
+                    frames.push((held.gateway, held.epoch, FromNode::HandedBack { key }));
+                }
+                Action::Load { device, variant } => self.load(at, device, variant)?,
+                Action::Unload { device, variant } => self.unload(at, device, variant)?,
+                Action::Transition { .. } => self.refresh_table(),
+            }
+        }
+        if !frames.is_empty() {
+            let report = self.report(at);
+            for (gateway, epoch, frame) in frames {
+                self.to_gateway(at, gateway, epoch, frame, report.clone());
+            }
+        }
+        let node = &mut self.nodes[at];
+        let wake = node.worker.poll_timeout().map(|wake| wake.at.max(self.now));
+        if let Some(wake) = wake
+            && node.armed.is_none_or(|armed| wake < armed)
+        {
+            node.armed = Some(wake);
+            let life = node.life;
+            self.push(wake, Rank::Timer, Ev::NodeTimer { node: at, life });
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, at: usize, key: QueryKey) -> Result<Held, Error> {
+        let held = self.nodes[at].held.remove(&key);
+        let node = self.nodes[at].id;
+        let what = || format!("{node} does not hold {key}");
+        ensure(held.is_some(), self.now, "a node answers for what it holds", what)?;
+        Ok(held.expect("just checked"))
+    }
+
+    fn report(&self, at: usize) -> NodeReport {
+        let report = self.nodes[at].worker.report(self.now);
+        NodeReport { limit: report.limit.share(self.scenario.gateways), ..report }
+    }
+
+    fn to_gateway(&mut self, at: usize, gateway: usize, epoch: u32, frame: FromNode, report: NodeReport) {
+        let node = &self.nodes[at];
+        let life = node.life;
+        let arrives = self.link_delay().max(self.gateways[gateway].last_in[at]);
+        self.gateways[gateway].last_in[at] = arrives;
+        self.push(arrives, Rank::Completion, Ev::FromNode { gateway, epoch, node: at, life, frame, report });
+    }
+
+    /// Tells every gateway how things stand.
+    pub(crate) fn speak(&mut self, at: usize) {
+        let report = self.report(at);
+        for gateway in 0..self.gateways.len() {
+            let epoch = self.gateways[gateway].epoch;
+            self.to_gateway(at, gateway, epoch, FromNode::Report, report.clone());
+        }
+    }
+
+    /// A frame from a gateway came in.
+    pub(crate) fn to_worker(
+        &mut self,
+        at: usize,
+        gateway: usize,
+        epoch: u32,
+        frame: ToNode,
+    ) -> Result<(), Error> {
+        match frame {
+            ToNode::Query { query, deadline_in, expires_in, spent, waiting, first_in } => {
+                let key = query.key;
+                let query = Query {
+                    arrived: Time(self.now.0.saturating_sub(spent.0)),
+                    deadline: self.now + deadline_in,
+                    expires: self.now + expires_in,
+                    ..query
+                };
+                let before = self.nodes[at].held.insert(key, Held { gateway, epoch, query });
+                ensure(before.is_none(), self.now, "a query is at one place", || {
+                    format!("{key} came twice")
+                })?;
+                let first = first_in.map(|left| self.now + left);
+                let demand = self.nodes[at].demand.entry(query.class).or_default();
+                demand.insert(gateway, (waiting, first));
+                let waiting = demand.values().map(|(n, _)| n).sum();
+                let first = demand.values().filter_map(|(_, first)| *first).min();
+                self.feed_worker(at, Event::Demand { class: query.class, waiting, first })?;
+                let decode = self.decode_time(&query);
+                let life = self.nodes[at].life;
+                self.push(self.now + decode, Rank::Arrival, Ev::Decoded { node: at, life, key });
+                Ok(())
+            }
+            ToNode::Cancel { key } => self.cancel(at, key),
+            ToNode::Wake { task, ordinal } => self.feed_worker(at, Event::Wake { task, ordinal }),
+        }
+    }
+
+    fn decode_time(&mut self, query: &Query) -> Micros {
+        let admitted = |(task, v): &(TaskId, &VariantSpec)| {
+            *task == query.class.task && query.class.admits.contains(v.ordinal)
+        };
+        let decode = self.scenario.variants().find(admitted).map(|(_, v)| VariantSpec::stage(v.decode));
+        self.rng_runs.duration(decode.unwrap_or(Moments::ZERO))
+    }
+
+    pub(crate) fn decoded(&mut self, at: usize, key: QueryKey) -> Result<(), Error> {
+        // Cancelled meanwhile, or not.
+        match self.nodes[at].held.get(&key).map(|held| held.query) {
+            Some(query) => self.feed_worker(at, Event::Arrive(query)),
+            None => Ok(()),
+        }
+    }
+
+    fn cancel(&mut self, at: usize, key: QueryKey) -> Result<(), Error> {
+        if self.nodes[at].held.remove(&key).is_none() {
+            return Ok(());
+        }
+        self.feed_worker(at, Event::Cancel { key })
+    }
+
+    pub(crate) fn gateway_lost(&mut self, at: usize, gateway: usize, epoch: u32) -> Result<(), Error> {
+        let node = &mut self.nodes[at];
+        for demand in node.demand.values_mut() {
+            demand.remove(&gateway);
+        }
+        let theirs = node.held.iter().filter(|(_, h)| h.gateway == gateway && h.epoch == epoch);
+        let keys: Vec<QueryKey> = theirs.map(|(key, _)| *key).collect();
+        keys.into_iter().try_for_each(|key| self.cancel(at, key))
+    }
+
+    fn prepare(
+        &mut self,
+        at: usize,
+        id: BatchId,
+        (device, lane): (DeviceIx, LaneIx),
+        variant: VariantId,
+        members: Vec<QueryKey>,
+        expected: Moments,
+    ) -> Result<(), Error> {
+        let now = self.now;
+        let Some((task, spec)) = self.scenario.variants().find(|(_, v)| v.id == variant) else {
+            return Ok(());
+        };
+        let node = &self.nodes[at];
+        let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        ensure(
+            (1..=spec.max_batch).contains(&size),
+            now,
+            "no batch is larger than its variant takes",
+            || format!("{size} for {}", spec.name),
+        )?;
+        let on_lane =
+            node.batches.values().filter(|b| (b.device, b.lane) == (device, lane) && !b.ended).count();
+        ensure(on_lane < 2, now, "a lane runs one batch and has one prepared", || {
+            format!("{on_lane} before")
+        })?;
+        let loaded = node.memory.get(&(device, variant)).map(|m| m.state) == Some(Memory::Loaded);
+        ensure(loaded, now, "only what is in memory answers", || format!("{} is not", spec.name))?;
+        let price = self.scenario.nodes[at].worker.devices[usize::from(device.0)].price;
+        let cost = CostPer1k::of_batch(expected.mean(), price, size);
+        for key in &members {
+            let query = node.held.get(key).map(|held| held.query);
+            let taken = node.batches.values().any(|b| b.members.contains(key));
+            ensure(!taken, now, "a query is in one batch", || format!("{key} is in two"))?;
+            let admitted =
+                query.is_some_and(|q| q.class.task == task && q.class.admits.contains(spec.ordinal));
+            ensure(admitted, now, "a variant answers only classes that admit it", || {
+                format!("{key}: {query:?}")
+            })?;
+            let dear = query.is_some_and(|q| !q.best_effort && q.max_cost.is_some_and(|c| cost > c));
+            ensure(!dear, now, "no price ceiling is broken at dispatch", || format!("{key} at {cost:?}"))?;
+        }
+        let write = self.rng_runs.duration(VariantSpec::stage(spec.prepare).times(f64::from(size)));
+        let batch = Batch { device, lane, variant, members, prepared: false, started: false, ended: false };
+        self.nodes[at].batches.insert(id, batch);
+        let life = self.nodes[at].life;
+        self.push(now + write, Rank::Completion, Ev::Prepared { node: at, life, batch: id });
+        Ok(())
+    }
+
+    pub(crate) fn prepared(&mut self, at: usize, id: BatchId) -> Result<(), Error> {
+        let Some(batch) = self.nodes[at].batches.get_mut(&id) else { return Ok(()) };
+        batch.prepared = true;
+        self.feed_worker(at, Event::Prepared { batch: id, dropped: Vec::new() })
+    }
+
+    fn start(&mut self, at: usize, id: BatchId) -> Result<(), Error> {
+        let node = &mut self.nodes[at];
+        let batch = node.batches.get_mut(&id).filter(|b| b.prepared && !b.started);
+        let Some(batch) = batch else {
+            return Ok(ensure(false, self.now, "only what is prepared starts, once", || format!("{id:?}"))?);
+        };
+        batch.started = true;
+        let lane = node.lanes.entry((batch.device, batch.lane)).or_default();
+        lane.push_back(id);
+        let waiting = lane.len();
+        ensure(waiting <= 2, self.now, "a lane runs one batch and has one prepared", || {
+            format!("{waiting}")
+        })?;
+        if waiting == 1 { self.run_batch(at, id) } else { Ok(()) }
+    }
+
+    fn run_batch(&mut self, at: usize, id: BatchId) -> Result<(), Error> {
+        let node = &self.nodes[at];
+        let Some(batch) = node.batches.get(&id) else { return Ok(()) };
+        let model = self.runs.get(&batch.variant);
+        let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
+        let raw = model.map_or(Moments::ZERO, |m| m.uncorrected(size));
+        let time = Moments { mean: raw.mean * node.slow, var: raw.var * node.slow * node.slow };
+        let device = usize::from(batch.device.0);
+        let life = node.life;
+        let took = self.rng_runs.duration(time);
+        let price = self.scenario.nodes[at].worker.devices[device].price;
+        self.busy_us += took.0;
+        self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
+        self.push(self.now + took, Rank::Completion, Ev::Ran { node: at, life, batch: id });
+        Ok(())
+    }
+
+    /// The batch on a device has come to its end, or its process has.
+    pub(crate) fn ran(&mut self, at: usize, id: BatchId) -> Result<(), Error> {
+        let Some(batch) = self.nodes[at].batches.get(&id).filter(|b| !b.ended) else { return Ok(()) };
+        let (lane, variant) = ((batch.device, batch.lane), batch.variant);
+        let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
+        let poisoned = batch.members.iter().any(|key| self.books.get(*key).is_some_and(|c| c.poison));
+        if poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash) {
+            let spec = self.scenario.variants().find(|(_, v)| v.id == variant);
+            return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model));
+        }
+        *self.batch_sizes.entry(size).or_default() += 1;
+        let node = &mut self.nodes[at];
+        if let Some(batch) = node.batches.get_mut(&id) {
+            batch.ended = true;
+        }
+        let lane = node.lanes.entry(lane).or_default();
+        lane.pop_front();
+        if let Some(next) = lane.front().copied() {
+            self.run_batch(at, next)?;
+        }
+        self.feed_worker(at, Event::Done { batch: id, outcome: Outcome::Ran })
+    }
+
+    /// A model's process dies: first that is told, then the end of each batch it had, in the order it got them.
+    pub(crate) fn crash(&mut self, at: usize, model: ModelId) -> Result<(), Error> {
+        let of_model: Vec<VariantId> =
+            self.scenario.variants().filter(|(_, v)| v.model == model).map(|(_, v)| v.id).collect();
+        let node = &mut self.nodes[at];
+        let mut failed = Vec::new();
+        for lane in node.lanes.values_mut() {
+            let dead = |id: &BatchId| node.batches.get(id).is_some_and(|b| of_model.contains(&b.variant));
+            failed.extend(lane.iter().copied().filter(dead));
+            lane.retain(|id| !dead(id));
+        }
+        for id in &failed {
+            if let Some(batch) = node.batches.get_mut(id) {
+                batch.ended = true;
+            }
+        }
+        let theirs = node.memory.extract_if(.., |(_, variant), _| of_model.contains(variant));
+        let gone: Vec<_> = theirs.map(|((device, variant), m)| (device, variant, m.state)).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        self.crashes += 1;
+        let why = || String::from("the process died");
+        self.feed_worker(at, Event::RunnerDied { model, why: why() })?;
+        for (device, variant, state) in gone {
+            match state {
+                Memory::Loading => {
+                    self.load_failures += 1;
+                    self.feed_worker(at, Event::LoadFailed { device, variant, why: why() })?;
+                }
+                Memory::Unloading => self.feed_worker(at, Event::Unloaded { device, variant })?,
+                Memory::Loaded => {}
+            }
+        }
+        for batch in failed {
+            let outcome = Outcome::Failed { failure: Failure::Process, why: why() };
+            self.feed_worker(at, Event::Done { batch, outcome })?;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, at: usize, device: DeviceIx, variant: VariantId) -> Result<(), Error> {
+        let Some((_, spec)) = self.scenario.variants().find(|(_, v)| v.id == variant) else { return Ok(()) };
+        let node_spec = &self.scenario.nodes[at];
+        let node = &mut self.nodes[at];
+        let load = node.next_load;
+        node.next_load += 1;
+        let before = node
+            .memory
+            .insert((device, variant), Resident { state: Memory::Loading, bytes: spec.memory, load });
+        ensure(before.is_none(), self.now, "what is in memory is not loaded again", || spec.name.clone())?;
+        let used = node.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, m)| m.bytes.0).sum();
+        let budget = node_spec.worker.devices[usize::from(device.0)].memory;
+        ensure(used <= budget.0, self.now, "the memory budget is kept", || {
+            format!("{} of {budget} with {}", Bytes(used), spec.name)
+        })?;
+        self.loads += 1;
+        let mean = Moments::exactly(spec.load_time);
+        let sd = mean.mean * node_spec.load_scatter;
+        let took = self.rng_runs.duration(Moments { var: sd * sd, ..mean });
+        let failed = self.rng_faults.chance(node_spec.load_failure);
+        let life = node.life;
+        let event = Ev::Loaded { node: at, life, device, variant, load, took, failed };
+        self.push(self.now + took, Rank::Completion, event);
+        Ok(())
+    }
+
+    pub(crate) fn loaded(
+        &mut self,
+        at: usize,
+        (device, variant): (DeviceIx, VariantId),
+        load: u64,
+        took: Micros,
+        failed: bool,
+    ) -> Result<(), Error> {
+        let node = &mut self.nodes[at];
+        let Some(resident) = node.memory.get_mut(&(device, variant)).filter(|m| m.load == load) else {
+            return Ok(());
+        };
+        if failed {
+            node.memory.remove(&(device, variant));
+            self.load_failures += 1;
+            let why = "it would not load".into();
+            return self.feed_worker(at, Event::LoadFailed { device, variant, why });
+        }
+        resident.state = Memory::Loaded;
+        let memory = resident.bytes;
+        self.feed_worker(at, Event::Loaded { device, variant, memory, took })
+    }
+
+    fn unload(&mut self, at: usize, device: DeviceIx, variant: VariantId) -> Result<(), Error> {
+        let node = &mut self.nodes[at];
+        let used = node.batches.values().any(|b| b.device == device && b.variant == variant && !b.ended);
+        ensure(!used, self.now, "nothing is unloaded while it runs", || format!("{variant}"))?;
+        let load = match node.memory.get_mut(&(device, variant)) {
+            Some(resident) => {
+                ensure(
+                    resident.state == Memory::Loaded,
+                    self.now,
+                    "only what is loaded is unloaded",
+                    || format!("{variant} is {:?}", resident.state),
+                )?;
+                resident.state = Memory::Unloading;
+                resident.load
+            }
+            None => u64::MAX, // its process died first; it is as good as unloaded
+        };
+        self.unloads += 1;
+        let life = node.life;
+        let at_time = self.now + self.scenario.nodes[at].unload;
+        self.push(at_time, Rank::Completion, Ev::Unloaded { node: at, life, device, variant, load });
+        Ok(())
+    }
+
+    pub(crate) fn unloaded(
+        &mut self,
+        at: usize,
+        (device, variant): (DeviceIx, VariantId),
+        load: u64,
+    ) -> Result<(), Error> {
+        let node = &mut self.nodes[at];
+        match node.memory.get(&(device, variant)) {
+            Some(resident) if resident.load == load => {
+                node.memory.remove(&(device, variant));
+            }
+            None if load == u64::MAX => {}
+            Some(_) | None => return Ok(()), // told already, when its process died
+        }
+        self.feed_worker(at, Event::Unloaded { device, variant })
+    }
+
+    /// A node is gone with all it had.
+    pub(crate) fn node_down(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        if !node.up {
+            return;
+        }
+        node.up = false;
+        let life = node.life;
+        node.life += 1;
+        for gateway in 0..self.gateways.len() {
+            let epoch = self.gateways[gateway].epoch;
+            let seen = self.now + self.scenario.detect;
+            self.push(seen, Rank::Completion, Ev::NodeLost { gateway, epoch, node: at, life });
+        }
+    }
+
+    /// A node starts, with nothing in memory.
+    pub(crate) fn node_up(&mut self, at: usize) -> Result<(), Error> {
+        let old = &self.nodes[at];
+        let spec = &self.scenario.nodes[at];
+        let worker = Worker::new(spec.worker.clone());
+        self.nodes[at] = Node::new(old.id, old.life + 1, worker, old.info.clone());
+        self.feed_worker(at, Event::Catalog(self.scenario.catalog()))?;
+        self.pin(at, &spec.pinned)?;
+        let life = self.nodes[at].life;
+        self.push_idle(self.now, Ev::Heartbeat { node: at, life });
+        self.refresh_table();
+        Ok(())
+    }
+
+    pub(crate) fn pin(&mut self, at: usize, variants: &[VariantId]) -> Result<(), Error> {
+        let pins = variants.iter().map(|variant| (DeviceIx(0), *variant)).collect();
+        self.feed_worker(at, Event::Pin(pins))
+    }
+}

@@ -1,0 +1,373 @@
+//! A scenario: everything a run depends on besides its seed, as data.
+
+use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
+use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
+use modelless_decision::{Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId, VariantId,
+};
+use serde::{Deserialize, Serialize};
+
+/// A world and what happens in it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Scenario {
+    /// For people.
+    pub name: String,
+    /// What is registered.
+    pub tasks: Vec<TaskSpec>,
+    /// The nodes; their ids are 1, 2, ...
+    pub nodes: Vec<NodeSpec>,
+    /// How many gateways share the arrivals.
+    pub gateways: u32,
+    /// Bounds on what waits at a gateway.
+    pub limits: Limits,
+    /// Between every gateway and every node.
+    pub link: LinkSpec,
+    /// How often a node speaks without being asked.
+    pub heartbeat: Micros,
+    /// From a replica's change of state until gateways route by it.
+    pub table_delay: Micros,
+    /// From losing a node until its gateways know.
+    pub detect: Micros,
+    /// Who asks.
+    pub streams: Vec<Stream>,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// When the first query may come; what is pinned loads before.
+    pub start: Micros,
+    /// How long queries come, from `start`.
+    pub duration: Micros,
+}
+
+/// A task with its variants.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TaskSpec {
+    /// Number.
+    pub id: TaskId,
+    /// The output space of queries without a pin.
+    pub default_space: SpaceId,
+    /// Goals where a stream gives none.
+    pub defaults: Goals,
+    /// By rising ordinal.
+    pub variants: Vec<VariantSpec>,
+}
+
+/// A variant and its true behaviour, which is also what its profile says.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct VariantSpec {
+    /// For people.
+    pub name: String,
+    /// Number, unique over all tasks.
+    pub id: VariantId,
+    /// Its model; variants of a model share a process.
+    pub model: ModelId,
+    /// Its position in the task.
+    pub ordinal: u8,
+    /// Its output space.
+    pub space: SpaceId,
+    /// What floors are compared with.
+    pub accuracy: Accuracy,
+    /// The largest batch it takes.
+    pub max_batch: u32,
+    /// Device time by batch.
+    pub latency: Vec<BatchPoint>,
+    /// Decoding one input.
+    pub decode: StageTime,
+    /// Writing one input into a batch.
+    pub prepare: StageTime,
+    /// Memory of a replica.
+    pub memory: Bytes,
+    /// From asking for it to ready.
+    pub load_time: Micros,
+}
+
+/// A node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeSpec {
+    /// What its worker is told of it.
+    pub worker: WorkerConfig,
+    /// What the plan pins there, on the first device.
+    pub pinned: Vec<VariantId>,
+    /// Scatter of load times: standard deviation over mean.
+    pub load_scatter: f64,
+    /// How often a load fails.
+    pub load_failure: f64,
+    /// How long giving memory back takes.
+    pub unload: Micros,
+    /// How often a batch takes its process with it.
+    pub crash: f64,
+}
+
+/// Delay of a frame one way.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct LinkSpec {
+    /// At least.
+    pub one_way: Micros,
+    /// Mean of an exponentially distributed addition. Frames never overtake each other.
+    pub jitter: Micros,
+}
+
+/// Queries that are alike.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Stream {
+    /// For people.
+    pub name: String,
+    /// What is asked.
+    pub task: TaskId,
+    /// When.
+    pub arrivals: Arrivals,
+    /// Under which goals.
+    pub goals: Goals,
+    /// Decoded size of an input.
+    pub bytes: Bytes,
+    /// How often a client goes away, at a random moment before its deadline.
+    pub gives_up: f64,
+    /// How often an input takes the process down that runs it.
+    pub poison: f64,
+}
+
+/// When queries come. Rates are per second; times count from the scenario's `start`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arrivals {
+    /// Independently of each other.
+    Poisson {
+        /// Mean rate.
+        rate: f64,
+    },
+    /// Poisson with a rate that jumps at stated times.
+    Steps(Vec<Step>),
+    /// Poisson with a rate that switches between two at random (a two-state Markov-modulated process).
+    Bursty {
+        /// While calm.
+        calm: f64,
+        /// While bursting.
+        burst: f64,
+        /// Mean length of a calm.
+        calm_for: Micros,
+        /// Mean length of a burst.
+        burst_for: Micros,
+    },
+    /// At exactly these times.
+    At(Vec<Micros>),
+}
+
+/// From a time on, a rate.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Step {
+    /// Since when.
+    pub from: Micros,
+    /// How many a second.
+    pub rate: f64,
+}
+
+/// What goes wrong. Times count from the scenario's `start`; nodes and gateways by position.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Fault {
+    /// A node is gone with all it had; perhaps it comes back empty.
+    NodeDown {
+        /// Which.
+        node: usize,
+        /// When.
+        at: Micros,
+        /// When it is back.
+        back: Option<Micros>,
+    },
+    /// A gateway is gone with all its clients; perhaps it comes back knowing nothing.
+    GatewayDown {
+        /// Which.
+        gateway: usize,
+        /// When.
+        at: Micros,
+        /// When it is back.
+        back: Option<Micros>,
+    },
+    /// A model's process dies, whatever it does.
+    RunnerCrash {
+        /// Where.
+        node: usize,
+        /// When.
+        at: Micros,
+        /// Which.
+        model: ModelId,
+    },
+    /// A node's devices take longer for a while.
+    Slow {
+        /// Which.
+        node: usize,
+        /// Since when.
+        at: Micros,
+        /// Until when.
+        until: Micros,
+        /// How many times as long.
+        factor: f64,
+    },
+    /// A node is told to drain.
+    Drain {
+        /// Which.
+        node: usize,
+        /// When.
+        at: Micros,
+    },
+    /// The plan pins something else.
+    Pin {
+        /// Where.
+        node: usize,
+        /// When.
+        at: Micros,
+        /// What, on the first device.
+        variants: Vec<VariantId>,
+    },
+}
+
+impl VariantSpec {
+    /// Its performance model, as profiled.
+    pub fn run_model(&self) -> Option<RunModel> {
+        let model = RunModel::from_points(&self.latency, Self::stage(self.prepare))?;
+        Some(model.with_decode(Self::stage(self.decode)))
+    }
+
+    pub(crate) fn stage(time: StageTime) -> Moments {
+        Moments { mean: time.mean_us.max(0.0), var: time.var_us2.max(0.0) }
+    }
+}
+
+impl TaskSpec {
+    pub(crate) fn info(&self) -> TaskInfo {
+        let variants = self.variants.iter().map(|v| VariantInfo {
+            id: v.id,
+            model: v.model,
+            ordinal: v.ordinal,
+            space: v.space,
+            accuracy: v.accuracy,
+            max_batch: v.max_batch,
+        });
+        TaskInfo {
+            id: self.id,
+            default_space: self.default_space,
+            defaults: self.defaults,
+            variants: variants.collect(),
+        }
+    }
+}
+
+impl NodeSpec {
+    /// One device, with bounds and habits that suit most tests.
+    pub fn with(lanes: u16, memory: Bytes, pinned: Vec<VariantId>) -> Self {
+        Self {
+            worker: WorkerConfig {
+                devices: vec![DeviceConfig { lanes, memory, price: PricePerHour(50_000) }],
+                queue: 1_024,
+                queue_bytes: Bytes::from_mib(256),
+                back_off: Micros::from_millis(100),
+                give_up_after: 5,
+            },
+            pinned,
+            load_scatter: 0.05,
+            load_failure: 0.0,
+            unload: Micros::from_millis(2),
+            crash: 0.0,
+        }
+    }
+}
+
+impl Stream {
+    /// Small inputs from well-behaved clients.
+    pub fn new(name: &str, task: TaskId, arrivals: Arrivals, goals: Goals) -> Self {
+        let bytes = Bytes(784);
+        Self { name: name.into(), task, arrivals, goals, bytes, gives_up: 0.0, poison: 0.0 }
+    }
+}
+
+impl Scenario {
+    /// A small local network.
+    pub fn new(name: &str, tasks: Vec<TaskSpec>, nodes: Vec<NodeSpec>, streams: Vec<Stream>) -> Self {
+        Self {
+            name: name.into(),
+            tasks,
+            nodes,
+            gateways: 1,
+            limits: Limits::default(),
+            link: LinkSpec { one_way: Micros(50), jitter: Micros(10) },
+            heartbeat: Micros::from_millis(50),
+            table_delay: Micros::from_millis(5),
+            detect: Micros::from_millis(20),
+            streams,
+            faults: Vec::new(),
+            start: Micros::from_secs(1),
+            duration: Micros::from_secs(1),
+        }
+    }
+
+    pub(crate) fn variants(&self) -> impl Iterator<Item = (TaskId, &VariantSpec)> {
+        self.tasks.iter().flat_map(|task| task.variants.iter().map(move |v| (task.id, v)))
+    }
+
+    pub(crate) fn catalog(&self) -> Vec<WorkerVariant> {
+        let variant = |(task, v): (TaskId, &VariantSpec)| {
+            Some(WorkerVariant {
+                id: v.id,
+                model: v.model,
+                task,
+                ordinal: v.ordinal,
+                accuracy: v.accuracy,
+                max_batch: v.max_batch,
+                run: v.run_model()?,
+                memory: v.memory,
+                load_time: v.load_time,
+            })
+        };
+        self.variants().filter_map(variant).collect()
+    }
+
+    /// What is wrong with it, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.gateways == 0 || self.nodes.is_empty() {
+            return Err("it needs at least one gateway and one node".into());
+        }
+        if self.heartbeat == Micros::ZERO {
+            return Err("heartbeats must be some time apart".into());
+        }
+        if let Some((_, v)) = self.variants().find(|(_, v)| v.run_model().is_none()) {
+            return Err(format!("variant {} has no usable latency point", v.name));
+        }
+        for task in &self.tasks {
+            if !task.variants.is_sorted_by(|a, b| a.ordinal < b.ordinal) {
+                return Err(format!("the variants of {} are not in order of their ordinals", task.id));
+            }
+        }
+        if let Some(stream) = self.streams.iter().find(|s| !self.tasks.iter().any(|t| t.id == s.task)) {
+            return Err(format!("stream {} asks for {}, which is not there", stream.name, stream.task));
+        }
+        let missing = |fault: &&Fault| match **fault {
+            Fault::NodeDown { node, .. }
+            | Fault::RunnerCrash { node, .. }
+            | Fault::Slow { node, .. }
+            | Fault::Drain { node, .. }
+            | Fault::Pin { node, .. } => node >= self.nodes.len(),
+            Fault::GatewayDown { gateway, .. } => gateway >= self.gateways as usize,
+        };
+        if let Some(fault) = self.faults.iter().find(missing) {
+            return Err(format!("{fault:?} is about something that is not there"));
+        }
+        for stream in &self.streams {
+            let endless = |rate: f64| !rate.is_finite() || !(0.0..=1e6).contains(&rate);
+            let bad = match &stream.arrivals {
+                Arrivals::Poisson { rate } => endless(*rate),
+                Arrivals::Steps(steps) => steps.iter().any(|s| endless(s.rate)),
+                Arrivals::Bursty { calm, burst, calm_for, burst_for } => {
+                    endless(*calm)
+                        || endless(*burst)
+                        || *calm_for == Micros::ZERO
+                        || *burst_for == Micros::ZERO
+                }
+                Arrivals::At(_) => false,
+            };
+            if bad {
+                return Err(format!("stream {} needs rates from 0 to a million a second", stream.name));
+            }
+        }
+        Ok(())
+    }
+}

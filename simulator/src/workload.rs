@@ -1,0 +1,118 @@
+//! When the queries of a stream come: an endless process cut off at the scenario's end.
+
+use crate::rng::Rng;
+use crate::scenario::{Arrivals, Step};
+use modelless_types::Micros;
+
+/// The arrival process of one stream.
+pub(crate) struct Source {
+    arrivals: Arrivals,
+    rng: Rng,
+    /// The last arrival, in microseconds since the start; a float, so that rates up to a million a second keep their
+    /// mean.
+    at: f64,
+    served: usize,
+    bursting: bool,
+    /// When the present rate of a bursty process ends.
+    until: f64,
+}
+
+impl Source {
+    pub(crate) fn new(arrivals: Arrivals, seed: u64, name: &str) -> Self {
+        let rng = Rng::new(seed, &format!("arrivals of {name}"));
+        Self { arrivals, rng, at: 0.0, served: 0, bursting: true, until: 0.0 }
+    }
+
+    /// The next arrival; `None` when there is none any more.
+    pub(crate) fn next(&mut self) -> Option<Micros> {
+        if let Arrivals::At(times) = &self.arrivals {
+            let at = times.get(self.served).copied();
+            self.served += 1;
+            return at;
+        }
+        // A unit of exponential work is used up at the present rate, through as many changes of it as it takes.
+        let mut work = self.rng.exponential();
+        for _ in 0..100_000 {
+            let (rate, until) = self.rate();
+            let per_us = rate / 1e6;
+            let room = (until - self.at) * per_us;
+            if per_us > 0.0 && work <= room {
+                self.at += work / per_us;
+                return Some(whole(self.at));
+            }
+            if until.is_infinite() {
+                return None;
+            }
+            work -= room.max(0.0);
+            self.at = until;
+        }
+        None
+    }
+
+    /// The present rate and until when it holds.
+    fn rate(&mut self) -> (f64, f64) {
+        match &self.arrivals {
+            Arrivals::Poisson { rate } => (*rate, f64::INFINITY),
+            Arrivals::Steps(steps) => {
+                let from = |step: &Step| float(step.from);
+                let next = steps.iter().position(|s| from(s) > self.at).unwrap_or(steps.len());
+                let rate = next.checked_sub(1).map_or(0.0, |at| steps[at].rate);
+                (rate, steps.get(next).map_or(f64::INFINITY, from))
+            }
+            Arrivals::Bursty { calm, burst, calm_for, burst_for } => {
+                if self.at >= self.until {
+                    self.bursting = !self.bursting;
+                    let mean = float(if self.bursting { *burst_for } else { *calm_for });
+                    self.until = self.at + mean * self.rng.exponential();
+                }
+                (if self.bursting { *burst } else { *calm }, self.until)
+            }
+            Arrivals::At(_) => (0.0, f64::INFINITY),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]
+fn float(time: Micros) -> f64 {
+    time.0 as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, as wanted"
+)]
+fn whole(us: f64) -> Micros {
+    Micros(us as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(arrivals: Arrivals, from: Micros, to: Micros) -> usize {
+        let mut source = Source::new(arrivals, 7, "test");
+        let all = std::iter::from_fn(|| source.next()).take_while(|at| *at < to);
+        all.filter(|at| *at >= from).count()
+    }
+
+    #[test]
+    fn rates_are_kept() {
+        let s = Micros::from_secs;
+        let seen = count(Arrivals::Poisson { rate: 1_000.0 }, s(0), s(20));
+        assert!((19_300..20_700).contains(&seen), "{seen}");
+        let steps = |from, rate| Step { from, rate };
+        let steps = Arrivals::Steps(vec![steps(s(0), 100.0), steps(s(5), 0.0), steps(s(6), 2_000.0)]);
+        assert_eq!(count(steps.clone(), s(5), s(6)), 0);
+        let seen = count(steps, s(6), s(16));
+        assert!((19_000..21_000).contains(&seen), "{seen}");
+        let bursty = Arrivals::Bursty {
+            calm: 100.0,
+            burst: 900.0,
+            calm_for: Micros::from_millis(100),
+            burst_for: Micros::from_millis(100),
+        };
+        let seen = count(bursty, s(0), s(100));
+        assert!((40_000..60_000).contains(&seen), "{seen}");
+    }
+}

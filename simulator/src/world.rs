@@ -1,0 +1,476 @@
+//! The loop: one heap of events, in the order of the machines' contract, until everything has left.
+
+use crate::check::Books;
+use crate::gateway::Gateway;
+use crate::heap::Heap;
+use crate::node::{FromNode, Node, ToNode};
+use crate::outcome::{Outcome, Tally, ratio};
+use crate::rng::Rng;
+use crate::scenario::{Fault, Scenario};
+use crate::workload::Source;
+use crate::{Broken, Error};
+use modelless_decision::route::{NodeInfo, NodeReport, Router, Table};
+use modelless_decision::worker::{BatchId, Event, Worker};
+use modelless_decision::{Moments, Query, Rank, RunModel};
+use modelless_types::{DeviceIx, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
+use std::collections::BTreeMap;
+
+/// Events at one instant beyond which time is taken to stand still.
+const ONE_INSTANT: u32 = 1_000_000;
+/// Heartbeats with nothing else going on beyond which nothing is taken to ever happen again.
+const IDLE_BEATS: u32 = 100;
+
+/// What can happen.
+pub(crate) enum Ev {
+    Offer {
+        stream: usize,
+    },
+    GiveUp {
+        key: QueryKey,
+    },
+    ToNode {
+        gateway: usize,
+        epoch: u32,
+        node: usize,
+        life: u32,
+        frame: ToNode,
+    },
+    FromNode {
+        gateway: usize,
+        epoch: u32,
+        node: usize,
+        life: u32,
+        frame: FromNode,
+        report: NodeReport,
+    },
+    Decoded {
+        node: usize,
+        life: u32,
+        key: QueryKey,
+    },
+    Prepared {
+        node: usize,
+        life: u32,
+        batch: BatchId,
+    },
+    Ran {
+        node: usize,
+        life: u32,
+        batch: BatchId,
+    },
+    Loaded {
+        node: usize,
+        life: u32,
+        device: DeviceIx,
+        variant: VariantId,
+        load: u64,
+        took: Micros,
+        failed: bool,
+    },
+    Unloaded {
+        node: usize,
+        life: u32,
+        device: DeviceIx,
+        variant: VariantId,
+        load: u64,
+    },
+    Heartbeat {
+        node: usize,
+        life: u32,
+    },
+    NewTable,
+    Fault {
+        fault: usize,
+    },
+    FaultOver {
+        fault: usize,
+    },
+    NodeLost {
+        gateway: usize,
+        epoch: u32,
+        node: usize,
+        life: u32,
+    },
+    GatewayLost {
+        node: usize,
+        life: u32,
+        gateway: usize,
+        epoch: u32,
+    },
+    NodeTimer {
+        node: usize,
+        life: u32,
+    },
+    GatewayTimer {
+        gateway: usize,
+        epoch: u32,
+    },
+}
+
+/// Everything there is.
+pub(crate) struct World<'a> {
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) seed: u64,
+    pub(crate) now: Time,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) gateways: Vec<Gateway>,
+    pub(crate) books: Books,
+    /// Open queries as their gateways made them.
+    pub(crate) queries: BTreeMap<QueryKey, Query>,
+    pub(crate) next_key: u64,
+    pub(crate) tallies: Vec<Tally>,
+    /// The true behaviour of each variant.
+    pub(crate) runs: BTreeMap<VariantId, RunModel>,
+    pub(crate) rng_runs: Rng,
+    pub(crate) rng_faults: Rng,
+    pub(crate) rng_clients: Rng,
+    pub(crate) rng_links: Rng,
+    pub(crate) batch_sizes: BTreeMap<u32, u64>,
+    pub(crate) loads: u64,
+    pub(crate) load_failures: u64,
+    pub(crate) unloads: u64,
+    pub(crate) crashes: u64,
+    pub(crate) handed_back: u64,
+    pub(crate) echoes: u64,
+    pub(crate) busy_us: u64,
+    pub(crate) device_nano_usd: u64,
+    pub(crate) outstanding_max: u32,
+    heap: Heap<(bool, Ev)>,
+    /// Events in the heap that are more than heartbeats.
+    pending: usize,
+    sources: Vec<Source>,
+    table_due: bool,
+    events: u64,
+    last_left: Time,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(scenario: &'a Scenario, seed: u64) -> Self {
+        let nodes = scenario.nodes.iter().enumerate().map(|(at, spec)| {
+            let id = NodeId(u32::try_from(at + 1).expect("fewer than 2^32 nodes"));
+            let price = spec.worker.devices.first().map_or(PricePerHour(0), |d| d.price);
+            let way = Moments::exactly(scenario.link.one_way + scenario.link.jitter);
+            let jitter = Moments::exactly(scenario.link.jitter).mean;
+            let rtt = Moments { mean: way.mean, var: jitter * jitter }.times(2.0);
+            let info = NodeInfo { id, rtt, price, offers: Vec::new() };
+            Node::new(id, 0, Worker::new(spec.worker.clone()), info)
+        });
+        let nodes: Vec<Node> = nodes.collect();
+        let gateway =
+            |at: u32| Gateway::new(Router::new(scenario.limits, seed ^ u64::from(at)), nodes.len(), 0);
+        let sources = scenario.streams.iter().enumerate();
+        let sources =
+            sources.map(|(at, s)| Source::new(s.arrivals.clone(), seed, &format!("{at} {}", s.name)));
+        let runs = scenario.variants().filter_map(|(_, v)| Some((v.id, v.run_model()?)));
+        Self {
+            scenario,
+            seed,
+            now: Time::ZERO,
+            gateways: (0..scenario.gateways).map(gateway).collect(),
+            nodes,
+            books: Books::default(),
+            queries: BTreeMap::new(),
+            next_key: 0,
+            tallies: vec![Tally::default(); scenario.streams.len()],
+            runs: runs.collect(),
+            rng_runs: Rng::new(seed, "runs"),
+            rng_faults: Rng::new(seed, "faults"),
+            rng_clients: Rng::new(seed, "clients"),
+            rng_links: Rng::new(seed, "links"),
+            batch_sizes: BTreeMap::new(),
+            loads: 0,
+            load_failures: 0,
+            unloads: 0,
+            crashes: 0,
+            handed_back: 0,
+            echoes: 0,
+            busy_us: 0,
+            device_nano_usd: 0,
+            outstanding_max: 0,
+            heap: Heap::new(),
+            pending: 0,
+            sources: sources.collect(),
+            table_due: false,
+            events: 0,
+            last_left: Time::ZERO,
+        }
+    }
+
+    pub(crate) fn push(&mut self, at: Time, rank: Rank, event: Ev) {
+        let idle = matches!(&event, Ev::FromNode { frame: FromNode::Report, .. });
+        self.pending += usize::from(!idle);
+        self.heap.push(at, rank, (idle, event));
+    }
+
+    /// What goes on for ever and must not keep the world alive.
+    pub(crate) fn push_idle(&mut self, at: Time, event: Ev) {
+        self.heap.push(at, Rank::Completion, (true, event));
+    }
+
+    pub(crate) fn link_delay(&mut self) -> Time {
+        let link = self.scenario.link;
+        let jitter = Moments::exactly(link.jitter).times(self.rng_links.exponential());
+        self.now + link.one_way + jitter.mean()
+    }
+
+    pub(crate) fn position(node: NodeId) -> usize {
+        usize::try_from(node.0).unwrap_or(0).saturating_sub(1)
+    }
+
+    pub(crate) fn run(mut self) -> Result<Outcome, Error> {
+        for at in 0..self.nodes.len() {
+            self.node_up(at)?;
+        }
+        let table = self.table();
+        self.new_table(&table)?;
+        for stream in 0..self.sources.len() {
+            self.next_offer(stream);
+        }
+        for (fault, what) in self.scenario.faults.iter().enumerate() {
+            let at = Self::fault_at(what);
+            self.push(Time::ZERO + self.scenario.start + at, Rank::Arrival, Ev::Fault { fault });
+        }
+        let (mut same, mut beats) = (0_u32, 0_u32);
+        while self.pending > 0 || self.books.open() > 0 {
+            let Some((at, (idle, event))) = self.heap.pop() else { return Err(self.dead_end()) };
+            self.events += 1;
+            same = if at > self.now { 0 } else { same + 1 };
+            if same > ONE_INSTANT {
+                let what = format!("a million events at one instant, {} queries open", self.books.open());
+                return Err(Error::Endless { at_us: at.0, what });
+            }
+            self.now = at;
+            let open = self.books.open();
+            if idle {
+                beats = if self.pending == 0 { beats + 1 } else { 0 };
+                if beats > IDLE_BEATS {
+                    return Err(self.dead_end());
+                }
+            } else {
+                self.pending -= 1;
+            }
+            self.step(event)?;
+            if open > 0 && self.books.open() < open {
+                self.last_left = self.now;
+            }
+        }
+        self.finish()
+    }
+
+    fn step(&mut self, event: Ev) -> Result<(), Error> {
+        let alive =
+            |world: &Self, node: usize, life: u32| world.nodes[node].up && world.nodes[node].life == life;
+        let there =
+            |world: &Self, at: usize, epoch: u32| world.gateways[at].up && world.gateways[at].epoch == epoch;
+        match event {
+            Ev::Offer { stream } => {
+                self.next_offer(stream);
+                self.offer(stream)
+            }
+            Ev::GiveUp { key } => self.give_up(key),
+            Ev::ToNode { gateway, epoch, node, life, frame } if alive(self, node, life) => {
+                if there(self, gateway, epoch) { self.to_worker(node, gateway, epoch, frame) } else { Ok(()) }
+            }
+            Ev::FromNode { gateway, epoch, node, life, frame, report } if alive(self, node, life) => {
+                if there(self, gateway, epoch) {
+                    self.from_node(gateway, node, life, frame, report)
+                } else {
+                    Ok(())
+                }
+            }
+            Ev::Decoded { node, life, key } if alive(self, node, life) => self.decoded(node, key),
+            Ev::Prepared { node, life, batch } if alive(self, node, life) => self.prepared(node, batch),
+            Ev::Ran { node, life, batch } if alive(self, node, life) => self.ran(node, batch),
+            Ev::Loaded { node, life, device, variant, load, took, failed } if alive(self, node, life) => {
+                self.loaded(node, (device, variant), load, took, failed)
+            }
+            Ev::Unloaded { node, life, device, variant, load } if alive(self, node, life) => {
+                self.unloaded(node, (device, variant), load)
+            }
+            Ev::Heartbeat { node, life } if alive(self, node, life) => {
+                self.speak(node);
+                self.push_idle(self.now + self.scenario.heartbeat, Ev::Heartbeat { node, life });
+                Ok(())
+            }
+            Ev::NewTable => {
+                self.table_due = false;
+                let table = self.table();
+                self.new_table(&table)
+            }
+            Ev::Fault { fault } => self.fault(fault),
+            Ev::FaultOver { fault } => self.fault_over(fault),
+            Ev::NodeLost { gateway, epoch, node, life } if there(self, gateway, epoch) => {
+                if self.connection(gateway, node) == Some(life) {
+                    self.node_lost(gateway, node)
+                } else {
+                    Ok(())
+                }
+            }
+            Ev::GatewayLost { node, life, gateway, epoch } if alive(self, node, life) => {
+                self.gateway_lost(node, gateway, epoch)
+            }
+            Ev::NodeTimer { node, life } if alive(self, node, life) => self.worker_timer(node),
+            Ev::GatewayTimer { gateway, epoch } if there(self, gateway, epoch) => self.router_timer(gateway),
+            // Of a node or a gateway that is gone.
+            Ev::ToNode { .. }
+            | Ev::FromNode { .. }
+            | Ev::Decoded { .. }
+            | Ev::Prepared { .. }
+            | Ev::Ran { .. }
+            | Ev::Loaded { .. }
+            | Ev::Unloaded { .. }
+            | Ev::Heartbeat { .. }
+            | Ev::NodeLost { .. }
+            | Ev::GatewayLost { .. }
+            | Ev::NodeTimer { .. }
+            | Ev::GatewayTimer { .. } => Ok(()),
+        }
+    }
+
+    fn next_offer(&mut self, stream: usize) {
+        if let Some(at) = self.sources[stream].next()
+            && at < self.scenario.duration
+        {
+            self.push(Time::ZERO + self.scenario.start + at, Rank::Arrival, Ev::Offer { stream });
+        }
+    }
+
+    fn fault_at(fault: &Fault) -> Micros {
+        match fault {
+            Fault::NodeDown { at, .. }
+            | Fault::GatewayDown { at, .. }
+            | Fault::RunnerCrash { at, .. }
+            | Fault::Slow { at, .. }
+            | Fault::Drain { at, .. }
+            | Fault::Pin { at, .. } => *at,
+        }
+    }
+
+    fn fault(&mut self, fault: usize) -> Result<(), Error> {
+        let start = Time::ZERO + self.scenario.start;
+        let over = match &self.scenario.faults[fault] {
+            Fault::NodeDown { node, back, .. } => {
+                self.node_down(*node);
+                *back
+            }
+            Fault::GatewayDown { gateway, back, .. } => {
+                self.gateway_down(*gateway)?;
+                *back
+            }
+            Fault::RunnerCrash { node, model, .. } => {
+                if self.nodes[*node].up {
+                    self.crash(*node, *model)?;
+                }
+                None
+            }
+            Fault::Slow { node, until, factor, .. } => {
+                self.nodes[*node].slow = *factor;
+                Some(*until)
+            }
+            Fault::Drain { node, .. } => {
+                self.nodes[*node].drained = true;
+                self.feed_worker(*node, Event::Drain)?;
+                None
+            }
+            Fault::Pin { node, variants, .. } => {
+                self.pin(*node, variants)?;
+                None
+            }
+        };
+        if let Some(over) = over {
+            self.push((start + over).max(self.now), Rank::Arrival, Ev::FaultOver { fault });
+        }
+        Ok(())
+    }
+
+    fn fault_over(&mut self, fault: usize) -> Result<(), Error> {
+        match &self.scenario.faults[fault] {
+            Fault::NodeDown { node, .. } if !self.nodes[*node].up => self.node_up(*node),
+            Fault::GatewayDown { gateway, .. } => self.gateway_back(*gateway),
+            Fault::Slow { node, .. } => {
+                self.nodes[*node].slow = 1.0;
+                Ok(())
+            }
+            Fault::NodeDown { .. } | Fault::RunnerCrash { .. } | Fault::Drain { .. } | Fault::Pin { .. } => {
+                Ok(())
+            }
+        }
+    }
+
+    /// A replica changed: gateways will route by it a little later.
+    pub(crate) fn refresh_table(&mut self) {
+        if !self.table_due {
+            self.table_due = true;
+            self.push(self.now + self.scenario.table_delay, Rank::Arrival, Ev::NewTable);
+        }
+    }
+
+    /// What gateways are to know now. A node that is down stays in it as it was known last.
+    pub(crate) fn table(&mut self) -> Table {
+        let now = self.now;
+        for node in self.nodes.iter_mut().filter(|node| node.up) {
+            node.info.offers = node.worker.offers(now);
+        }
+        Table {
+            tasks: self.scenario.tasks.iter().map(crate::TaskSpec::info).collect(),
+            nodes: self.nodes.iter().map(|node| node.info.clone()).collect(),
+        }
+    }
+
+    fn dead_end(&self) -> Error {
+        let first = self.books.first_open().map_or_else(String::new, |(key, client)| {
+            let query = self.queries.get(&key);
+            format!("{key} at gateway {} since {}: {query:?}", client.gateway, client.arrived.0)
+        });
+        Error::DeadEnd { at_us: self.now.0, open: self.books.open(), first }
+    }
+
+    fn finish(mut self) -> Result<Outcome, Error> {
+        let left_over = |what: String| Broken {
+            at_us: self.now.0,
+            rule: "when everyone has left, nobody is remembered",
+            what,
+        };
+        for (at, gateway) in self.gateways.iter().enumerate().filter(|(_, g)| g.up) {
+            if gateway.router.open() > 0 {
+                let what = format!("{} queries are open at gateway {at}", gateway.router.open());
+                return Err(left_over(what).into());
+            }
+        }
+        for node in self.nodes.iter().filter(|n| n.up) {
+            if node.worker.open() > 0 || (node.drained && !node.worker.drained()) {
+                let what = format!("{} has {} queries open", node.id, node.worker.open());
+                return Err(left_over(what).into());
+            }
+        }
+        let lasted = self.last_left - Time::ZERO;
+        let lanes: u64 = self.devices().map(|d| u64::from(d.lanes.max(1))).sum();
+        let hourly: f64 = self.devices().map(|d| d.price.as_usd() * f64::from(d.lanes.max(1))).sum();
+        let total = Tally::sum(&self.tallies).finish("all");
+        let tallies = core::mem::take(&mut self.tallies);
+        let streams = tallies.into_iter().zip(&self.scenario.streams).map(|(t, s)| t.finish(&s.name));
+        Ok(Outcome {
+            scenario: self.scenario.name.clone(),
+            seed: self.seed,
+            lasted,
+            total,
+            streams: streams.collect(),
+            batches: self.batch_sizes,
+            loads: self.loads,
+            load_failures: self.load_failures,
+            unloads: self.unloads,
+            crashes: self.crashes,
+            handed_back: self.handed_back,
+            echoes: self.echoes,
+            busy: ratio(self.busy_us, lasted.0 * lanes),
+            machines_usd: hourly * lasted.as_millis_f64() / 3_600_000.0,
+            device_usd: modelless_types::CostPer1k(self.device_nano_usd).as_usd(),
+            outstanding_max: self.outstanding_max,
+            events: self.events,
+        })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = &modelless_decision::worker::DeviceConfig> {
+        self.scenario.nodes.iter().flat_map(|node| &node.worker.devices)
+    }
+}

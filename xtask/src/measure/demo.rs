@@ -1,0 +1,53 @@
+//! The demo as measures use it: how to start it, and one query whose answer can be told right from wrong.
+
+use anyhow::{Result, ensure};
+use modelless_testkit::{Request, Response, Rng, Server};
+use serde_json::Value;
+
+use super::Context;
+
+/// The demo's task that takes raw tensors: 1x28x28 `f32`.
+pub(crate) const TENSOR_TASK: &str = "fashion-tensor";
+pub(crate) const TENSOR_FLOATS: usize = 28 * 28;
+
+pub(crate) fn start(context: &Context) -> Result<Server> {
+    Server::builder().binary(context.binary()?).arg("--demo").start()
+}
+
+pub(crate) fn tensor_body(floats: usize, rng: &mut Rng) -> Vec<u8> {
+    (0..floats).flat_map(|_| rng.unit_f32().to_le_bytes()).collect()
+}
+
+pub(crate) fn tensor_request(task: &str, body: Vec<u8>) -> Request {
+    Request::post(&format!("/v1/tasks/{task}")).header("content-type", "application/octet-stream").body(body)
+}
+
+/// A valid query, answered with numbers.
+pub(crate) fn good_query(server: &Server) -> Result<()> {
+    let response = server.send(&tensor_request(TENSOR_TASK, tensor_body(TENSOR_FLOATS, &mut Rng::new(1))))?;
+    let values = numbers(&response)?;
+    ensure!(values.len() == 10, "ten classes make ten numbers, not {}: {response}", values.len());
+    Ok(())
+}
+
+/// The numbers of the first output of a `tensor` task's answer.
+pub(crate) fn numbers(response: &Response) -> Result<Vec<f64>> {
+    ensure!(response.status == 200, "{response}");
+    let json = response.json()?;
+    // `{"outputs": {name: {"shape", "datatype", "data"}}}`
+    let first = json["outputs"].as_object().and_then(|outputs| outputs.values().next());
+    let mut found = Vec::new();
+    collect(first.map_or(&Value::Null, |output| &output["data"]), &mut found);
+    ensure!(!found.is_empty(), "no numbers in the first of `outputs`: {response}");
+    Ok(found)
+}
+
+/// Flat or nested, in row-major order.
+fn collect(value: &Value, into: &mut Vec<f64>) {
+    if let Some(number) = value.as_f64() {
+        into.push(number);
+    }
+    for item in value.as_array().into_iter().flatten() {
+        collect(item, into);
+    }
+}

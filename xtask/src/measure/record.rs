@@ -1,0 +1,179 @@
+//! Keeping a figure: raw JSON that is never changed again, and one line for each measure in the documents.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::{Context, Measure, Outcome, host};
+use crate::command::{output, program};
+
+const TABLE: &str = "docs/measurements.md";
+const HEAD: &str = "\
+# Measurements
+
+Every figure is made by a command, and made again by the same command. The raw file holds the commit, the host, the
+time that the host took away, the seeds and every repetition. A figure from a checkout with uncommitted changes says
+`dirty`. Percentiles are nearest-rank: values that were really seen.
+
+| name | what | result | bounds | commit | date | raw | command |
+|---|---|---|---|---|---|---|---|
+";
+
+struct Stamp {
+    commit: String,
+    dirty: bool,
+    date: String,
+}
+
+/// Writes both and gives the raw file's path in the checkout.
+pub(crate) fn write(
+    measure: &Measure,
+    outcome: &Outcome,
+    context: &Context,
+    before: &host::Load,
+    after: &host::Load,
+) -> Result<String> {
+    let stamp = stamp(&context.root)?;
+    let command = format!("cargo xtask measure {}", measure.name);
+    let checks: Vec<Value> = outcome
+        .checks
+        .iter()
+        .map(|check| {
+            json!({"what": check.what, "value": check.value, "at_most": check.limit, "unit": check.unit, "holds": check.holds()})
+        })
+        .collect();
+    let raw = json!({
+        "name": measure.name,
+        "what": measure.what,
+        "command": command,
+        "commit": stamp.commit,
+        "dirty": stamp.dirty,
+        "date": stamp.date,
+        "host": host::facts()?,
+        "load": before.between(after),
+        "seeds": outcome.seeds,
+        "checks": checks,
+        "summary": outcome.summary,
+        "repetitions": outcome.repetitions,
+    });
+    let text = format!("{}\n", indent_top(&raw));
+    ensure_portable(&text, &context.root)?;
+
+    let dirty = if stamp.dirty { "-dirty" } else { "" };
+    let folder = format!("bench/results/{}", measure.name);
+    let file = format!("{folder}/{}-{}{dirty}.json", stamp.date.replace(':', ""), stamp.commit);
+    fs::create_dir_all(context.root.join(&folder))?;
+    fs::write(context.root.join(&file), text).with_context(|| format!("writing {file}"))?;
+
+    let table = context.root.join(TABLE);
+    let old = fs::read_to_string(&table).unwrap_or_else(|_| HEAD.to_owned());
+    let row = row(measure, outcome, &stamp, &file, &command);
+    fs::write(&table, with_row(&old, measure.name, &row)).with_context(|| format!("writing {TABLE}"))?;
+    Ok(file)
+}
+
+fn stamp(root: &Path) -> Result<Stamp> {
+    let git = |args: &[&str]| output(program(root, "git").args(args)).map(|text| text.trim().to_owned());
+    // What measuring writes itself does not make the measured code another.
+    let changed = git(&["status", "--porcelain", "--", ".", ":!bench/results", ":!docs/measurements.md"])?;
+    Ok(Stamp {
+        commit: git(&["rev-parse", "--short=10", "HEAD"])?,
+        dirty: !changed.is_empty(),
+        date: output(program(root, "date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]))?.trim().to_owned(),
+    })
+}
+
+fn row(measure: &Measure, outcome: &Outcome, stamp: &Stamp, file: &str, command: &str) -> String {
+    let bounds: Vec<String> = outcome
+        .checks
+        .iter()
+        .map(|check| {
+            let verdict = if check.holds() { "" } else { " **missed**" };
+            format!("{} ≤ {} {}{verdict}", check.what, check.limit, check.unit)
+        })
+        .collect();
+    let dirty = if stamp.dirty { " dirty" } else { "" };
+    let date = stamp.date.split('T').next().unwrap_or_default();
+    let cells = [
+        measure.name.to_owned(),
+        measure.what.to_owned(),
+        outcome.result.clone(),
+        bounds.join("; "),
+        format!("{}{dirty}", stamp.commit),
+        date.to_owned(),
+        format!("[json](../{file})"),
+        format!("`{command}`"),
+    ];
+    let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "/").replace('\n', " ")).collect();
+    format!("| {} |", cells.join(" | "))
+}
+
+/// The document with this measure's line put in or replaced, everything else as it was.
+fn with_row(document: &str, name: &str, row: &str) -> String {
+    let start = format!("| {name} |");
+    let mut lines: Vec<&str> = document.lines().collect();
+    if let Some(old) = lines.iter_mut().find(|line| line.starts_with(&start)) {
+        *old = row;
+    } else {
+        let end = lines.iter().rposition(|line| line.starts_with('|')).map_or(lines.len(), |last| last + 1);
+        lines.insert(end, row);
+    }
+    lines.join("\n") + "\n"
+}
+
+/// One line for each top-level key and repetition: a diff and a person can read it, and it stays small.
+fn indent_top(raw: &Value) -> String {
+    let fields = raw.as_object().into_iter().flatten().map(|(key, value)| {
+        let value = match value.as_array() {
+            Some(items) if items.len() > 1 => {
+                let items: Vec<String> = items.iter().map(|item| format!("  {item}")).collect();
+                format!("[\n{}\n]", items.join(",\n"))
+            }
+            Some(_) | None => value.to_string(),
+        };
+        format!("{}: {value}", Value::from(key.as_str()))
+    });
+    format!("{{\n{}\n}}", fields.collect::<Vec<_>>().join(",\n"))
+}
+
+/// No path and no name of this machine gets into the repository.
+fn ensure_portable(text: &str, root: &Path) -> Result<()> {
+    let root = root.to_string_lossy();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    ensure!(!text.contains(&*root), "the raw result names the path of this checkout; this is a bug");
+    let names_host = host.len() > 3 && text.contains(&format!("\"{host}\""));
+    ensure!(!names_host, "the raw result names this machine; this is a bug");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_added_once_and_then_replaced() {
+        let document = with_row(&format!("{HEAD}\nA word after.\n"), "pick", "| pick | one |");
+        assert!(document.ends_with("|---|---|\n| pick | one |\n\nA word after.\n"), "{document}");
+        let document = with_row(&document, "start", "| start | x |");
+        let document = with_row(&document, "pick", "| pick | two |");
+        assert!(document.contains("| pick | two |\n| start | x |\n\nA word after.\n"), "{document}");
+        assert!(!document.contains("one"));
+    }
+
+    #[test]
+    fn the_raw_file_is_json_with_a_line_for_each_repetition() {
+        let raw = json!({"name": "x", "repetitions": [{"a": 1}, {"a": 2}], "seeds": []});
+        let text = indent_top(&raw);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), raw);
+        assert_eq!(text.lines().count(), 8);
+    }
+
+    #[test]
+    fn a_path_of_this_checkout_is_refused() {
+        assert!(ensure_portable("{\"at\": \"/here/x\"}", Path::new("/here")).is_err());
+        assert!(ensure_portable("{}", Path::new("/here")).is_ok());
+    }
+}
