@@ -1,1 +1,88 @@
-fn main() {}
+//! `modelless`: every role of the platform, and the commands to use it.
+//!
+//! What a command does stands in its own module; here is only which, and what its end means to the shell that
+//! started it: 0 done, 1 failed, 2 refused because of its goals, 64 used wrongly.
+
+mod client;
+mod demo;
+mod engines;
+mod exit;
+mod out;
+mod plot;
+mod profile;
+mod progress;
+mod replay;
+mod table;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Predictions under goals: say how accurate, how fast and how cheap, not which model.
+#[derive(Parser, Debug)]
+#[command(name = "modelless", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Start the whole platform on this machine.
+    Up(Box<up::Options>),
+    /// List, show and make tasks.
+    #[command(subcommand)]
+    Task(client::task::Command),
+    /// Register, list, show and remove models.
+    #[command(subcommand)]
+    Model(client::model::Command),
+    /// Ask for a prediction.
+    Query(client::query::Options),
+    /// Show what would answer a query, and why.
+    Explain(client::explain::Options),
+    /// Measure models without a server.
+    Profile(profile::Options),
+    /// Install and list inference libraries.
+    #[command(subcommand)]
+    Engine(engines::Command),
+    /// Feed a recording to a fresh machine and compare what it decides.
+    Replay(replay::Options),
+}
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    // A runner is started by the executor and lives in a process with nothing else in it.
+    if args.get(1).is_some_and(|arg| arg == "runner") && args.get(2).is_some_and(|arg| arg == "onnx") {
+        return modelless_engine::runner_main(args.into_iter().skip(3));
+    }
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return exit::clap(&error),
+    };
+    exit::code(run(cli.command))
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Up(options) => up::run(*options),
+        Command::Task(command) => client::task::run(command),
+        Command::Model(command) => client::model::run(command),
+        Command::Query(options) => client::query::run(options),
+        Command::Explain(options) => client::explain::run(&options),
+        Command::Profile(options) => profile::run(&options),
+        Command::Engine(command) => engines::run(command),
+        Command::Replay(options) => replay::run(&options),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

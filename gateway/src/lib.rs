@@ -1,1 +1,39 @@
+//! Where queries come in: HTTP in front, the router of `decision` behind.
+//!
+//! It reads goals and inputs, has each query admitted and routed, hands it to a node, and writes the answer with the
+//! decision that led to it. It decides nothing: which node, whether to wait, and every "no" come from
+//! `decision::route` and `decision::admission`, driven by `drive::Driver`. It never looks into an input, and never
+//! asks the store while a query is answered: catalogue and nodes are read beforehand into one view, which is replaced
+//! whole.
+//!
+//! [`Service`] is built from a [`Config`] and [`Deps`], bound, and run until drained; [`Handle`] is what others hold.
+#![warn(missing_docs)]
 
+mod admin;
+mod ask;
+mod config;
+mod core;
+mod errors;
+mod goals;
+mod grpc;
+mod http;
+mod ids;
+mod openapi;
+mod pending;
+mod routes;
+mod service;
+mod show;
+mod size;
+mod suggest;
+mod table;
+mod update;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use admin::{Admin, AdminError, RegisterRequest, RegisterVariant, SetRef};
+pub use config::Config;
+pub use errors::Error;
+pub use ids::{BadQueryId, QueryId, QueryIds};
+pub use service::{Addresses, Deps, Handle, Service};

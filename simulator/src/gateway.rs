@@ -143,12 +143,12 @@ impl World<'_> {
                         first_in: first.map(left),
                     };
                     sent.push(node);
-                    self.to_node(at, node, frame);
+                    self.post_to_node(at, node, frame);
                 }
                 Action::Refuse { key, refusal } => self.client_refused(key, &refusal)?,
-                Action::Cancel { key, node } => self.to_node(at, node, ToNode::Cancel { key }),
+                Action::Cancel { key, node } => self.post_to_node(at, node, ToNode::Cancel { key }),
                 Action::Wake { node, task, ordinal } => {
-                    self.to_node(at, node, ToNode::Wake { task, ordinal });
+                    self.post_to_node(at, node, ToNode::Wake { task, ordinal });
                 }
             }
         }
@@ -175,7 +175,7 @@ impl World<'_> {
     }
 
     /// Over the connection, which belongs to one life of the node; without one the frame is lost, as on a real wire.
-    fn to_node(&mut self, at: usize, node: NodeId, frame: ToNode) {
+    fn post_to_node(&mut self, at: usize, node: NodeId, frame: ToNode) {
         let node = Self::position(node);
         let gateway = &self.gateways[at];
         let Some(life) = gateway.connected[node] else { return };
@@ -186,7 +186,7 @@ impl World<'_> {
     }
 
     /// A frame from a node came in.
-    pub(crate) fn from_node(
+    pub(crate) fn hear_node(
         &mut self,
         at: usize,
         position: usize,

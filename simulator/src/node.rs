@@ -178,7 +178,7 @@ impl World<'_> {
         if !frames.is_empty() {
             let report = self.report(at);
             for (gateway, epoch, frame) in frames {
-                self.to_gateway(at, gateway, epoch, frame, report.clone());
+                self.post_to_gateway(at, gateway, epoch, frame, report.clone());
             }
         }
         let node = &mut self.nodes[at];
@@ -206,7 +206,14 @@ impl World<'_> {
         NodeReport { limit: report.limit.share(self.scenario.gateways), ..report }
     }
 
-    fn to_gateway(&mut self, at: usize, gateway: usize, epoch: u32, frame: FromNode, report: NodeReport) {
+    fn post_to_gateway(
+        &mut self,
+        at: usize,
+        gateway: usize,
+        epoch: u32,
+        frame: FromNode,
+        report: NodeReport,
+    ) {
         let node = &self.nodes[at];
         let life = node.life;
         let arrives = self.link_delay().max(self.gateways[gateway].last_in[at]);
@@ -219,19 +226,19 @@ impl World<'_> {
         let report = self.report(at);
         for gateway in 0..self.gateways.len() {
             let epoch = self.gateways[gateway].epoch;
-            self.to_gateway(at, gateway, epoch, FromNode::Report, report.clone());
+            self.post_to_gateway(at, gateway, epoch, FromNode::Report, report.clone());
         }
     }
 
     /// A frame from a gateway came in.
-    pub(crate) fn to_worker(
+    pub(crate) fn hear_gateway(
         &mut self,
         at: usize,
         gateway: usize,
         epoch: u32,
-        frame: ToNode,
+        frame: &ToNode,
     ) -> Result<(), Error> {
-        match frame {
+        match *frame {
             ToNode::Query { query, deadline_in, expires_in, spent, waiting, first_in } => {
                 let key = query.key;
                 let query = Query {
@@ -362,12 +369,15 @@ impl World<'_> {
         ensure(waiting <= 2, self.now, "a lane runs one batch and has one prepared", || {
             format!("{waiting}")
         })?;
-        if waiting == 1 { self.run_batch(at, id) } else { Ok(()) }
+        if waiting == 1 {
+            self.run_batch(at, id);
+        }
+        Ok(())
     }
 
-    fn run_batch(&mut self, at: usize, id: BatchId) -> Result<(), Error> {
+    fn run_batch(&mut self, at: usize, id: BatchId) {
         let node = &self.nodes[at];
-        let Some(batch) = node.batches.get(&id) else { return Ok(()) };
+        let Some(batch) = node.batches.get(&id) else { return };
         let model = self.runs.get(&batch.variant);
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         let raw = model.map_or(Moments::ZERO, |m| m.uncorrected(size));
@@ -379,7 +389,6 @@ impl World<'_> {
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
         self.push(self.now + took, Rank::Completion, Ev::Ran { node: at, life, batch: id });
-        Ok(())
     }
 
     /// The batch on a device has come to its end, or its process has.
@@ -400,7 +409,7 @@ impl World<'_> {
         let lane = node.lanes.entry(lane).or_default();
         lane.pop_front();
         if let Some(next) = lane.front().copied() {
-            self.run_batch(at, next)?;
+            self.run_batch(at, next);
         }
         self.feed_worker(at, Event::Done { batch: id, outcome: Outcome::Ran })
     }

@@ -269,11 +269,15 @@ impl<'a> World<'a> {
             }
             Ev::GiveUp { key } => self.give_up(key),
             Ev::ToNode { gateway, epoch, node, life, frame } if alive(self, node, life) => {
-                if there(self, gateway, epoch) { self.to_worker(node, gateway, epoch, frame) } else { Ok(()) }
+                if there(self, gateway, epoch) {
+                    self.hear_gateway(node, gateway, epoch, &frame)
+                } else {
+                    Ok(())
+                }
             }
             Ev::FromNode { gateway, epoch, node, life, frame, report } if alive(self, node, life) => {
                 if there(self, gateway, epoch) {
-                    self.from_node(gateway, node, life, frame, report)
+                    self.hear_node(gateway, node, life, frame, report)
                 } else {
                     Ok(())
                 }

@@ -14,3 +14,6 @@ mod record;
 pub use clock::Clock;
 pub use driver::{Driver, Perform};
 pub use record::{Recorder, Replay, replay};
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! Where the inference library lies.
 
 use std::env;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The version that is installed and tested.
@@ -26,6 +27,16 @@ pub enum Source {
     Installed,
 }
 
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Option => "--onnxruntime",
+            Self::Environment => "ORT_DYLIB_PATH",
+            Self::Installed => "the installation",
+        })
+    }
+}
+
 /// Why there is no library.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LibraryError {
@@ -37,7 +48,7 @@ pub enum LibraryError {
     )]
     Missing(PathBuf),
     /// The user named one that is not there. Not a reason to take another.
-    #[error("{} names {}, but there is no libonnxruntime.so", match .by { Source::Environment => "ORT_DYLIB_PATH", Source::Option | Source::Installed => "--onnxruntime" }, .path.display())]
+    #[error("{by} names {}, but there is no libonnxruntime.so", .path.display())]
     NotThere {
         /// Who named it.
         by: Source,

@@ -1,0 +1,235 @@
+//! The gateway as a component: built, bound, run until drained.
+
+use crate::admin::Admin;
+use crate::config::Config;
+use crate::core::Core;
+use crate::errors::Error;
+use crate::grpc;
+use crate::http;
+use crate::ids::{QueryIds, SECRET};
+use crate::openapi;
+use crate::routes::{self, App};
+use crate::update::Updater;
+use crate::view::View;
+use bytes::Bytes as Buffer;
+use modelless_decision::route::Router;
+use modelless_drive::{Clock, Driver, Recorder};
+use modelless_store::{Artefacts, Store};
+use modelless_telemetry::Metrics;
+use modelless_wire::{GatewayLink, NodeLink, NodeStatus};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// What a gateway needs of others.
+pub struct Deps {
+    /// The catalogue and the secret of query ids. Never asked while a query is answered.
+    pub store: Arc<dyn Store>,
+    /// Where uploads go; without it, uploading is not served.
+    pub artefacts: Option<Artefacts>,
+    /// Nodes that are known from the start; more can be added through the [`Handle`].
+    pub nodes: Vec<(watch::Receiver<NodeStatus>, Arc<dyn NodeLink>)>,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// Keeps what the router was told.
+    pub recorder: Option<Recorder>,
+    /// The registry of the process.
+    pub metrics: Arc<Metrics>,
+    /// Registers models; without it, registering is not served.
+    pub admin: Option<Arc<dyn Admin>>,
+}
+
+/// A gateway that is not running yet.
+pub struct Service {
+    core: Arc<Core>,
+    updater: Updater,
+    app: Arc<App>,
+    http: Option<TcpListener>,
+    grpc: Option<TcpListener>,
+}
+
+/// A running (or not yet running) gateway, to hold on to. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    core: Arc<Core>,
+}
+
+/// Where a gateway listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// HTTP.
+    pub http: SocketAddr,
+    /// gRPC, if it is served.
+    pub grpc: Option<SocketAddr>,
+}
+
+impl Service {
+    /// Reads the catalogue and the secret, so that a gateway that starts at all can serve at once.
+    pub async fn build(config: Config, deps: Deps) -> Result<Self, Error> {
+        config.check().map_err(Error::Config)?;
+        let Deps { store, artefacts, nodes, clock, recorder, metrics, admin } = deps;
+        let mut candidate = [0; 32];
+        getrandom::fill(&mut candidate).map_err(Error::Random)?;
+        let ids = QueryIds::new(&store.secret(SECRET, candidate).await?);
+        let number_base = getrandom::u64().map_err(Error::Random)?;
+        let seed = match config.seed {
+            Some(seed) => seed,
+            None => getrandom::u64().map_err(Error::Random)?,
+        };
+        let catalog = Arc::new(store.catalog().await?);
+        let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
+        let nothing = View::new(Arc::clone(&catalog), Arc::default(), Vec::new());
+        let openapi = Buffer::from(openapi::document(&config).to_string());
+        let core = Arc::new(Core::new(config, driver, ids, metrics, number_base, nothing));
+        for (status, link) in nodes {
+            core.add_node(status, link);
+        }
+        let updater = Updater::new(Arc::clone(&core), Arc::clone(&store), catalog);
+        let app = Arc::new(App { core: Arc::clone(&core), store, artefacts, admin, openapi });
+        Ok(Self { core, updater, app, http: None, grpc: None })
+    }
+
+    /// Opens the ports. What connects from now on is served once it runs.
+    pub async fn bind(&mut self) -> Result<Addresses, Error> {
+        let (http, http_addr) = listen(self.core.config.http).await?;
+        self.http = Some(http);
+        let mut addresses = Addresses { http: http_addr, grpc: None };
+        if let Some(wanted) = self.core.config.grpc {
+            let (grpc, addr) = listen(wanted).await?;
+            self.grpc = Some(grpc);
+            addresses.grpc = Some(addr);
+        }
+        Ok(addresses)
+    }
+
+    /// To hold on to it.
+    pub fn handle(&self) -> Handle {
+        Handle { core: Arc::clone(&self.core) }
+    }
+
+    /// The routes without a socket, for tests.
+    #[cfg(test)]
+    pub(crate) fn router(&self) -> axum::Router {
+        routes::router(Arc::clone(&self.app))
+    }
+
+    /// Serves until drained: not ready from then on and no new queries, but those at hand are finished, and health
+    /// is told until the end.
+    pub async fn run(mut self, drain: CancellationToken) -> Result<(), Error> {
+        if self.http.is_none() {
+            self.bind().await?;
+        }
+        let Self { core, updater, app, http, grpc } = self;
+        let stop = CancellationToken::new();
+        let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
+        if let Some(listener) = http {
+            let served = http::serve(listener, routes::router(app), Arc::clone(&core), stop.clone());
+            tasks.spawn(async move {
+                served.await;
+                Ok(())
+            });
+        }
+        if let Some(listener) = grpc {
+            tasks.spawn(grpc::serve(listener, core.ready.subscribe(), stop.clone()));
+        }
+        let (timer, stopped) = (Arc::clone(&core), stop.clone());
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stopped.cancelled() => {}
+                () = timer.driver.serve_timer(&*timer) => {}
+            }
+            Ok(())
+        });
+        let stopped = stop.clone();
+        tasks.spawn(async move {
+            updater.run(stopped).await;
+            Ok(())
+        });
+
+        let early = tokio::select! {
+            () = drain.cancelled() => None,
+            end = tasks.join_next() => end, // none ends by itself: whatever this is, it is the reason to stop
+        };
+        core.drain();
+        if tokio::time::timeout(core.config.drain_timeout(), core.pending.idle()).await.is_err() {
+            tracing::warn!(open = core.pending.len(), "queries were given up that did not finish in time");
+        }
+        stop.cancel();
+        let mut result = early.map_or(Ok(()), flatten);
+        while let Some(end) = tasks.join_next().await {
+            result = result.and(flatten(end));
+        }
+        result
+    }
+}
+
+fn flatten(end: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+    end.unwrap_or_else(|error| {
+        tracing::error!(%error, "a part of the gateway failed; this is a bug");
+        Ok(())
+    })
+}
+
+async fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let failed = |source| Error::Bind { addr, source };
+    let listener = TcpListener::bind(addr).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    Ok((listener, bound))
+}
+
+impl Handle {
+    /// Where nodes send what they have to say.
+    pub fn link(&self) -> Arc<dyn GatewayLink> {
+        Arc::clone(&self.core) as Arc<dyn GatewayLink>
+    }
+
+    /// A node that came later.
+    pub fn add_node(&self, status: watch::Receiver<NodeStatus>, link: Arc<dyn NodeLink>) {
+        self.core.add_node(status, link);
+    }
+
+    /// The catalogue was changed: it is read now instead of within a second.
+    pub fn catalog_changed(&self) {
+        self.core.look_at_catalog();
+    }
+
+    /// Follows whether the gateway is ready.
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.core.ready.subscribe()
+    }
+
+    /// Checks and reads the names that answers carry in `modelless-query-id`.
+    pub fn query_ids(&self) -> QueryIds {
+        self.core.ids.clone()
+    }
+
+    /// Queries that wait or run.
+    pub fn open_queries(&self) -> usize {
+        self.core.pending.len()
+    }
+}
+
+impl Core {
+    /// Has the catalogue read soon.
+    pub(crate) fn look_at_catalog(&self) {
+        self.catalog_changed.store(true, Ordering::Release);
+        self.changed.notify_one();
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service").field("http", &self.http).field("grpc", &self.grpc).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("open_queries", &self.open_queries()).finish_non_exhaustive()
+    }
+}

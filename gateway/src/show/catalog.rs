@@ -1,0 +1,176 @@
+//! Tasks, models and variants.
+
+use super::profile::profile;
+use crate::view::{TaskView, VariantView, View};
+use modelless_decision::frontier::{Point, frontier};
+use modelless_types::{
+    Accuracy, CostPer1k, Goals, Micros, Model, Prefer, Task, TaskKind, TensorSpec, VariantId,
+};
+use serde_json::{Value, json};
+
+/// The metric of a task that names none.
+pub(crate) const fn usual_metric(kind: TaskKind) -> &'static str {
+    match kind {
+        TaskKind::ImageClassification => "top-1",
+        TaskKind::Tensor => "accuracy",
+    }
+}
+
+/// A task in short.
+pub(crate) fn task(view: &View, of: &TaskView) -> Value {
+    let task = &of.task;
+    let accuracies = || of.variants.iter().filter_map(|variant| variant.accuracy);
+    json!({
+        "name": task.name,
+        "kind": task.kind.name(),
+        "metric": task.metric,
+        "description": task.description,
+        "defaults": goals(&task.defaults),
+        "space": space(view, task.default_space),
+        "models": of.models.len(),
+        "variants": of.variants.len(),
+        "accuracy_from": accuracies().min().map(Accuracy::as_f64),
+        "accuracy_to": accuracies().max().map(Accuracy::as_f64),
+    })
+}
+
+/// A task with its labels, tensors and variants.
+pub(crate) fn task_in_full(view: &View, of: &TaskView) -> Value {
+    let Task { labels, inputs, outputs, .. } = &of.task;
+    let mut shown = task(view, of);
+    if let Value::Object(shown) = &mut shown {
+        shown.insert("labels".to_owned(), json!(labels));
+        shown.insert("inputs".to_owned(), tensors(inputs));
+        shown.insert("outputs".to_owned(), tensors(outputs));
+        shown.insert("models".to_owned(), of.models.iter().map(|m| model(of, m)).collect());
+        shown.insert("variants".to_owned(), variants(view, of).into());
+    }
+    shown
+}
+
+fn tensors(specs: &[TensorSpec]) -> Value {
+    let shown = |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.dtype.name(), "shape": spec.shape});
+    specs.iter().map(shown).collect()
+}
+
+fn goals(goals: &Goals) -> Value {
+    json!({
+        "accuracy": goals.accuracy.map(Accuracy::as_f64),
+        "latency_ms": goals.latency.unwrap_or(modelless_decision::admission::DEFAULT_LATENCY).as_millis_f64(),
+        "max_cost": goals.max_cost.map(CostPer1k::as_usd),
+        "prefer": goals.prefer.unwrap_or(Prefer::Accuracy),
+    })
+}
+
+fn space(view: &View, id: modelless_types::SpaceId) -> Value {
+    let space = view.catalog.spaces.iter().find(|space| space.id == id);
+    json!({"id": id, "name": space.map(|space| space.name.as_str())})
+}
+
+/// A model in short.
+pub(crate) fn model(of: &TaskView, model: &Model) -> Value {
+    let variants = of.variants.iter().filter(|view| view.variant.model == model.id);
+    json!({
+        "task": of.task.name,
+        "id": model.id,
+        "name": model.name,
+        "version": model.version,
+        "architecture": model.architecture,
+        "licence": model.licence,
+        "variants": variants.map(|view| view.variant.name.as_str()).collect::<Vec<_>>(),
+    })
+}
+
+/// A model with its adapter and its variants.
+pub(crate) fn model_in_full(view: &View, of: &TaskView, which: &Model) -> Value {
+    let mut shown = model(of, which);
+    if let Value::Object(shown) = &mut shown {
+        // It is JSON to whoever wrote it; shown as text if it is not.
+        let adapter = serde_json::from_str(&which.adapter).unwrap_or_else(|_| json!(which.adapter));
+        shown.insert("adapter".to_owned(), adapter);
+        shown.insert("space".to_owned(), space(view, which.space));
+        let all = variants(view, of).into_iter();
+        let own = all.filter(|variant| variant["model_id"] == json!(which.id)).collect();
+        shown.insert("variants".to_owned(), own);
+    }
+    shown
+}
+
+/// Every variant of a task with its profiles, and whether it is on the frontier.
+pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
+    let best: Vec<Option<Best>> = of.variants.iter().map(|variant| Best::of(view, of, variant)).collect();
+    let points: Vec<(VariantId, Point)> = of
+        .variants
+        .iter()
+        .zip(&best)
+        .filter_map(|(variant, best)| {
+            let point = Point { accuracy: variant.accuracy?, latency: best.as_ref()?.latency, cost: best.as_ref()?.cost };
+            Some((variant.variant.id, point))
+        })
+        .collect();
+    let on = frontier(&points.iter().map(|(_, point)| *point).collect::<Vec<_>>());
+    let on_frontier = |id| points.iter().zip(&on).find(|((known, _), _)| *known == id).map(|(_, on)| *on);
+    let shown = |(variant, best): (&VariantView, &Option<Best>)| {
+        self::variant(of, variant, best.as_ref(), on_frontier(variant.variant.id))
+    };
+    of.variants.iter().zip(&best).map(shown).collect()
+}
+
+fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: Option<bool>) -> Value {
+    let variant = &view.variant;
+    json!({
+        "task": of.task.name,
+        "id": variant.id,
+        "name": variant.name,
+        "model": view.model.name,
+        "model_id": view.model.id,
+        "model_version": view.model.version,
+        "engine": variant.settings.engine.name(),
+        "precision": variant.settings.precision,
+        "threads": variant.settings.threads,
+        "max_batch": variant.settings.max_batch,
+        "artefact": {"sha256": variant.artefact, "bytes": variant.artefact_bytes.0},
+        // What floors are compared with: the lowest over the device classes that may answer.
+        "accuracy": view.accuracy.map(Accuracy::as_f64),
+        // The best node alone, idle, with the live correction: estimates, unlike the profiles below.
+        "estimate": best.map(|best| json!({
+            "latency_p99_ms": best.latency.as_millis_f64(),
+            "cost_usd_per_1000": best.cost.as_usd(),
+            "provenance": "estimated",
+            "resident_on": best.resident_on,
+        })),
+        // `null` where no node offers it, so that there is nothing to compare.
+        "on_frontier": on_frontier,
+        "profiles": variant.profiles.iter().map(profile).collect::<Vec<_>>(),
+    })
+}
+
+/// The best any node could do for a variant, were it idle.
+struct Best {
+    latency: Micros,
+    cost: CostPer1k,
+    resident_on: Vec<String>,
+}
+
+impl Best {
+    fn of(view: &View, task: &TaskView, variant: &VariantView) -> Option<Self> {
+        let mut best: Option<Self> = None;
+        for node in &view.nodes {
+            let mine = |offer: &&modelless_decision::route::Offer| {
+                offer.task == task.task.id && offer.ordinal == variant.variant.ordinal
+            };
+            for offer in node.info.offers.iter().filter(mine) {
+                let latency = (node.info.rtt + offer.run.service()).p99();
+                let largest = variant.variant.settings.max_batch.min(offer.run.largest_measured()).max(1);
+                let cost = offer.run.cost(1, node.info.price).min(offer.run.cost(largest, node.info.price));
+                let known = best.get_or_insert_with(|| Self { latency, cost, resident_on: Vec::new() });
+                known.latency = known.latency.min(latency);
+                known.cost = known.cost.min(cost);
+                if offer.ready == modelless_decision::route::Ready::Resident {
+                    known.resident_on.push(node.name.clone());
+                }
+            }
+        }
+        best
+    }
+}

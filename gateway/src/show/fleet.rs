@@ -1,0 +1,134 @@
+//! Nodes, replicas, their history, and findings about candidates.
+
+use crate::view::View;
+use modelless_decision::explain::Finding;
+use modelless_store::{Node, Transition};
+use modelless_types::{Micros, VariantId};
+use modelless_wire::{NodeStatus, ReplicaStatus};
+use serde_json::{Value, json};
+
+/// Every node known to the store, with what it makes known of itself where it is connected here.
+pub(crate) fn nodes(view: &View, stored: &[Node]) -> Vec<Value> {
+    let mut shown: Vec<Value> = stored
+        .iter()
+        .map(|node| {
+            let mut shown = json!({
+                "id": node.id,
+                "name": node.about.name,
+                "pool": node.about.pool,
+                "zone": node.about.zone,
+                "state": node.state,
+                "last_seen_unix_us": node.last_seen,
+                "device_class": node.about.device_class,
+                "connected": false,
+            });
+            if let Some(status) = view.node(node.id) {
+                extend(&mut shown, status_of(status));
+            }
+            shown
+        })
+        .collect();
+    let unstored = view.nodes.iter().filter(|status| !stored.iter().any(|node| node.id == status.node));
+    shown.extend(unstored.map(status_of));
+    shown
+}
+
+fn status_of(status: &NodeStatus) -> Value {
+    json!({
+        "id": status.node,
+        "name": status.name,
+        "device_class": status.device_class,
+        "connected": true,
+        "draining": status.draining,
+        "lanes": status.lanes,
+        "price_usd_per_hour": status.price.as_usd(),
+        "price_provenance": if status.price_given { "declared" } else { "default" },
+        "memory": {"used_bytes": status.memory_used.0, "budget_bytes": status.memory_budget.0},
+        "replicas": status.replicas.len(),
+        "warnings": status.warnings,
+    })
+}
+
+fn extend(into: &mut Value, with: Value) {
+    if let (Value::Object(into), Value::Object(with)) = (into, with) {
+        into.extend(with);
+    }
+}
+
+/// The replicas of all connected nodes, as they are now.
+pub(crate) fn replicas(view: &View) -> Vec<Value> {
+    let of_node = |node: &NodeStatus| {
+        let shown = |replica: &ReplicaStatus| self::replica(view, node, replica);
+        node.replicas.iter().map(shown).collect::<Vec<_>>()
+    };
+    view.nodes.iter().flat_map(of_node).collect()
+}
+
+fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -> Value {
+    json!({
+        "node": node.name,
+        "variant": variant_name(view, replica.variant),
+        "variant_id": replica.variant,
+        "state": replica.state,
+        "memory_bytes": replica.memory.0,
+        "slowdown": replica.slowdown.map(|ratio| json!({"ratio": ratio, "provenance": "live"})),
+        "cause": replica.cause,
+    })
+}
+
+/// What happened to a replica: who, when, why.
+pub(crate) fn transition(view: &View, transition: &Transition) -> Value {
+    let change = &transition.change;
+    json!({
+        "seq": transition.seq,
+        "replica": change.replica,
+        "variant": variant_name(view, transition.variant),
+        "node": view.node(transition.node).map(|node| node.name.as_str()),
+        "from": change.from,
+        "to": change.to,
+        "cause": change.cause,
+        "who": change.who,
+        "at_unix_us": change.at,
+    })
+}
+
+/// `None` for one that was removed.
+fn variant_name(view: &View, id: VariantId) -> Option<&str> {
+    view.catalog.variants.iter().find(|variant| variant.id == id).map(|variant| variant.name.as_str())
+}
+
+/// What spoke for or against a candidate, by name and in words.
+pub(crate) fn finding(finding: &Finding) -> Value {
+    let (name, why) = match finding {
+        Finding::Chosen => ("chosen", "it would be taken"),
+        Finding::LessPreferred => ("less_preferred", "it meets the goals; another is better by what is preferred"),
+        Finding::OtherSpace => ("other_space", "it answers in another output space"),
+        Finding::NotPinned => ("not_pinned", "the query pins something else"),
+        Finding::BelowFloor => ("below_floor", "it is measured below the accuracy asked for"),
+        Finding::TooSlow => ("too_slow", "it takes longer than asked, even on an idle node"),
+        Finding::QueueTooLong => ("queue_too_long", "it would be fast enough were there no queue"),
+        Finding::TooDear => ("too_dear", "it costs more than asked, at any batch size"),
+        Finding::NotLoaded { .. } => ("not_loaded", "it is not in memory, and loading takes longer than asked"),
+        Finding::WouldLoad { .. } => ("would_load", "it meets the goals but would have to be loaded first"),
+        Finding::NoCredit => ("no_credit", "its node has as much as it takes"),
+        Finding::NoNode => ("no_node", "no node can run it"),
+    };
+    let ready_in = match finding {
+        Finding::NotLoaded { ready_in } | Finding::WouldLoad { ready_in } => Some(ready_in),
+        Finding::Chosen
+        | Finding::LessPreferred
+        | Finding::OtherSpace
+        | Finding::NotPinned
+        | Finding::BelowFloor
+        | Finding::TooSlow
+        | Finding::QueueTooLong
+        | Finding::TooDear
+        | Finding::NoCredit
+        | Finding::NoNode => None,
+    };
+    json!({
+        "finding": name,
+        "because": why,
+        "ready_in_ms": ready_in.map(|time: &Micros| time.as_millis_f64()),
+    })
+}

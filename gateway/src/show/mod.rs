@@ -1,0 +1,9 @@
+//! How things look in answers: milliseconds, dollars and accuracies from 0 to 1, and with every figure where it
+//! came from.
+
+mod catalog;
+mod fleet;
+mod profile;
+
+pub(crate) use catalog::{model, model_in_full, task, task_in_full, usual_metric, variants};
+pub(crate) use fleet::{finding, nodes, replicas, transition};

@@ -1,0 +1,62 @@
+//! Measurements.
+
+use modelless_types::{AccuracyMeasure, BatchPoint, Profile, Provenance, StageTime};
+use serde_json::{Value, json};
+
+pub(super) fn profile(profile: &Profile) -> Value {
+    let from = profile.latency_provenance;
+    json!({
+        "device_class": profile.device_class,
+        "latency": {
+            "provenance": from,
+            "by_batch": profile.latency.iter().map(point).collect::<Vec<_>>(),
+        },
+        "decode": stage(&profile.decode, from),
+        "prepare": stage(&profile.prepare, from),
+        // Taken in the same run as the latencies, so known in the same way.
+        "memory": {"bytes": profile.memory.0, "provenance": from},
+        "load": {"ms": profile.load_time.as_millis_f64(), "provenance": from},
+        "accuracy": accuracy(&profile.accuracy),
+        "also": profile.also.iter().map(accuracy).collect::<Vec<_>>(),
+    })
+}
+
+fn point(point: &BatchPoint) -> Value {
+    json!({
+        "batch": point.batch,
+        "mean_ms": millis(point.mean_us),
+        "deviation_ms": millis(point.var_us2.max(0.0).sqrt()),
+        "p99_ms": millis(point.p99_us),
+        "samples": point.samples,
+    })
+}
+
+fn stage(stage: &StageTime, from: Provenance) -> Value {
+    if stage.samples == 0 {
+        return Value::Null; // not measured, which is not zero
+    }
+    json!({
+        "mean_ms": millis(stage.mean_us),
+        "deviation_ms": millis(stage.var_us2.max(0.0).sqrt()),
+        "samples": stage.samples,
+        "provenance": from,
+    })
+}
+
+/// An accuracy with the set it was measured on and its 95 % interval.
+pub(super) fn accuracy(measure: &AccuracyMeasure) -> Value {
+    json!({
+        "value": measure.value.as_f64(),
+        "interval": [measure.low.as_f64(), measure.high.as_f64()],
+        "samples": measure.samples,
+        "set": measure.set,
+        "provenance": measure.provenance,
+        "device_class": measure.device_class,
+        "command": measure.command,
+    })
+}
+
+/// To the microsecond's tenth: more digits would claim more than was measured.
+fn millis(us: f64) -> f64 {
+    (us * 10.0).round() / 10_000.0
+}

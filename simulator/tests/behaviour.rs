@@ -1,0 +1,233 @@
+//! What the machines do together, in worlds small enough to foresee.
+
+use modelless_simulator::fixtures::{FASHION, fashion_mnist, fashion_variant};
+use modelless_simulator::{
+    Arrivals, Fault, NodeSpec, Outcome, Scenario, Step, Stream, StreamOutcome, run, table,
+};
+use modelless_types::{Accuracy, Bytes, Fallback, Goals, Micros, Prefer, Priority, VariantId};
+
+const ROOM: Bytes = Bytes::from_mib(64);
+
+fn ms(ms: u64) -> Micros {
+    Micros::from_millis(ms)
+}
+
+fn all() -> Vec<VariantId> {
+    fashion_mnist().variants.iter().map(|v| v.id).collect()
+}
+
+fn id(name: &str) -> VariantId {
+    fashion_variant(name).expect("a variant of the ladder").id
+}
+
+fn floor(text: &str, latency: Micros) -> Goals {
+    let accuracy = Some(Accuracy::parse_floor(text).expect("a floor"));
+    Goals { accuracy, latency: Some(latency), ..Goals::default() }
+}
+
+fn only(name: &str, latency: Micros) -> Goals {
+    Goals { variant: Some(id(name)), latency: Some(latency), ..Goals::default() }
+}
+
+fn poisson(name: &str, rate: f64, goals: Goals) -> Stream {
+    Stream::new(name, FASHION, Arrivals::Poisson { rate }, goals)
+}
+
+fn one_node(name: &str, streams: Vec<Stream>) -> Scenario {
+    Scenario::new(name, vec![fashion_mnist()], vec![NodeSpec::with(1, ROOM, all())], streams)
+}
+
+fn outcome(scenario: &Scenario) -> Outcome {
+    run(scenario, 1).unwrap_or_else(|err| panic!("{}: {err}", scenario.name))
+}
+
+fn left(stream: &StreamOutcome) -> u64 {
+    stream.answered + stream.refusals() + stream.cancelled + stream.lost
+}
+
+#[test]
+fn under_a_burst_answers_get_cheaper_before_any_is_shed() {
+    let goals = floor("0.85", ms(50));
+    let calm = outcome(&one_node("calm", vec![poisson("calm", 1_000.0, goals)]));
+    // The most accurate variant can do 3,350 a second; this asks for 6,000.
+    let steps = vec![Step { from: Micros(0), rate: 1_000.0 }, Step { from: ms(300), rate: 6_000.0 }];
+    let burst = Stream::new("burst", FASHION, Arrivals::Steps(steps), goals);
+    let burst = outcome(&one_node("burst", vec![burst]));
+    assert!(calm.total.accuracy > 0.934, "{}", table(&calm));
+    assert_eq!((calm.total.refusals(), burst.total.refusals()), (0, 0), "{}", table(&burst));
+    assert!(burst.total.accuracy < calm.total.accuracy - 0.001, "{}", table(&burst));
+    assert!(burst.total.violations < 0.01, "{}", table(&burst));
+}
+
+#[test]
+fn late_binding_keeps_violations_below_a_static_most_accurate_choice() {
+    // 5,000 a second is 1.5 times what cnn_l-fp32 can do at its largest batch.
+    let load = |goals| one_node("overload", vec![poisson("all", 5_000.0, goals)]);
+    let fixed = outcome(&load(only("cnn_l-fp32", ms(50))));
+    let late = outcome(&load(floor("0.85", ms(50))));
+    assert!(fixed.total.violations > 0.25, "{}", table(&fixed));
+    assert!(late.total.violations < 0.01, "{}", table(&late));
+    assert!(late.total.accuracy > 0.91, "{}", table(&late));
+}
+
+#[test]
+fn a_floor_is_shed_rather_than_broken() {
+    // Only the two largest reach 0.93, and together they cannot do this much.
+    let outcome = outcome(&one_node("flood", vec![poisson("all", 12_000.0, floor("0.93", ms(20)))]));
+    assert!(outcome.total.refusals() > 1_000, "{}", table(&outcome));
+    assert!(outcome.total.accuracy >= 0.93, "{}", table(&outcome));
+    let late = modelless_types::Micros(outcome.total.latency.p99.0);
+    assert!(late < ms(25), "{}", table(&outcome));
+}
+
+#[test]
+fn a_crash_of_one_input_costs_one_query() {
+    let goals = only("cnn_m-fp32", Micros::from_secs(3));
+    let mut poison = Stream::new("poison", FASHION, Arrivals::At(vec![ms(100)]), goals);
+    poison.poison = 1.0;
+    let outcome = outcome(&one_node("poison", vec![poisson("good", 4_000.0, goals), poison]));
+    let [good, poison] = &outcome.streams[..] else { panic!("two streams") };
+    assert_eq!(poison.refused.get("input_crashed"), Some(&1), "{}", table(&outcome));
+    assert_eq!(good.answered, good.offered, "{}", table(&outcome));
+    assert_eq!(outcome.crashes, 2, "in its batch and alone\n{}", table(&outcome));
+}
+
+#[test]
+fn a_cold_model_is_loaded_once_for_a_herd() {
+    let herd = Arrivals::At(vec![ms(10); 60]);
+    let herd = Stream::new("herd", FASHION, herd, only("cnn_l-int8", Micros::from_secs(2)));
+    let cold = || NodeSpec::with(1, ROOM, Vec::new());
+    let world = Scenario::new("herd", vec![fashion_mnist()], vec![cold(), cold(), cold()], vec![herd]);
+    for gateways in [1, 2] {
+        let outcome = outcome(&Scenario { gateways, ..world.clone() });
+        assert_eq!(outcome.loads, 1, "{}", table(&outcome));
+        assert_eq!(outcome.total.in_time(), 60, "{}", table(&outcome));
+    }
+}
+
+#[test]
+fn who_cannot_wait_for_a_load_is_told_and_the_next_one_is_served() {
+    let times = Arrivals::At(vec![ms(10), ms(300)]);
+    let stream = Stream::new("soon", FASHION, times, only("cnn_l-fp32", ms(20)));
+    let node = NodeSpec::with(1, ROOM, Vec::new());
+    let outcome = outcome(&Scenario::new("soon", vec![fashion_mnist()], vec![node], vec![stream]));
+    assert_eq!(outcome.total.refused.get("loading"), Some(&1), "{}", table(&outcome));
+    assert_eq!(outcome.total.in_time(), 1, "{}", table(&outcome));
+}
+
+#[test]
+fn same_seed_same_outcome() {
+    let mut world = one_node("seeds", vec![poisson("all", 2_000.0, floor("0.9", ms(20)))]);
+    world.streams[0].gives_up = 0.1;
+    world.nodes[0].crash = 0.01;
+    world.faults = vec![Fault::Slow { node: 0, at: ms(100), until: ms(300), factor: 3.0 }];
+    let first = run(&world, 9).expect("runs");
+    assert_eq!(first, run(&world, 9).expect("runs"));
+    assert_ne!(first, run(&world, 10).expect("runs"));
+    assert!(table(&first).contains("seeds"));
+}
+
+#[test]
+fn two_gateways_share_a_node_within_its_credit() {
+    let mut world = one_node("shared", vec![poisson("all", 9_000.0, floor("0.93", ms(50)))]);
+    world.gateways = 2;
+    let outcome = outcome(&world);
+    // One lane: 32 that run and 32 prepared are the node's; half of that is each gateway's.
+    assert!(outcome.outstanding_max <= 32, "{}", outcome.outstanding_max);
+    assert!(outcome.outstanding_max > 16, "{}", outcome.outstanding_max);
+    assert!(outcome.total.answered > 4_000, "{}", table(&outcome));
+}
+
+#[test]
+fn evictions_keep_the_memory_budget() {
+    // Room for one of the two largest at a time.
+    let every = |offset: u64| Arrivals::At((0..8).map(|n| ms(offset + 200 * n)).collect());
+    let goals = |name| only(name, Micros::from_secs(1));
+    let streams = vec![
+        Stream::new("large", FASHION, every(0), goals("cnn_l-fp32")),
+        Stream::new("middle", FASHION, every(100), goals("cnn_m-fp32")),
+    ];
+    let node = NodeSpec::with(1, Bytes::from_mib(10), Vec::new());
+    let world = Scenario::new("evictions", vec![fashion_mnist()], vec![node], streams);
+    let outcome = outcome(&Scenario { duration: Micros::from_secs(3), ..world });
+    assert!(outcome.unloads >= 14, "{}", table(&outcome));
+    assert_eq!(outcome.total.in_time(), 16, "{}", table(&outcome));
+}
+
+#[test]
+fn a_busy_model_makes_room_for_one_that_waits() {
+    // The first is never idle and nothing is pinned; the second must not wait for ever.
+    let streams = vec![
+        poisson("busy", 3_000.0, only("cnn_l-fp32", ms(400))),
+        Stream::new("other", FASHION, Arrivals::At(vec![ms(300)]), only("cnn_m-fp32", ms(700))),
+    ];
+    let node = NodeSpec::with(1, Bytes::from_mib(10), Vec::new());
+    let outcome = outcome(&Scenario::new("room", vec![fashion_mnist()], vec![node], streams));
+    assert_eq!(outcome.streams[1].in_time(), 1, "{}", table(&outcome));
+    assert!(outcome.streams[0].violations < 0.5, "{}", table(&outcome));
+}
+
+#[test]
+fn a_node_that_dies_costs_time_but_no_query() {
+    let node = || NodeSpec::with(1, ROOM, all());
+    let streams = vec![poisson("all", 1_500.0, floor("0.9", ms(200)))];
+    let mut world = Scenario::new("lost node", vec![fashion_mnist()], vec![node(), node()], streams);
+    world.faults = vec![Fault::NodeDown { node: 0, at: ms(200), back: Some(ms(600)) }];
+    let outcome = outcome(&world);
+    assert_eq!(left(&outcome.total), outcome.total.offered);
+    assert!(outcome.total.violations < 0.001, "{}", table(&outcome));
+}
+
+#[test]
+fn a_drained_node_hands_back_and_the_other_takes_over() {
+    let node = || NodeSpec::with(1, ROOM, all());
+    let streams = vec![poisson("all", 5_000.0, floor("0.93", ms(300)))];
+    let mut world = Scenario::new("drain", vec![fashion_mnist()], vec![node(), node()], streams);
+    world.faults = vec![Fault::Drain { node: 1, at: ms(300) }];
+    let outcome = outcome(&world);
+    assert!(outcome.handed_back > 0, "{}", table(&outcome));
+    assert_eq!(outcome.total.in_time(), outcome.total.offered, "{}", table(&outcome));
+}
+
+#[test]
+fn a_lost_gateway_takes_only_its_own_clients() {
+    let mut world = one_node("lost gateway", vec![poisson("all", 3_000.0, floor("0.9", ms(100)))]);
+    world.gateways = 2;
+    world.faults = vec![Fault::GatewayDown { gateway: 1, at: ms(300), back: Some(ms(500)) }];
+    let outcome = outcome(&world);
+    let total = &outcome.total;
+    assert!(total.lost < 100, "{}", table(&outcome));
+    assert_eq!(total.in_time() + total.lost + total.refusals(), total.offered, "{}", table(&outcome));
+    assert!(total.refusals() < 20, "{}", table(&outcome));
+}
+
+#[test]
+fn a_slow_device_is_noticed_and_answers_get_cheaper_instead_of_late() {
+    let mut world = one_node("slow", vec![poisson("all", 1_500.0, floor("0.85", ms(30)))]);
+    let usual = outcome(&world);
+    world.faults = vec![Fault::Slow { node: 0, at: ms(0), until: Micros::from_secs(2), factor: 6.0 }];
+    let slow = outcome(&world);
+    assert!(usual.total.accuracy > slow.total.accuracy, "{}", table(&slow));
+    assert!(slow.total.violations < 0.03, "{}", table(&slow));
+}
+
+#[test]
+fn best_effort_waits_for_a_load_that_no_deadline_would() {
+    let goals = Goals { fallback: Fallback::BestEffort, ..only("cnn_l-fp32", ms(1)) };
+    let stream = Stream::new("patient", FASHION, Arrivals::At(vec![ms(10); 20]), goals);
+    let node = NodeSpec::with(1, ROOM, Vec::new());
+    let outcome = outcome(&Scenario::new("patient", vec![fashion_mnist()], vec![node], vec![stream]));
+    assert_eq!((outcome.total.answered, outcome.loads), (20, 1), "{}", table(&outcome));
+}
+
+#[test]
+fn who_prefers_cost_pays_less_than_who_prefers_accuracy() {
+    let run_with = |prefer| {
+        let goals = Goals { prefer: Some(prefer), ..floor("0.85", ms(50)) };
+        outcome(&one_node("prefer", vec![poisson("all", 500.0, goals)]))
+    };
+    let (cheap, accurate) = (run_with(Prefer::Cost), run_with(Prefer::Accuracy));
+    assert!(cheap.device_usd < 0.2 * accurate.device_usd, "{} {}", table(&cheap), table(&accurate));
+    assert!(cheap.total.accuracy < accurate.total.accuracy);
+    assert_eq!(Priority::default(), Goals::default().priority);
+}
