@@ -43,9 +43,9 @@ pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
-    pub(crate) nearest: Option<Nearest>,
+    pub(crate) nearest: Option<Box<Nearest>>,
     pub(crate) retry_after_s: Option<u64>,
-    pub(crate) allow: Option<String>,
+    pub(crate) allow: Option<Box<str>>,
 }
 
 impl ApiError {
@@ -122,7 +122,7 @@ fn status(refusal: &Refusal) -> (StatusCode, Option<u64>) {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let (status, retry_after_s) = status(&refusal);
-        let nearest = refusal.nearest();
+        let nearest = refusal.nearest().map(Box::new);
         let message = refusal.to_string();
         Self { nearest, retry_after_s, ..Self::new(status, refusal.name(), message) }
     }
@@ -134,9 +134,9 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::AlreadyExists { .. } => Self::new(StatusCode::CONFLICT, "already_exists", message),
             StoreError::NotFound { .. } => Self::not_found("not_found", message),
-            StoreError::InUse { .. } | StoreError::TooManyVariants { .. } | StoreError::StateChanged { .. } => {
-                Self::new(StatusCode::CONFLICT, "conflict", message)
-            }
+            StoreError::InUse { .. }
+            | StoreError::TooManyVariants { .. }
+            | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
             StoreError::Invalid { .. } => Self::malformed(message),
             StoreError::Unreachable { .. } | StoreError::Locked { .. } => {
                 Self::unavailable("store_unavailable", message)
@@ -187,14 +187,14 @@ impl From<Nearest> for NearestBody {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let nearest = self.nearest.map(NearestBody::from);
+        let nearest = self.nearest.map(|nearest| NearestBody::from(*nearest));
         let body = Body { error: &self.message, reason: self.reason, nearest };
         let mut response = json_response(self.status, &body);
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::try_from(allow).ok()) {
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
             headers.insert(ALLOW, allow);
         }
         response

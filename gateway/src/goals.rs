@@ -66,7 +66,9 @@ impl Goal {
             Self::LatencyMs => "a number of milliseconds above 0 and at most 3600000",
             Self::MaxCost => "a number of dollars per 1,000 queries from 0 to 1000000",
             Self::Prefer => "one of accuracy, cost, latency",
-            Self::Priority => "a whole number from 0 to 9, where 1 is the highest level and 0 the default one",
+            Self::Priority => {
+                "a whole number from 0 to 9, where 1 is the highest level and 0 the default one"
+            }
             Self::Fallback => "one of reject, best_effort",
             Self::Model => "the name of a model of this task",
             Self::Variant => "the name of a variant of this task",
@@ -161,17 +163,14 @@ impl Given {
     fn set(&mut self, goal: Goal, text: &str) -> Result<(), ApiError> {
         let bad = || bad(goal, text);
         match goal {
-            Goal::Accuracy => {
-                once(goal, &mut self.accuracy, Accuracy::parse_floor(text).ok_or_else(bad)?)
-            }
+            Goal::Accuracy => once(goal, &mut self.accuracy, Accuracy::parse_floor(text).ok_or_else(bad)?),
             Goal::LatencyMs => {
                 let latency = Micros::parse_millis(text)
                     .filter(|latency| (1..=LATENCY_MAX_MS * 1_000).contains(&latency.0));
                 once(goal, &mut self.latency, latency.ok_or_else(bad)?)
             }
             Goal::MaxCost => {
-                let cost =
-                    CostPer1k::parse_usd(text).filter(|cost| cost.0 <= COST_MAX_USD * 1_000_000_000);
+                let cost = CostPer1k::parse_usd(text).filter(|cost| cost.0 <= COST_MAX_USD * 1_000_000_000);
                 once(goal, &mut self.max_cost, cost.ok_or_else(bad)?)
             }
             Goal::Prefer => once(goal, &mut self.prefer, Prefer::parse(text).ok_or_else(bad)?),
@@ -300,8 +299,15 @@ mod tests {
         assert_eq!(read(query, &[], "").unwrap(), expected);
         assert_eq!(read("", &headers, "").unwrap(), expected);
         assert_eq!(read("", &[], json).unwrap(), expected);
-        assert_eq!(read(query, &headers, json).unwrap(), expected, "saying the same thrice is no contradiction");
-        assert_eq!(read("", &[("content-type", "image/png")], r#"{"accuracy": null}"#).unwrap(), Given::default());
+        assert_eq!(
+            read(query, &headers, json).unwrap(),
+            expected,
+            "saying the same thrice is no contradiction"
+        );
+        assert_eq!(
+            read("", &[("content-type", "image/png")], r#"{"accuracy": null}"#).unwrap(),
+            Given::default()
+        );
     }
 
     #[test]

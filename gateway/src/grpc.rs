@@ -17,7 +17,8 @@ pub(crate) async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     let follow = async {
         loop {
-            let serving = if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
+            let serving =
+                if *ready.borrow_and_update() { ServingStatus::Serving } else { ServingStatus::NotServing };
             // The empty name is the server as a whole.
             reporter.set_service_status("", serving).await;
             if ready.changed().await.is_err() {
@@ -26,9 +27,8 @@ pub(crate) async fn serve(
         }
     };
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let served = Server::builder()
-        .add_service(health)
-        .serve_with_incoming_shutdown(incoming, stop.cancelled());
+    let served =
+        Server::builder().add_service(health).serve_with_incoming_shutdown(incoming, stop.cancelled());
     tokio::select! {
         () = follow => Ok(()),
         // Watchers hold their streams open for ever: they are cut off, not waited for.

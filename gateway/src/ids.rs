@@ -34,7 +34,9 @@ pub struct QueryId {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadQueryId {
     /// It does not look like one.
-    #[error("this is no query id: expected {TEXT} letters, digits, `-` and `_`, as given in `modelless-query-id`")]
+    #[error(
+        "this is no query id: expected {TEXT} letters, digits, `-` and `_`, as given in `modelless-query-id`"
+    )]
     Malformed,
     /// Its signature is wrong.
     #[error("this query id was not given out here, or was changed since")]

@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn reads_the_size_of_pictures_from_their_headers() {
-        let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &28_u32.to_be_bytes(), &10_u32.to_be_bytes()].concat();
+        let png =
+            [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &28_u32.to_be_bytes(), &10_u32.to_be_bytes()].concat();
         assert_eq!(raw(&png), Bytes(840));
         let jpeg = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08\x00\x0a\x00\x1c\x01\x01\x11\x00";
         assert_eq!(raw(jpeg), Bytes(840));

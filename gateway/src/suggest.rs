@@ -51,7 +51,8 @@ mod tests {
     #[test]
     fn a_slip_is_understood_and_a_stranger_gets_the_list() {
         let known = ["accuracy", "latency_ms", "max_cost"];
-        for (given, meant) in [("acuracy", "accuracy"), ("latency-ms", "latency_ms"), ("Maxcost", "max_cost")] {
+        for (given, meant) in [("acuracy", "accuracy"), ("latency-ms", "latency_ms"), ("Maxcost", "max_cost")]
+        {
             assert_eq!(suggest(given, known), format!("; did you mean {meant:?}?"));
         }
         assert_eq!(suggest("colour", known), "; there are accuracy, latency_ms, max_cost");

@@ -24,5 +24,5 @@ pub use accuracy::Tally;
 pub use error::Error;
 pub use manifest::{ModelManifest, Package, SetManifest, TaskManifest, VariantManifest};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
-pub use register::{Known, Registrar};
+pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};
 pub use set::LabelledSet;

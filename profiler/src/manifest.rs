@@ -96,6 +96,8 @@ pub struct ModelManifest {
     /// Licence.
     #[serde(default)]
     pub licence: String,
+    /// How accurate it is said to be, for when there is no labelled set.
+    pub accuracy: Option<f64>,
     /// Between the task and its tensors.
     pub adapter: AdapterSpec,
     /// How it is made runnable.
@@ -122,8 +124,6 @@ pub struct VariantManifest {
     /// The largest batch it may be given.
     #[serde(default = "max_batch")]
     pub max_batch: u32,
-    /// How accurate it is said to be, for when there is no labelled set.
-    pub accuracy: Option<f64>,
 }
 
 fn top_1() -> String {
@@ -245,17 +245,24 @@ impl ModelManifest {
         if model.variants.is_empty() {
             return Err(fault("the model has no [[variants]]; it needs at least one".to_owned()));
         }
+        if let Some(accuracy) = model.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
+            return Err(fault(format!("accuracy is {accuracy}; it must be between 0 and 1")));
+        }
         let folder = folder_of(path);
         for variant in &mut model.variants {
             variant.file = folder.join(&variant.file);
             if variant.name.is_empty() {
                 variant.name = format!("{}-{}", model.name, variant.precision);
             }
-            if variant.accuracy.is_some_and(|accuracy| !(0.0..=1.0).contains(&accuracy)) {
-                return Err(fault(format!("the accuracy of {:?} must be between 0 and 1", variant.name)));
-            }
         }
         Ok(model)
+    }
+}
+
+impl ModelManifest {
+    /// As decisions compare it.
+    pub fn declared(&self) -> Option<Accuracy> {
+        self.accuracy.and_then(Accuracy::floor_from_f64)
     }
 }
 
@@ -333,7 +340,10 @@ mod tests {
             (format!("name = \"m\"\ncolour = 1\n{adapter}"), "colour"),
             (
                 format!(
-                    "name = \"m\"\n{adapter}[[variants]]\nprecision = \"fp32\"\nfile = \"x\"\naccuracy = 93"
+                    "name = \"m\"
+accuracy = 93
+variants = [{{precision=\"fp32\", file=\"x\"}}]
+{adapter}"
                 ),
                 "between 0 and 1",
             ),

@@ -4,18 +4,50 @@
 //! registration that fails leaves nothing behind but an artefact that nobody needs. Doing it again is harmless.
 
 use crate::error::Error;
-use crate::manifest::{ModelManifest, Package, TaskManifest, VariantManifest};
+use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::AdapterSpec;
-use modelless_store::{Artefacts, Catalog, NewModel, NewVariant, PutArtefact, Registered, Store};
-use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant};
+use modelless_store::{Artefacts, Catalog, NewModel, NewVariant, Registered, Store};
+use modelless_types::{
+    Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant, VariantSettings,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
 /// Accuracies known from elsewhere, by the name of the variant.
 pub type Known = BTreeMap<String, Vec<AccuracyMeasure>>;
+
+/// A model to be registered, whose artefacts were put away before.
+#[derive(Clone, PartialEq, Debug)]
+pub struct NewRegistration {
+    /// Unique in its task together with `version`.
+    pub name: String,
+    /// The owner's version.
+    pub version: u32,
+    /// Family.
+    pub architecture: String,
+    /// Licence.
+    pub licence: String,
+    /// Between the task and its tensors.
+    pub adapter: AdapterSpec,
+    /// How accurate it is said to be, for when there is no labelled set.
+    pub declared: Option<Accuracy>,
+    /// How it is made runnable.
+    pub variants: Vec<NewRegistrationVariant>,
+}
+
+/// A variant to be registered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewRegistrationVariant {
+    /// Unique in its task.
+    pub name: String,
+    /// How it is run.
+    pub settings: VariantSettings,
+    /// sha256 of the artefact.
+    pub artefact: String,
+}
 
 /// Registers for one tenant.
 #[derive(Clone)]
@@ -44,61 +76,69 @@ impl Registrar {
     pub async fn model(
         &self,
         task: &Task,
-        manifest: &ModelManifest,
+        model: NewRegistration,
         (set, known): (Option<&LabelledSet>, &Known),
         report: Report<'_>,
     ) -> Result<Registered, Error> {
-        let mut variants = Vec::with_capacity(manifest.variants.len());
-        for variant in &manifest.variants {
-            variants.push(self.variant(task, manifest, variant, (set, known), &mut *report).await?);
+        let NewRegistration { name, version, architecture, licence, adapter, declared, variants } = model;
+        let notation = adapter.to_json();
+        let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
+        let mut measured = Vec::with_capacity(variants.len());
+        for variant in variants {
+            let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
+            let (artefact, bytes) = blocking(move || open(&artefacts, &sha256)).await?;
+            let subject = Subject {
+                name: &variant.name,
+                task,
+                adapter: &adapter,
+                settings: &variant.settings,
+                artefact,
+                declared,
+            };
+            let mut profile = self.profiler.profile(subject, set, &mut *report).await?;
+            profile.also = known.get(&variant.name).cloned().unwrap_or_default();
+            let NewRegistrationVariant { name, settings, artefact } = variant;
+            measured.push(NewVariant {
+                name,
+                settings,
+                artefact,
+                artefact_bytes: bytes,
+                profiles: vec![profile],
+            });
         }
-        let adapter = manifest.adapter.to_json();
+        let (task, tenant) = (task.id, self.tenant);
+        let adapter = notation;
         let model = NewModel {
-            task: task.id,
-            tenant: self.tenant,
-            name: manifest.name.clone(),
-            version: manifest.version,
-            architecture: manifest.architecture.clone(),
-            licence: manifest.licence.clone(),
+            task,
+            tenant,
+            name,
+            version,
+            architecture,
+            licence,
             space: None,
-            adapter: adapter.map_err(|source| Error::Adapter { model: manifest.name.clone(), source })?,
-            variants,
+            adapter,
+            variants: measured,
         };
         Ok(self.store.register_model(model).await?)
     }
 
-    async fn variant(
-        &self,
-        task: &Task,
-        model: &ModelManifest,
-        variant: &VariantManifest,
-        (set, known): (Option<&LabelledSet>, &Known),
-        report: Report<'_>,
-    ) -> Result<NewVariant, Error> {
-        let (artefacts, file) = (self.artefacts.clone(), variant.file.clone());
-        let (put, artefact) = blocking(move || -> Result<(PutArtefact, File), Error> {
-            let put = artefacts.put_file(&file)?;
-            let artefact = artefacts.open(&put.sha256)?;
-            Ok((put, artefact))
-        })
-        .await?;
-        let settings = variant.settings();
-        let subject = Subject {
-            name: &variant.name,
-            task,
-            adapter: &model.adapter,
-            settings: &settings,
-            artefact,
-            declared: variant.accuracy.and_then(Accuracy::floor_from_f64),
-        };
-        let mut profile = self.profiler.profile(subject, set, report).await?;
-        profile.also = known.get(&variant.name).cloned().unwrap_or_default();
-        Ok(NewVariant {
-            name: variant.name.clone(),
-            settings,
-            artefact: put.sha256,
-            artefact_bytes: Bytes(put.bytes),
-            profiles: vec![profile],
+    /// Puts the artefacts of a manifest away.
+    async fn put(&self, manifest: &ModelManifest) -> Result<NewRegistration, Error> {
+        let mut variants = Vec::with_capacity(manifest.variants.len());
+        for variant in &manifest.variants {
+            let (artefacts, file) = (self.artefacts.clone(), variant.file.clone());
+            let put = blocking(move || Ok(artefacts.put_file(&file)?)).await?;
+            let (name, settings) = (variant.name.clone(), variant.settings());
+            variants.push(NewRegistrationVariant { name, settings, artefact: put.sha256 });
+        }
+        Ok(NewRegistration {
+            name: manifest.name.clone(),
+            version: manifest.version,
+            architecture: manifest.architecture.clone(),
+            licence: manifest.licence.clone(),
+            adapter: manifest.adapter.clone(),
+            declared: manifest.declared(),
+            variants,
         })
     }
 
@@ -118,6 +158,7 @@ impl Registrar {
         let set = package.open_set(&task)?;
         let known = package.task.also()?;
         for model in &missing {
+            let model = self.put(model).await?;
             self.model(&task, model, (set.as_ref(), &known), &mut *report).await?;
         }
         Ok(missing.len())
@@ -157,7 +198,7 @@ impl Registrar {
         let adapter = AdapterSpec::parse(&model.adapter)
             .map_err(|source| Error::Adapter { model: model.name.clone(), source })?;
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
-        let artefact = blocking(move || Ok::<_, Error>(artefacts.open(&sha256)?)).await?;
+        let (artefact, _) = blocking(move || open(&artefacts, &sha256)).await?;
         let elsewhere = variant.profiles.first();
         let subject = Subject {
             name: &variant.name,
@@ -188,6 +229,13 @@ impl Package {
 fn owner<'a>(catalog: &'a Catalog, variant: &Variant) -> Option<(&'a Task, &'a Model)> {
     let model = catalog.models.iter().find(|model| model.id == variant.model)?;
     Some((catalog.tasks.iter().find(|task| task.id == model.task)?, model))
+}
+
+fn open(artefacts: &Artefacts, sha256: &str) -> Result<(File, Bytes), Error> {
+    let file = artefacts.open(sha256)?;
+    let read = |source| Error::Read { path: sha256.into(), source };
+    let bytes = file.metadata().map_err(read)?.len();
+    Ok((file, Bytes(bytes)))
 }
 
 async fn blocking<T: Send + 'static>(

@@ -2,11 +2,18 @@
 
 use crate::error::Error;
 use crate::idx;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as BASE64;
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use modelless_types::{DType, Task, TaskKind};
-use std::fs;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Inputs of a task with the class that each is known to be.
@@ -28,17 +35,49 @@ impl LabelledSet {
     /// * `NAME-images-idx3-ubyte`, or that with `.gz`, with the labels in `NAME-labels-idx1-ubyte` beside it: the form of
     ///   Fashion-MNIST. Labels are positions in the task's labels. For a `tensor` task pixels become numbers between 0
     ///   and 1 (`FP32`) or stay bytes (`UINT8`);
+    /// * a `.jsonl` file, or `.jsonl.gz`: one object `{"label", "input"}` a line, the input in base64. What
+    ///   [`LabelledSet::pack`] writes;
     /// * a `.csv` file with lines `FILE,LABEL`: files relative to it, labels as the task writes them or their positions.
     pub fn open(path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
-        let items = if path.extension().is_some_and(|end| end == "csv") {
-            from_csv(path, task)?
-        } else {
-            from_idx(path, name, task)?
-        };
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        if file.ends_with(".jsonl") || file.ends_with(".jsonl.gz") {
+            let read = |source| Error::Read { path: path.to_owned(), source };
+            return Self::unpack(File::open(path).map_err(read)?, path, name, task);
+        }
+        let items = if file.ends_with(".csv") { from_csv(path, task)? } else { from_idx(path, name, task)? };
+        Self::of(items, path, name)
+    }
+
+    fn of(items: Vec<(Item, usize)>, path: &Path, name: &str) -> Result<Self, Error> {
         if items.is_empty() {
             return Err(Error::Set { path: path.to_owned(), why: "it is empty".to_owned() });
         }
         Ok(Self { name: name.to_owned(), items })
+    }
+
+    /// Reads what [`LabelledSet::pack`] wrote, gzipped or not; `path` is for messages.
+    pub fn unpack(file: File, path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
+        let read = |source| Error::Read { path: path.to_owned(), source };
+        let mut file = BufReader::new(file);
+        let gzipped = file.fill_buf().map_err(read)?.starts_with(&[0x1f, 0x8b]);
+        let items = if gzipped {
+            from_lines(BufReader::new(GzDecoder::new(file)), path, task)
+        } else {
+            from_lines(file, path, task)
+        };
+        Self::of(items?, path, name)
+    }
+
+    /// The whole set in one piece, for sending it elsewhere.
+    pub fn pack(&self) -> Result<Vec<u8>, Error> {
+        let mut out = GzEncoder::new(Vec::new(), Compression::fast());
+        for item in 0..self.len() {
+            let line =
+                Line { label: Label::Class(self.class(item)), input: BASE64.encode(self.input(item)?) };
+            let line = serde_json::to_string(&line).expect("a line is plain data; this is a bug");
+            writeln!(out, "{line}").expect("memory takes everything; this is a bug");
+        }
+        Ok(out.finish().expect("memory takes everything; this is a bug"))
     }
 
     /// What it is called where its figures are shown.
@@ -70,6 +109,54 @@ impl LabelledSet {
     pub(crate) fn class(&self, item: usize) -> usize {
         self.items[item].1
     }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    label: Label,
+    input: String,
+}
+
+/// By its position in the task's labels, or as the task writes it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Label {
+    Class(usize),
+    Name(String),
+}
+
+/// Larger sets are refused rather than read into memory.
+const MAX_BYTES: usize = 1 << 30;
+
+fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
+    let mut items = Vec::new();
+    let mut held = 0;
+    // One line may be as long as all of them together, and no longer.
+    for (number, line) in lines.take(2 * MAX_BYTES as u64).lines().enumerate() {
+        let fault =
+            |why: String| Error::Set { path: path.to_owned(), why: format!("line {}: {why}", number + 1) };
+        let line = line.map_err(|error| fault(error.to_string()))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let line: Line = serde_json::from_str(&line).map_err(|error| fault(error.to_string()))?;
+        let class = match line.label {
+            Label::Class(class) => Some(class).filter(|class| fits(*class, task)),
+            Label::Name(name) => task.labels.iter().position(|known| *known == name),
+        };
+        let class = class.ok_or_else(|| fault("its label is none of the task's".to_owned()))?;
+        let input =
+            BASE64.decode(line.input).map_err(|error| fault(format!("its input is not base64: {error}")))?;
+        held += input.len();
+        if held > MAX_BYTES {
+            return Err(fault(format!(
+                "the inputs so far have more than the {MAX_BYTES} bytes that are read"
+            )));
+        }
+        items.push((Item::Here(input.into()), class));
+    }
+    Ok(items)
 }
 
 fn from_csv(path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
@@ -239,6 +326,36 @@ mod tests {
         {
             fs::write(&list, text).unwrap();
             let error = LabelledSet::open(&list, "pets", &task).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_packed_set_is_the_same_set() {
+        let folder = temp_dir("set").unwrap();
+        let list = folder.path().join("labels.csv");
+        let task = task(TaskKind::ImageClassification, &["cat", "dog"], &[]);
+        fs::write(folder.path().join("a.png"), "not looked at").unwrap();
+        fs::write(&list, "a.png,dog\na.png,cat\n").unwrap();
+        let packed = LabelledSet::open(&list, "pets", &task).unwrap().pack().unwrap();
+        let path = folder.path().join("set.jsonl.gz");
+        fs::write(&path, packed).unwrap();
+        let set = LabelledSet::open(&path, "pets", &task).unwrap();
+        assert_eq!((set.len(), set.class(0), set.class(1)), (2, 1, 0));
+        assert_eq!(set.input(1).unwrap(), "not looked at");
+
+        let path = folder.path().join("set.jsonl");
+        fs::write(&path, "{\"label\": \"dog\", \"input\": \"YQ==\"}\n").unwrap();
+        assert_eq!(LabelledSet::open(&path, "pets", &task).unwrap().class(0), 1);
+        for (text, said) in [
+            ("{\"label\": \"cow\", \"input\": \"YQ==\"}", "none of the task's"),
+            ("{\"label\": 2, \"input\": \"YQ==\"}", "none of the task's"),
+            ("{\"label\": 0, \"input\": \"?\"}", "line 1: its input is not base64"),
+            ("label,input", "line 1"),
+            ("\n", "empty"),
+        ] {
+            fs::write(&path, text).unwrap();
+            let error = LabelledSet::open(&path, "pets", &task).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
         }
     }

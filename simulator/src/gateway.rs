@@ -304,6 +304,13 @@ impl World<'_> {
         let router = Router::new(self.scenario.limits, self.seed ^ (u64::from(epoch) << 32) ^ at as u64);
         self.gateways[at] = Gateway::new(router, self.nodes.len(), epoch);
         let table = self.table();
-        self.feed_router(at, Event::Table(table))
+        self.feed_router(at, Event::Table(table))?;
+        // A node speaks as soon as somebody connects to it.
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].up).collect::<Vec<_>>().into_iter().for_each(
+            |node| {
+                self.speak(node);
+            },
+        );
+        Ok(())
     }
 }

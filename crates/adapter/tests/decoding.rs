@@ -76,7 +76,7 @@ fn every_exif_orientation_is_applied() {
         for orientation in 0..=9_u16 {
             let file = with_app1(&blocks, &exif(orientation, little_endian));
             let picture = decode(&file, Colour::Grey).unwrap();
-            let upright = orientation >= 5 && orientation <= 8;
+            let upright = (5..=8).contains(&orientation);
             let size = if upright { (8, 24) } else { (24, 8) };
             assert_eq!((picture.width(), picture.height()), size, "orientation {orientation}");
             let pixels = picture.pixels();

@@ -23,7 +23,9 @@ pub enum Format {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The filter cannot be read.
-    #[error("the log filter {given:?} cannot be read: {why}; write it as `info` or `info,modelless_gateway=debug`")]
+    #[error(
+        "the log filter {given:?} cannot be read: {why}; write it as `info` or `info,modelless_gateway=debug`"
+    )]
     Filter {
         /// As given.
         given: String,

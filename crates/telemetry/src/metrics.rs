@@ -335,10 +335,14 @@ mod tests {
     fn replicas_that_are_gone_are_no_longer_shown() {
         let metrics = Metrics::new();
         let replica = ReplicaGauge { variant: "cnn_m-fp32".to_owned(), state: "active" };
-        let node = NodeGauges { node: "n".to_owned(), used: 5, budget: 9, replicas: vec![replica.clone(), replica] };
+        let node =
+            NodeGauges { node: "n".to_owned(), used: 5, budget: 9, replicas: vec![replica.clone(), replica] };
         metrics.set_nodes(&[node]);
         let text = metrics.encode();
-        assert!(text.contains(r#"modelless_replicas{node="n",variant="cnn_m-fp32",state="active"} 2"#), "{text}");
+        assert!(
+            text.contains(r#"modelless_replicas{node="n",variant="cnn_m-fp32",state="active"} 2"#),
+            "{text}"
+        );
         assert!(text.contains(r#"modelless_node_memory_used_bytes{node="n"} 5"#), "{text}");
         metrics.set_nodes(&[]);
         assert!(!metrics.encode().contains("cnn_m-fp32"));

@@ -54,9 +54,9 @@ pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<Option<u64>,
         return Err(ApiError::unsupported_media("compressed bodies are not read here; send it as it is"));
     }
     // hyper has refused what is no number, so what cannot be read here is too long for one.
-    let length = headers.get(CONTENT_LENGTH).map(|length| {
-        length.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX)
-    });
+    let length = headers
+        .get(CONTENT_LENGTH)
+        .map(|length| length.to_str().ok().and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX));
     match length {
         Some(length) if length > limit => Err(ApiError::too_large(limit)),
         length => Ok(length),
@@ -89,7 +89,7 @@ async fn collect(
     let mut more = BytesMut::new();
     let mut total = 0;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue }; // trailers
+        let Ok(data) = frame.map_err(|error| broken(&error))?.into_data() else { continue }; // trailers
         total += data.len() as u64;
         if total > limit {
             return Err(ApiError::too_large(limit));
@@ -109,7 +109,7 @@ async fn collect(
     Ok((if more.is_empty() { first } else { more.freeze() }, held))
 }
 
-fn broken(error: axum::Error) -> ApiError {
+fn broken(error: &axum::Error) -> ApiError {
     ApiError::malformed(format!("the body ended early or is not well formed: {error}"))
 }
 

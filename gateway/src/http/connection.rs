@@ -167,7 +167,8 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
 }
 
 fn head_too_large(limit: usize) -> ApiError {
-    let message = format!("the request's first line and headers are longer than {limit} bytes, which is the limit");
+    let message =
+        format!("the request's first line and headers are longer than {limit} bytes, which is the limit");
     ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", message)
 }
 
@@ -179,8 +180,7 @@ where
     // Whoever connects is about to ask: the first head has begun.
     let phase = Arc::new(Phase(AtomicU32::new(At::Head as u32)));
     let watched = Watched { stream, phase: Arc::clone(&phase), lingering: None };
-    let entrance =
-        Entrance { router, phase: Arc::clone(&phase), max_header_bytes: config.max_header_bytes };
+    let entrance = Entrance { router, phase: Arc::clone(&phase), max_header_bytes: config.max_header_bytes };
     let mut connection = pin!(
         http1::Builder::new()
             .max_headers(config.max_headers)

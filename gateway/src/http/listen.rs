@@ -14,7 +14,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long connections have to end after the stop.
 const LAST: Duration = Duration::from_secs(2);
 
-const FULL_BODY: &str = r#"{"error":"this gateway has as many connections as it takes","reason":"too_many_connections"}"#;
+const FULL_BODY: &str =
+    r#"{"error":"this gateway has as many connections as it takes","reason":"too_many_connections"}"#;
 
 /// Serves until stopped, then lets requests at hand finish.
 pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>, stop: CancellationToken) {

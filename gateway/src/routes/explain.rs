@@ -7,7 +7,7 @@ use crate::http::body;
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::StatusCode;
-use modelless_decision::admission::Admitted;
+use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
 use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, Micros, Refusal};
@@ -38,13 +38,23 @@ pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, req
     Ok(json_response(StatusCode::OK, &shown(&view, task, &goals, &snapshot, &explanation)))
 }
 
-fn shown(view: &View, task: &TaskView, goals: &Goals, snapshot: &Snapshot, explanation: &Explanation) -> Value {
+fn shown(
+    view: &View,
+    task: &TaskView,
+    goals: &Goals,
+    snapshot: &Snapshot,
+    explanation: &Explanation,
+) -> Value {
     let candidates: Vec<Value> =
         explanation.candidates.iter().map(|candidate| shown_candidate(view, task, candidate)).collect();
     let (goals, decision) = match &explanation.admitted {
         Ok(admitted) => {
+            let goals = &with_defaults(goals, &task.task.defaults);
             let verdict = explanation.verdict.as_ref();
-            (admitted_goals(goals, admitted), verdict.map(|verdict| shown_verdict(view, task, snapshot, verdict)))
+            (
+                admitted_goals(goals, admitted),
+                verdict.map(|verdict| shown_verdict(view, task, snapshot, verdict)),
+            )
         }
         Err(refusal) => (Value::Null, Some(refused(refusal))),
     };
@@ -75,7 +85,10 @@ fn refused(refusal: &Refusal) -> Value {
 
 fn shown_verdict(view: &View, task: &TaskView, snapshot: &Snapshot, verdict: &Verdict) -> Value {
     let by_ordinal = |ordinal: u8| {
-        task.variants.iter().find(|view| view.variant.ordinal == ordinal).map(|view| view.variant.name.as_str())
+        task.variants
+            .iter()
+            .find(|view| view.variant.ordinal == ordinal)
+            .map(|view| view.variant.name.as_str())
     };
     let node = |ix| snapshot.node(ix).and_then(|node| view.node(node.id)).map(|node| node.name.as_str());
     match verdict {

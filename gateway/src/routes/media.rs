@@ -47,7 +47,8 @@ pub(super) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
                 TaskKind::Tensor => "application/octet-stream",
             };
             let (other, name) = (excerpt(other), &task.name);
-            let message = format!("task {name:?} takes {taken} or application/json; the content type is {other}");
+            let message =
+                format!("task {name:?} takes {taken} or application/json; the content type is {other}");
             Err(ApiError::unsupported_media(message))
         }
     }
@@ -68,7 +69,9 @@ pub(super) fn input(task: &Task, form: Form, body: Buffer, given: &mut Given) ->
         return Ok(Input::Raw(body));
     }
     let JsonBody { inputs, parameters, goals } = parse(&body)?;
-    let Some(inputs) = inputs else { return Err(ApiError::malformed("`inputs` is missing from the JSON body")) };
+    let Some(inputs) = inputs else {
+        return Err(ApiError::malformed("`inputs` is missing from the JSON body"));
+    };
     check(parameters, goals, given)?;
     let part = |value: &RawValue| body.slice_ref(value.get().as_bytes());
     let parameters = parameters.filter(|value| value.get() != "null").map(part);

@@ -85,7 +85,10 @@ pub(crate) fn router(app: Shared) -> Router {
 
 async fn unknown_path(uri: Uri) -> ApiError {
     let path = crate::suggest::excerpt(uri.path());
-    ApiError::not_found("unknown_path", format!("there is nothing at {path}; /openapi.json says what there is"))
+    ApiError::not_found(
+        "unknown_path",
+        format!("there is nothing at {path}; /openapi.json says what there is"),
+    )
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
@@ -93,7 +96,7 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let allow = here.map(|route| route.method.as_str()).collect::<Vec<_>>().join(", ");
     let message = format!("{} is not served here; {allow} is", crate::suggest::excerpt(method.as_str()));
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-    ApiError { allow: Some(allow), ..error }
+    ApiError { allow: Some(allow.into()), ..error }
 }
 
 fn matches(template: &str, path: &str) -> bool {
@@ -115,9 +118,8 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(named)| Self(named)).map_err(|error| {
-            ApiError::malformed(format!("the path cannot be read: {}", error.body_text()))
-        })
+        path.map(|Path(named)| Self(named))
+            .map_err(|error| ApiError::malformed(format!("the path cannot be read: {}", error.body_text())))
     }
 }
 
@@ -171,6 +173,8 @@ impl Params {
         Err(ApiError::malformed(format!("there is no query parameter {name}{near}")))
     }
 }
+
+pub(crate) use fleet::{TRANSITIONS, TRANSITIONS_MAX};
 
 type Answer = Result<Response, ApiError>;
 type FromApp = State<Shared>;

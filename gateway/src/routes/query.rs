@@ -17,11 +17,7 @@ use modelless_wire::Input;
 use std::io::Write as _;
 use std::time::SystemTime;
 
-pub(super) async fn answer(
-    State(app): FromApp,
-    Named(name): Named<String>,
-    request: Request,
-) -> Answer {
+pub(super) async fn answer(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
     let core = &*app.core;
     let arrived = core.driver.clock().now();
     let view = core.view();

@@ -49,7 +49,8 @@ pub(crate) fn task_in_full(view: &View, of: &TaskView) -> Value {
 }
 
 fn tensors(specs: &[TensorSpec]) -> Value {
-    let shown = |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.dtype.name(), "shape": spec.shape});
+    let shown =
+        |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.dtype.name(), "shape": spec.shape});
     specs.iter().map(shown).collect()
 }
 
@@ -104,7 +105,11 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
         .iter()
         .zip(&best)
         .filter_map(|(variant, best)| {
-            let point = Point { accuracy: variant.accuracy?, latency: best.as_ref()?.latency, cost: best.as_ref()?.cost };
+            let point = Point {
+                accuracy: variant.accuracy?,
+                latency: best.as_ref()?.latency,
+                cost: best.as_ref()?.cost,
+            };
             Some((variant.variant.id, point))
         })
         .collect();

@@ -101,14 +101,18 @@ fn variant_name(view: &View, id: VariantId) -> Option<&str> {
 pub(crate) fn finding(finding: &Finding) -> Value {
     let (name, why) = match finding {
         Finding::Chosen => ("chosen", "it would be taken"),
-        Finding::LessPreferred => ("less_preferred", "it meets the goals; another is better by what is preferred"),
+        Finding::LessPreferred => {
+            ("less_preferred", "it meets the goals; another is better by what is preferred")
+        }
         Finding::OtherSpace => ("other_space", "it answers in another output space"),
         Finding::NotPinned => ("not_pinned", "the query pins something else"),
         Finding::BelowFloor => ("below_floor", "it is measured below the accuracy asked for"),
         Finding::TooSlow => ("too_slow", "it takes longer than asked, even on an idle node"),
         Finding::QueueTooLong => ("queue_too_long", "it would be fast enough were there no queue"),
         Finding::TooDear => ("too_dear", "it costs more than asked, at any batch size"),
-        Finding::NotLoaded { .. } => ("not_loaded", "it is not in memory, and loading takes longer than asked"),
+        Finding::NotLoaded { .. } => {
+            ("not_loaded", "it is not in memory, and loading takes longer than asked")
+        }
         Finding::WouldLoad { .. } => ("would_load", "it meets the goals but would have to be loaded first"),
         Finding::NoCredit => ("no_credit", "its node has as much as it takes"),
         Finding::NoNode => ("no_node", "no node can run it"),

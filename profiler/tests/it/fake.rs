@@ -139,7 +139,7 @@ async fn without_a_labelled_set_an_accuracy_must_be_declared() {
     let error = registrar.package(&package, &mut |_, _| ()).await.unwrap_err();
     assert!(matches!(error, Error::NoAccuracy(_)), "{error}");
 
-    write(folder.path(), "models/echo.toml", &MODEL.replace("max_batch", "accuracy = 0.9, max_batch"));
+    write(folder.path(), "models/echo.toml", &MODEL.replace("adapter", "accuracy = 0.9\nadapter"));
     let package = Package::read(folder.path()).unwrap();
     registrar.package(&package, &mut |_, _| ()).await.unwrap();
     let catalog = registrar.store.catalog().await.unwrap();

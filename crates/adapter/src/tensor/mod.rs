@@ -10,11 +10,12 @@
 //! * Nothing is guessed. Whole-number types take no `1.0`; what does not fit the type is refused, not wrapped or
 //!   clamped; lists of one level must have one length; names must be exactly the task's. JSON has no NaN or
 //!   infinity, and a number too large for its type is refused rather than made one. Raw bytes may hold any float.
-//! * Decimals are rounded once, to the nearest value of the type.
+//! * Decimals become the nearest value of the type (FP16 by way of FP64).
 //!
 //! Numbers go from text straight into the bytes of the tensor; no tree of JSON values is built on the way.
 
 mod bound;
+mod decimal;
 mod json;
 mod numbers;
 

@@ -1,9 +1,10 @@
 //! A JSON array, known to be well formed, into the bytes of a tensor.
 //!
-//! Read by hand rather than by `serde_json` for three reasons: a decimal is rounded once, straight to its type
-//! (by way of a double it may be rounded twice); whole numbers and decimals are told apart as written; and nesting
+//! Read by hand rather than by `serde_json` for three reasons: a decimal is rounded to the nearest value of its type
+//! (`serde_json` may miss it by one, and a single by way of a double is rounded twice); whole numbers and decimals are told apart as written; and nesting
 //! is a counter, not recursion.
 
+use super::decimal;
 use crate::TensorFault;
 use half::f16;
 use modelless_types::{DType, TensorSpec};
@@ -14,24 +15,34 @@ const MAX_DEPTH: usize = 16;
 /// Appends the elements of `json` to `data`. On an error `data` holds some of them.
 pub(super) fn read(json: &str, spec: &TensorSpec, data: &mut Vec<u8>) -> Result<(), TensorFault> {
     match spec.dtype {
-        DType::Bool => walk(json, spec, data, |t| match t {
-            "true" | "1" => Some([1]),
-            "false" | "0" => Some([0]),
-            _ => None,
+        DType::Bool => walk(json, spec, data, |text| {
+            token(text, |t| match t {
+                "true" | "1" => Some([1]),
+                "false" | "0" => Some([0]),
+                _ => None,
+            })
         }),
-        DType::Uint8 => walk(json, spec, data, |t| t.parse().ok().map(u8::to_le_bytes)),
-        DType::Int8 => walk(json, spec, data, |t| t.parse().ok().map(i8::to_le_bytes)),
-        DType::Int32 => walk(json, spec, data, |t| t.parse().ok().map(i32::to_le_bytes)),
-        DType::Int64 => walk(json, spec, data, |t| t.parse().ok().map(i64::to_le_bytes)),
-        DType::Fp16 => walk(json, spec, data, |t| {
-            t.parse().ok().map(f16::from_f64).filter(|v| v.is_finite()).map(f16::to_le_bytes)
+        DType::Uint8 => walk(json, spec, data, |text| token(text, |t| t.parse().ok().map(u8::to_le_bytes))),
+        DType::Int8 => walk(json, spec, data, |text| token(text, |t| t.parse().ok().map(i8::to_le_bytes))),
+        DType::Int32 => walk(json, spec, data, |text| token(text, |t| t.parse().ok().map(i32::to_le_bytes))),
+        DType::Int64 => walk(json, spec, data, |text| token(text, |t| t.parse().ok().map(i64::to_le_bytes))),
+        DType::Fp16 => walk(json, spec, data, |text| {
+            let (value, length) =
+                decimal::double(text.as_bytes()).or_else(|| token(text, |t| t.parse().ok()))?;
+            Some((f16::from_f64(value), length))
+                .filter(|(v, _)| v.is_finite())
+                .map(|(v, n)| (v.to_le_bytes(), n))
         }),
-        DType::Fp32 => {
-            walk(json, spec, data, |t| t.parse().ok().filter(|v: &f32| v.is_finite()).map(f32::to_le_bytes))
-        }
-        DType::Fp64 => {
-            walk(json, spec, data, |t| t.parse().ok().filter(|v: &f64| v.is_finite()).map(f64::to_le_bytes))
-        }
+        DType::Fp32 => walk(json, spec, data, |text| {
+            let (value, length) =
+                decimal::single(text.as_bytes()).or_else(|| token(text, |t| t.parse().ok()))?;
+            value.is_finite().then_some((value.to_le_bytes(), length))
+        }),
+        DType::Fp64 => walk(json, spec, data, |text| {
+            let (value, length) =
+                decimal::double(text.as_bytes()).or_else(|| token(text, |t| t.parse().ok()))?;
+            value.is_finite().then_some((value.to_le_bytes(), length))
+        }),
         DType::Bytes => Err(TensorFault::Form { why: "strings are not taken as tensors".to_owned() }),
     }
 }
@@ -40,7 +51,7 @@ fn walk<const N: usize>(
     json: &str,
     spec: &TensorSpec,
     data: &mut Vec<u8>,
-    element: impl Fn(&str) -> Option<[u8; N]>,
+    element: impl Fn(&str) -> Option<([u8; N], usize)>,
 ) -> Result<(), TensorFault> {
     let expected = spec.elements().unwrap_or(usize::MAX);
     // What is not there cannot be reserved: an element has at least two characters, with its comma.
@@ -78,15 +89,10 @@ fn walk<const N: usize>(
                 at += 1;
             }
             _ => {
-                let rest = &text[at..];
-                let end = rest.iter().position(|b| matches!(b, b',' | b']' | b' ' | b'\n' | b'\r' | b'\t'));
-                let token = &json[at..at + end.unwrap_or(rest.len())];
-                let Some(bytes) = element(token) else {
-                    return Err(TensorFault::Element {
-                        index: got,
-                        found: describe(rest, token),
-                        dtype: spec.dtype,
-                    });
+                let rest = &json[at..];
+                let Some((bytes, length)) = element(rest) else {
+                    let found = describe(rest);
+                    return Err(TensorFault::Element { index: got, found, dtype: spec.dtype });
                 };
                 if *leaves.get_or_insert(level) != level {
                     return Err(TensorFault::Ragged { index: got });
@@ -98,7 +104,7 @@ fn walk<const N: usize>(
                     data.extend_from_slice(&bytes);
                 }
                 got += 1;
-                at += token.len();
+                at += length;
             }
         }
     }
@@ -125,11 +131,18 @@ pub(super) fn same_shape(got: &[u64], expected: &[u32]) -> bool {
     equal(got) || got.split_first().is_some_and(|(batch, rest)| *batch == 1 && equal(rest))
 }
 
-fn describe(rest: &[u8], token: &str) -> String {
-    match rest.first() {
+/// The element that `text` begins with, and its length.
+fn token<T>(text: &str, read: impl Fn(&str) -> Option<T>) -> Option<(T, usize)> {
+    let end = text.find([',', ']', ' ', '\n', '\r', '\t']).unwrap_or(text.len());
+    Some((read(&text[..end])?, end))
+}
+
+fn describe(text: &str) -> String {
+    match text.as_bytes().first() {
         Some(b'"') => "a string".to_owned(),
         Some(b'{') => "an object".to_owned(),
-        _ => format!("`{}`", short(token.as_bytes())),
+        _ => token(text, |t| Some(format!("`{}`", short(t.as_bytes()))))
+            .map_or(String::new(), |(found, _)| found),
     }
 }
 

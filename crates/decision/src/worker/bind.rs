@@ -1,9 +1,8 @@
 //! The choice of variant and batch for a lane whose prepared slot is free.
 //!
 //! The query with the earliest deadline leads. Its variants are tried in the order it prefers; one is taken if the
-//! batch drawn for it is in time **and** what would still wait afterwards can drain in time with the fastest
-//! admissible variants. So a backlog alone makes answers cheaper, down to each query's floor and never below,
-//! before anything is shed. If no variant lets the backlog drain, the one with the highest throughput is taken.
+//! batch drawn for it is in time **and** what would still wait afterwards can drain in time by the same variant. So a
+//! backlog alone makes answers cheaper, down to each query's floor and never below, before anything is shed. If no variant lets the backlog drain, the one with the highest throughput is taken.
 
 use super::api::{Reason, WorkerVariant};
 use super::lanes::Lane;
@@ -86,12 +85,14 @@ impl Worker {
     /// Device time per query of a class at its fastest, batched; `None` when nothing resident may answer it.
     pub(super) fn per_query(&self, device: DeviceIx, class: &Class) -> Option<Moments> {
         let serving = self.residency.serving(device).filter(|v| admits(class, v));
-        let each = serving.map(|v| {
-            let batch = v.max_batch.min(v.run.largest_measured()).max(1);
-            v.run.estimate(batch).times(1.0 / f64::from(batch))
-        });
-        each.min_by(|a, b| a.mean.total_cmp(&b.mean))
+        serving.map(batched).min_by(|a, b| a.mean.total_cmp(&b.mean))
     }
+}
+
+/// Device time per query of a variant's largest batch.
+fn batched(variant: &WorkerVariant) -> Moments {
+    let batch = variant.max_batch.min(variant.run.largest_measured()).max(1);
+    variant.run.estimate(batch).times(1.0 / f64::from(batch))
 }
 
 /// Whether a class may be answered by a variant.
@@ -136,7 +137,7 @@ impl Draw<'_> {
                 _ => Reason::InTime,
             };
             let Some(binding) = self.fill(variant, lead) else { continue };
-            if self.rest_drains(&binding) {
+            if self.rest_drains(variant, &binding) {
                 return Some(binding);
             }
             let per_query = binding.expected.mean / count(binding.members.len());
@@ -227,22 +228,26 @@ impl Draw<'_> {
         }
     }
 
-    /// Whether what waits behind this batch, here and at the gateways, could still be in time if everything were
-    /// answered by the fastest variant it admits.
-    fn rest_drains(&self, binding: &Binding) -> bool {
+    /// Whether what waits behind this batch, here and at the gateways, could still be in time if everything that may
+    /// be were answered by the same variant, and the rest by the fastest there is for it. To ask only whether the
+    /// fastest could do it would let the queue grow until each query is bound at its last moment, alone.
+    fn rest_drains(&self, variant: &WorkerVariant, binding: &Binding) -> bool {
         let lanes = count(self.worker.lanes.iter().filter(|lane| lane.device == self.device).count());
         let chosen: BTreeSet<QueryKey> = binding.members.iter().copied().collect();
+        let own = batched(variant);
+        let each =
+            |class: &Class| if admits(class, variant) { Some(own) } else { self.rates.get(class).copied() };
         let mut at = self.start + binding.expected;
         let waiting = self.worker.queue.merged(|class| self.rates.contains_key(class));
         for waiting in waiting.filter(|w| !chosen.contains(&w.query.key)) {
-            let Some(each) = self.rates.get(&waiting.query.class) else { continue };
+            let Some(each) = each(&waiting.query.class) else { continue };
             at += each.times(1.0 / lanes);
             if !at.within(slack(self.now, waiting)) {
                 return false;
             }
         }
         for (class, demand) in self.worker.queue.demand(self.now) {
-            let Some(each) = self.rates.get(class) else { continue };
+            let Some(each) = each(class) else { continue };
             at += each.times(f64::from(demand.waiting) / lanes);
             if !at.within(Moments::exactly(demand.first - self.now).mean) {
                 return false;

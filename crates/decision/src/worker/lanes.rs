@@ -73,9 +73,9 @@ impl Lane {
         self.remaining(now) + self.next.as_ref().map_or(Moments::ZERO, |batch| batch.expected)
     }
 
-    /// Queries that are on the device.
-    pub(super) fn running_queries(&self) -> u32 {
-        self.running.as_ref().map_or(0, Batch::len)
+    /// Queries that are on the device or bound to follow.
+    pub(super) fn bound_queries(&self) -> u32 {
+        self.running.iter().chain(self.next.iter()).map(Batch::len).sum()
     }
 
     fn batches_mut(&mut self) -> impl Iterator<Item = &mut Batch> {

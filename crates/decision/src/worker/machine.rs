@@ -138,7 +138,8 @@ impl Worker {
             let batches = self.residency.serving(device).map(|v| v.max_batch);
             batches.max().unwrap_or(1).clamp(1, CREDIT_A_LANE)
         };
-        let a_lane = |lane: &Lane| lane.running_queries() + largest(lane.device);
+        // One more batch than is bound: the slot that falls free next is filled at once, so what fills it must be here.
+        let a_lane = |lane: &Lane| lane.bound_queries() + largest(lane.device);
         let credit: u32 = if self.draining { 0 } else { self.lanes.iter().map(a_lane).sum() };
         // Those that wait for a load must not keep others from what is loaded.
         let stuck: usize = self.queue.classes().filter(|(c, _)| !self.servable(c)).map(|(_, n)| n).sum();

@@ -1,0 +1,53 @@
+//! Nodes, replicas, health, and this document itself.
+
+use super::schemas::reference;
+use super::{Doc, query_parameter};
+use crate::routes::{TRANSITIONS, TRANSITIONS_MAX};
+use serde_json::json;
+
+pub(crate) fn nodes() -> Doc {
+    let schema =
+        json!({"type": "object", "properties": {"nodes": {"type": "array", "items": reference("Node")}}});
+    Doc::new("listNodes", "fleet", "Nodes").answers(200, "Gone ones included.", &schema)
+}
+
+pub(crate) fn replicas() -> Doc {
+    let number = json!({"type": "integer", "minimum": 0, "maximum": TRANSITIONS_MAX, "default": TRANSITIONS});
+    let schema = json!({"type": "object", "properties": {
+        "replicas": {"type": "array", "items": reference("Replica")},
+        "transitions": {"type": "array", "items": reference("Transition")},
+    }});
+    Doc::new("listReplicas", "fleet", "Replicas, and what happened to them lately")
+        .parameter(query_parameter("transitions", "How many transitions to show, newest first.", &number))
+        .answers(200, "Who, when, why.", &schema)
+        .errors(&[400])
+}
+
+pub(crate) fn live() -> Doc {
+    let schema = json!({"type": "object", "properties": {"live": {"type": "boolean"}}});
+    Doc::new("live", "health", "Whether it lives").answers(200, "It does.", &schema)
+}
+
+pub(crate) fn ready() -> Doc {
+    let schema =
+        json!({"type": "object", "properties": {"ready": {"type": "boolean"}, "live": {"type": "boolean"}}});
+    Doc::new("ready", "health", "Whether it takes queries").answers(200, "It does.", &schema).answers(
+        503,
+        "It does not yet, or no longer.",
+        &schema,
+    )
+}
+
+pub(crate) fn metrics() -> Doc {
+    Doc::new("metrics", "health", "Prometheus metrics").answers_as(
+        200,
+        json!({
+            "description": "In the OpenMetrics text format.",
+            "content": {"application/openmetrics-text": {"schema": {"type": "string"}}},
+        }),
+    )
+}
+
+pub(crate) fn openapi() -> Doc {
+    Doc::new("openapi", "health", "This document").answers(200, "OpenAPI 3.1.", &json!({"type": "object"}))
+}

@@ -1,0 +1,78 @@
+//! Models, variants and artefacts.
+
+use super::schemas::reference;
+use super::{Doc, path, query_parameter, task_parameter};
+use serde_json::{Value, json};
+
+fn of_task() -> Value {
+    query_parameter("task", "Only those of this task.", &json!({"type": "string"}))
+}
+
+fn model_parameter() -> Value {
+    path("model", "The model's name.")
+}
+
+fn listed(what: &str, schema: &str) -> Value {
+    json!({"type": "object", "properties": {what: {"type": "array", "items": reference(schema)}}})
+}
+
+pub(crate) fn list() -> Doc {
+    Doc::new("listModels", "models", "Models")
+        .parameter(of_task())
+        .answers(200, "By task and name, newest version first.", &listed("models", "Model"))
+        .errors(&[400, 404])
+}
+
+pub(crate) fn variants() -> Doc {
+    Doc::new("listVariants", "models", "Variants with their profiles")
+        .parameter(of_task())
+        .answers(200, "By task.", &listed("variants", "Variant"))
+        .errors(&[400, 404])
+}
+
+pub(crate) fn show() -> Doc {
+    Doc::new("showModel", "models", "One model in all its versions")
+        .parameter(task_parameter())
+        .parameter(model_parameter())
+        .answers(200, "Newest first.", &listed("versions", "Model"))
+        .errors(&[404])
+}
+
+pub(crate) fn register() -> Doc {
+    let schema = json!({"type": "object", "properties": {
+        "id": {"type": "integer"}, "name": {"type": "string"}, "version": {"type": "integer"},
+        "variants": {"type": "array"},
+    }});
+    Doc::new("registerModel", "models", "Register a model")
+        .describe("Its artefacts were uploaded before. Each variant is loaded, checked and measured; that takes a while.")
+        .json_body(true, &reference("RegisterModel"))
+        .answers(201, "Registered.", &schema)
+        .errors(&[400, 404, 409, 413, 415, 501, 503])
+}
+
+pub(crate) fn remove() -> Doc {
+    let force = query_parameter("force", "Also while a replica of it serves.", &json!({"type": "boolean"}));
+    let version = query_parameter(
+        "version",
+        "Which version; needed where there are several.",
+        &json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
+    );
+    let schema = json!({"type": "object", "properties": {"removed": {"type": "array"}}});
+    Doc::new("removeModel", "models", "Remove a model")
+        .parameter(task_parameter())
+        .parameter(model_parameter())
+        .parameters(vec![force, version])
+        .answers(200, "Removed.", &schema)
+        .errors(&[400, 404, 409])
+}
+
+pub(crate) fn upload() -> Doc {
+    let schema = json!({"type": "object", "required": ["sha256", "bytes"], "properties": {
+        "sha256": {"type": "string"}, "bytes": {"type": "integer"},
+    }});
+    Doc::new("uploadArtefact", "models", "Upload an artefact or labelled set")
+        .describe("The bytes are kept under their sha256, which registering then names.")
+        .body(true, json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}))
+        .answers(201, "Kept.", &schema)
+        .errors(&[400, 408, 413, 415, 501])
+}

@@ -1,0 +1,124 @@
+//! Asking, and asking why.
+
+use super::schemas::{goal, goal_words, reference};
+use super::{Doc, task_parameter};
+use crate::goals::Goal;
+use serde_json::{Map, Value, json};
+
+/// A picture of one grey pixel, so that the example is a valid input.
+const PIXEL_PNG: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==";
+
+/// Each goal as a query parameter and as a header.
+fn goals() -> Vec<Value> {
+    let parameter = |place: &str, name: String, of: Goal| json!({"name": name, "in": place, "required": false, "description": goal_words(of), "schema": goal(of)});
+    let query = Goal::ALL.into_iter().map(|of| parameter("query", of.name().to_owned(), of));
+    let header = Goal::ALL
+        .into_iter()
+        .map(|of| parameter("header", format!("modelless-{}", of.name().replace('_', "-")), of));
+    query.chain(header).collect()
+}
+
+fn json_body(required: &[&str]) -> Value {
+    json!({
+        "type": "object",
+        "required": required,
+        "additionalProperties": false,
+        "properties": {
+            "inputs": {
+                "description": "For pictures, the file in base64; for `tensor` tasks, named arrays.",
+                "oneOf": [
+                    {"type": "string", "format": "byte"},
+                    {"type": "array", "items": {"type": "object", "required": ["name", "datatype", "shape", "data"],
+                        "properties": {
+                            "name": {"type": "string"},
+                            "datatype": {"type": "string"},
+                            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                            "data": {"type": "array"},
+                        }}},
+                ],
+                "example": PIXEL_PNG,
+            },
+            "parameters": {"type": ["object", "null"], "description": "How the answer is to look, such as `top_k`."},
+            "goals": reference("Goals"),
+        },
+    })
+}
+
+/// What the headers of an answer say.
+fn decision_headers() -> Map<String, Value> {
+    let text = [
+        ("modelless-model", "Which model answered."),
+        ("modelless-variant", "Which variant of it."),
+        ("modelless-node", "On which node."),
+        ("modelless-reason", "Why this variant."),
+        ("modelless-query-id", "The query's signed name, for feedback."),
+    ];
+    let numbers = [
+        ("modelless-accuracy", "The variant's accuracy that the floor was compared with."),
+        ("modelless-space", "Number of the answer's output space."),
+        ("modelless-batch", "Queries in the batch."),
+        ("modelless-cost", "Dollars per 1,000 such queries."),
+        ("modelless-predicted-ms", "From arrival to the answer as expected when the query was sent (p99)."),
+        ("modelless-predicted-run-ms", "Time on the device as expected (p99)."),
+        ("modelless-queue-ms", "Waiting at the gateway and at the node."),
+        ("modelless-decode-ms", "Decoding the input."),
+        ("modelless-prepare-ms", "Writing the batch."),
+        ("modelless-run-ms", "On the device."),
+        ("modelless-total-ms", "From arrival at the gateway to the answer."),
+    ];
+    let header = |(name, words): (&str, &str), kind| {
+        (name.to_owned(), json!({"description": words, "schema": {"type": kind}}))
+    };
+    let numbers = numbers.into_iter().map(|entry| header(entry, "number"));
+    text.into_iter().map(|entry| header(entry, "string")).chain(numbers).collect()
+}
+
+pub(crate) fn answer() -> Doc {
+    let binary = || json!({"schema": {"type": "string", "format": "binary"}});
+    Doc::new("ask", "queries", "Ask a task")
+        .describe(
+            "The body is the raw input, or JSON around it. Goals may stand in the query string, in headers or in the \
+             JSON `goals`; the same goal given twice must have the same value.",
+        )
+        .parameter(task_parameter())
+        .parameters(goals())
+        .body(
+            true,
+            json!({
+                "application/json": {"schema": json_body(&["inputs"])},
+                "image/jpeg": binary(),
+                "image/png": binary(),
+                "application/octet-stream": binary(),
+            }),
+        )
+        .answers_as(
+            200,
+            json!({
+                "description": "The answer in Hugging Face's shape; the decision is in the headers.",
+                "headers": decision_headers(),
+                "content": {"application/json": {"schema": {"anyOf": [
+                    reference("Classification"),
+                    {"type": "object", "description": "Named arrays, for `tensor` tasks."},
+                ]}}},
+            }),
+        )
+        .errors(&[400, 404, 408, 413, 415, 422, 429, 503, 504])
+}
+
+fn explanation(id: &'static str, summary: &'static str) -> Doc {
+    Doc::new(id, "queries", summary)
+        .describe("What would be decided for a query with these goals that came now. Nothing is run.")
+        .parameter(task_parameter())
+        .parameters(goals())
+        .answers(200, "Every candidate with what spoke for or against it.", &reference("Explanation"))
+        .errors(&[400, 404, 422])
+}
+
+pub(crate) fn explain_get() -> Doc {
+    explanation("explain", "Why would which variant be taken?")
+}
+
+pub(crate) fn explain_post() -> Doc {
+    explanation("explainWithBody", "The same with goals in a JSON body").json_body(false, &json_body(&[]))
+}

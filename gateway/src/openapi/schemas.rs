@@ -1,0 +1,229 @@
+//! What bodies look like.
+
+use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
+use modelless_types::{DType, Fallback, Prefer, Priority, Provenance, ReplicaState, TaskKind};
+use serde_json::{Map, Value, json};
+
+pub(super) fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn list(name: &str) -> Value {
+    json!({"type": "array", "items": reference(name)})
+}
+
+/// An object whose answers hold at least these.
+fn object(properties: Value, required: &[&str]) -> Value {
+    let mut schema = json!({"type": "object", "required": required});
+    schema["properties"] = properties;
+    schema
+}
+
+/// An object in a request, where unknown fields are refused.
+fn strict(properties: Value, required: &[&str]) -> Value {
+    let mut schema = object(properties, required);
+    schema["additionalProperties"] = json!(false);
+    schema
+}
+
+/// The value of a goal, wherever it stands.
+pub(super) fn goal(goal: Goal) -> Value {
+    match goal {
+        Goal::Accuracy => json!({"type": "number", "minimum": 0, "maximum": 1, "example": 0.5}),
+        Goal::LatencyMs => {
+            json!({"type": "number", "exclusiveMinimum": 0, "maximum": LATENCY_MAX_MS, "example": 500})
+        }
+        Goal::MaxCost => json!({"type": "number", "minimum": 0, "maximum": COST_MAX_USD, "example": 100}),
+        Goal::Prefer => json!({"type": "string", "enum": Prefer::NAMES.map(|(name, _)| name)}),
+        Goal::Priority => json!({"type": "integer", "minimum": 0, "maximum": Priority::LOWEST, "example": 5}),
+        Goal::Fallback => json!({"type": "string", "enum": Fallback::NAMES.map(|(name, _)| name)}),
+        Goal::Model | Goal::Variant => json!({"type": "string", "minLength": 1, "maxLength": NAME_MAX}),
+    }
+}
+
+pub(super) const fn goal_words(goal: Goal) -> &'static str {
+    match goal {
+        Goal::Accuracy => {
+            "The floor, by the task's metric: no variant measured below it answers. Never relaxed."
+        }
+        Goal::LatencyMs => "From arrival at the gateway to the answer, in milliseconds.",
+        Goal::MaxCost => "Ceiling in dollars per 1,000 queries.",
+        Goal::Prefer => "What capacity that is already paid for is spent on.",
+        Goal::Priority => "Who goes first when not all can: 1 is the highest level, 0 the default one (5).",
+        Goal::Fallback => {
+            "What to do when latency or cost cannot be met; `best_effort` never relaxes accuracy."
+        }
+        Goal::Model => "Answer with this model only (its newest version).",
+        Goal::Variant => "Answer with this variant only.",
+    }
+}
+
+fn goals() -> Value {
+    let properties: Map<String, Value> = Goal::ALL
+        .into_iter()
+        .map(|of| {
+            let mut schema = goal(of);
+            schema["description"] = json!(goal_words(of));
+            // A null is as good as nothing.
+            if let Some(kind) = schema.get("type").cloned() {
+                schema["type"] = json!([kind, "null"]);
+            }
+            if let Some(Value::Array(values)) = schema.get_mut("enum") {
+                values.push(Value::Null);
+            }
+            (of.name().to_owned(), schema)
+        })
+        .collect();
+    strict(Value::Object(properties), &[])
+}
+
+fn enumeration(names: &[&str]) -> Value {
+    json!({"type": "string", "enum": names})
+}
+
+fn provenance() -> Value {
+    let all = [Provenance::Measured, Provenance::Declared, Provenance::Estimated, Provenance::Live];
+    json!({"type": "string", "enum": all, "description": "Where a figure came from."})
+}
+
+fn kinds() -> Value {
+    enumeration(&[TaskKind::ImageClassification.name(), TaskKind::Tensor.name()])
+}
+
+fn datatypes() -> Value {
+    let all = [
+        DType::Bool,
+        DType::Uint8,
+        DType::Int8,
+        DType::Int32,
+        DType::Int64,
+        DType::Fp16,
+        DType::Fp32,
+        DType::Fp64,
+    ];
+    enumeration(&all.map(DType::name))
+}
+
+fn sha256() -> Value {
+    json!({"type": "string", "pattern": "^[0-9a-f]{64}$", "example": "0".repeat(64)})
+}
+
+fn number_or_null() -> Value {
+    json!({"type": ["number", "null"]})
+}
+
+fn text_or_null() -> Value {
+    json!({"type": ["string", "null"]})
+}
+
+pub(super) fn all() -> Value {
+    let mut all = requests();
+    if let (Value::Object(all), Value::Object(answers)) = (&mut all, answers()) {
+        all.extend(answers);
+    }
+    all
+}
+
+fn requests() -> Value {
+    let text = || json!({"type": "string"});
+    json!({
+        "Goals": goals(),
+        "Tensor": strict(json!({
+            "name": text(),
+            "datatype": datatypes(),
+            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": u32::MAX}, "example": [4]},
+        }), &["name", "datatype", "shape"]),
+        "NewTask": strict(json!({
+            "name": {"type": "string", "pattern": "^[a-z0-9_-]{1,200}$", "example": "sample-task"},
+            "kind": kinds(),
+            "metric": {"type": "string", "description": "What `accuracy` means; `top-1` for classification."},
+            "labels": {"type": "array", "items": text(), "description": "In the order of outputs; for classification.",
+                "example": ["a", "b"]},
+            "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
+            "outputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
+            "defaults": reference("Goals"),
+            "description": text(),
+        }), &["name", "kind", "labels"]),
+        "RegisterModel": strict(json!({
+            "task": text(),
+            "name": text(),
+            "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "default": 1},
+            "architecture": text(),
+            "licence": {"type": "string", "description": "An SPDX expression where there is one."},
+            "adapter": {"description": "How the task's input becomes tensors and tensors its output."},
+            "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
+            "set": reference("LabelledSet"),
+            "declared_accuracy": {"type": "number", "minimum": 0, "maximum": 1},
+        }), &["task", "name", "adapter", "variants"]),
+        "RegisterVariant": strict(json!({
+            "name": text(),
+            "precision": {"type": "string", "example": "fp32"},
+            "threads": {"type": "integer", "minimum": 1, "maximum": u16::MAX, "default": 1},
+            "max_batch": {"type": "integer", "minimum": 1, "maximum": u32::MAX, "default": 16},
+            "artefact_sha256": sha256(),
+        }), &["precision", "artefact_sha256"]),
+        "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
+    })
+}
+
+fn answers() -> Value {
+    let number = || json!({"type": "number"});
+    let text = || json!({"type": "string"});
+    let count = || json!({"type": "integer", "minimum": 0});
+    let timed = || json!({"type": ["object", "null"]});
+    json!({
+        "Nearest": object(json!({"accuracy": number(), "latency_ms": number(), "max_cost": number()}), &[]),
+        "Error": object(json!({
+            "error": {"type": "string", "description": "For people."},
+            "reason": {"type": "string", "description": "For programs; one of a fixed set of names."},
+            "nearest": reference("Nearest"),
+        }), &["error", "reason"]),
+        "Classification": {"type": "array", "items": object(json!({"label": text(), "score": number()}), &["label", "score"])},
+        "Accuracy": object(json!({
+            "value": number(),
+            "interval": {"type": "array", "items": number(), "description": "95 % Wilson interval."},
+            "samples": count(), "set": text(), "provenance": provenance(), "device_class": text(), "command": text(),
+        }), &["value", "interval", "samples", "set", "provenance"]),
+        "Profile": object(json!({
+            "device_class": text(),
+            "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({
+                "batch": count(), "mean_ms": number(), "deviation_ms": number(), "p99_ms": number(), "samples": count(),
+            }), &["batch", "mean_ms"])}}), &["provenance", "by_batch"]),
+            "decode": timed(), "prepare": timed(), "memory": timed(), "load": timed(),
+            "accuracy": reference("Accuracy"), "also": list("Accuracy"),
+        }), &["device_class", "latency", "accuracy"]),
+        "Variant": object(json!({
+            "task": text(), "id": count(), "name": text(), "model": text(), "model_id": count(),
+            "model_version": count(), "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
+            "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
+            "on_frontier": {"type": ["boolean", "null"]}, "profiles": list("Profile"),
+        }), &["task", "name", "model", "profiles"]),
+        "Model": object(json!({
+            "task": text(), "id": count(), "name": text(), "version": count(), "architecture": text(),
+            "licence": text(), "variants": {"type": "array"},
+        }), &["task", "name", "version"]),
+        "Task": object(json!({
+            "name": text(), "kind": kinds(), "metric": text(), "description": text(), "defaults": timed(),
+            "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
+        }), &["name", "kind", "metric"]),
+        "Explanation": object(json!({
+            "task": text(), "goals": timed(), "decision": timed(),
+            "candidates": {"type": "array", "items": object(json!({
+                "model": text_or_null(), "variant": text_or_null(), "node": text_or_null(), "accuracy": number(),
+                "latency_ms": number_or_null(), "wait_ms": number_or_null(), "cost": number_or_null(),
+                "finding": text(), "because": text(), "ready_in_ms": number_or_null(),
+            }), &["finding", "because"])},
+        }), &["task", "candidates"]),
+        "Replica": object(json!({
+            "node": text(), "variant": text_or_null(), "state": enumeration(&ReplicaState::ALL.map(ReplicaState::name)),
+            "memory_bytes": count(), "cause": text(),
+        }), &["node", "state"]),
+        "Transition": object(json!({
+            "seq": count(), "replica": count(), "variant": text_or_null(), "node": text_or_null(), "from": text(),
+            "to": text(), "cause": text(), "who": text(), "at_unix_us": count(),
+        }), &["seq", "from", "to", "cause", "who", "at_unix_us"]),
+        "Node": object(json!({
+            "id": count(), "name": text(), "device_class": text(), "connected": {"type": "boolean"}, "state": text(),
+        }), &["id", "name", "connected"]),
+    })
+}

@@ -1,0 +1,69 @@
+//! Pages about what is registered, and the OpenAPI document.
+
+use crate::demo::Demo;
+use anyhow::{Context, Result, ensure};
+
+#[test]
+fn every_page_without_parameters_answers() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let document = demo.server.get_json("/openapi.json")?;
+    let paths = document["paths"].as_object().context("no paths")?;
+    let mut asked = 0;
+    for (path, methods) in paths {
+        if methods.get("get").is_some() && !path.contains('{') {
+            let response = demo.server.get(path)?;
+            ensure!(response.status == 200, "{path}: {} {}", response.status, response.text());
+            asked += 1;
+        }
+    }
+    ensure!(asked >= 8, "only {asked} pages in {document}");
+    demo.server.stop()
+}
+
+#[test]
+fn each_variant_shows_its_profile_and_where_each_figure_comes_from() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let shown = demo.server.get_json("/v1/tasks/fashion")?;
+    let variants = shown["variants"].as_array().context("no variants")?;
+    ensure!(variants.len() == 12, "{shown}");
+    let mut on_frontier = 0;
+    for variant in variants {
+        let text = variant.to_string();
+        ensure!(text.contains("\"measured\"") && text.contains("2000"), "{text}");
+        ensure!(text.contains("10000"), "the figure on all 10,000 stands beside it: {text}");
+        on_frontier += usize::from(variant["frontier"] == true || variant["on_frontier"] == true);
+    }
+    ensure!((2..12).contains(&on_frontier), "{on_frontier} on the frontier: {shown}");
+    demo.server.stop()
+}
+
+#[test]
+fn the_command_line_shows_the_same_for_people_and_for_programs() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let url = demo.server.url();
+    let picture = crate::demo::fashion().join("pictures/boot.png");
+    let picture = picture.to_str().context("a plain path")?;
+    for args in [
+        vec!["task", "list"],
+        vec!["task", "show", "fashion"],
+        vec!["model", "list"],
+        vec!["explain", "fashion", "--accuracy", "0.9"],
+        vec!["query", "fashion", picture, "--accuracy", "0.9"],
+    ] {
+        let mut for_people = args.clone();
+        for_people.extend(["--server", &url]);
+        let shown = demo.server.command(&for_people)?;
+        ensure!(shown.status.success(), "{args:?}: {}", String::from_utf8_lossy(&shown.stderr));
+        let mut for_programs = for_people.clone();
+        for_programs.push("--json");
+        let shown = demo.server.command(&for_programs)?;
+        ensure!(shown.status.success(), "{args:?}: {}", String::from_utf8_lossy(&shown.stderr));
+        serde_json::from_slice::<serde_json::Value>(&shown.stdout).with_context(|| format!("{args:?}"))?;
+    }
+    let refused =
+        demo.server.command(&["query", "fashion", picture, "--accuracy", "0.999", "--server", &url])?;
+    ensure!(refused.status.code() == Some(2), "{refused:?}");
+    let wrong = demo.server.command(&["query", "--nonsense"])?;
+    ensure!(wrong.status.code() == Some(64), "{wrong:?}");
+    demo.server.stop()
+}

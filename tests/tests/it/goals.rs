@@ -1,0 +1,131 @@
+//! Goals decide who answers, wherever they are given; what cannot be met is said with what could be.
+
+use crate::demo::{Answer, Demo, ask, picture, reason};
+use anyhow::{Context, Result, ensure};
+use modelless_testkit::Request;
+use serde_json::json;
+use std::collections::BTreeSet;
+
+#[test]
+fn different_goals_give_different_variants() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let best = demo.answer("boot.png", "?accuracy=0.92")?;
+    let cheap = demo.answer("boot.png", "?prefer=cost")?;
+    let middle = demo.answer("boot.png", "?accuracy=0.87&prefer=latency")?;
+    ensure!(best.model == "cnn_l", "{best:?}");
+    let different: BTreeSet<_> = [&best, &cheap, &middle].map(|answer| answer.model.clone()).into();
+    ensure!(different.len() == 3, "{best:?} {cheap:?} {middle:?}");
+    ensure!(best.accuracy >= 0.92 && middle.accuracy >= 0.87);
+    demo.server.stop()
+}
+
+#[test]
+fn no_floor_is_broken_whatever_else_is_asked() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let mut connection = demo.server.connect()?;
+    for floor in ["0", "0.5", "0.84", "0.88", "0.89", "0.9", "0.915", "0.93"] {
+        for rest in
+            ["", "&prefer=cost", "&prefer=latency", "&latency_ms=50", "&fallback=best_effort&latency_ms=1"]
+        {
+            let response = connection.exchange(&ask("shirt.png", &format!("?accuracy={floor}{rest}")))?;
+            if response.status == 200 {
+                let answer = Answer::of(&response)?;
+                ensure!(answer.accuracy >= floor.parse::<f64>()?, "{floor}{rest}: {answer:?}");
+            } else {
+                ensure!(matches!(response.status, 422 | 503 | 504), "{floor}{rest}: {}", response.text());
+            }
+        }
+    }
+    demo.server.stop()
+}
+
+#[test]
+fn goals_mean_the_same_in_the_query_string_in_headers_and_in_json() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let body = picture("bag.png");
+    let by_header = Request::post("/v1/tasks/fashion")
+        .header("content-type", "image/png")
+        .header("modelless-accuracy", "0.92")
+        .header("modelless-prefer", "cost")
+        .body(body.clone());
+    let encoded = base64(&body);
+    let by_json = Request::post("/v1/tasks/fashion")
+        .json(&json!({"inputs": encoded, "goals": {"accuracy": 0.92, "prefer": "cost"}, "parameters": {"top_k": 2}}));
+    let by_query = ask("bag.png", "?accuracy=0.92&prefer=cost");
+    let mut models = Vec::new();
+    for request in [by_header, by_json, by_query] {
+        let response = demo.server.send(&request)?;
+        models.push(Answer::of(&response)?.model);
+    }
+    ensure!(models == ["cnn_l"; 3], "{models:?}");
+    let twice = ask("bag.png", "?accuracy=0.5").header("modelless-accuracy", "0.6");
+    let response = demo.server.send(&twice)?;
+    ensure!(response.status == 400, "{}", response.text());
+    let same = ask("bag.png", "?accuracy=0.5").header("modelless-accuracy", "0.50");
+    ensure!(demo.server.send(&same)?.status == 200);
+    demo.server.stop()
+}
+
+#[test]
+fn impossible_goals_come_back_with_goals_that_can_be_met() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let response = demo.ask("boot.png", "?accuracy=0.99")?;
+    ensure!(response.status == 422 && reason(&response)? == "floor_unreachable", "{}", response.text());
+    let nearest = response.json()?["nearest"]["accuracy"].as_f64().context("no nearest accuracy")?;
+    ensure!(demo.answer("boot.png", &format!("?accuracy={nearest}"))?.accuracy >= nearest);
+
+    let response = demo.ask("boot.png", "?accuracy=0.92&latency_ms=0.01")?;
+    ensure!(response.status == 422 && reason(&response)? == "latency_unreachable", "{}", response.text());
+    let nearest = response.json()?["nearest"]["latency_ms"].as_f64().context("no nearest latency")?;
+    let retried = demo.ask("boot.png", &format!("?accuracy=0.92&latency_ms={}", nearest * 50.0))?;
+    ensure!(retried.status == 200, "{}", retried.text());
+
+    let response = demo.ask("boot.png", "?accuracy=0.92&max_cost=0.000000001")?;
+    ensure!(response.status == 422 && reason(&response)? == "cost_unreachable", "{}", response.text());
+    let response = demo.ask("boot.png", "?model=nothing")?;
+    ensure!(response.status == 422 && reason(&response)? == "pin_unusable", "{}", response.text());
+    demo.server.stop()
+}
+
+#[test]
+fn pins_are_kept() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    ensure!(demo.answer("boot.png", "?model=mlp_s")?.model == "mlp_s");
+    ensure!(demo.answer("boot.png", "?variant=cnn_s-int8")?.variant == "cnn_s-int8");
+    let response = demo.ask("boot.png", "?model=mlp_s&accuracy=0.93")?;
+    ensure!(response.status == 422, "{}", response.text());
+    demo.server.stop()
+}
+
+#[test]
+fn explain_names_every_candidate_and_what_spoke_for_or_against_it() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    let request = Request::post("/v1/tasks/fashion/explain").json(&json!({"goals": {"accuracy": 0.9}}));
+    let explained = demo.server.send(&request)?;
+    ensure!(explained.status == 200, "{}", explained.text());
+    let explained = explained.json()?;
+    let candidates = explained["candidates"].as_array().context("no candidates")?;
+    ensure!(candidates.len() == 12, "{explained}");
+    let statuses: BTreeSet<_> = candidates.iter().filter_map(|c| c["status"].as_str()).collect();
+    ensure!(statuses.contains("below_floor") && statuses.contains("chosen"), "{statuses:?} in {explained}");
+    let chosen: Vec<_> = candidates.iter().filter(|c| c["status"] == "chosen").collect();
+    ensure!(chosen.len() == 1, "{explained}");
+    demo.server.stop()
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word =
+            chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for digit in 0..4 {
+            if digit <= chunk.len() {
+                text.push(char::from(DIGITS[(word >> (18 - 6 * digit) & 63) as usize]));
+            } else {
+                text.push('=');
+            }
+        }
+    }
+    text
+}
