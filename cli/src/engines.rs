@@ -6,7 +6,9 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use modelless_engine::install::{Progress, install_onnx};
 use modelless_engine::library::{ONNX_VERSION, Source};
-use modelless_engine::{Availability, Engine, Library, LibraryError, ProcessConfig, ProcessEngine, default_engines_dir};
+use modelless_engine::{
+    Availability, Engine, Library, LibraryError, ProcessConfig, ProcessEngine, default_engines_dir,
+};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -68,7 +68,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Up(options) => up::run(*options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
-        Command::Query(options) => client::query::run(options),
+        Command::Query(options) => client::query::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(options) => profile::run(&options),
         Command::Engine(command) => engines::run(command),

@@ -34,7 +34,8 @@ pub(crate) fn frontier(points: &[Point]) -> Vec<&Point> {
 
 /// The picture. Points without a positive latency cannot stand on a logarithmic axis and are left out.
 pub(crate) fn svg(title: &str, note: &str, points: &[Point]) -> String {
-    let shown = |point: &&Point| point.latency_ms > 0.0 && point.latency_ms.is_finite() && point.accuracy.is_finite();
+    let shown =
+        |point: &&Point| point.latency_ms > 0.0 && point.latency_ms.is_finite() && point.accuracy.is_finite();
     let points: Vec<Point> = points.iter().filter(shown).cloned().collect();
     let axes = Axes::around(&points);
     let best = frontier(&points);
@@ -69,8 +70,10 @@ pub(crate) fn svg(title: &str, note: &str, points: &[Point]) -> String {
     let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
     add(text(20.0, middle, "middle", &format!("transform=\"rotate(-90 20 {middle})\""), "accuracy"));
 
-    let corners: Vec<String> =
-        best.iter().map(|point| format!("{:.1},{:.1}", axes.x(point.latency_ms), axes.y(point.accuracy))).collect();
+    let corners: Vec<String> = best
+        .iter()
+        .map(|point| format!("{:.1},{:.1}", axes.x(point.latency_ms), axes.y(point.accuracy)))
+        .collect();
     add(format!(
         "<polyline class=\"frontier\" points=\"{}\" fill=\"none\" stroke=\"#1769aa\" stroke-width=\"2\"/>",
         corners.join(" ")
@@ -102,7 +105,10 @@ struct Box2 {
 
 impl Box2 {
     fn overlaps(&self, other: &Self) -> bool {
-        self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
+        self.left < other.right
+            && other.left < self.right
+            && self.top < other.bottom
+            && other.top < self.bottom
     }
 }
 
@@ -124,9 +130,9 @@ fn label_place(x: f64, y: f64, name: &str, taken: &[Box2]) -> Box2 {
             && !taken.iter().any(|other| place.overlaps(other))
     };
     let offsets = [0.0, -9.0, 9.0, -16.0, 16.0, -24.0, 24.0, -34.0, 34.0, -46.0, 46.0];
-    let places = offsets
-        .iter()
-        .flat_map(|offset| [at(x + 9.0, y + offset), at(x - 9.0 - width, y + offset), at(x - width / 2.0, y + offset)]);
+    let places = offsets.iter().flat_map(|offset| {
+        [at(x + 9.0, y + offset), at(x - 9.0 - width, y + offset), at(x - width / 2.0, y + offset)]
+    });
     places.into_iter().find(fits).unwrap_or_else(|| at(x + 9.0, y))
 }
 
@@ -207,7 +213,10 @@ fn text(x: f64, y: f64, anchor: &str, more: &str, text: &str) -> String {
     }
     let mut line = String::new();
     let space = if more.is_empty() { "" } else { " " };
-    let _ = write!(line, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{space}{more}>{escaped}</text>");
+    let _ = write!(
+        line,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{space}{more}>{escaped}</text>"
+    );
     line
 }
 
@@ -221,7 +230,12 @@ mod tests {
 
     #[test]
     fn the_frontier_leaves_out_what_is_beaten_on_both_axes() {
-        let points = [point("slow", 0.9, 2.0), point("fast", 0.8, 0.1), point("beaten", 0.85, 3.0), point("mid", 0.85, 0.5)];
+        let points = [
+            point("slow", 0.9, 2.0),
+            point("fast", 0.8, 0.1),
+            point("beaten", 0.85, 3.0),
+            point("mid", 0.85, 0.5),
+        ];
         let names: Vec<&str> = frontier(&points).iter().map(|point| point.name.as_str()).collect();
         assert_eq!(names, ["fast", "mid", "slow"]);
     }

@@ -92,7 +92,8 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
     if set.is_none() && options.accuracy_only {
         return Err(usage("--accuracy-only needs a labelled set: give --set FILE, or one in task.toml"));
     }
-    let all = package.models.iter().flat_map(|model| model.variants.iter().map(move |variant| (model, variant)));
+    let all =
+        package.models.iter().flat_map(|model| model.variants.iter().map(move |variant| (model, variant)));
     let wanted = |name: &str| options.variants.is_empty() || options.variants.iter().any(|v| v == name);
     let chosen: Vec<_> = all.filter(|(_, variant)| wanted(&variant.name)).collect();
     if chosen.is_empty() {
@@ -168,7 +169,9 @@ fn table(measured: &[Measured]) -> Table {
             let ms = |us: f64| format!("{:.3}", us / 1_000.0);
             row.push(profile.latency.first().map(|point| ms(point.mean_us)).unwrap_or_default());
             let last = profile.latency.last();
-            row.push(last.map(|point| format!("{} ({})", ms(point.mean_us), point.batch)).unwrap_or_default());
+            row.push(
+                last.map(|point| format!("{} ({})", ms(point.mean_us), point.batch)).unwrap_or_default(),
+            );
             row.push(profile.memory.to_string());
             row.push(format!("{:.0}", profile.load_time.as_millis_f64()));
         }

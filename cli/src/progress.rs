@@ -44,7 +44,9 @@ impl Phase {
             bar.set_length(of);
             if bar.position() == 0 {
                 let style = "{spinner} {msg} {bar:30} {bytes}/{total_bytes}";
-                bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
+                bar.set_style(
+                    ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+                );
             }
             bar.set_position(done);
         }

@@ -50,7 +50,8 @@ fn settings<T: DeserializeOwned>(recording: &Path) -> anyhow::Result<T> {
     let path = recording.with_extension("json");
     let text = fs::read_to_string(&path)
         .with_context(|| format!("cannot read {}, the settings of the recording", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} holds no settings of this machine", path.display()))
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} holds no settings of this machine", path.display()))
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use crate::view::View;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_telemetry::Metrics;
-use modelless_types::{NodeId, QueryKey};
+use modelless_types::{NodeId, QueryKey, Refusal};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -110,20 +110,34 @@ impl Core {
             followed: AtomicBool::new(false),
             early: Mutex::default(),
         };
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        nodes.retain(|known| known.id != id); // one that came back takes its own place
-        nodes.push(Arc::new(node));
-        drop(nodes);
+        let came_back = self.replace(id, Some(node));
+        if came_back {
+            // One that comes back is a new one: what the old one had is lost.
+            self.driver.feed(Event::NodeDown { node: id }, self);
+        }
         self.changed.notify_one();
     }
 
     /// A node is gone: what it had is lost, and it stands in no table from now on.
     pub(crate) fn lost_node(&self, node: &Arc<Node>) {
+        if !self.nodes().iter().any(|known| Arc::ptr_eq(known, node)) {
+            return; // another has taken its place meanwhile
+        }
         tracing::warn!(node = %node.id, "a node is gone");
+        self.replace(node.id, None);
         self.driver.feed(Event::NodeDown { node: node.id }, self);
-        self.nodes.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, node));
         self.refresh_ready();
         self.changed.notify_one();
+    }
+
+    /// Whether there was one of that number.
+    fn replace(&self, id: NodeId, by: Option<Node>) -> bool {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let before = nodes.len();
+        nodes.retain(|known| known.id != id);
+        let found = nodes.len() < before;
+        nodes.extend(by.map(Arc::new));
+        found
     }
 
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
@@ -155,6 +169,23 @@ impl Core {
 
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
+        self.refresh_ready();
+    }
+
+    /// The end of a drain: what has not finished by now is refused by name.
+    pub(crate) fn give_up(&self) {
+        let given_up = self.pending.refuse_all(&Refusal::Draining);
+        if !given_up.is_empty() {
+            tracing::warn!(queries = given_up.len(), "queries were given up that did not finish in time");
+        }
+        for key in given_up {
+            self.driver.feed(Event::Cancel { key }, self);
+        }
+    }
+
+    /// Lets go of the nodes. They hold on to this gateway as it does to them, so one side must.
+    pub(crate) fn forget_nodes(&self) {
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner).clear();
         self.refresh_ready();
     }
 

@@ -94,6 +94,14 @@ impl Pending {
         self.take(key).is_some()
     }
 
+    /// Refuses all of them; gives back which they were.
+    pub(crate) fn refuse_all(&self, refusal: &Refusal) -> Vec<QueryKey> {
+        let mut keys: Vec<QueryKey> = self.lock().keys().copied().collect();
+        keys.sort_unstable();
+        keys.retain(|key| self.finish(*key, Outcome::Refused(refusal.clone())));
+        keys
+    }
+
     fn take(&self, key: QueryKey) -> Option<Entry> {
         let mut open = self.lock();
         let entry = open.remove(&key);

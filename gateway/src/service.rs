@@ -157,13 +157,14 @@ impl Service {
         };
         core.drain();
         if tokio::time::timeout(core.config.drain_timeout(), core.pending.idle()).await.is_err() {
-            tracing::warn!(open = core.pending.len(), "queries were given up that did not finish in time");
+            core.give_up();
         }
         stop.cancel();
         let mut result = early.map_or(Ok(()), flatten);
         while let Some(end) = tasks.join_next().await {
             result = result.and(flatten(end));
         }
+        core.forget_nodes();
         result
     }
 }

@@ -9,6 +9,8 @@ use modelless_wire::Input;
 const CHANNELS: u64 = 3;
 /// Where a picture's size cannot be found: compressed pictures are about this much smaller than their pixels.
 const UNKNOWN_FACTOR: u64 = 10;
+/// Nodes refuse larger pictures before they decode them, so whatever such a header claims takes no room.
+const PIXELS_MAX: u64 = 64_000_000;
 /// Headers of a JPEG are looked through so far; cameras put large previews in front.
 const SCAN: usize = 256 << 10;
 
@@ -16,7 +18,11 @@ pub(crate) fn decoded(kind: TaskKind, input: &Input) -> Bytes {
     let bytes = match (kind, input) {
         (TaskKind::ImageClassification, Input::Raw(raw)) => {
             let pixels = png_pixels(raw).or_else(|| jpeg_pixels(raw));
-            pixels.map_or(raw.len() as u64 * UNKNOWN_FACTOR, |pixels| pixels.saturating_mul(CHANNELS))
+            match pixels {
+                None => raw.len() as u64 * UNKNOWN_FACTOR,
+                Some(pixels) if pixels > PIXELS_MAX => raw.len() as u64,
+                Some(pixels) => pixels * CHANNELS,
+            }
         }
         // Three quarters of base64 are bytes.
         (TaskKind::ImageClassification, Input::Json { inputs, .. }) => {
@@ -64,6 +70,12 @@ mod tests {
         assert_eq!(raw(&png), Bytes(840));
         let jpeg = b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x0b\x08\x00\x0a\x00\x1c\x01\x01\x11\x00";
         assert_eq!(raw(jpeg), Bytes(840));
+    }
+
+    #[test]
+    fn an_absurd_claim_takes_no_room() {
+        let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &[0xff; 8]].concat();
+        assert_eq!(raw(&png), Bytes(24));
     }
 
     #[test]

@@ -89,3 +89,89 @@ fn node_info(status: &NodeStatus, known: &BTreeSet<(TaskId, u8)>) -> NodeInfo {
     info.offers.retain(|offer| known.contains(&(offer.task, offer.ordinal)));
     info
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::world::{new_model, new_task, profile};
+    use modelless_decision::Moments;
+    use modelless_decision::RunModel;
+    use modelless_decision::route::Offer;
+    use modelless_store::{MemStore, Store as _};
+    use modelless_types::{Bytes, Micros, NodeId, PricePerHour, TaskKind};
+
+    fn node(id: u32, class: &str, offers: Vec<Offer>) -> NodeStatus {
+        let (node, price) = (NodeId(id), PricePerHour(1));
+        NodeStatus {
+            node,
+            name: format!("node-{id}"),
+            device_class: class.to_owned(),
+            price,
+            price_given: true,
+            lanes: 1,
+            memory_budget: Bytes(1),
+            memory_used: Bytes(0),
+            draining: false,
+            info: NodeInfo { id: node, rtt: Moments::ZERO, price, offers },
+            replicas: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    /// A variant measured at 90 % on one device class and at 88 % on another, and its offer.
+    async fn catalog() -> (Catalog, Offer) {
+        let store = MemStore::new();
+        let task = store.create_task(new_task("t", TaskKind::ImageClassification)).await.unwrap();
+        let mut model = new_model(&task, "m", 1_000.0, 900);
+        model.variants[0].profiles[0].device_class = "fast".to_owned();
+        let mut slow = profile(9_000.0, 880, 1_000);
+        slow.device_class = "slow".to_owned();
+        model.variants[0].profiles.push(slow);
+        let registered = store.register_model(model).await.unwrap();
+        let run = RunModel::from_profile(&registered.variants[0].profiles[0]).unwrap();
+        let offer =
+            Offer { task: task.id, ordinal: registered.variants[0].ordinal, ready: Ready::Resident, run };
+        (store.catalog().await.unwrap(), offer)
+    }
+
+    fn accuracy_of(table: &Table) -> f64 {
+        table.tasks[0].variants[0].accuracy.as_f64()
+    }
+
+    #[tokio::test]
+    async fn floors_hold_on_every_device_class_that_may_answer() {
+        let (catalog, offer) = catalog().await;
+        let (fast, slow) = (node(1, "fast", vec![offer.clone()]), node(2, "slow", vec![offer]));
+        assert!((accuracy_of(&build(&catalog, std::slice::from_ref(&fast))) - 0.9).abs() < 1e-9);
+        assert!((accuracy_of(&build(&catalog, &[fast, slow])) - 0.88).abs() < 1e-9);
+        assert!((accuracy_of(&build(&catalog, &[])) - 0.88).abs() < 1e-9, "nobody knows yet who will answer");
+        assert_eq!(build(&catalog, &[]).tasks[0].defaults.latency, Some(DEFAULT_LATENCY));
+    }
+
+    #[tokio::test]
+    async fn draining_nodes_and_unknown_variants_are_not_offered() {
+        let (catalog, offer) = catalog().await;
+        let unknown = Offer { ordinal: 200, ..offer.clone() };
+        let mut status = node(1, "fast", vec![offer, unknown]);
+        assert_eq!(build(&catalog, std::slice::from_ref(&status)).nodes[0].offers.len(), 1);
+        status.draining = true;
+        let table = build(&catalog, &[status]);
+        assert!(table.nodes[0].offers.is_empty());
+        assert_eq!(table.nodes.len(), 1, "it still has queries");
+    }
+
+    #[tokio::test]
+    async fn corrections_do_not_change_the_shape_and_residency_does() {
+        let (catalog, offer) = catalog().await;
+        let shaped = |ready, ratio| {
+            let mut offer = Offer { ready, ..offer.clone() };
+            offer.run.correction.ratio = ratio;
+            shape(&build(&catalog, &[node(1, "fast", vec![offer])]))
+        };
+        let before = shaped(Ready::Resident, 1.0);
+        assert_eq!(before, shaped(Ready::Resident, 1.7));
+        assert_eq!(shaped(Ready::Loading { at: Time(5) }, 1.0), shaped(Ready::Loading { at: Time(9) }, 1.0));
+        assert_ne!(before, shaped(Ready::Loading { at: Time(5) }, 1.0));
+        assert_ne!(before, shaped(Ready::Cold { load: Micros(5) }, 1.0));
+    }
+}

@@ -23,6 +23,8 @@ pub(crate) struct VariantView {
     pub(crate) model_header: HeaderValue,
     pub(crate) variant_header: HeaderValue,
     pub(crate) accuracy_header: Option<HeaderValue>,
+    /// Of the output space.
+    pub(crate) space_header: HeaderValue,
     pub(crate) metrics: VariantMetrics,
 }
 
@@ -96,6 +98,7 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
                 model_header: header(&model.name),
                 variant_header: header(&variant.name),
                 accuracy_header: measured.map(|accuracy| header(&accuracy.to_string())),
+                space_header: space(catalog, model),
                 metrics: metrics.variant(&task.name, &variant.name),
                 variant: variant.clone(),
             });
@@ -103,6 +106,11 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
     }
     variants.sort_by_key(|view| view.variant.ordinal);
     TaskView { task: task.clone(), models, variants, metrics: metrics.task(&task.name) }
+}
+
+fn space(catalog: &Catalog, model: &Model) -> HeaderValue {
+    let space = catalog.spaces.iter().find(|space| space.id == model.space);
+    space.map_or_else(|| header(&model.space.to_string()), |space| header(&space.name))
 }
 
 /// Names may hold any letters; what no header can hold is shown as `?`.
@@ -120,24 +128,18 @@ impl TaskView {
 
     /// Goals as decisions take them: pins by number.
     pub(crate) fn resolve(&self, given: &Given) -> Result<Goals, ApiError> {
-        let model = match &given.model {
-            None => None,
+        let model = given.model.as_ref().map(|name| {
             // The newest version of that name.
-            Some(name) => match self.models.iter().find(|model| model.name == *name) {
-                Some(model) => Some(model.id),
-                None => return Err(self.no_such("model", name, self.models.iter().map(|m| m.name.as_str()))),
-            },
-        };
-        let variant = match &given.variant {
-            None => None,
-            Some(name) => match self.variants.iter().find(|view| view.variant.name == *name) {
-                Some(view) => Some(view.variant.id),
-                None => {
-                    let known = self.variants.iter().map(|view| view.variant.name.as_str());
-                    return Err(self.no_such("variant", name, known));
-                }
-            },
-        };
+            let found = self.models.iter().find(|model| model.name == *name);
+            let known = || self.models.iter().map(|model| model.name.as_str());
+            found.map(|model| model.id).ok_or_else(|| self.no_such("model", name, known()))
+        });
+        let variant = given.variant.as_ref().map(|name| {
+            let found = self.variants.iter().find(|view| view.variant.name == *name);
+            let known = || self.variants.iter().map(|view| view.variant.name.as_str());
+            found.map(|view| view.variant.id).ok_or_else(|| self.no_such("variant", name, known()))
+        });
+        let (model, variant) = (model.transpose()?, variant.transpose()?);
         Ok(given.resolved(model, variant))
     }
 

@@ -13,7 +13,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use modelless_types::{DType, Task, TaskKind};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 /// Inputs of a task with the class that each is known to be.

@@ -51,7 +51,7 @@ pub fn fashion_mnist() -> TaskSpec {
             decode: StageTime { mean_us: 5.0, var_us2: 1.0, samples: 0 },
             prepare: StageTime { mean_us: 1.0, var_us2: 0.04, samples: 0 },
             // A session takes its weights twice (file and prepacked) and about 3 MiB besides.
-            memory: Bytes((2 * kib << 10) + (3 << 20)),
+            memory: Bytes(2 * kib * 1_024) + Bytes::from_mib(3),
             load_time: Micros(10_000 + 20 * kib),
         }
     });

@@ -80,10 +80,11 @@ fn pictures_become_what_pillow_and_numpy_make_of_them() {
         // differ by one step of 256 (Pillow goes across first, we down first, both rounding between), Lanczos
         // by two.
         let step = case.adapter["scale"].as_f64().unwrap_or(1.0 / 255.0);
-        let std = match &case.adapter["std"] {
-            serde_json::Value::Array(list) => list.iter().filter_map(|v| v.as_f64()).fold(1.0, f64::min),
-            other => other.as_f64().unwrap_or(1.0),
+        let least = |list: &Vec<serde_json::Value>| {
+            list.iter().filter_map(serde_json::Value::as_f64).fold(1.0, f64::min)
         };
+        let std = &case.adapter["std"];
+        let std = std.as_array().map_or(std.as_f64().unwrap_or(1.0), least);
         let resized = case.name.contains("stretch")
             || case.name.contains("side")
             || matches!(case.name.as_str(), "letterbox" | "area" | "lanczos, blue first, rows first");

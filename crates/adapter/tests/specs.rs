@@ -1,5 +1,10 @@
 //! The notation, and what is found wrong when it is bound to a model and a task.
-#![allow(clippy::unwrap_used, reason = "a test that is wrong may stop; its numbers are small")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cloned_ref_to_slice_refs,
+    clippy::redundant_clone,
+    reason = "a test that is wrong may stop; lists written alike read better"
+)]
 
 mod common;
 

@@ -51,12 +51,12 @@ fn decision_headers() -> Map<String, Value> {
         ("modelless-model", "Which model answered."),
         ("modelless-variant", "Which variant of it."),
         ("modelless-node", "On which node."),
+        ("modelless-space", "The output space of the answer."),
         ("modelless-reason", "Why this variant."),
         ("modelless-query-id", "The query's signed name, for feedback."),
     ];
     let numbers = [
         ("modelless-accuracy", "The variant's accuracy that the floor was compared with."),
-        ("modelless-space", "Number of the answer's output space."),
         ("modelless-batch", "Queries in the batch."),
         ("modelless-cost", "Dollars per 1,000 such queries."),
         ("modelless-predicted-ms", "From arrival to the answer as expected when the query was sent (p99)."),

@@ -64,6 +64,7 @@ fn respond(core: &Core, view: &View, task: &TaskView, answered: Answered) -> axu
     if let Some(variant) = task.variant(answer.variant) {
         headers.insert(name("modelless-model"), variant.model_header.clone());
         headers.insert(name("modelless-variant"), variant.variant_header.clone());
+        headers.insert(name("modelless-space"), variant.space_header.clone());
         if let Some(accuracy) = &variant.accuracy_header {
             headers.insert(name("modelless-accuracy"), accuracy.clone());
         }
@@ -71,7 +72,6 @@ fn respond(core: &Core, view: &View, task: &TaskView, answered: Answered) -> axu
     if let Some(node) = node.and_then(|node| view.node_header(node)) {
         headers.insert(name("modelless-node"), node);
     }
-    headers.insert(name("modelless-space"), HeaderValue::from(answer.space.0));
     headers.insert(name("modelless-batch"), HeaderValue::from(answer.batch));
     headers.insert(name("modelless-cost"), decimal(answer.cost.0, 9));
     for (header, time) in [

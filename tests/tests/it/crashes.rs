@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
 #[test]
 fn killing_runners_under_load_costs_at_most_their_batches_and_never_the_server() -> Result<()> {
@@ -30,8 +29,11 @@ fn killing_runners_under_load_costs_at_most_their_batches_and_never_the_server()
         };
         let askers: Vec<_> = (0..4).map(|_| scope.spawn(asker)).collect();
         let mut killed = 0;
-        let until = Instant::now() + Duration::from_secs(30);
-        while killed < 5 && Instant::now() < until {
+        // Bounded, since a server without runners would leave nothing to kill.
+        for _ in 0..1_000 {
+            if killed >= 5 {
+                break;
+            }
             for (pid, _) in process::children(demo.server.pid())? {
                 // As the kernel's out-of-memory killer would.
                 ensure!(Command::new("kill").args(["-KILL", &pid.to_string()]).status()?.success());

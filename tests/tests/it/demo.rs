@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// Where the repository's demo files lie.
-pub fn fashion() -> PathBuf {
+pub(crate) fn fashion() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/fashion")
 }
 
 /// A picture of the demo.
-pub fn picture(name: &str) -> Vec<u8> {
+pub(crate) fn picture(name: &str) -> Vec<u8> {
     fs::read(fashion().join("pictures").join(name)).expect("a picture of the demo")
 }
 
 /// A fresh copy of a data folder in which the demo is registered and measured.
-pub fn data() -> Result<tempfile::TempDir> {
+pub(crate) fn data() -> Result<tempfile::TempDir> {
     let binary = server::binary()?;
     let about = fs::metadata(&binary)?;
     let made = about.modified()?.duration_since(UNIX_EPOCH)?.as_millis();
@@ -58,46 +58,46 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// A running demo, with the folder that it owns.
-pub struct Demo {
-    pub server: Server,
-    pub folder: tempfile::TempDir,
+pub(crate) struct Demo {
+    pub(crate) server: Server,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Demo {
-    pub fn start(args: &[&str]) -> Result<Self> {
+    pub(crate) fn start(args: &[&str]) -> Result<Self> {
         let folder = data()?;
         let builder = Server::builder().data(folder.path()).arg("--demo");
-        let server = args.iter().fold(builder, |builder, arg| builder.arg(arg)).start()?;
+        let server = args.iter().fold(builder, |builder, arg: &&str| builder.arg(*arg)).start()?;
         Ok(Self { server, folder })
     }
 
     /// Asks the demo task about a picture, with goals as a query string such as `?accuracy=0.9`.
-    pub fn ask(&self, picture_name: &str, goals: &str) -> Result<Response> {
+    pub(crate) fn ask(&self, picture_name: &str, goals: &str) -> Result<Response> {
         self.server.send(&ask(picture_name, goals))
     }
 
     /// The same for an answer that must come.
-    pub fn answer(&self, picture_name: &str, goals: &str) -> Result<Answer> {
+    pub(crate) fn answer(&self, picture_name: &str, goals: &str) -> Result<Answer> {
         Answer::of(&self.ask(picture_name, goals)?)
     }
 }
 
-pub fn ask(picture_name: &str, goals: &str) -> Request {
+pub(crate) fn ask(picture_name: &str, goals: &str) -> Request {
     let target = format!("/v1/tasks/fashion{goals}");
     Request::post(&target).header("content-type", "image/png").body(picture(picture_name))
 }
 
 /// An answer with the decision that came in its headers.
 #[derive(Debug)]
-pub struct Answer {
-    pub label: String,
-    pub model: String,
-    pub variant: String,
-    pub accuracy: f64,
+pub(crate) struct Answer {
+    pub(crate) label: String,
+    pub(crate) model: String,
+    pub(crate) variant: String,
+    pub(crate) accuracy: f64,
 }
 
 impl Answer {
-    pub fn of(response: &Response) -> Result<Self> {
+    pub(crate) fn of(response: &Response) -> Result<Self> {
         ensure!(response.status == 200, "{}: {}", response.status, response.text());
         let header = |name: &str| {
             let value = response.header(name).with_context(|| format!("no header {name}"))?;
@@ -115,7 +115,7 @@ impl Answer {
 }
 
 /// The reason in an error's body.
-pub fn reason(response: &Response) -> Result<String> {
+pub(crate) fn reason(response: &Response) -> Result<String> {
     let body: Value = response.json()?;
     Ok(body["reason"].as_str().with_context(|| format!("no reason in {body}"))?.to_owned())
 }

@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn parts_are_where_the_training_libraries_put_them() {
         let whole = |w, h| [0.0, 0.0, w, h];
-        check(r#"{}"#, (640, 480), Fit { from: whole(640.0, 480.0), size: (224, 224), at: (0, 0) });
+        check("{}", (640, 480), Fit { from: whole(640.0, 480.0), size: (224, 224), at: (0, 0) });
         // 640x480 -> 341x256; the crop starts at round(58.5) = 58 and 16.
         check(
             r#"{"mode":"shorter-side","size":256}"#,

@@ -15,7 +15,7 @@
 //! * **A file that is cut off is refused**, even where a decoder would fill in the rest with grey. What follows
 //!   the end of a file is ignored.
 //!
-//! Sizes, scans and memory are read from the file's structure ([`scan`]) and compared with
+//! Sizes, scans and memory are read from the file's structure (`scan`) and compared with
 //! [`Limits`](crate::Limits) before a decoder is started.
 
 mod bound;

@@ -89,22 +89,31 @@ fn walk<const N: usize>(
                 at += 1;
             }
             _ => {
-                let rest = &json[at..];
-                let Some((bytes, length)) = element(rest) else {
-                    let found = describe(rest);
-                    return Err(TensorFault::Element { index: got, found, dtype: spec.dtype });
-                };
+                let before = got;
+                // Elements stand beside each other, so the rest of the list is read without looking back.
+                loop {
+                    let rest = &json[at..];
+                    let Some((bytes, length)) = element(rest) else {
+                        let found = describe(rest);
+                        return Err(TensorFault::Element { index: got, found, dtype: spec.dtype });
+                    };
+                    if got < expected {
+                        data.extend_from_slice(&bytes);
+                    }
+                    got += 1;
+                    at += length;
+                    let (Some(b','), Some(next)) = (text.get(at), text.get(at + 1)) else { break };
+                    at += 1 + usize::from(*next == b' ');
+                    if !matches!(text.get(at), Some(b'0'..=b'9' | b'-')) {
+                        break;
+                    }
+                }
                 if *leaves.get_or_insert(level) != level {
-                    return Err(TensorFault::Ragged { index: got });
+                    return Err(TensorFault::Ragged { index: before });
                 }
                 if let Some(outer) = level.checked_sub(1) {
-                    counts[outer] += 1;
+                    counts[outer] += (got - before) as u64;
                 }
-                if got < expected {
-                    data.extend_from_slice(&bytes);
-                }
-                got += 1;
-                at += length;
             }
         }
     }

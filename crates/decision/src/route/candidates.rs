@@ -20,15 +20,22 @@ pub struct Option_ {
     pub ordinal: u8,
 }
 
-/// A node's options: a range of [`Candidates::options`], fastest first, never empty.
+/// A node's options: a range of [`Candidates::options`], most accurate first, never empty. What bounds all of them
+/// stands here, so that the pass over the nodes mostly touches nothing else.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RowNode {
     /// The node.
     pub node: NodeIx,
-    /// The fastest option's service, copied here so that the first pass touches nothing else.
-    pub fastest: Moments,
-    /// The least mean of all its options: a bound for what any of them can do.
+    /// The accuracy of the most accurate option.
+    pub top: Accuracy,
+    /// The least mean of the options that are as accurate as that.
+    pub top_mean: f64,
+    /// The lowest price of any option.
+    pub least_cost: CostPer1k,
+    /// The least mean of any option.
     pub least_mean: f64,
+    /// The service of the option that is fastest behind no queue.
+    pub fastest: Moments,
     pub(crate) first: u32,
     pub(crate) len: u32,
 }
@@ -129,22 +136,24 @@ impl Candidates {
                 self.options.push(option);
             }
         }
-        let len = self.options.len() - first;
-        if len > 0 {
-            self.nodes.push(RowNode {
-                node,
-                fastest: self.options[first].service,
-                least_mean: self.options[first..]
-                    .iter()
-                    .map(|o| o.service.mean)
-                    .fold(f64::INFINITY, f64::min),
-                first: u32::try_from(first).expect("fewer than 2^32 options"),
-                len: u32::try_from(len).expect("at most 256 options a node"),
-            });
-        }
+        let kept = &mut self.options[first..];
+        let Some(fastest) = kept.first().map(|o| o.service) else { return };
+        kept.sort_by_key(|option| core::cmp::Reverse(option.accuracy));
+        let top = kept[0].accuracy;
+        let least = |means: &mut dyn Iterator<Item = f64>| means.fold(f64::INFINITY, f64::min);
+        self.nodes.push(RowNode {
+            node,
+            top,
+            top_mean: least(&mut kept.iter().filter(|o| o.accuracy == top).map(|o| o.service.mean)),
+            least_cost: kept.iter().map(|o| o.cost).min().unwrap_or(CostPer1k(0)),
+            least_mean: least(&mut kept.iter().map(|o| o.service.mean)),
+            fastest,
+            len: u32::try_from(kept.len()).expect("at most 256 options a node"),
+            first: u32::try_from(first).expect("fewer than 2^32 options"),
+        });
     }
 
-    /// A node's options, fastest first.
+    /// A node's options, most accurate first and among equals the fastest.
     pub fn options_of(&self, row: &RowNode) -> &[Option_] {
         &self.options[row.first as usize..(row.first + row.len) as usize]
     }

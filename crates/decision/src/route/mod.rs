@@ -16,6 +16,3 @@ pub use pick::{Choice, Verdict, pick};
 pub use router::{Action, Event, Limits, Router};
 pub(crate) use snapshot::Best;
 pub use snapshot::{NodeInfo, NodeIx, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo};
-
-#[cfg(test)]
-mod tests;

@@ -5,7 +5,7 @@
 //! by a hash with the passed seed, so that gateways with the same view do not all pick the same one. What it does
 //! not do: keep state, book anything, or choose the variant, which the node does when it runs the query.
 
-use super::candidates::{Candidates, Cold, Option_};
+use super::candidates::{Candidates, Cold, Option_, RowNode};
 use super::load::LoadView;
 use super::snapshot::{NodeIx, Snapshot};
 use crate::estimate::Moments;
@@ -93,29 +93,31 @@ impl Scan<'_> {
         let mut best: Option<Best> = None;
         let mut soonest: Option<f64> = None;
         for entry in &self.candidates.nodes {
+            if best.as_ref().is_some_and(|best| self.bound(entry) > best.wish) {
+                continue;
+            }
             let at = entry.node.0 as usize;
             let Some(node) = self.load.nodes.get(at) else { continue };
             if !node.up || !entry.fastest.within(self.slack) {
                 continue;
             }
-            if !node.has_credit(self.query.bytes) {
-                // How long one may wait matters only while nothing can be sent to.
-                if best.is_none() {
-                    let service = entry.fastest.p99_f64();
-                    soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
+            if node.has_credit(self.query.bytes) {
+                let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
+                if best.as_ref().is_some_and(|best| self.later(entry, wait, best)) {
+                    continue;
                 }
-                continue;
+                for option in self.candidates.options_of(entry) {
+                    let wish = self.wish(option);
+                    if best.as_ref().is_some_and(|best| wish > best.wish) {
+                        if self.query.prefer == Prefer::Accuracy {
+                            break; // what follows is less accurate still
+                        }
+                        continue;
+                    }
+                    self.improve(&mut best, entry.node, option, wish, wait);
+                }
             }
-            let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
-            let hopeless = |best: &Best| {
-                self.query.prefer == Prefer::Latency && wait.mean + entry.least_mean > best.completion
-            };
-            if best.as_ref().is_some_and(hopeless) {
-                continue;
-            }
-            for option in self.candidates.options_of(entry).iter().rev() {
-                self.improve(&mut best, entry.node, option, wait);
-            }
+            // How long one may wait matters only while nothing can be sent to.
             if best.is_none() {
                 let service = entry.fastest.p99_f64();
                 soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
@@ -128,11 +130,33 @@ impl Scan<'_> {
         soonest.map(|service| Verdict::Wait { until: self.latest_start(service) })
     }
 
-    /// Takes an option if it is in time and better; asks the cheap questions first.
-    fn improve<'o>(&self, best: &mut Option<Best<'o>>, node: NodeIx, option: &'o Option_, wait: Moments) {
-        let wish = self.wish(option);
+    /// The best wish that any option of a node could fulfil.
+    fn bound(&self, entry: &RowNode) -> u64 {
+        match self.query.prefer {
+            Prefer::Latency => 0,
+            Prefer::Accuracy => u64::from(u32::MAX - entry.top.ppm()),
+            Prefer::Cost => entry.least_cost.0,
+        }
+    }
+
+    /// Whether none of a node's options that fulfil the wish as well as the best could complete before it.
+    fn later(&self, entry: &RowNode, wait: Moments, best: &Best) -> bool {
+        let mean = if self.query.prefer == Prefer::Accuracy { entry.top_mean } else { entry.least_mean };
+        self.bound(entry) == best.wish && wait.mean + mean > best.completion
+    }
+
+    /// Takes an option that fulfils the wish as well as the best, if it is in time and better; asks the cheap
+    /// questions first.
+    fn improve<'o>(
+        &self,
+        best: &mut Option<Best<'o>>,
+        node: NodeIx,
+        option: &'o Option_,
+        wish: u64,
+        wait: Moments,
+    ) {
         let total = wait + option.service;
-        let beaten = |best: &Best| wish > best.wish || (wish == best.wish && total.mean > best.completion);
+        let beaten = |best: &Best| wish == best.wish && total.mean > best.completion;
         if best.as_ref().is_some_and(beaten) || !total.within(self.slack) {
             return;
         }

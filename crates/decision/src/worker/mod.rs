@@ -25,6 +25,3 @@ pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
 };
 pub use machine::{ReplicaView, Worker};
-
-#[cfg(test)]
-mod tests;

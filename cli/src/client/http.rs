@@ -1,0 +1,204 @@
+//! One request, one reply, and errors that say what to do.
+
+use crate::exit::{Refused, usage};
+use anyhow::Context;
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+/// A server that answers with more is not ours.
+const MAX_ANSWER: usize = 256 << 20;
+/// Registering measures; everything else is far quicker.
+const WITHIN: Duration = Duration::from_hours(1);
+
+/// A server.
+pub(crate) struct Api {
+    base: String,
+    client: Client<HttpConnector, Full<Bytes>>,
+    runtime: Runtime,
+}
+
+/// What it answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Api {
+    pub(crate) fn new(server: &str) -> anyhow::Result<Self> {
+        let base = server.trim_end_matches('/').to_owned();
+        let host = base.strip_prefix("http://").filter(|host| !host.is_empty() && !host.contains(['?', '#']));
+        if host.is_none() {
+            return Err(usage(format!(
+                "{server:?} is no address of a server; expected something like http://127.0.0.1:8080"
+            )));
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { base, client: Client::builder(TokioExecutor::new()).build_http(), runtime })
+    }
+
+    pub(crate) fn get(&self, path: &str) -> anyhow::Result<Reply> {
+        self.send(Method::GET, path, None, Bytes::new())
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> anyhow::Result<Reply> {
+        self.send(Method::DELETE, path, None, Bytes::new())
+    }
+
+    pub(crate) fn post_json(&self, path: &str, body: &Value) -> anyhow::Result<Reply> {
+        self.send(Method::POST, path, Some("application/json"), body.to_string().into())
+    }
+
+    pub(crate) fn send(
+        &self,
+        method: Method,
+        path: &str,
+        media: Option<&str>,
+        body: Bytes,
+    ) -> anyhow::Result<Reply> {
+        let uri = format!("{}{path}", self.base);
+        let mut request = Request::builder().method(method).uri(&uri);
+        if let Some(media) = media {
+            request = request.header(http::header::CONTENT_TYPE, media);
+        }
+        let request = request.body(Full::new(body));
+        let request = request.map_err(|error| usage(format!("{uri} is no address: {error}")))?;
+        self.runtime.block_on(async {
+            let exchange = async {
+                let response =
+                    self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+                let (head, body) = response.into_parts();
+                let body = Limited::new(body, MAX_ANSWER).collect().await;
+                let body =
+                    body.map_err(|error| anyhow::anyhow!("the answer of {} broke off: {error}", self.base))?;
+                Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
+            };
+            let late = || anyhow::anyhow!("{} did not answer within an hour", self.base);
+            tokio::time::timeout(WITHIN, exchange).await.map_err(|_| late())?
+        })
+    }
+
+    fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> anyhow::Error {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(deeper) = cause.source() {
+            cause = deeper;
+        }
+        let base = &self.base;
+        if error.is_connect() {
+            anyhow::anyhow!(
+                "cannot reach {base}: {cause}. Is a server running? Start one with `modelless up`, or name another \
+                 with --server URL or MODELLESS_SERVER"
+            )
+        } else {
+            anyhow::anyhow!("{base} did not answer: {cause}")
+        }
+    }
+}
+
+impl Reply {
+    /// The answer, unless it is a "no".
+    pub(crate) fn ok(self) -> anyhow::Result<Self> {
+        if self.status.is_success() {
+            return Ok(self);
+        }
+        let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        let why = match (body["error"].as_str(), body["reason"].as_str()) {
+            (Some(error), Some(reason)) => format!("{error} ({reason}){}", nearest(&body["nearest"])),
+            _ => format!("the server answered {}: {}", self.status, String::from_utf8_lossy(&self.body)),
+        };
+        match self.status {
+            StatusCode::UNPROCESSABLE_ENTITY
+            | StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => Err(Refused(why).into()),
+            _ => Err(anyhow::anyhow!(why)),
+        }
+    }
+
+    pub(crate) fn json(&self) -> anyhow::Result<Value> {
+        serde_json::from_slice(&self.body)
+            .context("the server's answer is not JSON; is it a modelless server?")
+    }
+}
+
+/// What could be met instead, one goal at a time.
+fn nearest(nearest: &Value) -> String {
+    let mut text = String::new();
+    for (goal, option) in
+        [("accuracy", "--accuracy"), ("latency_ms", "--latency-ms"), ("max_cost", "--max-cost")]
+    {
+        if let Some(value) = nearest[goal].as_f64() {
+            let join =
+                if text.is_empty() { "\n  could be met, the other goals as they were:" } else { " or" };
+            let _ = write!(text, "{join} {option} {value}");
+        }
+    }
+    text
+}
+
+/// A part of a path, with everything that means something there written out.
+pub(crate) fn segment(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric()
+            || matches!(byte, b'-' | b'_' | b'~')
+            || (byte == b'.' && name.len() > 2)
+        {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_testkit::free_port;
+
+    fn reply(status: u16, body: &str) -> Reply {
+        let status = StatusCode::from_u16(status).unwrap();
+        Reply { status, headers: HeaderMap::new(), body: Bytes::copy_from_slice(body.as_bytes()) }
+    }
+
+    #[test]
+    fn a_refusal_says_what_could_be_met() {
+        let body = r#"{"error": "too fast", "reason": "latency_unreachable",
+            "nearest": {"accuracy": 0.8375, "latency_ms": 0.9}}"#;
+        let error = reply(422, body).ok().unwrap_err();
+        assert!(error.is::<Refused>());
+        let text = error.to_string();
+        assert!(text.contains("too fast (latency_unreachable)"), "{text}");
+        assert!(text.contains("--accuracy 0.8375 or --latency-ms 0.9"), "{text}");
+        assert!(!reply(400, r#"{"error": "no", "reason": "malformed"}"#).ok().unwrap_err().is::<Refused>());
+        assert!(reply(502, "<html>").ok().unwrap_err().to_string().contains("502"));
+        assert!(reply(200, "{}").ok().is_ok());
+    }
+
+    #[test]
+    fn names_become_one_part_of_a_path() {
+        assert_eq!(segment("cnn_m"), "cnn_m");
+        assert_eq!(segment("a/b c?ä"), "a%2Fb%20c%3F%C3%A4");
+        assert_eq!((segment(".."), segment("v1.2")), ("%2E%2E".to_owned(), "v1.2".to_owned()));
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_said_how_to_start() {
+        let api = Api::new(&format!("http://127.0.0.1:{}/", free_port().unwrap())).unwrap();
+        let error = api.get("/v1/tasks").unwrap_err().to_string();
+        assert!(error.contains("modelless up") && error.contains("refused"), "{error}");
+        for wrong in ["", "ftp://x", "http://", "localhost:8080"] {
+            assert!(Api::new(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Commands that ask a running server, over HTTP like everybody else.
+
+pub(crate) mod explain;
+mod goals;
+mod http;
+pub(crate) mod model;
+pub(crate) mod query;
+pub(crate) mod task;
+
+pub(crate) use goals::GoalOptions;
+pub(crate) use http::{Api, Reply, segment};
+
+use clap::Args;
+use serde_json::Value;
+
+/// Which server, and how to show what it says.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Server {
+    /// The server to ask.
+    #[arg(long, value_name = "URL", env = "MODELLESS_SERVER", default_value = "http://127.0.0.1:8080")]
+    server: String,
+    /// For programs.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Server {
+    pub(crate) fn api(&self) -> anyhow::Result<Api> {
+        Api::new(&self.server)
+    }
+}
+
+/// A string of an answer; what is not there is empty.
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
+}
+
+/// A list of an answer; what is not there is empty.
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A number with so many digits behind the point; what is not there is a dash.
+fn number(value: &Value, digits: usize) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
+}
+
+/// Dollars, which may be very few.
+fn dollars(value: &Value) -> String {
+    match value.as_f64() {
+        None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
+        Some(usd) if usd < 0.01 => format!("{usd:.7}"),
+        Some(usd) => format!("{usd:.4}"),
+    }
+}
+
+/// Bytes for people.
+fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), |bytes| modelless_types::Bytes(bytes).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_missing_is_a_dash() {
+        let answer = json!({"ms": 1.25, "usd": 0.000_001_25, "name": "x", "none": null, "bytes": 2048});
+        assert_eq!(
+            (number(&answer["ms"], 1), number(&answer["none"], 1)),
+            ("1.2".to_owned(), "-".to_owned())
+        );
+        assert_eq!(
+            (dollars(&answer["usd"]), dollars(&answer["no"])),
+            ("0.0000013".to_owned(), "-".to_owned())
+        );
+        assert_eq!((text(&answer, "name"), text(&answer, "ms"), list(&answer, "name").len()), ("x", "", 0));
+        assert_eq!(bytes(&answer["bytes"]), "2.0 KiB");
+    }
+}

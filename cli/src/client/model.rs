@@ -1,0 +1,270 @@
+//! `modelless model`: what answers.
+
+use super::{Api, Server, list, segment, task, text};
+use crate::exit::usage;
+use crate::out;
+use crate::progress::Phase;
+use crate::table::Table;
+use anyhow::Context;
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use http::{Method, StatusCode};
+use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Upload a model, have it measured there, and serve it.
+    Register(Register),
+    /// All models.
+    List(List),
+    /// One model with its adapter and variants.
+    Show(Show),
+    /// Take a model out of service.
+    Remove(Remove),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Register {
+    /// A manifest of a model, or a folder with task.toml and models/*.toml.
+    path: PathBuf,
+    /// The task it is for. A folder names its own, which is made if need be.
+    #[arg(long)]
+    task: Option<String>,
+    /// What to measure its accuracy with: NAME-images-idx3-ubyte[.gz], a .csv of FILE,LABEL, or a .jsonl[.gz] of
+    /// label and input. A folder names its own.
+    #[arg(long, value_name = "FILE")]
+    set: Option<PathBuf>,
+    /// What that set is called where its figures are shown. Otherwise its file's name.
+    #[arg(long, requires = "set")]
+    set_name: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Only of this task.
+    #[arg(long)]
+    task: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The model.
+    name: String,
+    /// Its task.
+    #[arg(long)]
+    task: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Remove {
+    /// The model.
+    name: String,
+    /// Its task.
+    #[arg(long)]
+    task: String,
+    /// Which of its versions.
+    #[arg(long)]
+    version: Option<u32>,
+    /// Even while it serves.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Register(options) => register(&options),
+        Command::List(options) => {
+            let query = options.task.map(|task| {
+                format!(
+                    "?{}",
+                    form_urlencoded::Serializer::new(String::new()).append_pair("task", &task).finish()
+                )
+            });
+            let path = format!("/v1/models{}", query.unwrap_or_default());
+            let answer = options.server.api()?.get(&path)?.ok()?.json()?;
+            if options.server.json { out::json(&answer) } else { out::line(models(&answer)) }
+        }
+        Command::Show(options) => {
+            let path = format!("/v1/models/{}/{}", segment(&options.task), segment(&options.name));
+            let answer = options.server.api()?.get(&path)?.ok()?.json()?;
+            if options.server.json { out::json(&answer) } else { out::line(versions(&answer)) }
+        }
+        Command::Remove(options) => remove(&options),
+    }
+}
+
+fn models(answer: &Value) -> Table {
+    let mut table = Table::new(&["task", "model", ">version", "architecture", "licence", "variants"]);
+    for model in list(answer, "models") {
+        let variants: Vec<&str> = list(model, "variants").iter().filter_map(Value::as_str).collect();
+        table.row([
+            text(model, "task").to_owned(),
+            text(model, "name").to_owned(),
+            model["version"].to_string(),
+            text(model, "architecture").to_owned(),
+            text(model, "licence").to_owned(),
+            variants.join(", "),
+        ]);
+    }
+    table
+}
+
+fn versions(answer: &Value) -> String {
+    let shown = |model: &Value| {
+        let mut table =
+            Table::new(&["variant", "engine", "precision", ">threads", ">largest batch", "artefact"]);
+        for variant in list(model, "variants") {
+            table.row([
+                text(variant, "name").to_owned(),
+                text(variant, "engine").to_owned(),
+                text(variant, "precision").to_owned(),
+                variant["threads"].to_string(),
+                variant["max_batch"].to_string(),
+                text(&variant["artefact"], "sha256").to_owned(),
+            ]);
+        }
+        format!(
+            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}",
+            text(model, "name"),
+            model["version"],
+            text(model, "task"),
+            text(model, "architecture"),
+            text(model, "licence"),
+            model["adapter"]
+        )
+    };
+    list(answer, "versions").iter().map(shown).collect::<Vec<_>>().join("\n\n")
+}
+
+fn remove(options: &Remove) -> anyhow::Result<()> {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    if let Some(version) = options.version {
+        query.append_pair("version", &version.to_string());
+    }
+    if options.force {
+        query.append_pair("force", "true");
+    }
+    let query = query.finish();
+    let path = format!("/v1/models/{}/{}?{query}", segment(&options.task), segment(&options.name));
+    let answer = options.server.api()?.delete(&path)?.ok()?.json()?;
+    if options.server.json {
+        return out::json(&answer);
+    }
+    let removed = list(&answer, "removed").iter();
+    let lines = removed.map(|one| format!("{} version {} removed", text(one, "name"), one["version"]));
+    out::line(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// What is to be registered, and for what.
+struct Wanted {
+    task: String,
+    models: Vec<ModelManifest>,
+    set: Option<(PathBuf, String)>,
+    /// To be made if the server has no such task.
+    manifest: Option<TaskManifest>,
+}
+
+fn wanted(options: &Register) -> anyhow::Result<Wanted> {
+    let own_set = options.set.clone().map(|path| {
+        let file = || path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = options.set_name.clone().unwrap_or_else(file);
+        (path, name)
+    });
+    if options.path.is_dir() {
+        let Package { task, models } = Package::read(&options.path)?;
+        let named = || task.labelled_set.as_ref().map(|set| (set.path.clone(), set.name.clone()));
+        let (set, name) = (own_set.or_else(named), options.task.clone());
+        let name = name.unwrap_or_else(|| task.name.clone());
+        return Ok(Wanted { task: name, models, set, manifest: Some(task) });
+    }
+    let task = options.task.clone();
+    let task = task.ok_or_else(|| usage("say which task the model is for: --task NAME"))?;
+    Ok(Wanted { task, models: vec![ModelManifest::read(&options.path)?], set: own_set, manifest: None })
+}
+
+fn register(options: &Register) -> anyhow::Result<()> {
+    let wanted = wanted(options)?;
+    let api = options.server.api()?;
+    let task = task_of(&api, &wanted)?;
+    let mut phase = Phase::start("registering");
+    let set = match &wanted.set {
+        Some((path, name)) => {
+            phase.at(name, "sending the labelled set");
+            let packed = LabelledSet::open(path, name, &task)?.pack()?;
+            Some(json!({"name": name, "artefact_sha256": upload(&api, packed.into())?}))
+        }
+        None => None,
+    };
+    let mut registered = Vec::new();
+    for model in &wanted.models {
+        phase.at(&model.name, "sending");
+        let mut variants = Vec::new();
+        for variant in &model.variants {
+            variants.push(json!({
+                "name": variant.name,
+                "precision": variant.precision,
+                "threads": variant.threads,
+                "max_batch": variant.max_batch,
+                "artefact_sha256": upload(&api, read(&variant.file)?)?,
+            }));
+        }
+        let adapter: Value = serde_json::from_str(&model.adapter.to_json()?)?;
+        let body = json!({
+            "task": wanted.task,
+            "name": model.name,
+            "version": model.version,
+            "architecture": model.architecture,
+            "licence": model.licence,
+            "adapter": adapter,
+            "variants": variants,
+            "set": set,
+            "declared_accuracy": model.accuracy,
+        });
+        phase.at(&model.name, "being measured");
+        registered.push(api.post_json("/v1/models", &body)?.ok()?.json()?);
+    }
+    phase.done(&format!("{} models registered for task {}", registered.len(), wanted.task));
+    if options.server.json {
+        return out::json(&registered);
+    }
+    let lines = registered.iter().map(|model| {
+        let variants: Vec<&str> =
+            list(model, "variants").iter().map(|variant| text(variant, "name")).collect();
+        format!("{} version {}: {}", text(model, "name"), model["version"], variants.join(", "))
+    });
+    out::line(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// The task as the server has it, made there first if a folder was given that describes it.
+fn task_of(api: &Api, wanted: &Wanted) -> anyhow::Result<modelless_types::Task> {
+    let path = format!("/v1/tasks/{}", segment(&wanted.task));
+    let reply = api.get(&path)?;
+    let described = wanted.manifest.as_ref().filter(|manifest| manifest.name == wanted.task);
+    if let (StatusCode::NOT_FOUND, Some(manifest)) = (reply.status, described) {
+        task::create(api, manifest)?;
+        return task::known(&api.get(&path)?.ok()?.json()?);
+    }
+    task::known(&reply.ok()?.json()?)
+}
+
+fn read(path: &Path) -> anyhow::Result<Bytes> {
+    Ok(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?.into())
+}
+
+/// Sends bytes and gives their address there.
+fn upload(api: &Api, bytes: Bytes) -> anyhow::Result<String> {
+    let reply = api.send(Method::PUT, "/v1/artefacts", Some("application/octet-stream"), bytes)?.ok()?;
+    let answer = reply.json()?;
+    answer["sha256"].as_str().map(str::to_owned).context("the server kept the artefact but did not say where")
+}

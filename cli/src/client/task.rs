@@ -1,0 +1,315 @@
+//! `modelless task`: what can be asked, and what stands behind it.
+
+use super::{Api, Server, bytes, dollars, list, number, segment, text};
+use crate::out;
+use crate::plot::{self, Point};
+use crate::table::Table;
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use modelless_profiler::TaskManifest;
+use modelless_types::{
+    Accuracy, CostPer1k, DType, Goals, Micros, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// All tasks.
+    List(Server),
+    /// One task with every variant and what was measured of it.
+    Show(Show),
+    /// Make a task out of a task.toml.
+    Create(Create),
+    /// Remove a task that has no models.
+    Remove(Remove),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The task.
+    name: String,
+    /// Draw accuracy against latency into this file.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Create {
+    /// Its manifest.
+    file: PathBuf,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Remove {
+    /// The task.
+    name: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List(server) => {
+            let answer = server.api()?.get("/v1/tasks")?.ok()?.json()?;
+            if server.json { out::json(&answer) } else { out::line(tasks(&answer)) }
+        }
+        Command::Show(options) => show(&options),
+        Command::Create(options) => {
+            let manifest = TaskManifest::read(&options.file)?;
+            let made = create(&options.server.api()?, &manifest)?;
+            if options.server.json {
+                out::json(&made)
+            } else {
+                out::line(format!("task {} made", manifest.name))
+            }
+        }
+        Command::Remove(options) => {
+            let api = options.server.api()?;
+            let answer = api.delete(&format!("/v1/tasks/{}", segment(&options.name)))?.ok()?.json()?;
+            if options.server.json {
+                out::json(&answer)
+            } else {
+                out::line(format!("task {} removed", options.name))
+            }
+        }
+    }
+}
+
+fn tasks(answer: &Value) -> Table {
+    let mut table = Table::new(&["task", "kind", ">variants", "accuracy", "description"]);
+    for task in list(answer, "tasks") {
+        let (from, to) = (&task["accuracy_from"], &task["accuracy_to"]);
+        let range =
+            if to.is_null() { "-".to_owned() } else { format!("{} to {}", number(from, 4), number(to, 4)) };
+        table.row([
+            text(task, "name").to_owned(),
+            text(task, "kind").to_owned(),
+            task["variants"].to_string(),
+            range,
+            text(task, "description").to_owned(),
+        ]);
+    }
+    table
+}
+
+/// Makes a task on a server.
+pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value> {
+    let new = manifest.new_task(TenantId::DEFAULT)?;
+    let tensors = |specs: &[TensorSpec]| -> Value {
+        let shown =
+            |spec: &TensorSpec| json!({"name": spec.name, "datatype": spec.dtype, "shape": spec.shape});
+        specs.iter().map(shown).collect()
+    };
+    let Goals { accuracy, latency, max_cost, prefer, priority, fallback, .. } = new.defaults;
+    let body = json!({
+        "name": new.name,
+        "kind": new.kind,
+        "metric": new.metric,
+        "labels": new.labels,
+        "inputs": tensors(&new.inputs),
+        "outputs": tensors(&new.outputs),
+        "defaults": {
+            "accuracy": accuracy.map(Accuracy::as_f64),
+            "latency_ms": latency.map(Micros::as_millis_f64),
+            "max_cost": max_cost.map(CostPer1k::as_usd),
+            "prefer": prefer,
+            "priority": priority,
+            "fallback": fallback,
+        },
+        "description": new.description,
+    });
+    api.post_json("/v1/tasks", &body)?.ok()?.json()
+}
+
+/// A task of a server, as far as labelled data need it.
+pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
+    let tensors = |name: &str| -> Option<Vec<TensorSpec>> {
+        let spec = |value: &Value| {
+            let shape = list(value, "shape").iter().map(|axis| u32::try_from(axis.as_u64()?).ok());
+            let (name, dtype) = (text(value, "name").to_owned(), DType::parse(text(value, "datatype"))?);
+            Some(TensorSpec { name, dtype, shape: shape.collect::<Option<_>>()? })
+        };
+        list(answer, name).iter().map(spec).collect()
+    };
+    let labels = list(answer, "labels").iter().map(|label| label.as_str().unwrap_or_default().to_owned());
+    let task = || {
+        Some(Task {
+            id: TaskId(0),
+            name: text(answer, "name").to_owned(),
+            tenant: TenantId::DEFAULT,
+            kind: TaskKind::parse(text(answer, "kind"))?,
+            metric: text(answer, "metric").to_owned(),
+            labels: labels.collect(),
+            inputs: tensors("inputs")?,
+            outputs: tensors("outputs")?,
+            default_space: SpaceId(0),
+            defaults: Goals::default(),
+            description: String::new(),
+        })
+    };
+    task().context("the server told of a task that this program does not understand; use one of its version")
+}
+
+fn show(options: &Show) -> anyhow::Result<()> {
+    let api = options.server.api()?;
+    let task = api.get(&format!("/v1/tasks/{}", segment(&options.name)))?.ok()?.json()?;
+    if let Some(path) = &options.plot {
+        draw(&task, path)?;
+    }
+    if options.server.json { out::json(&task) } else { out::line(shown(&task)) }
+}
+
+/// The profile that a row tells of: that of the first device class.
+fn profile(variant: &Value) -> &Value {
+    &variant["profiles"][0]
+}
+
+fn draw(task: &Value, path: &Path) -> anyhow::Result<()> {
+    let point = |variant: &Value| {
+        let profile = profile(variant);
+        Some(Point {
+            name: text(variant, "name").to_owned(),
+            accuracy: profile["accuracy"]["value"].as_f64()?,
+            latency_ms: profile["latency"]["by_batch"][0]["mean_ms"].as_f64()?,
+        })
+    };
+    let points: Vec<Point> = list(task, "variants").iter().filter_map(point).collect();
+    let title = format!("{}: accuracy and latency of its variants", text(task, "name"));
+    let notes: BTreeSet<String> = list(task, "variants").iter().map(|v| provenance(profile(v))).collect();
+    let note = notes.into_iter().collect::<Vec<_>>().join("; ");
+    fs::write(path, plot::svg(&title, &note, &points))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Where the figures of a profile come from.
+fn provenance(profile: &Value) -> String {
+    let accuracy = &profile["accuracy"];
+    match text(accuracy, "provenance") {
+        "measured" => format!(
+            "accuracy measured on {} ({} items), {}",
+            text(accuracy, "set"),
+            accuracy["samples"],
+            text(accuracy, "device_class")
+        ),
+        other => format!("accuracy {other}"),
+    }
+}
+
+fn shown(task: &Value) -> String {
+    let variants = list(task, "variants");
+    let mut table = Table::new(&[
+        "",
+        "variant",
+        ">accuracy",
+        "95 % interval",
+        ">also",
+        ">ms mean at 1",
+        ">p99 of one",
+        ">usd/1000",
+        ">memory",
+        "resident on",
+    ]);
+    let mut notes = BTreeSet::new();
+    for variant in variants {
+        let profile = profile(variant);
+        let accuracy = &profile["accuracy"];
+        let also = &profile["also"][0];
+        if !accuracy.is_null() {
+            notes.insert(provenance(profile));
+        }
+        if !also.is_null() {
+            let (set, class) = (text(also, "set"), text(also, "device_class"));
+            notes.insert(format!(
+                "also: {} on {set} ({} items), {class}",
+                text(also, "provenance"),
+                also["samples"]
+            ));
+        }
+        let interval = &accuracy["interval"];
+        let estimate = &variant["estimate"];
+        let resident: Vec<&str> = list(estimate, "resident_on").iter().filter_map(Value::as_str).collect();
+        table.row([
+            if variant["on_frontier"] == true { "*" } else { "" }.to_owned(),
+            text(variant, "name").to_owned(),
+            number(&variant["accuracy"], 4),
+            format!("{} to {}", number(&interval[0], 4), number(&interval[1], 4)),
+            number(&also["value"], 4),
+            number(&profile["latency"]["by_batch"][0]["mean_ms"], 3),
+            number(&estimate["latency_p99_ms"], 2),
+            dollars(&estimate["cost_usd_per_1000"]),
+            bytes(&profile["memory"]["bytes"]),
+            resident.join(", "),
+        ]);
+    }
+    let about = format!(
+        "{} ({}, {}): {}",
+        text(task, "name"),
+        text(task, "kind"),
+        text(task, "metric"),
+        text(task, "description")
+    );
+    let notes: Vec<String> = notes.into_iter().map(|note| format!("\n{note}")).collect();
+    format!(
+        "{about}\n\n{table}\n\n* no other variant is as good in accuracy, latency and cost; `p99 of one` and the price \
+         are estimates, the rest was measured{}",
+        notes.concat()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task() -> Value {
+        json!({
+            "name": "fashion", "kind": "tensor", "metric": "top-1", "description": "what it is",
+            "labels": ["a", "b"],
+            "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 28, 28]}],
+            "outputs": [{"name": "y", "datatype": "FP32", "shape": [10]}],
+            "variants": [{
+                "name": "cnn_m-int8", "accuracy": 0.916, "on_frontier": true,
+                "estimate": {"latency_p99_ms": 0.4, "cost_usd_per_1000": 1e-6, "resident_on": ["local"]},
+                "profiles": [{
+                    "accuracy": {"value": 0.916, "interval": [0.903, 0.9274], "samples": 2000, "set": "a sample",
+                                 "provenance": "measured", "device_class": "cpu:x:2"},
+                    "also": [{"value": 0.9161, "samples": 10000, "set": "all", "provenance": "measured",
+                              "device_class": "cpu:x:2"}],
+                    "latency": {"by_batch": [{"batch": 1, "mean_ms": 0.061}]},
+                    "memory": {"bytes": 1_048_576},
+                }],
+            }],
+        })
+    }
+
+    #[test]
+    fn a_variant_is_shown_with_where_its_figures_come_from() {
+        let shown = shown(&task());
+        assert!(shown.contains("*  cnn_m-int8    0.9160  0.9030 to 0.9274  0.9161"), "{shown}");
+        assert!(shown.contains("measured on a sample (2000 items), cpu:x:2"), "{shown}");
+        assert!(shown.contains("also: measured on all (10000 items), cpu:x:2"), "{shown}");
+    }
+
+    #[test]
+    fn a_plot_is_drawn_from_what_the_server_tells() {
+        let folder = modelless_testkit::temp_dir("plot").unwrap();
+        let path = folder.path().join("f.svg");
+        draw(&task(), &path).unwrap();
+        let picture = fs::read_to_string(&path).unwrap();
+        assert!(picture.contains("cnn_m-int8") && picture.contains("2000 items"));
+    }
+
+    #[test]
+    fn a_task_of_a_server_is_understood() {
+        let known = known(&task()).unwrap();
+        assert_eq!((known.kind, known.labels.len()), (TaskKind::Tensor, 2));
+        assert_eq!(known.inputs[0].elements(), Some(784));
+        assert!(super::known(&json!({"kind": "telepathy"})).is_err());
+    }
+}

@@ -1,0 +1,365 @@
+//! `modelless up`: the whole platform in one process. Configured, built, run, drained; every part is somebody else's.
+
+mod admin;
+mod config;
+
+pub(crate) use config::Options;
+
+use crate::profile::detail;
+use crate::progress::{Phase, short};
+use crate::replay::{RouterSettings, record};
+use crate::{demo, engines, out};
+use admin::Registry;
+use anyhow::Context;
+use config::Config;
+use modelless_decision::worker::{DeviceConfig, WorkerConfig};
+use modelless_drive::{Clock, Recorder};
+use modelless_executor as executor;
+use modelless_gateway as gateway;
+use modelless_profiler::Package;
+use modelless_scheduler as scheduler;
+use modelless_store::{Artefacts, DataDir, Store};
+use modelless_telemetry::{Metrics, log};
+use modelless_types::ReplicaState;
+use modelless_wire::{NodeLink, NodeStatus};
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How long models that the plan pins may take to load before `up` says that it is ready without them.
+const PINS_WITHIN: Duration = Duration::from_secs(30);
+/// The parts bound their own drains below this.
+const DRAIN_WITHIN: Duration = Duration::from_secs(30);
+
+pub(crate) fn run(options: Options) -> anyhow::Result<()> {
+    let config = options.config()?;
+    let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
+    log::init(log::Format::Human, &filter).map_err(|error| crate::exit::usage(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(until_second_signal(up(options, config)));
+    // What is left are threads that block; nothing is kept waiting for them.
+    runtime.shutdown_background();
+    result
+}
+
+/// The first signal drains, inside; the second one ends everything at once.
+async fn until_second_signal(up: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let mut signals = Signals::new()?;
+    tokio::select! {
+        result = up => result,
+        () = async { signals.next().await; signals.next().await } => anyhow::bail!("stopped at once by a second signal"),
+    }
+}
+
+struct Signals(Signal, Signal);
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self(signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?))
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.0.recv() => {}
+            _ = self.1.recv() => {}
+        }
+    }
+}
+
+async fn up(options: Options, config: Config) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut signals = Signals::new()?;
+    let stop = CancellationToken::new();
+    let serving = async {
+        let parts = tokio::select! {
+            built = build(&options, &config, &stop) => built?,
+            () = stop.cancelled() => return Ok(()), // interrupted before it served anything
+        };
+        parts.run(started, &stop).await
+    };
+    let interrupted = async {
+        signals.next().await;
+        eprintln!("stopping: queries at hand are finished first; interrupt again to stop at once");
+        stop.cancel();
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        result = serving => result,
+        () = interrupted => Ok(()),
+    }
+}
+
+/// Everything that runs, built and not yet running.
+struct Parts {
+    store: Arc<dyn Store>,
+    executor: (executor::Service, executor::Handle),
+    gateway: (gateway::Service, gateway::Handle),
+    scheduler: scheduler::Service,
+    registering: TaskTracker,
+    addresses: gateway::Addresses,
+    picture: Option<PathBuf>,
+    /// Held for as long as the process uses the folder.
+    _data: DataDir,
+}
+
+async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> anyhow::Result<Parts> {
+    port_is_free(config.gateway.http)?;
+    let data = DataDir::lock(&config.data)?;
+    let artefacts = Artefacts::new(data.artefacts())?;
+    let phase = Phase::start("opening the store");
+    let address = options.database.clone().unwrap_or_else(|| format!("sqlite:{}", data.database().display()));
+    let store: Arc<dyn Store> = Arc::new(modelless_store::open(&address).await?);
+    phase.done(&format!("{} opened", store.describe()));
+
+    let library = options.library.clone();
+    let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
+
+    let executor_handle: Arc<OnceLock<executor::Handle>> = Arc::default();
+    let told = Arc::clone(&executor_handle);
+    let registry = Registry {
+        store: Arc::clone(&store),
+        artefacts: artefacts.clone(),
+        library: library.clone(),
+        tasks: TaskTracker::new(),
+        stop: stop.clone(),
+        turn: Arc::default(),
+        changed: Arc::new(move || {
+            if let Some(executor) = told.get() {
+                executor.catalog_changed();
+            }
+        }),
+    };
+    let folder = data.path().join("demo");
+    let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
+    measure(&registry, &packages).await?;
+
+    let clock = Clock::start();
+    let (router_log, worker_log) = recorders(options.record.as_deref(), config)?;
+    let deps = executor::Deps {
+        store: Arc::clone(&store),
+        artefacts: Arc::new(artefacts.clone()),
+        engine: engines::engine(library)?,
+        clock,
+        recorder: worker_log,
+        warnings: Vec::new(),
+    };
+    let (executor, handle) = executor::build(config.executor.clone(), deps).await?;
+    let _ = executor_handle.set(handle.clone()); // only set here
+    let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
+
+    let (router_log, settings) = match router_log {
+        Some((log, settings)) => (Some(log), Some(settings)),
+        None => (None, None),
+    };
+    let gateway_config =
+        gateway::Config { seed: settings.map(|s: RouterSettings| s.seed), ..config.gateway.clone() };
+    let deps = gateway::Deps {
+        store: Arc::clone(&store),
+        artefacts: Some(artefacts),
+        nodes: vec![(handle.status(), Arc::clone(&link))],
+        clock,
+        recorder: router_log,
+        metrics: Arc::new(Metrics::new()),
+        admin: Some(Arc::new(registry.clone())),
+    };
+    let mut gateway = gateway::Service::build(gateway_config, deps).await?;
+    let addresses = gateway.bind().await?;
+    let gateway_handle = gateway.handle();
+    handle.connect(gateway_handle.link());
+
+    let nodes = vec![scheduler::Node { status: handle.status(), link }];
+    let (scheduler, _) = scheduler::build(scheduler::Config::default(), Arc::clone(&store), nodes);
+    Ok(Parts {
+        store,
+        executor: (executor, handle),
+        gateway: (gateway, gateway_handle),
+        scheduler,
+        registering: registry.tasks,
+        addresses,
+        picture: options.demo.then(|| demo::picture(&folder)),
+        _data: data,
+    })
+}
+
+/// Said now rather than after a minute of measuring. The real bind comes when there is something to serve.
+fn port_is_free(address: SocketAddr) -> anyhow::Result<()> {
+    TcpListener::bind(address).map(drop).with_context(|| {
+        format!("cannot listen on {address}; give another address with --http, or stop what uses it")
+    })
+}
+
+/// Registers what is missing of the packages, and measures whatever has no profile on this device class.
+async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<()> {
+    let (registrar, engine) = registry.registrar("modelless profile")?;
+    let result = async {
+        let mut phase = Phase::start("measuring");
+        let mut models = 0;
+        for package in packages {
+            let report = &mut |name: &str, progress| phase.at(name, &detail(progress));
+            models += registrar.package(package, report).await?;
+        }
+        let variants =
+            registrar.unmeasured(packages, &mut |name, progress| phase.at(name, &detail(progress))).await?;
+        match (models, variants) {
+            (0, 0) => drop(phase),
+            (0, variants) => phase.done(&format!("{variants} variants measured for this device class")),
+            (models, _) => phase.done(&format!("{models} models registered and measured")),
+        }
+        Ok::<_, modelless_profiler::Error>(())
+    };
+    let result = result.await;
+    engine.shutdown().await;
+    Ok(result?)
+}
+
+type Logs = (Option<(Recorder, RouterSettings)>, Option<Recorder>);
+
+fn recorders(folder: Option<&Path>, config: &Config) -> anyhow::Result<Logs> {
+    let Some(folder) = folder else { return Ok((None, None)) };
+    let seed =
+        getrandom::u64().map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))?;
+    let router = RouterSettings { limits: config.gateway.waiting, seed };
+    let executor = &config.executor;
+    let device = DeviceConfig { lanes: executor.lanes, memory: executor.memory, price: executor.price };
+    let worker = WorkerConfig {
+        devices: vec![device],
+        queue: executor.queue,
+        queue_bytes: executor.queue_bytes,
+        back_off: executor.back_off,
+        give_up_after: executor.give_up_after,
+    };
+    let router_log = Recorder::to(record(folder, "router", &router)?)?;
+    let worker_log = Recorder::to(record(folder, "worker", &worker)?)?;
+    Ok((Some((router_log, router)), Some(worker_log)))
+}
+
+/// What ends when: the gateway first, so that what it still has can be answered; then the executor.
+impl Parts {
+    async fn run(self, started: Instant, stop: &CancellationToken) -> anyhow::Result<()> {
+        let (executor, handle) = self.executor;
+        let (gateway, gateway_handle) = self.gateway;
+        let (end_gateway, end_executor) = (CancellationToken::new(), CancellationToken::new());
+        let mut executing = JoinSet::new();
+        executing.spawn(executor.run(end_executor.clone()));
+        executing.spawn(self.scheduler.run(end_executor.clone()));
+        let mut serving = JoinSet::new();
+        serving.spawn(gateway.run(end_gateway.clone()));
+
+        let ready = async {
+            let mut ready = gateway_handle.ready();
+            ready.wait_for(|ready| *ready).await.context("the gateway ended before it was ready")?;
+            let pinned = timeout(PINS_WITHIN, pinned(handle.status(), &*self.store)).await;
+            if let Ok(pinned) = pinned {
+                pinned?;
+            }
+            say_ready(self.addresses, self.picture.as_deref(), started, &handle.status().borrow())
+        };
+        let ended = async {
+            tokio::select! {
+                ended = serving.join_next() => gateway_end(ended),
+                _ = executing.join_next() => Err(anyhow::anyhow!("a part of the server ended by itself")),
+            }
+        };
+        let served = async {
+            ready.await?;
+            std::future::pending().await
+        };
+        let result = tokio::select! {
+            biased;
+            () = stop.cancelled() => Ok(()),
+            result = served => result,
+            result = ended => result,
+        };
+
+        let draining = Instant::now();
+        let drained = timeout(DRAIN_WITHIN, async {
+            end_gateway.cancel();
+            while serving.join_next().await.is_some() {}
+            self.registering.close();
+            self.registering.wait().await;
+            end_executor.cancel();
+            while executing.join_next().await.is_some() {}
+            self.store.close().await;
+        });
+        if drained.await.is_err() {
+            eprintln!("not everything ended within {}; the rest is cut off", short(DRAIN_WITHIN));
+        } else {
+            eprintln!("stopped in {}", short(draining.elapsed()));
+        }
+        result
+    }
+}
+
+type GatewayEnd = Option<Result<Result<(), gateway::Error>, tokio::task::JoinError>>;
+
+/// Why the gateway ended although nobody asked it to.
+fn gateway_end(end: GatewayEnd) -> anyhow::Result<()> {
+    match end {
+        Some(Ok(Ok(()))) | None => anyhow::bail!("the gateway ended by itself"),
+        Some(Ok(Err(error))) => Err(error.into()),
+        Some(Err(error)) => anyhow::bail!("the gateway failed: {error}; this is a bug"),
+    }
+}
+
+/// Waits until something serves and nothing is on its way into memory; at once where nothing is registered.
+async fn pinned(mut status: watch::Receiver<NodeStatus>, store: &dyn Store) -> anyhow::Result<()> {
+    if store.catalog().await?.variants.is_empty() {
+        return Ok(());
+    }
+    let settled = |status: &NodeStatus| {
+        let states = || status.replicas.iter().map(|replica| replica.state);
+        (states().any(ReplicaState::serves) && !states().any(|state| state == ReplicaState::Loading))
+            || (!status.replicas.is_empty() && states().all(|state| state == ReplicaState::Failed))
+    };
+    status.wait_for(settled).await.context("the executor ended before anything was loaded")?;
+    Ok(())
+}
+
+/// The one line that programs wait for, and what people may want to do next.
+fn say_ready(
+    addresses: gateway::Addresses,
+    picture: Option<&Path>,
+    started: Instant,
+    status: &NodeStatus,
+) -> anyhow::Result<()> {
+    for warning in &status.warnings {
+        eprintln!("warning: {warning}");
+    }
+    let price = status.price.as_usd();
+    let assumed = if status.price_given { "" } else { ", assumed" };
+    eprintln!(
+        "{} with {} lanes, {} for models, {price} USD an hour and lane{assumed}",
+        status.device_class, status.lanes, status.memory_budget
+    );
+    let serving = status.replicas.iter().filter(|replica| replica.state.serves()).count();
+    eprintln!("ready after {} with {serving} variants in memory", short(started.elapsed()));
+    let url = format!("http://{}", addresses.http);
+    let server = if addresses.http.port() == 8080 { String::new() } else { format!(" --server {url}") };
+    let mut text = format!("ready {url}");
+    if let Some(grpc) = addresses.grpc {
+        let _ = write!(text, "\ngrpc {grpc}");
+    }
+    let _ = match picture.map(Path::display) {
+        Some(picture) => write!(
+            text,
+            "
+try: modelless query fashion {picture} --accuracy 0.9 --latency-ms 50{server}
+     \
+             curl --data-binary @{picture} '{url}/v1/tasks/fashion?accuracy=0.9&latency_ms=50'"
+        ),
+        None => write!(
+            text,
+            "
+try: modelless task list{server}"
+        ),
+    };
+    out::line(text)
+}

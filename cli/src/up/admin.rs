@@ -1,0 +1,150 @@
+//! What the gateway asks to register models: measures them in runners of their own, beside what serves.
+
+use crate::engines;
+use async_trait::async_trait;
+use modelless_adapter::AdapterSpec;
+use modelless_engine::{Engine, EngineError};
+use modelless_gateway::{Admin, AdminError, RegisterRequest};
+use modelless_profiler::{
+    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar, device,
+};
+use modelless_store::{Artefacts, Registered, Store};
+use modelless_types::{Accuracy, TenantId, VariantSettings};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Registers what is sent to the gateway.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) artefacts: Artefacts,
+    pub(crate) library: PathBuf,
+    /// The work goes on when whoever asked for it goes away; a drain ends it.
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+    /// Two measurements at a time would only measure each other.
+    pub(crate) turn: Arc<Mutex<()>>,
+    /// Told when something was registered.
+    pub(crate) changed: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl Registry {
+    /// Something to register with, and its engine, to be shut down afterwards.
+    pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone())?;
+        let profiler = Profiler::new(Arc::clone(&engine), Config::default(), device::class(), command);
+        let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
+        Ok((Registrar { store, artefacts, profiler, tenant: TenantId::DEFAULT }, engine))
+    }
+
+    async fn work(self, request: RegisterRequest) -> Result<Registered, AdminError> {
+        let _turn = self.turn.lock().await;
+        let (registrar, engine) = self
+            .registrar("modelless model register")
+            .map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        let registered = tokio::select! {
+            registered = register(&registrar, request) => registered,
+            () = self.stop.cancelled() => Err(AdminError::Unavailable("the server is shutting down".to_owned())),
+        };
+        engine.shutdown().await;
+        if registered.is_ok() {
+            (self.changed)();
+        }
+        registered
+    }
+}
+
+#[async_trait]
+impl Admin for Registry {
+    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError> {
+        let work = self.tasks.spawn(self.clone().work(request));
+        work.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "registering a model failed; this is a bug");
+            Err(AdminError::Unavailable(
+                "registering was cut short; the log of the server says how".to_owned(),
+            ))
+        })
+    }
+}
+
+async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Registered, AdminError> {
+    let RegisterRequest {
+        task,
+        name,
+        version,
+        architecture,
+        licence,
+        adapter,
+        variants,
+        set,
+        declared_accuracy,
+    } = request;
+    let catalog = registrar.store.catalog().await?;
+    let known = catalog.task_named(registrar.tenant, &task);
+    let task = known.ok_or_else(|| AdminError::Invalid(format!("there is no task {task:?}")))?;
+    let there = catalog.models_of(task.id).any(|model| model.name == name && model.version == version);
+    if there {
+        // Said before minutes are spent on measuring.
+        let name = format!("{name} version {version}");
+        return Err(modelless_store::Error::AlreadyExists { what: "model", name }.into());
+    }
+    let set = match set {
+        Some(set) => {
+            let (artefacts, task) = (registrar.artefacts.clone(), task.clone());
+            let read = move || {
+                let file = artefacts.open(&set.artefact_sha256)?;
+                LabelledSet::unpack(file, Path::new(&set.artefact_sha256), &set.name, &task)
+            };
+            let read = tokio::task::spawn_blocking(read).await;
+            Some(read.map_err(|error| AdminError::Unavailable(error.to_string()))?.map_err(admin)?)
+        }
+        None => None,
+    };
+    let invalid = |error: &dyn std::fmt::Display| AdminError::Invalid(error.to_string());
+    let variants = variants.into_iter().map(|variant| NewRegistrationVariant {
+        name: variant.name.unwrap_or_else(|| format!("{name}-{}", variant.precision)),
+        settings: VariantSettings {
+            engine: modelless_types::Engine::Onnx,
+            precision: variant.precision,
+            threads: variant.threads,
+            max_batch: variant.max_batch,
+        },
+        artefact: variant.artefact_sha256,
+    });
+    let model = NewRegistration {
+        variants: variants.collect(),
+        name,
+        version,
+        architecture,
+        licence,
+        adapter: AdapterSpec::parse(&adapter.to_string()).map_err(|error| invalid(&error))?,
+        declared: declared_accuracy.and_then(Accuracy::floor_from_f64),
+    };
+    registrar.model(task, model, (set.as_ref(), &Known::new()), &mut |_, _| ()).await.map_err(admin)
+}
+
+/// Whether it is the request's fault, the store's, or this machine's.
+fn admin(error: Error) -> AdminError {
+    match error {
+        Error::Store(error) => AdminError::Store(error),
+        Error::Engine {
+            source: EngineError::Unavailable(_) | EngineError::System { .. } | EngineError::Busy(_),
+            ..
+        }
+        | Error::Cancelled(_)
+        | Error::Read { .. } => AdminError::Unavailable(error.to_string()),
+        Error::Engine { .. }
+        | Error::Batch { .. }
+        | Error::Manifest { .. }
+        | Error::Set { .. }
+        | Error::SetMismatch { .. }
+        | Error::Item { .. }
+        | Error::Adapter { .. }
+        | Error::Prepare { .. }
+        | Error::Output { .. }
+        | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
+    }
+}

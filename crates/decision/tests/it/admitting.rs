@@ -1,0 +1,59 @@
+//! From goals to who may answer.
+
+use crate::common::{TASK, goals, table};
+use modelless_decision::admission::{admit, with_defaults};
+use modelless_decision::route::Snapshot;
+use modelless_types::{Goals, Refusal, TaskId};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn who_is_admitted_keeps_the_floor_and_the_pins_in_one_space(table in table(), goals in goals()) {
+        let snapshot = Snapshot::new(table);
+        let Ok(admitted) = admit(&snapshot, TASK, &goals) else { return Ok(()) };
+        let task = snapshot.task(TASK).expect("the one task");
+        let all = with_defaults(&goals, &task.defaults);
+        prop_assert!(!admitted.class.admits.is_empty());
+        let members: Vec<_> =
+            admitted.class.admits.iter().map(|o| task.variant(o).expect("a variant of the task")).collect();
+        prop_assert!(members.iter().all(|v| v.space == members[0].space));
+        prop_assert!(members.iter().all(|v| all.accuracy.is_none_or(|floor| v.accuracy >= floor)));
+        prop_assert!(members.iter().all(|v| all.model.is_none_or(|model| v.model == model)));
+        prop_assert!(members.iter().all(|v| all.variant.is_none_or(|id| v.id == id)));
+        if all.model.is_none() && all.variant.is_none() {
+            prop_assert_eq!(members[0].space, task.default_space);
+        }
+        // Exactly the admissible set: nobody is left out either.
+        let as_good = task.variants.iter().filter(|v| {
+            v.space == members[0].space
+                && all.accuracy.is_none_or(|floor| v.accuracy >= floor)
+                && all.model.is_none_or(|model| v.model == model)
+                && all.variant.is_none_or(|id| v.id == id)
+        });
+        prop_assert_eq!(as_good.count(), members.len());
+    }
+
+    #[test]
+    fn the_nearest_goals_named_in_a_no_are_admitted_when_tried(table in table(), goals in goals()) {
+        let snapshot = Snapshot::new(table);
+        let Err(refusal) = admit(&snapshot, TASK, &goals) else { return Ok(()) };
+        let Some(nearest) = refusal.nearest() else { return Ok(()) };
+        let tries = [
+            nearest.accuracy.map(|accuracy| Goals { accuracy: Some(accuracy), ..goals }),
+            nearest.latency.map(|latency| Goals { latency: Some(latency), ..goals }),
+            nearest.max_cost.map(|max_cost| Goals { max_cost: Some(max_cost), ..goals }),
+        ];
+        for tried in tries.into_iter().flatten() {
+            let again = admit(&snapshot, TASK, &tried);
+            prop_assert!(again.is_ok(), "{refusal:?} named {tried:?}, which got {again:?}");
+        }
+    }
+}
+
+#[test]
+fn a_task_that_is_not_known_is_refused_by_name() {
+    let refusal = admit(&Snapshot::default(), TaskId(1), &Goals::default()).expect_err("nothing is known");
+    assert!(matches!(refusal, Refusal::NothingRunnable { .. }));
+}

@@ -1,0 +1,7 @@
+//! What must hold for any table, any goals and any order of events.
+
+mod admitting;
+mod common;
+mod picking;
+mod routing;
+mod working;

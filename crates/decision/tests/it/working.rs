@@ -1,0 +1,462 @@
+//! The worker under any order of events that a shell which keeps the contract could give it.
+
+use crate::common::{Logged, TASK, prefer, query, run_model};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Query};
+use modelless_types::{
+    Accuracy, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time, VariantId,
+    VariantSet,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const LARGEST: u32 = 8;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Arrive {
+        admits: u8,
+        latency: u64,
+        cost: Option<u64>,
+        prefer: Prefer,
+        best_effort: bool,
+        bytes: u64,
+    },
+    Cancel(usize),
+    Demand {
+        admits: u8,
+        waiting: u32,
+        first: u64,
+    },
+    /// The n-th batch in preparation stands; perhaps one of its inputs would not go in.
+    Prepared(usize, bool),
+    /// The first batch of the n-th busy lane ends: well, or with an error of its model.
+    Done(usize, bool),
+    Loaded(usize, bool, u64),
+    Unloaded(usize),
+    RunnerDied(u32),
+    NotStarted(usize),
+    Pin(u8),
+    Wake(u8),
+    Catalog(u8),
+    Drain,
+    Wait(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let cost = proptest::option::weighted(0.2, 0_u64..300_000);
+    let arrive = (1_u8..16, 1_u64..400_000, cost, prefer(), prop::bool::weighted(0.2), 1_u64..600);
+    let arrive = arrive.prop_map(|(admits, latency, cost, prefer, best_effort, bytes)| Step::Arrive {
+        admits,
+        latency,
+        cost,
+        prefer,
+        best_effort,
+        bytes,
+    });
+    let at = any::<usize>;
+    prop_oneof![
+        20 => arrive,
+        2 => at().prop_map(Step::Cancel),
+        2 => (1_u8..16, 0_u32..20, 0_u64..100_000)
+            .prop_map(|(admits, waiting, first)| Step::Demand { admits, waiting, first }),
+        14 => (at(), prop::bool::weighted(0.1)).prop_map(|(n, drop)| Step::Prepared(n, drop)),
+        12 => (at(), prop::bool::weighted(0.1)).prop_map(|(n, bad)| Step::Done(n, bad)),
+        8 => (at(), prop::bool::weighted(0.1), 0_u64..3).prop_map(|(n, bad, more)| Step::Loaded(n, bad, more)),
+        4 => at().prop_map(Step::Unloaded),
+        2 => (1_u32..=3).prop_map(Step::RunnerDied),
+        1 => at().prop_map(Step::NotStarted),
+        1 => (0_u8..16).prop_map(Step::Pin),
+        1 => (0_u8..5).prop_map(Step::Wake),
+        1 => (0_u8..16).prop_map(Step::Catalog),
+        10 => (0_u64..60_000).prop_map(Step::Wait),
+    ]
+}
+
+/// Four variants of up to three models, each of at most eleven of the sixteen units of memory that a device has.
+fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
+    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST);
+    proptest::collection::vec(variant, 4).prop_map(|variants| {
+        let variants = variants.into_iter().zip(0_u8..);
+        let variant =
+            |((model, run, memory, load, max_batch), at): ((u32, _, u64, u64, u32), u8)| WorkerVariant {
+                id: VariantId(u32::from(at)),
+                model: ModelId(model),
+                task: TASK,
+                ordinal: at,
+                accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
+                max_batch,
+                run,
+                memory: Bytes(memory),
+                load_time: Micros(load),
+            };
+        variants.map(variant).collect()
+    })
+}
+
+fn config(lanes: u16, devices: usize) -> WorkerConfig {
+    let device = DeviceConfig { lanes, memory: Bytes(16), price: PricePerHour(50_000) };
+    WorkerConfig {
+        devices: vec![device; devices],
+        queue: 40,
+        queue_bytes: Bytes(8_000),
+        back_off: Micros(10_000),
+        give_up_after: 3,
+    }
+}
+
+fn set(bits: u8) -> VariantSet {
+    (0..4).filter(|at| bits >> at & 1 == 1).collect()
+}
+
+struct Batch {
+    lane: (DeviceIx, LaneIx),
+    variant: VariantId,
+    members: Vec<QueryKey>,
+    prepared: bool,
+    started: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Held {
+    Loading,
+    Loaded,
+    Unloading,
+}
+
+struct Shell {
+    worker: Logged<Worker>,
+    now: Time,
+    all: Vec<WorkerVariant>,
+    queries: BTreeMap<QueryKey, Query>,
+    batches: BTreeMap<BatchId, Batch>,
+    /// Handed to the process of a lane, in order.
+    lanes: BTreeMap<(DeviceIx, LaneIx), Vec<BatchId>>,
+    memory: BTreeMap<(DeviceIx, VariantId), (Held, Bytes)>,
+    next: u64,
+    left: u64,
+    /// Loads may turn out larger than profiled, which no machine can foresee.
+    surprised: bool,
+    draining: bool,
+}
+
+type Checked = Result<(), TestCaseError>;
+
+impl Shell {
+    fn variant(&self, id: VariantId) -> &WorkerVariant {
+        &self.all[id.0 as usize]
+    }
+
+    fn leave(&mut self, key: QueryKey) -> Checked {
+        prop_assert!(self.queries.remove(&key).is_some(), "{key} left twice");
+        self.left += 1;
+        Ok(())
+    }
+
+    fn feed(&mut self, event: Event) -> Checked {
+        let actions = self.worker.handle(self.now, event);
+        self.perform(actions)
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) -> Checked {
+        for action in actions {
+            match action {
+                Action::Prepare { batch, device, lane, variant, queries, reasons, expected } => {
+                    prop_assert_eq!(queries.len(), reasons.len());
+                    self.bound((device, lane), variant, &queries, expected.mean())?;
+                    let lane = (device, lane);
+                    let batch_ = Batch { lane, variant, members: queries, prepared: false, started: false };
+                    self.batches.insert(batch, batch_);
+                }
+                Action::Start { batch } => {
+                    let b = self.batches.get_mut(&batch).expect("a batch that is bound");
+                    prop_assert!(b.prepared && !b.started);
+                    b.started = true;
+                    let (lane, model) = (b.lane, self.all[b.variant.0 as usize].model);
+                    let handed = self.lanes.entry(lane).or_default();
+                    handed.push(batch);
+                    prop_assert!(handed.len() <= 2);
+                    let models = handed.iter().map(|id| self.all[self.batches[id].variant.0 as usize].model);
+                    prop_assert!(models.into_iter().all(|m| m == model), "two models on one lane");
+                }
+                Action::Discard { batch } => {
+                    let b = self.batches.remove(&batch).expect("a batch that is bound");
+                    prop_assert!(!b.started);
+                }
+                Action::Deliver { batch, queries } => {
+                    let b = self.batches.remove(&batch).expect("a batch that ended");
+                    prop_assert!(b.started || queries.is_empty());
+                    for key in queries {
+                        prop_assert!(b.members.contains(&key));
+                        self.leave(key)?;
+                    }
+                }
+                Action::Refuse { key, .. } => self.leave(key)?,
+                Action::HandBack { key } => {
+                    prop_assert!(self.draining);
+                    self.leave(key)?;
+                }
+                Action::Load { device, variant } => {
+                    let memory = self.variant(variant).memory;
+                    let before = self.memory.insert((device, variant), (Held::Loading, memory));
+                    prop_assert!(before.is_none(), "{variant} was {before:?}");
+                    let here = || self.memory.iter().filter(|((d, _), _)| *d == device);
+                    prop_assert!(here().filter(|(_, (held, _))| *held == Held::Loading).count() == 1);
+                    let used: u64 = here().map(|(_, (_, bytes))| bytes.0).sum();
+                    prop_assert!(used <= 16 || self.surprised, "{used} of 16");
+                }
+                Action::Unload { device, variant } => {
+                    let runs = self.batches.values().any(|b| b.lane.0 == device && b.variant == variant);
+                    prop_assert!(!runs, "{variant} is unloaded while it runs");
+                    if let Some(held) = self.memory.get_mut(&(device, variant)) {
+                        prop_assert_eq!(held.0, Held::Loaded);
+                        held.0 = Held::Unloading;
+                    }
+                }
+                Action::Transition { .. } => {}
+            }
+        }
+        prop_assert_eq!(self.worker.machine.open(), self.queries.len());
+        Ok(())
+    }
+
+    /// What must hold of a batch when it is bound.
+    fn bound(
+        &self,
+        lane: (DeviceIx, LaneIx),
+        variant: VariantId,
+        members: &[QueryKey],
+        expected: Micros,
+    ) -> Checked {
+        let v = self.variant(variant);
+        let size = u32::try_from(members.len()).expect("small");
+        prop_assert!((1..=v.max_batch).contains(&size), "{size} of {}", v.max_batch);
+        prop_assert!(self.batches.values().filter(|b| b.lane == lane).count() < 2, "two are bound there");
+        let held = self.memory.get(&(lane.0, variant)).map(|(held, _)| *held);
+        prop_assert_eq!(held, Some(Held::Loaded), "{} is not in memory", variant);
+        let cost = CostPer1k::of_batch(expected, PricePerHour(50_000), size);
+        let mut deadlines = Vec::new();
+        for key in members {
+            let query = self.queries.get(key);
+            prop_assert!(query.is_some(), "{key} is not here");
+            let query = query.expect("just checked");
+            prop_assert!(query.class.admits.contains(v.ordinal), "{key} is answered below its floor");
+            prop_assert!(!self.batches.values().any(|b| b.members.contains(key)), "{key} is bound twice");
+            let affordable = query.best_effort || query.max_cost.is_none_or(|ceiling| cost <= ceiling);
+            prop_assert!(affordable, "{key} pays {cost:?} for {:?}", query.max_cost);
+            deadlines.push((query.deadline, *key));
+        }
+        // The first leads; behind it they stand by deadline.
+        prop_assert!(deadlines[1..].is_sorted(), "{deadlines:?}");
+        Ok(())
+    }
+
+    fn sleep(&mut self, until: Time) -> Checked {
+        let mut rounds = 0;
+        while let Some(wake) = self.worker.machine.poll_timeout().filter(|wake| wake.at <= until) {
+            rounds += 1;
+            prop_assert!(rounds < 2_000, "its timers do not move on: {wake:?}");
+            self.now = self.now.max(wake.at);
+            let actions = self.worker.timeout(self.now);
+            self.perform(actions)?;
+        }
+        self.now = self.now.max(until);
+        Ok(())
+    }
+
+    fn prepared(&mut self, at: usize, drop: bool) -> Checked {
+        let unprepared: Vec<BatchId> =
+            self.batches.iter().filter(|(_, b)| !b.prepared).map(|(id, _)| *id).collect();
+        let Some(&batch) = unprepared.get(at % unprepared.len().max(1)) else { return Ok(()) };
+        let b = self.batches.get_mut(&batch).expect("listed");
+        b.prepared = true;
+        let first = b.members.iter().find(|key| self.queries.contains_key(key)).copied();
+        let dropped: Vec<QueryKey> = first.into_iter().filter(|_| drop).collect();
+        for key in &dropped {
+            self.leave(*key)?; // the shell answers it: its input is bad
+        }
+        self.feed(Event::Prepared { batch, dropped })
+    }
+
+    fn done(&mut self, at: usize, bad: bool) -> Checked {
+        let busy: Vec<_> = self.lanes.iter().filter(|(_, l)| !l.is_empty()).map(|(at, _)| *at).collect();
+        let Some(lane) = busy.get(at % busy.len().max(1)) else { return Ok(()) };
+        let batch = self.lanes.get_mut(lane).expect("listed").remove(0);
+        let why = String::from("shape");
+        let outcome = if bad { Outcome::Failed { failure: Failure::Model, why } } else { Outcome::Ran };
+        self.feed(Event::Done { batch, outcome })
+    }
+
+    fn loaded(&mut self, at: usize, bad: bool, more: u64) -> Checked {
+        let loading = self.memory.iter().filter(|(_, (held, _))| *held == Held::Loading);
+        let loading: Vec<_> = loading.map(|(at, _)| *at).collect();
+        let Some(&(device, variant)) = loading.get(at % loading.len().max(1)) else { return Ok(()) };
+        if bad {
+            self.memory.remove(&(device, variant));
+            return self.feed(Event::LoadFailed { device, variant, why: "no file".into() });
+        }
+        let memory = Bytes(self.variant(variant).memory.0 + more);
+        self.surprised |= more > 0;
+        self.memory.insert((device, variant), (Held::Loaded, memory));
+        self.feed(Event::Loaded { device, variant, memory, took: Micros(20_000) })
+    }
+
+    fn unloaded(&mut self, at: usize) -> Checked {
+        let leaving = self.memory.iter().filter(|(_, (held, _))| *held == Held::Unloading);
+        let leaving: Vec<_> = leaving.map(|(at, _)| *at).collect();
+        let Some(&(device, variant)) = leaving.get(at % leaving.len().max(1)) else { return Ok(()) };
+        self.memory.remove(&(device, variant));
+        self.feed(Event::Unloaded { device, variant })
+    }
+
+    /// First that a process died, then what it was loading, then the batches it had.
+    fn died(&mut self, model: ModelId) -> Checked {
+        let of_model: Vec<VariantId> = self.all.iter().filter(|v| v.model == model).map(|v| v.id).collect();
+        let mut failed = Vec::new();
+        for handed in self.lanes.values_mut() {
+            let dead = |id: &BatchId| of_model.contains(&self.batches[id].variant);
+            failed.extend(handed.iter().copied().filter(dead));
+            handed.retain(|id| !dead(id));
+        }
+        let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| of_model.contains(v)).collect();
+        self.feed(Event::RunnerDied { model, why: "killed".into() })?;
+        for ((device, variant), (held, _)) in gone {
+            match held {
+                Held::Loading => self.feed(Event::LoadFailed { device, variant, why: "killed".into() })?,
+                Held::Unloading => self.feed(Event::Unloaded { device, variant })?,
+                Held::Loaded => {}
+            }
+        }
+        for batch in failed {
+            let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
+            self.feed(Event::Done { batch, outcome })?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: Step) -> Checked {
+        self.now = self.now + Micros(1);
+        match step {
+            Step::Arrive { admits, latency, cost, prefer, best_effort, bytes } => {
+                let q = query(self.next, self.now, set(admits), Micros(latency));
+                let q = Query {
+                    max_cost: cost.map(CostPer1k),
+                    prefer,
+                    best_effort,
+                    expires: if best_effort { q.deadline + Micros(100_000) } else { q.deadline },
+                    bytes: Bytes(bytes),
+                    ..q
+                };
+                self.next += 1;
+                self.queries.insert(q.key, q);
+                self.feed(Event::Arrive(q))
+            }
+            Step::Cancel(at) => {
+                let key = self.queries.keys().nth(at % self.queries.len().max(1)).copied();
+                let Some(key) = key else { return Ok(()) };
+                self.leave(key)?;
+                self.feed(Event::Cancel { key })
+            }
+            Step::Demand { admits, waiting, first } => {
+                let class = query(0, self.now, set(admits), Micros(0)).class;
+                self.feed(Event::Demand { class, waiting, first: Some(self.now + Micros(first)) })
+            }
+            Step::Prepared(at, drop) => self.prepared(at, drop),
+            Step::Done(at, bad) => self.done(at, bad),
+            Step::Loaded(at, bad, more) => self.loaded(at, bad, more),
+            Step::Unloaded(at) => self.unloaded(at),
+            Step::RunnerDied(model) => self.died(ModelId(model)),
+            Step::NotStarted(at) => {
+                let bound: Vec<_> =
+                    self.batches.iter().filter(|(_, b)| !b.started).map(|(id, b)| (*id, b.variant)).collect();
+                let Some(&(batch, variant)) = bound.get(at % bound.len().max(1)) else { return Ok(()) };
+                // Its process is gone before it could be handed over; that will be told as well.
+                let outcome = Outcome::Failed { failure: Failure::NotStarted, why: "no process".into() };
+                let device = self.batches[&batch].lane.0;
+                self.memory.remove(&(device, variant));
+                self.feed(Event::Done { batch, outcome })?;
+                self.died(self.variant(variant).model)
+            }
+            Step::Pin(bits) => {
+                let pins = set(bits).iter().map(|o| (DeviceIx(0), VariantId(u32::from(o)))).collect();
+                self.feed(Event::Pin(pins))
+            }
+            Step::Wake(ordinal) => self.feed(Event::Wake { task: TASK, ordinal }),
+            Step::Catalog(bits) => {
+                let all = self.all.iter().filter(|v| set(bits).contains(v.ordinal));
+                let variants: Vec<WorkerVariant> = all.cloned().collect();
+                self.feed(Event::Catalog(variants))
+            }
+            Step::Drain => {
+                self.draining = true;
+                self.feed(Event::Drain)
+            }
+            Step::Wait(us) => self.sleep(self.now + Micros(us)),
+        }
+    }
+
+    /// Everything that was begun ends well; then nobody may be left.
+    fn finish(&mut self) -> Checked {
+        for _ in 0..2_000 {
+            let busy =
+                !self.batches.is_empty() || self.memory.values().any(|(held, _)| *held != Held::Loaded);
+            if !busy && self.queries.is_empty() {
+                return Ok(());
+            }
+            self.now = self.now + Micros(1);
+            self.prepared(0, false)?;
+            self.done(0, false)?;
+            self.loaded(0, false, 0)?;
+            self.unloaded(0)?;
+            self.sleep(self.now + Micros(1_000))?;
+        }
+        prop_assert!(
+            false,
+            "{} queries are forgotten: {:?}",
+            self.queries.len(),
+            self.queries.values().next()
+        );
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_query_leaves_exactly_once_whatever_happens(
+        catalog in catalog(),
+        lanes in 1_u16..=2,
+        devices in 1_usize..=2,
+        steps in proptest::collection::vec(step(), 1..200),
+        drain in any::<bool>(),
+    ) {
+        let config = config(lanes, devices);
+        let mut shell = Shell {
+            worker: Logged::new(Worker::new(config.clone())),
+            now: Time(0),
+            all: catalog,
+            queries: BTreeMap::new(),
+            batches: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            next: 0,
+            left: 0,
+            surprised: false,
+            draining: false,
+        };
+        shell.step(Step::Catalog(15))?;
+        for step in steps {
+            shell.step(step)?;
+        }
+        if drain {
+            shell.step(Step::Drain)?;
+        }
+        shell.finish()?;
+        prop_assert_eq!(shell.left, shell.next);
+        prop_assert_eq!(shell.worker.machine.drained(), drain);
+        shell.worker.replays_in(Worker::new(config));
+    }
+}

@@ -1,0 +1,152 @@
+use super::world::{Setup, World};
+use crate::{Admin, AdminError, RegisterRequest};
+use async_trait::async_trait;
+use http::Method;
+use modelless_store::{Artefacts, Registered, Store};
+use modelless_types::{Model, ModelId, SpaceId, TaskId, TaskKind, TenantId};
+use serde_json::json;
+use std::sync::Arc;
+
+const JSON: &str = "application/json";
+
+#[tokio::test]
+async fn a_task_is_made_found_and_removed() {
+    let run = World::new().await.run().await;
+    let body = json!({"name": "birds", "kind": "image-classification", "labels": ["a", "b"],
+        "defaults": {"accuracy": 0.5, "latency_ms": 40}});
+    let shown = run
+        .with_connection(move |mut connection| {
+            let created =
+                connection.exchange(&modelless_testkit::Request::post("/v1/tasks").json(&body)).unwrap();
+            assert_eq!(created.status, 201, "{created}");
+            let again =
+                connection.exchange(&modelless_testkit::Request::post("/v1/tasks").json(&body)).unwrap();
+            assert_eq!(again.status, 409, "{again}");
+            loop {
+                let shown = connection.exchange(&modelless_testkit::Request::get("/v1/tasks/birds")).unwrap();
+                if shown.status == 200 {
+                    break shown.json().unwrap();
+                }
+            }
+        })
+        .await;
+    assert_eq!(shown["metric"], "top-1");
+    assert_eq!(
+        (&shown["defaults"]["accuracy"], &shown["defaults"]["latency_ms"]),
+        (&json!(0.5), &json!(40.0))
+    );
+    let task = run.store.catalog().await.unwrap().task_named(TenantId::DEFAULT, "birds").unwrap().clone();
+    assert_eq!(task.kind, TaskKind::ImageClassification);
+    run.with_connection(|mut connection| {
+        let delete = |target: &str| modelless_testkit::Request::new("DELETE", target);
+        assert_eq!(connection.exchange(&delete("/v1/tasks/birds")).unwrap().status, 200);
+        let used = connection.exchange(&delete("/v1/tasks/fashion")).unwrap();
+        assert_eq!(used.status, 409, "{used}");
+        while connection.exchange(&modelless_testkit::Request::get("/v1/tasks/birds")).unwrap().status != 404
+        {
+        }
+    })
+    .await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_task_is_refused() {
+    let world = World::new().await;
+    for body in [
+        json!({}),
+        json!({"name": "x"}),
+        json!({"name": "Upper", "kind": "image-classification", "labels": ["a"]}),
+        json!({"name": "x", "kind": "telepathy", "labels": ["a"]}),
+        json!({"name": "x", "kind": "image-classification", "labels": []}),
+        json!({"name": "x", "kind": "tensor"}),
+        json!({"name": "x", "kind": "image-classification", "labels": ["a"], "defaults": {"accuracy": 2}}),
+        json!({"name": "x", "kind": "image-classification", "labels": ["a"], "defaults": {"model": "m"}}),
+        json!({"name": "x", "kind": "image-classification", "labels": ["a"], "colour": "red"}),
+        json!([]),
+    ] {
+        let got = world.post("/v1/tasks", JSON, body.to_string().as_bytes()).await;
+        assert_eq!(got.status, 400, "{body}: {got:?}");
+        got.refusal();
+    }
+    assert_eq!(world.post("/v1/tasks", "", b"{}").await.status, 415);
+}
+
+#[tokio::test]
+async fn a_model_is_removed_by_name_and_a_wrong_one_named() {
+    let world = World::new().await;
+    assert_eq!(world.ask(Method::DELETE, "/v1/models/fashion/smal", "", b"").await.status, 404);
+    for target in ["/v1/models/fashion/small?force=maybe", "/v1/models/fashion/small?version=-1"] {
+        assert_eq!(world.ask(Method::DELETE, target, "", b"").await.status, 400, "{target}");
+    }
+    assert_eq!(world.ask(Method::DELETE, "/v1/models/fashion/small?version=2", "", b"").await.status, 404);
+    assert_eq!(world.store.catalog().await.unwrap().models.len(), 3);
+    let got = world.ask(Method::DELETE, "/v1/models/fashion/small?force=true", "", b"").await;
+    assert_eq!(got.json()["removed"], json!([{"name": "small", "version": 1}]));
+    assert_eq!(world.store.catalog().await.unwrap().models.len(), 2);
+}
+
+struct Registrar;
+
+#[async_trait]
+impl Admin for Registrar {
+    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError> {
+        if request.variants[0].max_batch != 16 {
+            return Err(AdminError::Invalid("this artefact takes batches of 16".to_owned()));
+        }
+        let model = Model {
+            id: ModelId(9),
+            task: TaskId(1),
+            tenant: TenantId::DEFAULT,
+            name: request.name,
+            version: request.version,
+            architecture: request.architecture,
+            licence: request.licence,
+            space: SpaceId(1),
+            adapter: request.adapter.to_string(),
+        };
+        Ok(Registered { model, variants: Vec::new() })
+    }
+}
+
+#[tokio::test]
+async fn registering_is_handed_on_and_says_so_where_it_cannot_be() {
+    let request = |task: &str, batch: u32| {
+        json!({"task": task, "name": "new", "adapter": {}, "variants": [
+            {"precision": "fp32", "max_batch": batch, "artefact_sha256": "ab".repeat(32)}]})
+        .to_string()
+    };
+    let without = World::new().await;
+    let got = without.post("/v1/models", JSON, request("fashion", 16).as_bytes()).await;
+    assert_eq!(got.refusal(), (501, "not_served_here".to_owned()));
+    let world = World::with(Setup { admin: Some(Arc::new(Registrar)), ..Setup::default() }).await;
+    for (task, batch, status) in [("fashion", 16, 201), ("fashion", 4, 400), ("fish", 16, 404)] {
+        let got = world.post("/v1/models", JSON, request(task, batch).as_bytes()).await;
+        assert_eq!(got.status, status, "{got:?}");
+    }
+}
+
+#[tokio::test]
+async fn artefacts_are_kept_under_their_hash_up_to_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let artefacts = Artefacts::new(folder.path()).unwrap();
+    let mut setup = Setup { artefacts: Some(artefacts.clone()), ..Setup::default() };
+    setup.config.max_artefact_bytes = 100_000;
+    let world = World::with(setup).await;
+    let bytes = vec![7; 100_000];
+    let got = world.ask(Method::PUT, "/v1/artefacts", "application/octet-stream", &bytes).await;
+    assert_eq!(got.status, 201, "{got:?}");
+    let sha256 = got.json()["sha256"].as_str().unwrap().to_owned();
+    assert!(artefacts.open(&sha256).is_ok());
+    for (media, body, status) in [
+        ("application/octet-stream", vec![7; 100_001], 413),
+        ("application/octet-stream", vec![], 400),
+        ("image/png", vec![7; 5], 415),
+    ] {
+        assert_eq!(world.ask(Method::PUT, "/v1/artefacts", media, &body).await.status, status);
+    }
+    let kept: Vec<_> = std::fs::read_dir(folder.path().join("incoming")).unwrap().collect();
+    assert!(kept.is_empty(), "nothing half-written is left: {kept:?}");
+    let got = World::new().await.ask(Method::PUT, "/v1/artefacts", "", &bytes).await;
+    assert_eq!(got.refusal(), (501, "not_served_here".to_owned()));
+}

@@ -1,0 +1,7 @@
+//! The gateway against a store in memory and a node that does as it is told.
+
+mod admin;
+mod queries;
+mod routes;
+mod sockets;
+pub(crate) mod world;

@@ -1,0 +1,232 @@
+use super::world::{NODE, PNG, World};
+use crate::Config;
+use crate::openapi::document;
+use crate::routes::ROUTES;
+use http::Method;
+use modelless_store::{NewNode, NewTransition, Store, UnixMicros};
+use modelless_types::{Bytes, DeviceIx, PricePerHour, ReplicaState, VariantId};
+use modelless_wire::ReplicaStatus;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+#[tokio::test]
+async fn every_documented_route_is_served_and_every_served_one_documented() {
+    let world = World::new().await;
+    let document = world.get("/openapi.json").await.json();
+    assert_eq!(document["openapi"], "3.1.0");
+    let documented: BTreeSet<(String, String)> = document["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, item)| {
+            item.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    let served: BTreeSet<(String, String)> =
+        ROUTES.iter().map(|route| (route.method.to_string(), route.path.to_owned())).collect();
+    assert_eq!(documented, served);
+    assert_eq!(served.len(), ROUTES.len(), "no route stands there twice");
+    for (method, path) in documented {
+        let path = path.replace("{task}", "fashion").replace("{model}", "nothing-of-that-name");
+        let got = world.ask(Method::from_bytes(method.as_bytes()).unwrap(), &path, "", b"").await;
+        let unserved = got.status == 405 || (got.status == 404 && got.json()["reason"] == "unknown_path");
+        assert!(!unserved, "{method} {path}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_a_404_or_a_405_that_says_what_is() {
+    let world = World::new().await;
+    for path in ["/", "/v1", "/v1/tasks/", "/v1/tasks/fashion/x", "/v1/tasks/a/b/c", "/v3"] {
+        assert_eq!(world.get(path).await.refusal(), (404, "unknown_path".to_owned()), "{path}");
+    }
+    let got = world.ask(Method::PATCH, "/v1/tasks/fashion", "", b"").await;
+    assert_eq!(got.refusal(), (405, "method_not_allowed".to_owned()));
+    assert_eq!(got.header("allow"), "GET, POST, DELETE");
+    let brew = Method::from_bytes(b"BREW").unwrap();
+    assert_eq!(world.ask(brew, "/v2/health/live", "", b"").await.status, 405);
+}
+
+#[test]
+fn all_references_in_the_document_lead_somewhere() {
+    fn follow(document: &Value, at: &Value) {
+        match at {
+            Value::Object(fields) => {
+                if let Some(to) = fields.get("$ref") {
+                    let to = to.as_str().unwrap().strip_prefix('#').unwrap();
+                    assert!(document.pointer(to).is_some(), "{to}");
+                }
+                fields.values().for_each(|value| follow(document, value));
+            }
+            Value::Array(items) => items.iter().for_each(|item| follow(document, item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let document = document(&Config::default());
+    follow(&document, &document);
+    assert_eq!(document["info"]["x-limits"]["max_body_bytes"], 32 << 20);
+}
+
+#[tokio::test]
+async fn the_documents_examples_are_valid_requests() {
+    let world = World::new().await;
+    let document = document(&Config::default());
+    for operation in modelless_testkit::openapi::operations(&document).unwrap() {
+        let Some(body) = operation.body("application/json") else { continue };
+        let sample = modelless_testkit::openapi::sample(&body.schema);
+        let path = operation.path.replace("{task}", "fashion");
+        let method = Method::from_bytes(operation.method.as_bytes()).unwrap();
+        let got = world.ask(method, &path, "application/json", sample.to_string().as_bytes()).await;
+        // Registering fails because the sample names a task that is not there, and for no other reason.
+        let expected: &[u16] = if path == "/v1/models" { &[404] } else { &[200, 201] };
+        assert!(expected.contains(&got.status.as_u16()), "{path} {sample}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_task_is_shown_with_profiles_their_origin_and_the_frontier() {
+    let world = World::new().await;
+    let tasks = world.get("/v1/tasks").await.json();
+    assert_eq!(tasks["tasks"][1]["name"], "fashion");
+    assert_eq!(tasks["tasks"][1]["accuracy_to"], 0.95);
+    assert_eq!(tasks["tasks"][1]["defaults"]["latency_ms"], 10_000.0);
+    let task = world.get("/v1/tasks/fashion").await.json();
+    let variants = task["variants"].as_array().unwrap();
+    assert_eq!(variants.len(), 2);
+    assert!(
+        variants.iter().all(|variant| variant["on_frontier"] == true),
+        "one is faster, one more accurate"
+    );
+    let profile = &variants[0]["profiles"][0];
+    assert_eq!(profile["latency"]["provenance"], "measured");
+    assert_eq!(profile["latency"]["by_batch"][0]["mean_ms"], 1.0);
+    assert_eq!(profile["accuracy"]["set"], "test-set");
+    assert_eq!(profile["accuracy"]["interval"], json!([0.9, 0.9]));
+    assert_eq!(profile["prepare"], Value::Null, "what was not measured is not zero");
+    assert_eq!(variants[0]["estimate"]["resident_on"], json!(["node-a"]));
+}
+
+#[tokio::test]
+async fn explanations_name_what_spoke_against_each_candidate() {
+    let world = World::new().await;
+    let by_query = world.get("/v1/tasks/fashion/explain?accuracy=0.94").await.json();
+    let body = br#"{"goals": {"accuracy": 0.94}}"#;
+    let by_body = world.post("/v1/tasks/fashion/explain", "application/json", body).await.json();
+    for shown in [by_query, by_body] {
+        let findings: Vec<(&str, &str)> = shown["candidates"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| (c["variant"].as_str().unwrap(), c["finding"].as_str().unwrap()))
+            .collect();
+        assert_eq!(findings, [("large-fp32", "chosen"), ("small-fp32", "below_floor")]);
+        assert_eq!(shown["decision"]["action"], "send");
+        assert_eq!(shown["goals"]["prefer"], "accuracy");
+    }
+    let refused = world.get("/v1/tasks/fashion/explain?accuracy=0.99").await.json();
+    assert_eq!(refused["decision"]["reason"], "floor_unreachable");
+    assert_eq!(refused["decision"]["nearest"], json!({"accuracy": 0.95}));
+    assert_eq!(refused["candidates"].as_array().unwrap().len(), 2);
+    for (media, body, status) in [
+        ("application/json", &b""[..], 400),
+        ("application/json", b"[]", 400),
+        ("application/json", br#"{"goals": {}, "shape": 1}"#, 400),
+        ("image/png", PNG, 415),
+        ("", b"", 200),
+    ] {
+        assert_eq!(world.post("/v1/tasks/fashion/explain", media, body).await.status, status, "{media}");
+    }
+}
+
+#[tokio::test]
+async fn models_variants_nodes_and_replicas_are_shown() {
+    let mut world = World::new().await;
+    assert_eq!(world.get("/v1/models?task=fashion").await.json()["models"].as_array().unwrap().len(), 2);
+    assert_eq!(world.get("/v1/variants").await.json()["variants"].as_array().unwrap().len(), 3);
+    let model = world.get("/v1/models/fashion/small").await.json();
+    assert_eq!(model["versions"][0]["adapter"], json!({"layout": "nchw"}));
+    assert_eq!(model["versions"][0]["variants"].as_array().unwrap().len(), 1);
+    for target in
+        ["/v1/models?tsk=fashion", "/v1/replicas?transitions=x", "/v1/replicas?transitions=1&transitions=2"]
+    {
+        assert_eq!(world.get(target).await.refusal(), (400, "malformed".to_owned()), "{target}");
+    }
+    assert_eq!(world.get("/v1/models?task=x").await.status, 404);
+
+    let about = NewNode {
+        name: "node-a".to_owned(),
+        pool: "default".to_owned(),
+        zone: "here".to_owned(),
+        device_class: "cpu".to_owned(),
+        lanes: 1,
+        memory: Bytes(1),
+        price: PricePerHour(1),
+    };
+    let node = world.store.register_node(about, UnixMicros(5)).await.unwrap();
+    assert_eq!(node.id, NODE);
+    let replica = world.store.add_replica(VariantId(1), NODE, DeviceIx(0)).await.unwrap();
+    let change = NewTransition {
+        replica: replica.id,
+        from: ReplicaState::Inactive,
+        to: ReplicaState::Loading,
+        cause: "a query could not wait".to_owned(),
+        who: "worker".to_owned(),
+        at: UnixMicros(9),
+    };
+    world.store.record_transition(change).await.unwrap();
+    world.status.send_modify(|status| {
+        status.replicas.push(ReplicaStatus {
+            variant: VariantId(1),
+            state: ReplicaState::Loading,
+            memory: Bytes(7),
+            slowdown: None,
+            cause: "a query could not wait".to_owned(),
+        });
+    });
+    world = {
+        let run = world.run().await;
+        let shown = loop {
+            let shown = run
+                .with_connection(|mut connection| {
+                    connection
+                        .exchange(&modelless_testkit::Request::get("/v1/replicas"))
+                        .unwrap()
+                        .json()
+                        .unwrap()
+                })
+                .await;
+            if shown["replicas"].as_array().is_some_and(|all| !all.is_empty()) {
+                break shown;
+            }
+        };
+        assert_eq!(shown["replicas"][0]["variant"], "small-fp32");
+        assert_eq!(shown["replicas"][0]["state"], "loading");
+        let transition = &shown["transitions"][0];
+        assert_eq!(transition["who"], "worker");
+        assert_eq!((&transition["from"], &transition["to"]), (&json!("inactive"), &json!("loading")));
+        run.stop().await;
+        World::new().await
+    };
+    let nodes = world.get("/v1/nodes").await.json();
+    assert_eq!(nodes["nodes"][0]["price_provenance"], "default");
+}
+
+#[tokio::test]
+async fn metrics_count_answers_by_task_and_variant() {
+    let world = World::new().await;
+    for _ in 0..3 {
+        world.post("/v1/tasks/fashion?accuracy=0.94", "image/png", PNG).await;
+    }
+    let got = world.get("/metrics").await;
+    let text = String::from_utf8(got.body.to_vec()).unwrap();
+    for line in [
+        r#"modelless_queries_total{task="fashion",outcome="answered"} 3"#,
+        r#"modelless_answers_in_time_total{task="fashion"} 3"#,
+        r#"modelless_run_seconds_count{task="fashion",variant="large-fp32"} 3"#,
+        r#"modelless_node_memory_used_bytes{node="node-a"} 20971520"#,
+        "modelless_queries_open 0",
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+    }
+    assert!(got.header("content-type").starts_with("application/openmetrics-text"));
+}

@@ -1,0 +1,379 @@
+//! A task with two models, a node that plays executor, and a gateway before them.
+
+use crate::{Addresses, Admin, Config, Deps, Handle, Service};
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes as Buffer;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use modelless_decision::route::{Limit, NodeInfo, NodeReport, Offer, Ready};
+use modelless_decision::{Moments, RunModel};
+use modelless_drive::{Clock, Recorder};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Store};
+use modelless_telemetry::Metrics;
+use modelless_types::{
+    Accuracy, AccuracyMeasure, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros, NodeId,
+    PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskKind, TenantId, TensorSpec,
+    VariantSettings,
+};
+use modelless_wire::{
+    Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
+    ToNode,
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+pub(super) const NODE: NodeId = NodeId(1);
+pub(super) const CLASS: &str = "cpu:test:2";
+pub(super) const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot really a picture";
+
+/// What the node does with a query.
+#[derive(Clone, Debug)]
+pub(super) enum Does {
+    /// Answers at once, with the first admitted variant.
+    Answer,
+    /// Keeps it until told.
+    Keep,
+    Refuse(Refusal),
+}
+
+pub(super) struct FakeNode {
+    gateway: OnceLock<Arc<dyn GatewayLink>>,
+    pub(super) does: Mutex<Does>,
+    models: BTreeMap<u8, (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId)>,
+    seen: mpsc::Sender<ToNode>,
+}
+
+impl FakeNode {
+    pub(super) fn say(&self, body: Said) {
+        let limit = Limit { queries: 4, bytes: Bytes::from_mib(64) };
+        let report = NodeReport { limit, wait: Moments::ZERO, waits: Vec::new() };
+        self.gateway.get().unwrap().receive(NODE, FromNode { body, report });
+    }
+
+    pub(super) fn answer(&self, frame: &QueryFrame) {
+        let ordinal = frame.class.admits.iter().next().unwrap();
+        let (model, variant, space) = self.models[&ordinal];
+        let echoed = match &frame.input {
+            Input::Raw(raw) if raw.starts_with(PNG) || frame.class.task.0 != 1 => raw.len(),
+            Input::Json { inputs, .. } if inputs.starts_with(b"\"iVBORw0KGgo") => inputs.len(),
+            Input::Raw(_) | Input::Json { .. } => {
+                let why = "this is no picture".to_owned();
+                return self.say(Said::BadInput { key: frame.key, fault: InputFault::Malformed, why });
+            }
+        };
+        let answer = Answer {
+            body: Buffer::from(format!(r#"[{{"label":"size","score":{echoed}}}]"#)),
+            model,
+            variant,
+            space,
+            batch: 3,
+            predicted_run: Micros(900),
+            cost: CostPer1k(1_500_000),
+            queued: Micros(250),
+            decode: Micros(40),
+            prepare: Micros(5),
+            run: Micros(700),
+            why: Reason::Only,
+        };
+        self.say(Said::Answer { key: frame.key, answer: Box::new(answer) });
+    }
+}
+
+impl NodeLink for FakeNode {
+    fn send(&self, frame: ToNode) {
+        let does = self.does.lock().unwrap().clone();
+        let _ = self.seen.try_send(frame.clone());
+        if let ToNode::Query(query) = frame {
+            match does {
+                Does::Answer => self.answer(&query),
+                Does::Keep => {}
+                Does::Refuse(refusal) => self.say(Said::Refused { key: query.key, refusal }),
+            }
+        }
+    }
+}
+
+pub(super) struct World {
+    pub(super) store: Arc<MemStore>,
+    pub(super) node: Arc<FakeNode>,
+    /// Frames that reached the node.
+    pub(super) seen: mpsc::Receiver<ToNode>,
+    pub(super) status: watch::Sender<NodeStatus>,
+    pub(super) service: Service,
+    pub(super) handle: Handle,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+pub(super) struct Setup {
+    pub(super) config: Config,
+    pub(super) artefacts: Option<Artefacts>,
+    pub(super) admin: Option<Arc<dyn Admin>>,
+    pub(super) recorder: Option<Recorder>,
+    pub(super) silent_node: bool,
+}
+
+pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
+    let accuracy = Accuracy::measured(right, of).unwrap();
+    Profile {
+        device_class: CLASS.to_owned(),
+        latency: vec![BatchPoint { batch: 1, mean_us, var_us2: 100.0, p99_us: mean_us + 25.0, samples: 50 }],
+        latency_provenance: Provenance::Measured,
+        decode: StageTime { mean_us: 30.0, var_us2: 4.0, samples: 50 },
+        prepare: StageTime::default(),
+        memory: Bytes::from_mib(10),
+        load_time: Micros::from_millis(80),
+        accuracy: AccuracyMeasure {
+            value: accuracy,
+            low: accuracy,
+            high: accuracy,
+            samples: of,
+            set: "test-set".to_owned(),
+            provenance: Provenance::Measured,
+            device_class: CLASS.to_owned(),
+            command: "a command".to_owned(),
+        },
+        also: Vec::new(),
+    }
+}
+
+pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
+    let tensor = |name: &str| TensorSpec { name: name.to_owned(), dtype: DType::Fp32, shape: vec![4] };
+    let (labels, inputs, outputs) = match kind {
+        TaskKind::ImageClassification => (vec!["cat".to_owned(), "dog".to_owned()], vec![], vec![]),
+        TaskKind::Tensor => (vec![], vec![tensor("x")], vec![tensor("y")]),
+    };
+    NewTask {
+        tenant: TenantId::DEFAULT,
+        name: name.to_owned(),
+        kind,
+        metric: "top-1".to_owned(),
+        labels,
+        inputs,
+        outputs,
+        space: None,
+        defaults: Goals::default(),
+        description: String::new(),
+    }
+}
+
+pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> NewModel {
+    NewModel {
+        task: task.id,
+        tenant: TenantId::DEFAULT,
+        name: name.to_owned(),
+        version: 1,
+        architecture: "cnn".to_owned(),
+        licence: "MIT".to_owned(),
+        space: None,
+        adapter: r#"{"layout":"nchw"}"#.to_owned(),
+        variants: vec![NewVariant {
+            name: format!("{name}-fp32"),
+            settings: VariantSettings {
+                engine: Engine::Onnx,
+                precision: "fp32".to_owned(),
+                threads: 1,
+                max_batch: 8,
+            },
+            artefact: "ab".repeat(32),
+            artefact_bytes: Bytes(1_000),
+            profiles: vec![profile(mean_us, right, 1_000)],
+        }],
+    }
+}
+
+fn offers(task: &Task, model: &Registered) -> Vec<Offer> {
+    let offer = |variant: &modelless_types::Variant| Offer {
+        task: task.id,
+        ordinal: variant.ordinal,
+        ready: Ready::Resident,
+        run: RunModel::from_profile(&variant.profiles[0]).unwrap(),
+    };
+    model.variants.iter().map(offer).collect()
+}
+
+impl World {
+    pub(super) async fn new() -> Self {
+        Self::with(Setup::default()).await
+    }
+
+    /// Tasks `fashion` (pictures) and `arrays` (tensors). `fashion` has a small model (90 %, 1 ms) and a large one
+    /// (95 %, 4 ms), `arrays` has one.
+    pub(super) async fn with(setup: Setup) -> Self {
+        let store = Arc::new(MemStore::new());
+        let fashion = store.create_task(new_task("fashion", TaskKind::ImageClassification)).await.unwrap();
+        let arrays = store.create_task(new_task("arrays", TaskKind::Tensor)).await.unwrap();
+        let (mut models, mut all) = (BTreeMap::new(), Vec::new());
+        for (task, name, mean_us, right) in [
+            (&fashion, "small", 1_000.0, 900),
+            (&fashion, "large", 4_000.0, 950),
+            (&arrays, "echo", 500.0, 800),
+        ] {
+            let model = store.register_model(new_model(task, name, mean_us, right)).await.unwrap();
+            all.extend(offers(task, &model));
+            for variant in &model.variants {
+                models.entry(variant.ordinal).or_insert((model.model.id, variant.id, model.model.space));
+            }
+        }
+        let (seen, received) = mpsc::channel(10_000);
+        let does = Mutex::new(Does::Answer);
+        let node = Arc::new(FakeNode { gateway: OnceLock::new(), does, models, seen });
+        let price = PricePerHour(100_000);
+        let status = watch::Sender::new(NodeStatus {
+            node: NODE,
+            name: "node-a".to_owned(),
+            device_class: CLASS.to_owned(),
+            price,
+            price_given: false,
+            lanes: 1,
+            memory_budget: Bytes::from_mib(100),
+            memory_used: Bytes::from_mib(20),
+            draining: false,
+            info: NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all },
+            replicas: Vec::new(),
+            warnings: Vec::new(),
+        });
+        let metrics = Arc::new(Metrics::new());
+        let config = Config { http: ([127, 0, 0, 1], 0).into(), seed: Some(7), ..setup.config };
+        let deps = Deps {
+            store: Arc::clone(&store) as Arc<dyn Store>,
+            artefacts: setup.artefacts,
+            nodes: vec![(status.subscribe(), Arc::clone(&node) as Arc<dyn NodeLink>)],
+            clock: Clock::start(),
+            recorder: setup.recorder,
+            metrics: Arc::clone(&metrics),
+            admin: setup.admin,
+        };
+        let service = Service::build(config, deps).await.unwrap();
+        let handle = service.handle();
+        assert!(node.gateway.set(handle.link()).is_ok());
+        if !setup.silent_node {
+            node.say(Said::Report);
+        }
+        Self { store, node, seen: received, status, service, handle, metrics }
+    }
+
+    pub(super) fn router(&self) -> Router {
+        self.service.router()
+    }
+
+    pub(super) async fn ask(&self, method: Method, target: &str, media: &str, body: &[u8]) -> Got {
+        ask(self.router(), method, target, media, body).await
+    }
+
+    pub(super) async fn get(&self, target: &str) -> Got {
+        self.ask(Method::GET, target, "", b"").await
+    }
+
+    pub(super) async fn post(&self, target: &str, media: &str, body: &[u8]) -> Got {
+        self.ask(Method::POST, target, media, body).await
+    }
+
+    /// Binds and runs it.
+    pub(super) async fn run(self) -> Running {
+        let Self { store, node, seen, status, mut service, handle, metrics } = self;
+        let addresses = service.bind().await.unwrap();
+        let drain = CancellationToken::new();
+        let mut tasks = tokio::task::JoinSet::new();
+        let drained = drain.clone();
+        tasks.spawn(async move { service.run(drained).await });
+        Running { store, node, seen, status, handle, metrics, addresses, drain, tasks }
+    }
+}
+
+/// A world whose gateway runs.
+pub(super) struct Running {
+    pub(super) store: Arc<MemStore>,
+    pub(super) node: Arc<FakeNode>,
+    pub(super) seen: mpsc::Receiver<ToNode>,
+    pub(super) status: watch::Sender<NodeStatus>,
+    pub(super) handle: Handle,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) addresses: Addresses,
+    pub(super) drain: CancellationToken,
+    tasks: tokio::task::JoinSet<Result<(), crate::Error>>,
+}
+
+impl Running {
+    pub(super) async fn ended(&mut self) {
+        self.tasks.join_next().await.unwrap().unwrap().unwrap();
+    }
+
+    pub(super) async fn stop(mut self) {
+        self.drain.cancel();
+        self.ended().await;
+    }
+
+    /// The next query that reaches the node.
+    pub(super) async fn next_query(&mut self) -> Box<QueryFrame> {
+        loop {
+            if let ToNode::Query(frame) = self.seen.recv().await.unwrap() {
+                return frame;
+            }
+        }
+    }
+
+    /// The next query that the node is told to forget.
+    pub(super) async fn next_cancel(&mut self) -> QueryKey {
+        loop {
+            if let ToNode::Cancel { key } = self.seen.recv().await.unwrap() {
+                return key;
+            }
+        }
+    }
+
+    /// Exchanges with the real socket, off the runtime's threads.
+    pub(super) async fn with_connection<R: Send + 'static>(
+        &self,
+        exchange: impl FnOnce(modelless_testkit::Connection) -> R + Send + 'static,
+    ) -> R {
+        let address = self.addresses.http;
+        let connect = move || exchange(modelless_testkit::Connection::open(address).unwrap());
+        tokio::task::spawn_blocking(connect).await.unwrap()
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(super) struct Got {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Buffer,
+}
+
+impl Got {
+    pub(super) fn json(&self) -> Value {
+        assert_eq!(self.headers["content-type"], "application/json", "{self:?}");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub(super) fn header(&self, name: &str) -> &str {
+        self.headers[name].to_str().unwrap()
+    }
+
+    /// Status and reason of an error.
+    pub(super) fn refusal(&self) -> (u16, String) {
+        let body = self.json();
+        assert!(body["error"].as_str().is_some_and(|text| !text.is_empty()), "{body}");
+        (self.status.as_u16(), body["reason"].as_str().unwrap().to_owned())
+    }
+}
+
+pub(super) async fn ask(router: Router, method: Method, target: &str, media: &str, body: &[u8]) -> Got {
+    let mut request = Request::builder().method(method).uri(target);
+    if !media.is_empty() {
+        request = request.header("content-type", media);
+    }
+    send(router, request.body(Body::from(body.to_vec())).unwrap()).await
+}
+
+pub(super) async fn send(router: Router, request: Request<Body>) -> Got {
+    let (head, body) = router.oneshot(request).await.unwrap().into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Got { status: head.status, headers: head.headers, body }
+}
