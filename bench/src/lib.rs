@@ -120,7 +120,9 @@ impl Fleet {
         let floors = ladder.iter().map(|rung| -> VariantSet {
             ladder.iter().filter(|v| v.accuracy >= rung.accuracy).map(|v| v.ordinal).collect()
         });
-        let classes: Vec<Class> = floors.map(|admits| Class { task: FASHION, admits }).collect();
+        let mut classes: Vec<Class> = floors.map(|admits| Class { task: FASHION, admits }).collect();
+        classes.sort_unstable();
+        classes.dedup(); // two rungs are equally accurate
         let numbers: Vec<ClassId> = classes.iter().map(|class| snapshot.intern(*class)).collect();
         for number in &numbers {
             load.add_class(*number);

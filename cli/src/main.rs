@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 /// Predictions under goals: say how accurate, how fast and how cheap, not which model.
 #[derive(Parser, Debug)]
-#[command(name = "modelless", version, propagate_version = true)]
+#[command(name = "modelless", version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -147,16 +147,11 @@ pub(crate) fn detail(progress: Progress) -> String {
 }
 
 fn table(measured: &[Measured]) -> Table {
-    let mut table = Table::new(&[
-        "variant",
-        ">accuracy",
-        "95 % interval",
-        ">items",
-        ">ms at 1",
-        ">ms at largest",
-        ">memory",
-        ">load ms",
-    ]);
+    let mut head = vec!["variant", ">accuracy", "95 % interval", ">items"];
+    if measured.iter().any(|one| one.profile.is_some()) {
+        head.extend([">ms at 1", ">ms at largest", ">memory", ">load ms"]);
+    }
+    let mut table = Table::new(&head);
     for one in measured {
         let AccuracyMeasure { value, low, high, samples, .. } = &one.accuracy;
         let mut row = vec![

@@ -198,7 +198,8 @@ fn port_is_free(address: SocketAddr) -> anyhow::Result<()> {
 
 /// Registers what is missing of the packages, and measures whatever has no profile on this device class.
 async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<()> {
-    let (registrar, engine) = registry.registrar("modelless profile")?;
+    let (registrar, engine) =
+        registry.registrar(if packages.is_empty() { "modelless up" } else { "modelless up --demo" })?;
     let result = async {
         let mut phase = Phase::start("measuring");
         let mut models = 0;
@@ -334,10 +335,11 @@ fn say_ready(
         eprintln!("warning: {warning}");
     }
     let price = status.price.as_usd();
+    let lanes = if status.lanes == 1 { "1 lane".to_owned() } else { format!("{} lanes", status.lanes) };
     let assumed = if status.price_given { "" } else { ", assumed" };
     eprintln!(
-        "{} with {} lanes, {} for models, {price} USD an hour and lane{assumed}",
-        status.device_class, status.lanes, status.memory_budget
+        "{} with {lanes}, {} for models, {price} USD an hour and lane{assumed}",
+        status.device_class, status.memory_budget
     );
     let serving = status.replicas.iter().filter(|replica| replica.state.serves()).count();
     eprintln!("ready after {} with {serving} variants in memory", short(started.elapsed()));

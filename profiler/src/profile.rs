@@ -306,13 +306,18 @@ impl Bench<'_> {
         }
         let config = &self.profiler.config;
         let limits = (config.effort, self.limit());
-        let mut points = Vec::new();
-        for batch in sizes(&config.batches, self.max_batch, self.loaded.fixed_batch) {
-            report(self.name, Progress::Latency { batch });
-            let point = latency::point(&*self.profiler.engine, self.variant, batch, &rows, limits).await;
-            points.push(point.map_err(|failure| self.failed(batch, failure))?);
+        let sizes = sizes(&config.batches, self.max_batch, self.loaded.fixed_batch);
+        let mut times = vec![Vec::new(); sizes.len()];
+        for _ in 0..config.effort.rounds.max(1) {
+            for (batch, times) in sizes.iter().copied().zip(&mut times) {
+                report(self.name, Progress::Latency { batch });
+                let round = latency::round(&*self.profiler.engine, self.variant, batch, &rows, limits).await;
+                times.push(round.map_err(|failure| self.failed(batch, failure))?);
+            }
         }
-        Ok(points)
+        let point =
+            |(batch, times)| latency::point(batch, times).expect("every round has times; this is a bug");
+        Ok(sizes.into_iter().zip(times).map(point).collect())
     }
 
     async fn accuracy(&self, set: &LabelledSet, report: Report<'_>) -> Result<AccuracyMeasure, Error> {

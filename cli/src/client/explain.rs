@@ -24,7 +24,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn shown(explanation: &Value) -> String {
-    let mut table = Table::new(&["", "variant", ">accuracy", ">ms p99", ">wait", ">usd/1000", "why"]);
+    let mut table =
+        Table::new(&["", "variant", ">accuracy", ">p99 ms", ">wait ms", ">usd/1000 alone", "why"]);
     for candidate in list(explanation, "candidates") {
         let chosen = text(candidate, "finding") == "chosen";
         let mut why = text(candidate, "because").to_owned();

@@ -18,6 +18,10 @@ const MAX_ANSWER: usize = 256 << 20;
 /// Registering measures; everything else is far quicker.
 const WITHIN: Duration = Duration::from_hours(1);
 
+/// A server looks at its store about once a second.
+const SOON_TRIES: u32 = 50;
+const SOON_PAUSE: Duration = Duration::from_millis(100);
+
 /// A server.
 pub(crate) struct Api {
     base: String,
@@ -48,6 +52,18 @@ impl Api {
 
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Reply> {
         self.send(Method::GET, path, None, Bytes::new())
+    }
+
+    /// What was made a moment ago: a server shows it as soon as it has looked at its store again.
+    pub(crate) fn get_soon(&self, path: &str) -> anyhow::Result<Reply> {
+        for _ in 0..SOON_TRIES {
+            let reply = self.get(path)?;
+            if reply.status != StatusCode::NOT_FOUND {
+                return Ok(reply);
+            }
+            self.runtime.block_on(tokio::time::sleep(SOON_PAUSE));
+        }
+        self.get(path)
     }
 
     pub(crate) fn delete(&self, path: &str) -> anyhow::Result<Reply> {

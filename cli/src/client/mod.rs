@@ -45,13 +45,15 @@ fn number(value: &Value, digits: usize) -> String {
     value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
 }
 
-/// Dollars, which may be very few.
+/// Dollars, which may be very few: three figures that say something, whatever their size.
 fn dollars(value: &Value) -> String {
     match value.as_f64() {
         None => "-".to_owned(),
-        Some(0.0) => "0".to_owned(),
-        Some(usd) if usd < 0.01 => format!("{usd:.7}"),
-        Some(usd) => format!("{usd:.4}"),
+        Some(usd) if usd <= 0.0 => "0".to_owned(),
+        Some(usd) => {
+            let digits = (0..12).find(|digits| usd * 10_f64.powi(*digits) >= 1.0).unwrap_or(12);
+            format!("{usd:.0$}", usize::try_from(digits + 2).unwrap_or(2))
+        }
     }
 }
 
@@ -74,8 +76,9 @@ mod tests {
         );
         assert_eq!(
             (dollars(&answer["usd"]), dollars(&answer["no"])),
-            ("0.0000013".to_owned(), "-".to_owned())
+            ("0.00000125".to_owned(), "-".to_owned())
         );
+        assert_eq!((dollars(&json!(0.05)), dollars(&json!(12.5))), ("0.0500".to_owned(), "12.50".to_owned()));
         assert_eq!((text(&answer, "name"), text(&answer, "ms"), list(&answer, "name").len()), ("x", "", 0));
         assert_eq!(bytes(&answer["bytes"]), "2.0 KiB");
     }

@@ -253,7 +253,7 @@ fn task_of(api: &Api, wanted: &Wanted) -> anyhow::Result<modelless_types::Task> 
     let described = wanted.manifest.as_ref().filter(|manifest| manifest.name == wanted.task);
     if let (StatusCode::NOT_FOUND, Some(manifest)) = (reply.status, described) {
         task::create(api, manifest)?;
-        return task::known(&api.get(&path)?.ok()?.json()?);
+        return task::known(&api.get_soon(&path)?.ok()?.json()?);
     }
     task::known(&reply.ok()?.json()?)
 }

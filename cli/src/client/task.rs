@@ -212,7 +212,7 @@ fn shown(task: &Value) -> String {
         ">also",
         ">ms mean at 1",
         ">p99 of one",
-        ">usd/1000",
+        ">usd/1000 at best",
         ">memory",
         "resident on",
     ]);

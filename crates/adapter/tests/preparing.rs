@@ -162,6 +162,27 @@ fn resize_modes() -> impl Strategy<Value = String> {
     (filter, mode).prop_map(|(f, m)| format!(r#""resize":{{"filter":"{f}","mode":"{m}"}}"#))
 }
 
+/// These made `fast_image_resize` read past its buffer when it did both directions at once.
+#[test]
+fn a_part_that_begins_where_the_filter_is_zero_is_read_inside_the_picture() {
+    for filter in ["bicubic", "lanczos", "bilinear", "area"] {
+        for colour in [Colour::Grey, Colour::Rgb] {
+            for (w, h) in (1..12).flat_map(|w| (1..6).map(move |h| (w, h))) {
+                for (tw, th) in (1..6).flat_map(|w| [1, 4, 9, 20].map(move |h| (w, h))) {
+                    let picture =
+                        Picture::new(w, h, colour, vec![7; (w * h) as usize * colour.channels()]).unwrap();
+                    let channels = if colour == Colour::Grey { "grey" } else { "rgb" };
+                    let rest = format!(
+                        r#","channels":"{channels}","scale":1,"resize":{{"mode":"shorter-side","filter":"{filter}"}}"#
+                    );
+                    let row = floats(&written(&picture_spec(tw, th, &rest), &picture));
+                    assert!(row.iter().all(|v| *v == 7.0), "{filter} {w}x{h} -> {tw}x{th}");
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     /// In every mode a picture of the model's size is taken as it is, whichever way it is written.
     #[test]
@@ -195,6 +216,35 @@ proptest! {
         let wider = Picture::new(w + 4, w, Colour::Rgb, wider).unwrap();
         let cropped = format!(r#"{rest},"resize":{{"mode":"shorter-side"}}"#);
         prop_assert_eq!(written(&picture_spec(w, w, &cropped), &wider), short);
+    }
+
+    /// A crop is what is left when the whole is resized and the rest cut off, though only the part is resized.
+    /// Not for `area`, which jumps where a pixel's border falls on another's.
+    #[test]
+    fn a_crop_equals_resizing_the_whole(
+        (w, h) in (1_u32..40, 1_u32..40),
+        (tw, th) in (1_u32..30, 1_u32..30),
+        more in 0_u32..20,
+        filter in prop_oneof![Just("bilinear"), Just("bicubic"), Just("lanczos")],
+        seed in any::<u32>(),
+    ) {
+        let pixels: Vec<u8> = (0..w * h).map(|i| (i.wrapping_mul(seed | 1) >> 13) as u8).collect();
+        let picture = Picture::new(w, h, Colour::Grey, pixels).unwrap();
+        let size = tw.max(th) + more;
+        let (rw, rh) = if w <= h { (size, size * h / w) } else { (size * w / h, size) };
+        let crop = format!(
+            r#","channels":"grey","dtype":"uint8","resize":{{"mode":"shorter-side","size":{size},"filter":"{filter}"}}"#
+        );
+        let whole = format!(r#","channels":"grey","dtype":"uint8","resize":{{"filter":"{filter}"}}"#);
+        let part = written(&picture_spec(tw, th, &crop), &picture);
+        let whole = written(&picture_spec(rw, rh, &whole), &picture);
+        let even = |excess: u32| excess / 2 + (excess % 2) * (excess / 2 % 2);
+        let (left, top) = (even(rw - tw), even(rh - th));
+        for (i, got) in part.iter().enumerate() {
+            let (x, y) = (i as u32 % tw + left, i as u32 / tw + top);
+            let expected = whole[(y * rw + x) as usize];
+            prop_assert!(got.abs_diff(expected) <= 1, "({x}, {y}) is {got}, expected {expected}");
+        }
     }
 
     /// No size of picture and model is a panic, every cell is written, and flat pictures stay flat.

@@ -247,18 +247,18 @@ mod tests {
     #[test]
     fn between_points_is_a_line_and_beyond_them_too() {
         let m = model(&[(1, 100.0, 4.0), (4, 400.0, 16.0), (8, 600.0, 16.0)]);
-        assert_eq!(m.estimate(1).mean, 100.0);
-        assert_eq!(m.estimate(2).mean, 200.0);
-        assert_eq!(m.estimate(6).mean, 500.0);
-        assert_eq!(m.estimate(16).mean, 1_000.0);
+        assert_eq!(m.estimate(1).mean(), Micros(100));
+        assert_eq!(m.estimate(2).mean(), Micros(200));
+        assert_eq!(m.estimate(6).mean(), Micros(500));
+        assert_eq!(m.estimate(16).mean(), Micros(1_000));
         assert_eq!(m.estimate(0), m.estimate(1));
     }
 
     #[test]
     fn one_point_is_taken_as_time_per_item() {
         let m = model(&[(2, 100.0, 0.0)]);
-        assert_eq!(m.estimate(1).mean, 100.0);
-        assert_eq!(m.estimate(6).mean, 300.0);
+        assert_eq!(m.estimate(1).mean(), Micros(100));
+        assert_eq!(m.estimate(6).mean(), Micros(300));
     }
 
     #[test]

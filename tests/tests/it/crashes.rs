@@ -65,7 +65,7 @@ fn killing_runners_under_load_costs_at_most_their_batches_and_never_the_server()
 
 #[test]
 fn a_small_memory_budget_makes_models_take_turns() -> Result<()> {
-    let demo = Demo::start(&["--memory", "24MiB"])?;
+    let demo = Demo::start(&["--memory", "64MiB"])?;
     for round in 0..3 {
         for model in ["linear", "mlp_s", "mlp_l", "cnn_s", "cnn_m", "cnn_l"] {
             let answer = demo.answer("boot.png", &format!("?model={model}&latency_ms=20000"))?;

@@ -106,9 +106,9 @@ fn explain_names_every_candidate_and_what_spoke_for_or_against_it() -> Result<()
     let explained = explained.json()?;
     let candidates = explained["candidates"].as_array().context("no candidates")?;
     ensure!(candidates.len() == 12, "{explained}");
-    let statuses: BTreeSet<_> = candidates.iter().filter_map(|c| c["status"].as_str()).collect();
+    let statuses: BTreeSet<_> = candidates.iter().filter_map(|c| c["finding"].as_str()).collect();
     ensure!(statuses.contains("below_floor") && statuses.contains("chosen"), "{statuses:?} in {explained}");
-    let chosen: Vec<_> = candidates.iter().filter(|c| c["status"] == "chosen").collect();
+    let chosen: Vec<_> = candidates.iter().filter(|c| c["finding"] == "chosen").collect();
     ensure!(chosen.len() == 1, "{explained}");
     demo.server.stop()
 }

@@ -1,32 +1,12 @@
 //! The adapter of a model that takes a picture: bound once, then one row after the other.
 
-use super::Picture;
 use super::fit::fit;
 use super::write::{Patch, Tables};
+use super::{Picture, Scratch};
 use crate::matching::{find, fixed, names, words};
-use crate::spec::{Channels, Filter, ImageSpec, Layout};
+use crate::spec::{Channels, ImageSpec, Layout};
 use crate::{PrepareError, SpecError};
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use modelless_types::{DType, Task, TensorSpec};
-use std::fmt;
-
-/// A scratch holds no more than this between two pictures.
-const KEPT_BYTES: usize = 16 << 20;
-
-/// Memory for resizing, used again and again. One per thread.
-#[derive(Default)]
-pub struct Scratch {
-    resizer: Resizer,
-    pixels: Vec<u8>,
-}
-
-impl fmt::Debug for Scratch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.pixels.capacity() + self.resizer.size_of_internal_buffers();
-        f.debug_struct("Scratch").field("bytes", &bytes).finish_non_exhaustive()
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct BoundImage {
@@ -106,31 +86,9 @@ impl BoundImage {
             self.tables.write(&self.spec, patch, row);
             return Ok(());
         }
-        let channels = picture.colour().channels();
-        let kind = if channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
-        let broken = |error: &dyn fmt::Display| PrepareError::Resize(error.to_string());
-        let from = ImageRef::new(width, height, picture.pixels(), kind).map_err(|e| broken(&e))?;
-        scratch.pixels.resize(fit.size.0 as usize * fit.size.1 as usize * channels, 0);
-        let mut to = Image::from_slice_u8(fit.size.0, fit.size.1, &mut scratch.pixels, kind)
-            .map_err(|e| broken(&e))?;
-        let filter = match self.spec.resize.filter {
-            Filter::Bilinear => FilterType::Bilinear,
-            Filter::Bicubic => FilterType::CatmullRom,
-            Filter::Lanczos => FilterType::Lanczos3,
-            Filter::Area => FilterType::Box,
-        };
-        let [left, top, across, down] = fit.from;
-        let options =
-            ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).crop(left, top, across, down);
-        scratch.resizer.resize(&from, &mut to, &options).map_err(|e| broken(&e))?;
-        let patch = Patch { pixels: &scratch.pixels, size: fit.size, at: fit.at };
-        self.tables.write(&self.spec, patch, row);
-        if scratch.resizer.size_of_internal_buffers() > KEPT_BYTES {
-            scratch.resizer.reset_internal_buffers();
-        }
-        if scratch.pixels.capacity() > KEPT_BYTES {
-            scratch.pixels = Vec::new();
-        }
+        let pixels = scratch.resize(picture, &fit, self.spec.resize.filter)?;
+        self.tables.write(&self.spec, Patch { pixels, size: fit.size, at: fit.at }, row);
+        scratch.trim();
         Ok(())
     }
 }

@@ -68,7 +68,15 @@ fn middle(side: u32, resized: u64, part: u32) -> (f64, f64) {
     let step = f64::from(side) / resized as f64;
     let start = if resized == u64::from(side) { offset as f64 } else { offset as f64 * step };
     let length = if resized == u64::from(side) { f64::from(part) } else { f64::from(part) * step };
-    (start, length.min(f64::from(side) - start))
+    (start, within(start, length, side))
+}
+
+/// The length, shortened by as little as makes it end inside `side` in floating point too.
+pub(super) fn within(start: f64, mut length: f64, side: u32) -> f64 {
+    while start + length > f64::from(side) && length > 0.0 {
+        length = length.next_down().min(f64::from(side) - start);
+    }
+    length
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "held within 1 and `limit`")]

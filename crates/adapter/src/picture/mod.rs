@@ -21,12 +21,13 @@
 mod bound;
 mod decode;
 mod fit;
+mod resize;
 mod scan;
 mod write;
 
 pub(crate) use bound::BoundImage;
-pub use bound::Scratch;
 pub(crate) use decode::decode;
+pub use resize::Scratch;
 
 use crate::spec::Colour;
 

@@ -161,7 +161,7 @@ fn gateways_with_other_seeds_spread_over_equal_nodes() {
     let mut picked: Vec<u32> = (0..200)
         .map(|seed| match pick(&snapshot, &load, class, &q, Time(0), seed) {
             Verdict::Send(choice) => choice.node.0,
-            other => panic!("{other:?}"),
+            no @ (Verdict::Wait { .. } | Verdict::Load { .. } | Verdict::Refuse(_)) => panic!("{no:?}"),
         })
         .collect();
     picked.sort_unstable();

@@ -120,9 +120,9 @@ impl Shell {
         NodeReport { limit, wait: Moments { mean: wait, var: wait }, waits: Vec::new() }
     }
 
-    fn step(&mut self, step: Step, tables: &[Table]) -> Result<(), TestCaseError> {
+    fn step(&mut self, step: &Step, tables: &[Table]) -> Result<(), TestCaseError> {
         self.now = self.now + Micros(1);
-        match step {
+        match *step {
             Step::Arrive(goals, bytes) => {
                 let Ok(admitted) = admission::admit(self.router.machine.snapshot(), TASK, &goals) else {
                     return Ok(());
@@ -213,9 +213,9 @@ proptest! {
             next: 0,
             left: 0,
         };
-        shell.step(Step::Table(0), &tables)?;
+        shell.step(&Step::Table(0), &tables)?;
         for step in steps {
-            shell.step(step, &tables)?;
+            shell.step(&step, &tables)?;
         }
         // Nobody speaks any more: everything left must leave by itself, at the latest by its guard.
         shell.sleep(Time(30_000_000))?;

@@ -156,15 +156,15 @@ fn evictions_keep_the_memory_budget() {
 
 #[test]
 fn a_busy_model_makes_room_for_one_that_waits() {
-    // The first is never idle and nothing is pinned; the second must not wait for ever.
+    // The first has more than it can do and nothing is pinned; the second must not wait for ever.
     let streams = vec![
-        poisson("busy", 3_000.0, only("cnn_l-fp32", ms(400))),
+        poisson("busy", 6_000.0, only("cnn_l-fp32", ms(400))),
         Stream::new("other", FASHION, Arrivals::At(vec![ms(300)]), only("cnn_m-fp32", ms(700))),
     ];
     let node = NodeSpec::with(1, Bytes::from_mib(10), Vec::new());
     let outcome = outcome(&Scenario::new("room", vec![fashion_mnist()], vec![node], streams));
     assert_eq!(outcome.streams[1].in_time(), 1, "{}", table(&outcome));
-    assert!(outcome.streams[0].violations < 0.5, "{}", table(&outcome));
+    assert!(outcome.streams[0].in_time() > 2_000, "{}", table(&outcome));
 }
 
 #[test]

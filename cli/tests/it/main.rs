@@ -1,0 +1,77 @@
+//! The program as a shell sees it: what it prints where, and how it ends. Nothing here needs an engine or a server.
+#![allow(clippy::unwrap_used, reason = "helpers of tests; a failed one is a failed test")]
+
+use modelless_testkit::{free_port, temp_dir};
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+fn modelless(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_modelless")).args(args).env_remove("MODELLESS_SERVER").output().unwrap()
+}
+
+fn check(args: &[&str], code: i32, said: &str) {
+    let output = modelless(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+    assert!(error.contains(said), "{args:?} did not say {said:?}: {error}");
+    assert!(!error.contains("panicked"), "{error}");
+}
+
+#[test]
+fn wrong_usage_ends_with_64_before_anything_is_opened() {
+    check(&["fly"], 64, "fly");
+    check(&["query"], 64, "TASK");
+    check(&["up", "--http", "nowhere"], 64, "--http");
+    check(&["up", "--http", "0.0.0.0:0"], 64, "--insecure");
+    check(&["up", "--memory", "lots"], 64, "--memory");
+    check(&["task", "list", "--server", "localhost"], 64, "http://127.0.0.1:8080");
+    let folder = temp_dir("cli").unwrap();
+    let manifest = folder.path().join("m.toml");
+    check(&["model", "register", manifest.to_str().unwrap()], 64, "--task");
+}
+
+#[test]
+fn help_and_version_are_no_failure() {
+    for args in [&["--help"][..], &["--version"], &["up", "--help"], &["model", "remove", "--help"]] {
+        let output = modelless(args);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}");
+    }
+    let help = String::from_utf8(modelless(&["--help"]).stdout).unwrap();
+    assert!(!help.contains("runner"), "runners are not for people");
+}
+
+#[test]
+fn without_a_server_it_says_how_to_start_one() {
+    let server = format!("http://127.0.0.1:{}", free_port().unwrap());
+    check(&["task", "list", "--server", &server], 1, "modelless up");
+    check(&["query", "fashion", "/nowhere/x.png", "--server", &server], 1, "/nowhere/x.png");
+}
+
+#[test]
+fn a_taken_port_is_said_before_anything_is_measured() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let folder = temp_dir("cli").unwrap();
+    let data = folder.path().join("data");
+    check(&["up", "--demo", "--data", data.to_str().unwrap(), "--http", &address], 1, "cannot listen");
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_library_that_is_not_there_is_not_replaced_by_another() {
+    let folder = temp_dir("cli").unwrap();
+    let data = folder.path().join("data");
+    let args =
+        ["up", "--data", data.to_str().unwrap(), "--http", "127.0.0.1:0", "--onnxruntime", "/nowhere.so"];
+    check(&args, 64, "/nowhere.so");
+}
+
+#[test]
+fn a_recording_without_its_settings_is_no_recording() {
+    let folder = temp_dir("cli").unwrap();
+    let log = folder.path().join("router.jsonl");
+    std::fs::write(&log, "").unwrap();
+    check(&["replay", log.to_str().unwrap(), "--machine", "router"], 1, "router.json");
+    std::fs::write(folder.path().join("router.json"), "{}").unwrap();
+    check(&["replay", log.to_str().unwrap(), "--machine", "router"], 1, "no settings");
+}

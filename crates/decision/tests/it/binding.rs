@@ -1,0 +1,193 @@
+//! The worker in situations small enough to foresee.
+
+use crate::common::{TASK, query};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, Time, VariantId,
+    VariantSet,
+};
+
+const DEVICE: DeviceIx = DeviceIx(0);
+
+/// Variant `at` is more accurate and slower than the one before it.
+fn variant(at: u8, one_us: f64) -> WorkerVariant {
+    let point =
+        |batch: u32, mean_us: f64| BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
+    let points = [point(1, one_us), point(4, 2.0 * one_us)];
+    WorkerVariant {
+        id: VariantId(u32::from(at)),
+        model: ModelId(u32::from(at)),
+        task: TASK,
+        ordinal: at,
+        accuracy: Accuracy::from_ppm(800_000 + 50_000 * u32::from(at)).expect("below one"),
+        max_batch: 4,
+        run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
+        memory: Bytes(10),
+        load_time: Micros(1_000),
+    }
+}
+
+struct World {
+    worker: Worker,
+    now: Time,
+}
+
+impl World {
+    /// With a fast variant 0 and a slow variant 1, both in memory.
+    fn new(memory: u64, resident: &[u8]) -> Self {
+        let device = DeviceConfig { lanes: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
+        let worker = Worker::new(WorkerConfig {
+            devices: vec![device],
+            queue: 100,
+            queue_bytes: Bytes(100_000),
+            back_off: Micros(500),
+            give_up_after: 3,
+        });
+        let mut world = Self { worker, now: Time(0) };
+        world.feed(Event::Catalog(vec![variant(0, 100.0), variant(1, 1_000.0)]));
+        for at in resident {
+            world.feed(Event::Wake { task: TASK, ordinal: *at });
+            world.load(*at);
+        }
+        world
+    }
+
+    fn load(&mut self, at: u8) -> Vec<Action> {
+        let variant = VariantId(u32::from(at));
+        self.feed(Event::Loaded { device: DEVICE, variant, memory: Bytes(10), took: Micros(1_000) })
+    }
+
+    fn feed(&mut self, event: Event) -> Vec<Action> {
+        self.now = self.now + Micros(1);
+        self.worker.handle(self.now, event);
+        std::iter::from_fn(|| self.worker.poll_action()).collect()
+    }
+
+    fn arrive(&mut self, key: u64, admits: &[u8], latency: Micros) -> Vec<Action> {
+        let admits: VariantSet = admits.iter().copied().collect();
+        let query = query(key, self.now, admits, latency);
+        self.feed(Event::Arrive(query))
+    }
+
+    fn prepared(&mut self, batch: BatchId) -> Vec<Action> {
+        self.feed(Event::Prepared { batch, dropped: Vec::new() })
+    }
+
+    fn died(&mut self, batch: BatchId) -> Vec<Action> {
+        let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
+        self.feed(Event::Done { batch, outcome })
+    }
+}
+
+/// What was bound: the batch, its variant and its members.
+fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
+    actions.iter().find_map(|action| match action {
+        Action::Prepare { batch, variant, queries, .. } => {
+            Some((*batch, variant.0, queries.iter().map(|key| key.0).collect()))
+        }
+        Action::Start { .. }
+        | Action::Discard { .. }
+        | Action::Deliver { .. }
+        | Action::Refuse { .. }
+        | Action::HandBack { .. }
+        | Action::Load { .. }
+        | Action::Unload { .. }
+        | Action::Transition { .. } => None,
+    })
+}
+
+#[test]
+fn an_idle_device_gives_the_most_accurate_that_is_in_time() {
+    let mut world = World::new(100, &[0, 1]);
+    assert_eq!(bound(&world.arrive(1, &[0, 1], Micros(5_000))).map(|b| b.1), Some(1));
+    let mut world = World::new(100, &[0, 1]);
+    assert_eq!(bound(&world.arrive(1, &[0, 1], Micros(900))).map(|b| b.1), Some(0));
+}
+
+#[test]
+fn what_waits_at_gateways_makes_answers_cheaper_until_its_first_deadline_is_past() {
+    let mut world = World::new(100, &[0, 1]);
+    let class = query(0, world.now, [0, 1].into_iter().collect(), Micros(0)).class;
+    let first = Some(world.now + Micros(5_000));
+    world.feed(Event::Demand { class, waiting: 90, first });
+    let (batch, variant, _) = bound(&world.arrive(1, &[0, 1], Micros(5_000))).expect("bound");
+    assert_eq!(variant, 0);
+    world.prepared(batch);
+    world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    // Nobody said that they were served elsewhere, but by now they cannot be waiting any more.
+    world.now = world.now + Micros(6_000);
+    assert_eq!(bound(&world.arrive(2, &[0, 1], Micros(5_000))).map(|b| b.1), Some(1));
+}
+
+#[test]
+fn a_batch_handed_over_behind_one_that_crashed_is_not_to_blame() {
+    let mut world = World::new(100, &[1]);
+    let far = Micros(1_000_000);
+    let (first, _, _) = bound(&world.arrive(1, &[1], far)).expect("bound");
+    world.prepared(first);
+    let (second, _, members) = bound(&world.arrive(2, &[1], far)).expect("bound");
+    assert_eq!(members, [2]);
+    assert!(
+        world.prepared(second).contains(&Action::Start { batch: second }),
+        "one model: handed over at once"
+    );
+    world.arrive(3, &[1], far);
+    world.feed(Event::RunnerDied { model: ModelId(1), why: "killed".into() });
+    world.died(first);
+    world.died(second);
+    // Back in memory, the one that ran is alone; the others share a batch as if nothing had been.
+    world.now = world.now + Micros(600);
+    world.worker.handle_timeout(world.now);
+    let reload = std::iter::from_fn(|| world.worker.poll_action()).collect::<Vec<_>>();
+    assert!(reload.contains(&Action::Load { device: DEVICE, variant: VariantId(1) }), "{reload:?}");
+    let (alone, _, members) = bound(&world.load(1)).expect("bound");
+    assert_eq!(members, [1]);
+    let (_, _, members) = bound(&world.prepared(alone)).expect("bound");
+    assert_eq!(members, [2, 3]);
+    // It crashes again, alone: it was its own doing.
+    world.feed(Event::RunnerDied { model: ModelId(1), why: "killed".into() });
+    let actions = world.died(alone);
+    let refused =
+        |a: &Action| matches!(a, Action::Refuse { key: QueryKey(1), refusal: Refusal::InputCrashed { .. } });
+    assert!(actions.iter().any(refused), "{actions:?}");
+}
+
+#[test]
+fn what_was_just_loaded_serves_before_it_makes_room() {
+    // Room for one. Both are asked for at once; each must serve its own before the other comes.
+    let mut world = World::new(10, &[]);
+    let far = Micros(1_000_000);
+    world.arrive(1, &[0], far);
+    world.arrive(2, &[1], far);
+    let (batch, variant, members) = bound(&world.load(0)).expect("it serves at once");
+    assert_eq!((variant, members), (0, vec![1]));
+    world.prepared(batch);
+    let actions = world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    assert!(actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(0) }), "{actions:?}");
+    let actions = world.feed(Event::Unloaded { device: DEVICE, variant: VariantId(0) });
+    assert!(actions.contains(&Action::Load { device: DEVICE, variant: VariantId(1) }), "{actions:?}");
+    assert_eq!(bound(&world.load(1)).map(|b| b.2), Some(vec![2]));
+}
+
+#[test]
+fn who_waits_as_long_as_its_load_takes_may_send_a_busy_one_away() {
+    let mut world = World::new(10, &[0]);
+    let far = Micros(1_000_000);
+    let (batch, _, _) = bound(&world.arrive(1, &[0], far)).expect("bound");
+    world.prepared(batch);
+    world.arrive(2, &[1], far);
+    world.now = world.now + Micros(1_000);
+    // The first is busy, and more of its kind comes; but now it takes nothing new.
+    let actions = world.arrive(3, &[0], far);
+    let leaving = |a: &Action| matches!(a, Action::Transition { variant: VariantId(0), .. });
+    assert!(bound(&actions).is_some() || actions.iter().any(leaving), "{actions:?}");
+    let (second, ..) = bound(&actions).expect("its slot was free before it was told to go");
+    assert_eq!(bound(&world.arrive(4, &[0], far)), None, "it takes nothing new");
+    world.prepared(second);
+    world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    let actions = world.feed(Event::Done { batch: second, outcome: Outcome::Ran });
+    assert!(actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(0) }), "{actions:?}");
+}
