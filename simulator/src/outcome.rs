@@ -32,7 +32,7 @@ pub struct Outcome {
     pub handed_back: u64,
     /// Answers that came when nobody waited any more.
     pub echoes: u64,
-    /// Time on devices over time that lanes were there.
+    /// Time on devices over time that lanes were there, since the scenario's start.
     pub busy: f64,
     /// What the machines cost, in dollars.
     pub machines_usd: f64,

@@ -466,7 +466,7 @@ impl<'a> World<'a> {
             crashes: self.crashes,
             handed_back: self.handed_back,
             echoes: self.echoes,
-            busy: ratio(self.busy_us, lasted.0 * lanes),
+            busy: ratio(self.busy_us, lasted.saturating_sub(self.scenario.start).0 * lanes),
             machines_usd: hourly * lasted.as_millis_f64() / 3_600_000.0,
             device_usd: modelless_types::CostPer1k(self.device_nano_usd).as_usd(),
             outstanding_max: self.outstanding_max,

@@ -219,7 +219,8 @@ proptest! {
     }
 
     /// A crop is what is left when the whole is resized and the rest cut off, though only the part is resized.
-    /// Not for `area`, which jumps where a pixel's border falls on another's.
+    /// Not for `area`, which jumps where a pixel's border falls on another's. Two steps of 256 may lie between: each
+    /// pass rounds its weights to a precision that depends on all of them.
     #[test]
     fn a_crop_equals_resizing_the_whole(
         (w, h) in (1_u32..40, 1_u32..40),
@@ -243,7 +244,7 @@ proptest! {
         for (i, got) in part.iter().enumerate() {
             let (x, y) = (i as u32 % tw + left, i as u32 / tw + top);
             let expected = whole[(y * rw + x) as usize];
-            prop_assert!(got.abs_diff(expected) <= 1, "({x}, {y}) is {got}, expected {expected}");
+            prop_assert!(got.abs_diff(expected) <= 2, "({x}, {y}) is {got}, expected {expected}");
         }
     }
 

@@ -12,7 +12,9 @@ use crate::machine::{Machine, Rank, Ranked, Wake};
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, QueryKey, Refusal, TaskId, Time, VariantSet};
+use modelless_types::{
+    Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time, VariantSet,
+};
 use serde::{Deserialize, Serialize};
 
 /// Bounds on what waits.
@@ -164,6 +166,8 @@ pub struct Router {
     open: BTreeMap<QueryKey, Open>,
     /// Waiting queries of each class, earliest deadline first.
     queues: BTreeMap<ClassId, BTreeSet<(Time, QueryKey)>>,
+    /// The same queries by priority level, then deadline: the last gives way when there is no room.
+    ranks: BTreeSet<(u8, Time, QueryKey)>,
     /// When to look at a query again, whatever happens.
     timers: BTreeSet<(Time, QueryKey)>,
     waiting: u32,
@@ -181,6 +185,7 @@ impl Router {
             seed,
             open: BTreeMap::new(),
             queues: BTreeMap::new(),
+            ranks: BTreeSet::new(),
             timers: BTreeSet::new(),
             waiting: 0,
             waiting_bytes: Bytes(0),
@@ -296,7 +301,7 @@ impl Router {
     }
 
     fn wait(&mut self, now: Time, class: ClassId, query: Query, until: Time) {
-        if self.waiting >= self.limits.waiting {
+        if self.waiting >= self.limits.waiting && !self.displace(query.priority) {
             return self.refuse(query.key, Refusal::QueueFull { limit: self.limits.waiting });
         }
         if self.waiting_bytes + query.bytes > self.limits.waiting_bytes && self.waiting > 0 {
@@ -306,8 +311,22 @@ impl Router {
         self.waiting += 1;
         self.waiting_bytes = self.waiting_bytes + query.bytes;
         self.queues.entry(class).or_default().insert((query.deadline, query.key));
+        self.ranks.insert((query.priority.level(), query.deadline, query.key));
         self.timers.insert((until, query.key));
         self.open.insert(query.key, Open { query, at: Where::Waiting { class, until } });
+    }
+
+    /// Room for a more important query: the least important one that waits, and of those the last to be due, gives up
+    /// its place. False when nobody who waits is less important.
+    fn displace(&mut self, by: Priority) -> bool {
+        match self.ranks.last() {
+            Some(&(level, _, key)) if level > by.level() => {
+                self.take(key);
+                self.refuse(key, Refusal::QueueFull { limit: self.limits.waiting });
+                true
+            }
+            Some(_) | None => false,
+        }
     }
 
     fn refuse(&mut self, key: QueryKey, refusal: Refusal) {
@@ -326,6 +345,7 @@ impl Router {
                         self.queues.remove(&class);
                     }
                 }
+                self.ranks.remove(&(open.query.priority.level(), open.query.deadline, key));
                 self.timers.remove(&(until, key));
                 self.waiting -= 1;
                 self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
@@ -451,6 +471,7 @@ impl Router {
             .unwrap_or_default();
         query.class.admits = query.class.admits.intersection(&alive);
         if query.class.admits.is_empty() {
+            self.ranks.remove(&(query.priority.level(), query.deadline, key));
             self.timers.remove(&(until, key));
             self.waiting -= 1;
             self.waiting_bytes = Bytes(self.waiting_bytes.0 - query.bytes.0);

@@ -181,7 +181,8 @@ pub enum Event {
         /// What.
         variant: VariantId,
     },
-    /// A model's process died while idle or in a batch (its batches are reported by `Done`).
+    /// A model's process died while idle or in a batch. Best told before the `Done` of the batches it had, so that
+    /// nothing is bound to it meanwhile; what it was loading is reported by `LoadFailed`.
     RunnerDied {
         /// The model.
         model: ModelId,

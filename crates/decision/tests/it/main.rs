@@ -4,5 +4,6 @@ mod admitting;
 mod binding;
 mod common;
 mod picking;
+mod priority;
 mod routing;
 mod working;

@@ -36,7 +36,8 @@ enum Step {
     Done(usize, bool),
     Loaded(usize, bool, u64),
     Unloaded(usize),
-    RunnerDied(u32),
+    /// A process dies; its death is told before the end of its batches, or after.
+    RunnerDied(u32, bool),
     NotStarted(usize),
     Pin(u8),
     Wake(u8),
@@ -66,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (at(), prop::bool::weighted(0.1)).prop_map(|(n, bad)| Step::Done(n, bad)),
         8 => (at(), prop::bool::weighted(0.1), 0_u64..3).prop_map(|(n, bad, more)| Step::Loaded(n, bad, more)),
         4 => at().prop_map(Step::Unloaded),
-        2 => (1_u32..=3).prop_map(Step::RunnerDied),
+        2 => (1_u32..=3, any::<bool>()).prop_map(|(model, late)| Step::RunnerDied(model, late)),
         1 => at().prop_map(Step::NotStarted),
         1 => (0_u8..16).prop_map(Step::Pin),
         1 => (0_u8..5).prop_map(Step::Wake),
@@ -311,14 +312,17 @@ impl Shell {
         self.feed(Event::Unloaded { device, variant })
     }
 
-    /// First that a process died, then what it was loading, then the batches it had.
-    fn died(&mut self, model: ModelId) -> Checked {
+    /// A process died. The end of the batches it had is told last, or first where its death is told `late`.
+    fn died(&mut self, model: ModelId, late: bool) -> Checked {
         let of_model: Vec<VariantId> = self.all.iter().filter(|v| v.model == model).map(|v| v.id).collect();
         let mut failed = Vec::new();
         for handed in self.lanes.values_mut() {
             let dead = |id: &BatchId| of_model.contains(&self.batches[id].variant);
             failed.extend(handed.iter().copied().filter(dead));
             handed.retain(|id| !dead(id));
+        }
+        if late {
+            self.failed(&failed)?;
         }
         let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| of_model.contains(v)).collect();
         self.feed(Event::RunnerDied { model, why: "killed".into() })?;
@@ -329,11 +333,14 @@ impl Shell {
                 Held::Loaded => {}
             }
         }
-        for batch in failed {
+        if late { Ok(()) } else { self.failed(&failed) }
+    }
+
+    fn failed(&mut self, batches: &[BatchId]) -> Checked {
+        batches.iter().try_for_each(|batch| {
             let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
-            self.feed(Event::Done { batch, outcome })?;
-        }
-        Ok(())
+            self.feed(Event::Done { batch: *batch, outcome })
+        })
     }
 
     fn step(&mut self, step: &Step) -> Checked {
@@ -367,7 +374,7 @@ impl Shell {
             Step::Done(at, bad) => self.done(at, bad),
             Step::Loaded(at, bad, more) => self.loaded(at, bad, more),
             Step::Unloaded(at) => self.unloaded(at),
-            Step::RunnerDied(model) => self.died(ModelId(model)),
+            Step::RunnerDied(model, late) => self.died(ModelId(model), late),
             Step::NotStarted(at) => {
                 let bound: Vec<_> =
                     self.batches.iter().filter(|(_, b)| !b.started).map(|(id, b)| (*id, b.variant)).collect();
@@ -377,7 +384,7 @@ impl Shell {
                 let device = self.batches[&batch].lane.0;
                 self.memory.remove(&(device, variant));
                 self.feed(Event::Done { batch, outcome })?;
-                self.died(self.variant(variant).model)
+                self.died(self.variant(variant).model, false)
             }
             Step::Pin(bits) => {
                 let pins = set(bits).iter().map(|o| (DeviceIx(0), VariantId(u32::from(o)))).collect();
