@@ -2,6 +2,8 @@
 //!
 //! Timed as a lane of the executor experiences it: the call to submit, the runner waking, the run, and the call
 //! back on the engine's thread. Filling the slot is not in it (that is `prepare`), nor is the wake of whoever waits.
+//! Every other run comes after a pause, as on a lane that had nothing to do: caches and sleeping cores make such a
+//! run up to twice as slow, and deadlines hold for lonely queries too. The variance tells of both kinds.
 
 use crate::stats::Summary;
 use modelless_engine::{BatchError, BatchSlot, Engine, EngineError, Outputs};
@@ -44,6 +46,9 @@ impl Effort {
     }
 }
 
+/// Long enough for a core to go to sleep.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// What stopped a measurement.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -77,13 +82,16 @@ pub(crate) async fn round(
 ) -> Result<Vec<f64>, Failure> {
     let mut times = Vec::new();
     let mut since = Instant::now();
-    let mut runs = 0;
+    let mut runs = 0_u32;
     loop {
         let mut slot = engine.slot(variant, 0, batch).map_err(Failure::Engine)?;
         for (input, row) in rows.iter().enumerate() {
             for item in 0..batch {
                 slot.item_mut(input, item).copy_from_slice(row);
             }
+        }
+        if runs % 2 == 1 {
+            tokio::time::sleep(PAUSE).await;
         }
         let (outputs, took) = run(engine, slot, limit).await?;
         drop(outputs);
