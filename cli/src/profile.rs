@@ -3,7 +3,7 @@
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::out;
-use crate::progress::Phase;
+use crate::progress::{Phase, count};
 use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
@@ -124,7 +124,7 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
         };
         measured.push(Measured { variant: variant.name.clone(), accuracy, profile });
     }
-    phase.done(&format!("{} variants measured on {}", measured.len(), device::class()));
+    phase.done(&format!("{} measured on {}", count(measured.len(), "variant"), device::class()));
     Ok(measured)
 }
 

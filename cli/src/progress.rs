@@ -78,6 +78,11 @@ pub(crate) fn short(time: Duration) -> String {
     }
 }
 
+/// `1 model`, `2 models`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +91,6 @@ mod tests {
     fn durations_are_short() {
         assert_eq!(short(Duration::from_micros(12_900)), "12 ms");
         assert_eq!(short(Duration::from_millis(1_250)), "1.2 s");
+        assert_eq!((count(1, "model"), count(0, "model")), ("1 model".to_owned(), "0 models".to_owned()));
     }
 }

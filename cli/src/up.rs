@@ -6,7 +6,7 @@ mod config;
 pub(crate) use config::Options;
 
 use crate::profile::detail;
-use crate::progress::{Phase, short};
+use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
 use crate::{demo, engines, out};
 use admin::Registry;
@@ -211,8 +211,10 @@ async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<()
             registrar.unmeasured(packages, &mut |name, progress| phase.at(name, &detail(progress))).await?;
         match (models, variants) {
             (0, 0) => drop(phase),
-            (0, variants) => phase.done(&format!("{variants} variants measured for this device class")),
-            (models, _) => phase.done(&format!("{models} models registered and measured")),
+            (0, variants) => {
+                phase.done(&format!("{} measured for this device class", count(variants, "variant")));
+            }
+            (models, _) => phase.done(&format!("{} registered and measured", count(models, "model"))),
         }
         Ok::<_, modelless_profiler::Error>(())
     };
@@ -335,14 +337,14 @@ fn say_ready(
         eprintln!("warning: {warning}");
     }
     let price = status.price.as_usd();
-    let lanes = if status.lanes == 1 { "1 lane".to_owned() } else { format!("{} lanes", status.lanes) };
+    let lanes = count(usize::from(status.lanes), "lane");
     let assumed = if status.price_given { "" } else { ", assumed" };
     eprintln!(
         "{} with {lanes}, {} for models, {price} USD an hour and lane{assumed}",
         status.device_class, status.memory_budget
     );
     let serving = status.replicas.iter().filter(|replica| replica.state.serves()).count();
-    eprintln!("ready after {} with {serving} variants in memory", short(started.elapsed()));
+    eprintln!("ready after {} with {} in memory", short(started.elapsed()), count(serving, "variant"));
     let url = format!("http://{}", addresses.http);
     let server = if addresses.http.port() == 8080 { String::new() } else { format!(" --server {url}") };
     let mut text = format!("ready {url}");

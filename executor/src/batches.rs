@@ -11,6 +11,7 @@ use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Answer, Body};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
 const SLOT_TRIES: u32 = 1_000;
@@ -22,6 +23,7 @@ thread_local! {
 /// A batch that is bound and not done.
 pub(crate) struct Flight {
     variant: VariantId,
+    lane: LaneIx,
     known: Arc<Known>,
     members: Vec<Member>,
     expected: Moments,
@@ -66,6 +68,7 @@ impl Handle {
         let members = self.members(members);
         let flight = Flight {
             variant,
+            lane,
             known,
             members,
             expected,
@@ -206,6 +209,28 @@ impl Handle {
         let me = self.clone();
         let limit = self.config().hung_limit(expected.p99());
         self.engine().submit(slot, limit, Box::new(move |result| me.ended(batch, result)));
+    }
+
+    /// Waits on this thread for the one batch that runs, if it is the only one, holds a single query and is short. The
+    /// caller has nothing better to do: its client waits for just this answer.
+    pub(crate) fn wait_if_alone(&self) {
+        let most = self.config().wait_inline;
+        let alone = {
+            let batches = self.batches();
+            let mut all = batches.values();
+            match (all.next(), all.next()) {
+                (Some(only), None) if only.slot.is_none() && only.members.len() == 1 => {
+                    let short = only.expected.mean() <= most;
+                    short.then_some((only.variant, only.lane))
+                }
+                _ => None,
+            }
+        };
+        if let Some((variant, lane)) = alone
+            && self.queries().len() == 1
+        {
+            self.engine().help(variant, lane.0, Duration::from_micros(most.0));
+        }
     }
 
     fn not_started(&self, batch: BatchId, why: String) {

@@ -33,6 +33,9 @@ pub struct Config {
     pub decode_inline: Bytes,
     /// The same for writing a batch, by the time it is expected to take.
     pub prepare_inline: Micros,
+    /// A query that is alone here and whose batch is expected to take no longer than this is waited for on the thread
+    /// that brought it, which saves waking another. Zero: never.
+    pub wait_inline: Micros,
     /// How long a failed replica rests; doubles with each failure in a row.
     pub back_off: Micros,
     /// Failures in a row after which a variant is left alone.
@@ -60,6 +63,7 @@ impl Default for Config {
             queue_bytes: Bytes::from_mib(256),
             decode_inline: Bytes(16 << 10),
             prepare_inline: Micros(500),
+            wait_inline: Micros(500),
             back_off: Micros::from_millis(100),
             give_up_after: 5,
             hung_factor: 20,
@@ -70,7 +74,8 @@ impl Default for Config {
 }
 
 impl Config {
-    pub(crate) fn worker(&self) -> WorkerConfig {
+    /// What the machine is told of these settings: what a replay of its recording needs.
+    pub fn worker(&self) -> WorkerConfig {
         WorkerConfig {
             devices: vec![DeviceConfig { lanes: self.lanes, memory: self.memory, price: self.price }],
             queue: self.queue,

@@ -51,7 +51,8 @@ impl Handle {
         };
         self.queries().insert(key, pending);
         if size <= self.config().decode_inline {
-            return self.decoded(&frame, came, decode(&preparation, &input));
+            self.decoded(&frame, came, decode(&preparation, &input));
+            return self.wait_if_alone();
         }
         let me = self.clone();
         let decoders = Arc::clone(&self.core().decoders);

@@ -61,7 +61,7 @@ impl Api {
             if reply.status != StatusCode::NOT_FOUND {
                 return Ok(reply);
             }
-            self.runtime.block_on(tokio::time::sleep(SOON_PAUSE));
+            self.runtime.block_on(async { tokio::time::sleep(SOON_PAUSE).await });
         }
         self.get(path)
     }
@@ -181,6 +181,7 @@ pub(crate) fn segment(name: &str) -> String {
 mod tests {
     use super::*;
     use modelless_testkit::free_port;
+    use std::io::{Read as _, Write as _};
 
     fn reply(status: u16, body: &str) -> Reply {
         let status = StatusCode::from_u16(status).unwrap();
@@ -206,6 +207,34 @@ mod tests {
         assert_eq!(segment("cnn_m"), "cnn_m");
         assert_eq!(segment("a/b c?ä"), "a%2Fb%20c%3F%C3%A4");
         assert_eq!((segment(".."), segment("v1.2")), ("%2E%2E".to_owned(), "v1.2".to_owned()));
+    }
+
+    /// Answers each connection with the next of these.
+    fn server(answers: &[&'static str]) -> (String, std::thread::JoinHandle<()>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answers = answers.to_vec();
+        let serving = std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = [0; 4096];
+                assert!(stream.read(&mut head).unwrap() > 0);
+                let length = "{}".len();
+                write!(
+                    stream,
+                    "HTTP/1.1 {answer}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{{}}"
+                )
+                .unwrap();
+            }
+        });
+        (url, serving)
+    }
+
+    #[test]
+    fn what_was_made_a_moment_ago_is_waited_for() {
+        let (url, serving) = server(&["404 Not Found", "404 Not Found", "200 OK"]);
+        assert_eq!(Api::new(&url).unwrap().get_soon("/v1/tasks/new").unwrap().status, StatusCode::OK);
+        serving.join().unwrap();
     }
 
     #[test]

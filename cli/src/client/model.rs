@@ -3,7 +3,7 @@
 use super::{Api, Server, list, segment, task, text};
 use crate::exit::usage;
 use crate::out;
-use crate::progress::Phase;
+use crate::progress::{Phase, count};
 use crate::table::Table;
 use anyhow::Context;
 use bytes::Bytes;
@@ -234,7 +234,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
         phase.at(&model.name, "being measured");
         registered.push(api.post_json("/v1/models", &body)?.ok()?.json()?);
     }
-    phase.done(&format!("{} models registered for task {}", registered.len(), wanted.task));
+    phase.done(&format!("{} registered for task {}", count(registered.len(), "model"), wanted.task));
     if options.server.json {
         return out::json(&registered);
     }

@@ -96,6 +96,12 @@ impl Ring {
         ((value & COUNT).wrapping_sub(n) & COUNT, value & GONE != 0)
     }
 
+    /// Executor: whether the reply to request number `n` is there.
+    pub(crate) fn has(&self, n: u32) -> bool {
+        let value = self.0.word(DONE).load(Ordering::Acquire);
+        (1..=entries()).contains(&((value & COUNT).wrapping_sub(n) & COUNT))
+    }
+
     /// Executor: the reply to request number `n`, which [`Ring::wait`] counted. `None` if it is not one.
     pub(crate) fn take(&self, n: u32) -> Option<Reply> {
         let at = REPLIES + entry(n) * REPLY_BYTES;
@@ -122,6 +128,10 @@ impl Ring {
 /// The number after `n`.
 pub(crate) fn next(n: u32) -> u32 {
     n.wrapping_add(1) & COUNT
+}
+
+fn entries() -> u32 {
+    u32::try_from(SLOTS_PER_LANE).unwrap_or(u32::MAX)
 }
 
 fn entry(n: u32) -> usize {

@@ -34,6 +34,12 @@ pub trait Engine: Send + Sync {
     /// [`BatchError::Hung`], and its runner is killed.
     fn submit(&self, slot: BatchSlot, limit: Duration, done: Done);
 
+    /// Watches for the end of the batch at the head of a lane for at most `limit`, and if it comes calls its `done` on
+    /// this thread. Saves a wake-up where nothing else is to be done; does nothing where that gains nothing.
+    fn help(&self, variant: VariantId, lane: u16, limit: Duration) {
+        let _ = (variant, lane, limit);
+    }
+
     /// What happens without being asked for. The one receiver is given out once; `None` afterwards.
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>>;
 

@@ -2,7 +2,7 @@
 //!
 //! A gateway speaks through [`NodeLink`], a node through [`GatewayLink`]. In one process both are plain calls: a
 //! query is handed over on the thread that read it and its answer on the thread that the engine woke, with no queue
-//! in between (credits bound what is outstanding). Neither call may block or take long; whoever implements one
+//! in between (credits bound what is outstanding). Neither call may block or take longer than said below; whoever implements one
 //! releases its own locks before it calls the other. Deadlines cross as time remaining, never as a moment, since
 //! two machines share no clock.
 #![warn(missing_docs)]
@@ -18,7 +18,8 @@ use modelless_types::{
 
 /// Where a gateway sends what a node is to do.
 pub trait NodeLink: Send + Sync {
-    /// Hands over a frame. Must not block.
+    /// Hands over a frame. Must not block; a node may use the calling thread for as long as its configuration says
+    /// (half a millisecond) when that brings the answer of a lone query sooner.
     fn send(&self, frame: ToNode);
 }
 

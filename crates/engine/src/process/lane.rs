@@ -71,6 +71,8 @@ pub(super) struct Lane {
 struct Queue {
     /// The number of the next request.
     next: u32,
+    /// The number of the next reply.
+    done: u32,
     in_flight: VecDeque<InFlight>,
     /// The number of the request that ran over its limit.
     hung: Option<u32>,
@@ -168,15 +170,33 @@ impl Lane {
         }
     }
 
+    /// Watches for the reply to the batch at the head for at most `limit`, giving way to whatever else wants to run,
+    /// and tells its owner on this thread: one wake-up less than waiting for the reader.
+    pub(super) fn help(&self, limit: Duration) {
+        let Some(number) = lock(&self.queue).in_flight.front().map(|head| head.number) else { return };
+        let until = clock::now() + limit;
+        while !self.ring.has(number) {
+            if clock::now() >= until {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        self.finish(number);
+    }
+
     /// Ends the batch at the head with its reply. False if there is none, or no sense in the reply.
     fn finish(&self, number: u32) -> bool {
         let batch = {
             let mut queue = lock(&self.queue);
+            if queue.done != number {
+                return true; // a helper was here before
+            }
             if queue.in_flight.front().is_none_or(|head| head.number != number) {
                 return false;
             }
             let Some(reply) = self.ring.take(number) else { return false };
             let batch = queue.in_flight.pop_front().map(|batch| (batch, reply));
+            queue.done = ring::next(number);
             if let Some(head) = queue.in_flight.front_mut() {
                 head.since = clock::now();
             }

@@ -248,6 +248,17 @@ impl Engine for ProcessEngine {
         }
     }
 
+    fn help(&self, variant: VariantId, lane: u16, limit: Duration) {
+        let lane = {
+            let state = self.inner.read();
+            let seat = state.variants.get(&variant);
+            seat.and_then(|seat| seat.lanes.get(usize::from(lane))).map(|(lane, _)| Arc::clone(lane))
+        };
+        if let Some(lane) = lane {
+            lane.help(limit);
+        }
+    }
+
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
         lock(&self.events).take()
     }
