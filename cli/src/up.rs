@@ -2,21 +2,20 @@
 
 mod admin;
 mod config;
+mod measure;
 
 pub(crate) use config::Options;
 
-use crate::profile::detail;
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
 use crate::{demo, engines, out};
-use admin::Registry;
+use admin::{Places, Registry};
 use anyhow::Context;
 use config::Config;
-use modelless_decision::worker::{DeviceConfig, WorkerConfig};
+use measure::measure;
 use modelless_drive::{Clock, Recorder};
 use modelless_executor as executor;
 use modelless_gateway as gateway;
-use modelless_profiler::Package;
 use modelless_scheduler as scheduler;
 use modelless_store::{Artefacts, DataDir, Store};
 use modelless_telemetry::{Metrics, log};
@@ -36,6 +35,9 @@ use tokio_util::task::TaskTracker;
 
 /// How long models that the plan pins may take to load before `up` says that it is ready without them.
 const PINS_WITHIN: Duration = Duration::from_secs(30);
+/// Said at every start, for as long as it is so.
+const UNCONFINED: &str = "models run unconfined: their processes have no sandbox and no memory limit of their own yet, \
+                          so register only models you trust";
 /// The parts bound their own drains below this.
 const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
@@ -130,7 +132,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         library: library.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
-        turn: Arc::default(),
+        places: Places::default(),
         changed: Arc::new(move || {
             if let Some(executor) = told.get() {
                 executor.catalog_changed();
@@ -139,7 +141,8 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     };
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
-    measure(&registry, &packages).await?;
+    let mut warnings = measure(&registry, &packages).await?;
+    warnings.push(UNCONFINED.to_owned());
 
     let clock = Clock::start();
     let (router_log, worker_log) = recorders(options.record.as_deref(), config)?;
@@ -149,7 +152,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         engine: engines::engine(library)?,
         clock,
         recorder: worker_log,
-        warnings: Vec::new(),
+        warnings,
     };
     let (executor, handle) = executor::build(config.executor.clone(), deps).await?;
     let _ = executor_handle.set(handle.clone()); // only set here
@@ -196,33 +199,6 @@ fn port_is_free(address: SocketAddr) -> anyhow::Result<()> {
     })
 }
 
-/// Registers what is missing of the packages, and measures whatever has no profile on this device class.
-async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<()> {
-    let (registrar, engine) =
-        registry.registrar(if packages.is_empty() { "modelless up" } else { "modelless up --demo" })?;
-    let result = async {
-        let mut phase = Phase::start("measuring");
-        let mut models = 0;
-        for package in packages {
-            let report = &mut |name: &str, progress| phase.at(name, &detail(progress));
-            models += registrar.package(package, report).await?;
-        }
-        let variants =
-            registrar.unmeasured(packages, &mut |name, progress| phase.at(name, &detail(progress))).await?;
-        match (models, variants) {
-            (0, 0) => drop(phase),
-            (0, variants) => {
-                phase.done(&format!("{} measured for this device class", count(variants, "variant")));
-            }
-            (models, _) => phase.done(&format!("{} registered and measured", count(models, "model"))),
-        }
-        Ok::<_, modelless_profiler::Error>(())
-    };
-    let result = result.await;
-    engine.shutdown().await;
-    Ok(result?)
-}
-
 type Logs = (Option<(Recorder, RouterSettings)>, Option<Recorder>);
 
 fn recorders(folder: Option<&Path>, config: &Config) -> anyhow::Result<Logs> {
@@ -230,17 +206,8 @@ fn recorders(folder: Option<&Path>, config: &Config) -> anyhow::Result<Logs> {
     let seed =
         getrandom::u64().map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))?;
     let router = RouterSettings { limits: config.gateway.waiting, seed };
-    let executor = &config.executor;
-    let device = DeviceConfig { lanes: executor.lanes, memory: executor.memory, price: executor.price };
-    let worker = WorkerConfig {
-        devices: vec![device],
-        queue: executor.queue,
-        queue_bytes: executor.queue_bytes,
-        back_off: executor.back_off,
-        give_up_after: executor.give_up_after,
-    };
     let router_log = Recorder::to(record(folder, "router", &router)?)?;
-    let worker_log = Recorder::to(record(folder, "worker", &worker)?)?;
+    let worker_log = Recorder::to(record(folder, "worker", &config.executor.worker())?)?;
     Ok((Some((router_log, router)), Some(worker_log)))
 }
 

@@ -79,13 +79,14 @@ impl Handle {
             answers: Vec::new(),
         };
         if inline {
-            return self.write(batch, flight, slot);
+            return self.write(batch, flight, slot, false);
         }
+        self.writing().insert(batch);
         let me = self.clone();
         self.spawn(async move {
             let written = tokio::task::spawn_blocking({
                 let me = me.clone();
-                move || me.write(batch, flight, slot)
+                move || me.write(batch, flight, slot, true)
             });
             if let Err(error) = written.await {
                 tracing::error!(%error, "writing a batch panicked; this is a bug");
@@ -138,7 +139,7 @@ impl Handle {
     }
 
     /// Writes every member's row, then tells the machine.
-    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
+    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot, elsewhere: bool) {
         let mut dropped = Vec::new();
         for row in 0..flight.members.len() {
             let member = &flight.members[row];
@@ -161,6 +162,9 @@ impl Handle {
         }
         flight.prepare = self.now() - flight.bound;
         flight.slot = Some(slot);
+        if elsewhere && !self.writing().remove(&batch) {
+            return; // the machine gave it up while its inputs were being written
+        }
         self.batches().insert(batch, flight);
         self.feed(Event::Prepared { batch, dropped });
     }
@@ -196,6 +200,12 @@ impl Handle {
         decode(&known.preparation, &input)
             .map(|decoded| Some(Arc::new(decoded)))
             .map_err(|error| error.to_string())
+    }
+
+    /// Takes a batch out of wherever it is; one that is being written on another thread finds out when it is done.
+    pub(crate) fn forget(&self, batch: BatchId) -> Option<Flight> {
+        self.writing().remove(&batch);
+        self.batches().remove(&batch)
     }
 
     pub(crate) fn start(&self, batch: BatchId) {
@@ -292,7 +302,7 @@ impl Handle {
     }
 
     pub(crate) fn deliver(&self, batch: BatchId, alive: &[QueryKey]) {
-        let Some(flight) = self.batches().remove(&batch) else { return };
+        let Some(flight) = self.forget(batch) else { return };
         if flight.answers.is_empty() {
             return;
         }

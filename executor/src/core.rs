@@ -5,13 +5,14 @@ use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
+use modelless_decision::query::Class;
 use modelless_decision::worker::{Action, BatchId, Event, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
 use modelless_types::{NodeId, QueryKey, Refusal, Time};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -34,10 +35,14 @@ pub(crate) struct Core {
     pub(crate) queries: Mutex<HashMap<QueryKey, Pending>>,
     /// Batches that are bound and not done: at most two a lane.
     pub(crate) batches: Mutex<HashMap<BatchId, Flight>>,
+    /// Batches whose inputs are being written on another thread.
+    pub(crate) writing: Mutex<BTreeSet<BatchId>>,
     pub(crate) history: Mutex<Option<History>>,
     pub(crate) status: watch::Sender<NodeStatus>,
     /// Something that the status shows changed.
     pub(crate) changed: Notify,
+    /// Classes of which a gateway said that queries wait there.
+    pub(crate) demanded: Mutex<BTreeSet<Class>>,
     pub(crate) draining: AtomicBool,
     /// The catalogue should be read again.
     pub(crate) catalog: Notify,
@@ -105,6 +110,10 @@ impl Handle {
         self.0.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn writing(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {
+        self.0.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn feed(&self, event: Event) {
         self.0.driver.feed(event, self);
     }
@@ -135,8 +144,17 @@ impl Handle {
         }
     }
 
-    fn demand(&self, demand: Demand) {
+    /// What waits at the gateway. Nothing waiting is news only where something waited before.
+    pub(crate) fn demand(&self, demand: Demand) {
         let Demand { class, waiting, first } = demand;
+        {
+            let mut known = self.0.demanded.lock().unwrap_or_else(PoisonError::into_inner);
+            if waiting > 0 {
+                known.insert(class);
+            } else if !known.remove(&class) {
+                return;
+            }
+        }
         let first = first.map(|first| self.now() + first);
         self.feed(Event::Demand { class, waiting, first });
     }
@@ -166,7 +184,7 @@ impl Perform<Action> for Handle {
             }
             Action::Start { batch } => self.start(batch),
             Action::Discard { batch } => {
-                self.batches().remove(&batch);
+                self.forget(batch);
             }
             Action::Deliver { batch, queries } => {
                 self.deliver(batch, &queries);

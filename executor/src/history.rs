@@ -105,6 +105,8 @@ impl Writer {
         };
         self.known.insert(place, id);
         match self.record(id, entry.from, entry.to, &entry.cause, entry.at).await {
+            // Told twice, or overtaken by a later one from another thread that has been recorded already.
+            Err(Error::StateChanged { found, .. }) if found == entry.to => Ok(()),
             // A gap in the record: go on from what stands there.
             Err(Error::StateChanged { found, .. }) => {
                 let cause = format!("{} (earlier transitions were not recorded)", entry.cause);

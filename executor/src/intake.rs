@@ -27,10 +27,7 @@ impl Handle {
         let came = self.now();
         let key = frame.key;
         let demand = frame.demand;
-        if demand.waiting > 0 {
-            let first = demand.first.map(|first| came + first);
-            self.feed(Event::Demand { class: demand.class, waiting: demand.waiting, first });
-        }
+        self.demand(demand);
         let Some((preparation, id)) = self.catalogue().preparation_of(&frame.class) else {
             let why = "this node knows none of the variants that could answer".into();
             return self.say([Body::Refused { key, refusal: Refusal::NothingRunnable { why } }]);

@@ -12,7 +12,9 @@ impl Handle {
         self.spawn(async move {
             let event = match me.load_now(variant).await {
                 Ok(loaded) => {
-                    Event::Loaded { device, variant, memory: loaded.memory, took: loaded.load_time }
+                    // What is shared with its runner is memory as well.
+                    let memory = loaded.memory + loaded.slots;
+                    Event::Loaded { device, variant, memory, took: loaded.load_time }
                 }
                 Err(why) => {
                     tracing::warn!(%variant, why, "a variant would not load");

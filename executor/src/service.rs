@@ -24,6 +24,9 @@ use tokio_util::task::TaskTracker;
 
 /// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
 const TICK: Duration = Duration::from_secs(1);
+/// How often history is tidied, and how long it is kept.
+const TIDY: Duration = Duration::from_hours(1);
+const HISTORY: Duration = Duration::from_hours(30 * 24);
 
 /// What an executor stands on.
 pub struct Deps {
@@ -89,9 +92,11 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         gateway: OnceLock::new(),
         queries: Mutex::new(HashMap::new()),
         batches: Mutex::new(HashMap::new()),
+        writing: Mutex::default(),
         history: Mutex::new(Some(history)),
         status,
         changed: Notify::new(),
+        demanded: Mutex::default(),
         draining: AtomicBool::new(false),
         catalog: Notify::new(),
         decoders: Arc::new(Semaphore::new(cores)),
@@ -124,12 +129,17 @@ fn empty_status(config: &Config, node: NodeId, warnings: &[String]) -> NodeStatu
 
 impl Service {
     /// Serves until `stop`, then drains: hands back what is not started, finishes the rest, ends the runners.
+    ///
+    /// The machine's timer and the engine's events never wait for the store, which has a task of its own.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut writing = JoinSet::new();
+        let mut tasks = JoinSet::new();
         if let Some(writer) = self.writer.take() {
-            writing.spawn(writer.run());
+            tasks.spawn(writer.run());
         }
-        let handle = self.handle.clone();
+        let ended = CancellationToken::new();
+        let me = Arc::new(self);
+        tasks.spawn(Arc::clone(&me).keep_store(ended.clone()));
+        let handle = me.handle.clone();
         let mut events = handle.engine().events();
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -141,33 +151,57 @@ impl Service {
                 biased;
                 () = stop.cancelled(), if drain_by.is_none() => {
                     drain_by = Some(Instant::now() + Duration::from_micros(handle.config().drain.0));
-                    self.begin_drain().await;
+                    me.begin_drain();
                 }
                 () = until(drain_by) => break,
-                Some(event) = next(&mut events) => self.engine_event(event),
-                () = handle.core().changed.notified() => self.publish(),
-                () = handle.core().catalog.notified() => self.refresh().await,
-                _ = tick.tick() => {
-                    self.refresh().await;
-                    self.seen(if drain_by.is_none() { NodeState::Up } else { NodeState::Draining }).await;
-                    self.publish();
-                }
+                Some(event) = next(&mut events) => me.engine_event(event),
+                () = handle.core().changed.notified() => me.publish(),
+                _ = tick.tick() => me.publish(),
                 () = &mut timer => {}
             }
             if drain_by.is_some() && handle.core().driver.look(|worker, _| worker.drained()) {
                 break;
             }
         }
-        self.end().await;
-        while writing.join_next().await.is_some() {}
+        me.end().await;
+        ended.cancel();
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Reads the catalogue when it changed, says that the node is there, forgets old history; at the end says that
+    /// the node is gone. A store that does not answer delays this and nothing else.
+    async fn keep_store(self: Arc<Self>, ended: CancellationToken) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tidy = tokio::time::interval(TIDY);
+        loop {
+            let draining = self.handle.core().draining.load(Ordering::SeqCst);
+            tokio::select! {
+                biased;
+                () = ended.cancelled() => break,
+                () = self.handle.core().catalog.notified() => self.refresh().await,
+                _ = tidy.tick() => self.forget().await,
+                _ = tick.tick() => {
+                    self.refresh().await;
+                    self.seen(if draining { NodeState::Draining } else { NodeState::Up }).await;
+                }
+            }
+        }
         self.seen(NodeState::Gone).await;
     }
 
-    async fn begin_drain(&self) {
+    async fn forget(&self) {
+        let now = UnixMicros::of(SystemTime::now());
+        let before = UnixMicros(now.0.saturating_sub(u64::try_from(HISTORY.as_micros()).unwrap_or(u64::MAX)));
+        if let Err(error) = self.store.forget_transitions(before).await {
+            tracing::warn!(%error, "old history could not be forgotten");
+        }
+    }
+
+    fn begin_drain(&self) {
         self.handle.core().draining.store(true, Ordering::SeqCst);
         self.handle.feed(Event::Drain);
         self.publish();
-        self.seen(NodeState::Draining).await;
     }
 
     /// Whoever still waits hears why nothing comes; runners end; the record says that nothing is in memory.

@@ -45,6 +45,8 @@ pub(crate) struct Core {
     next_key: AtomicU64,
     nodes: RwLock<Vec<Arc<Node>>>,
     view: RwLock<Arc<View>>,
+    /// The version of the catalogue that requests see.
+    pub(crate) shown: watch::Sender<u64>,
     loaded: AtomicBool,
     draining: AtomicBool,
     /// Something may have changed: look again.
@@ -76,6 +78,7 @@ impl Core {
             number_base,
             next_key: AtomicU64::new(1),
             nodes: RwLock::default(),
+            shown: watch::Sender::new(view.catalog.version),
             view: RwLock::new(Arc::new(view)),
             loaded: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -95,7 +98,9 @@ impl Core {
     }
 
     pub(crate) fn publish(&self, view: View) {
+        let version = view.catalog.version;
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        self.shown.send_if_modified(|shown| std::mem::replace(shown, version) != version);
         self.loaded.store(true, Ordering::Release);
         self.refresh_ready();
     }

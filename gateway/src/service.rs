@@ -22,9 +22,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+/// Each upload has a thread that hashes and writes; there is one disk.
+pub(crate) const UPLOADS: usize = 8;
 
 /// What a gateway needs of others.
 pub struct Deps {
@@ -90,7 +93,14 @@ impl Service {
             core.add_node(status, link);
         }
         let updater = Updater::new(Arc::clone(&core), Arc::clone(&store), catalog);
-        let app = Arc::new(App { core: Arc::clone(&core), store, artefacts, admin, openapi });
+        let app = Arc::new(App {
+            core: Arc::clone(&core),
+            store,
+            artefacts,
+            admin,
+            openapi,
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
+        });
         Ok(Self { core, updater, app, http: None, grpc: None })
     }
 

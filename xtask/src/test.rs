@@ -63,10 +63,6 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
 
     // Ends the database, before the verdict is written.
     let closing = context.finish();
-    say("");
-    for line in closing {
-        say(line);
-    }
     say("\nstage      seconds");
     for (name, time, line) in &table {
         let verdict = match line {
@@ -78,6 +74,11 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     }
     let total: Duration = table.iter().map(|(_, time, _)| *time).sum();
     say(format!("{:<9} {:>8.1}", "total", total.as_secs_f64()));
+    // Last of all: how many tests ran, and which of them failed.
+    say("");
+    for line in closing {
+        say(line);
+    }
 
     let failed: Vec<&str> = table
         .iter()

@@ -136,6 +136,7 @@ impl Reply {
             | StatusCode::TOO_MANY_REQUESTS
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => Err(Refused(why).into()),
+            StatusCode::BAD_REQUEST => Err(usage(why)),
             _ => Err(anyhow::anyhow!(why)),
         }
     }
@@ -180,6 +181,7 @@ pub(crate) fn segment(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Usage;
     use modelless_testkit::free_port;
     use std::io::{Read as _, Write as _};
 
@@ -197,7 +199,8 @@ mod tests {
         let text = error.to_string();
         assert!(text.contains("too fast (latency_unreachable)"), "{text}");
         assert!(text.contains("--accuracy 0.8375 or --latency-ms 0.9"), "{text}");
-        assert!(!reply(400, r#"{"error": "no", "reason": "malformed"}"#).ok().unwrap_err().is::<Refused>());
+        assert!(reply(400, r#"{"error": "no", "reason": "malformed"}"#).ok().unwrap_err().is::<Usage>());
+        assert!(!reply(404, r#"{"error": "no", "reason": "unknown_task"}"#).ok().unwrap_err().is::<Usage>());
         assert!(reply(502, "<html>").ok().unwrap_err().to_string().contains("502"));
         assert!(reply(200, "{}").ok().is_ok());
     }

@@ -1,6 +1,7 @@
 //! `modelless task`: what can be asked, and what stands behind it.
 
 use super::{Api, Server, bytes, dollars, list, number, segment, text};
+use crate::exit::usage;
 use crate::out;
 use crate::plot::{self, Point};
 use crate::table::Table;
@@ -8,7 +9,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use modelless_profiler::TaskManifest;
 use modelless_types::{
-    Accuracy, CostPer1k, DType, Goals, Micros, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId,
+    TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -108,6 +110,9 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         specs.iter().map(shown).collect()
     };
     let Goals { accuracy, latency, max_cost, prefer, priority, fallback, .. } = new.defaults;
+    if priority != Priority::default() || fallback != Fallback::default() {
+        return Err(usage("a task's goals cannot set `priority` or `fallback`: give them with each query"));
+    }
     let body = json!({
         "name": new.name,
         "kind": new.kind,
@@ -120,8 +125,6 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
             "latency_ms": latency.map(Micros::as_millis_f64),
             "max_cost": max_cost.map(CostPer1k::as_usd),
             "prefer": prefer,
-            "priority": priority,
-            "fallback": fallback,
         },
         "description": new.description,
     });

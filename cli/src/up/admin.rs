@@ -12,9 +12,12 @@ use modelless_store::{Artefacts, Registered, Store};
 use modelless_types::{Accuracy, TenantId, VariantSettings};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio::sync::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// Models that may be measured or wait for it; more are told to come again.
+const AT_HAND: usize = 4;
 
 /// Registers what is sent to the gateway.
 #[derive(Clone)]
@@ -25,10 +28,33 @@ pub(crate) struct Registry {
     /// The work goes on when whoever asked for it goes away; a drain ends it.
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
-    /// Two measurements at a time would only measure each other.
-    pub(crate) turn: Arc<Mutex<()>>,
+    pub(crate) places: Places,
     /// Told when something was registered.
     pub(crate) changed: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// Bounds what is measured.
+#[derive(Clone)]
+pub(crate) struct Places {
+    at_hand: Arc<Semaphore>,
+    /// Two measurements at a time would only measure each other.
+    measuring: Arc<Semaphore>,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { at_hand: Arc::new(Semaphore::new(AT_HAND)), measuring: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+impl Places {
+    fn take(&self) -> Result<OwnedSemaphorePermit, AdminError> {
+        let full = |_| {
+            let why = format!("{AT_HAND} models are being measured or wait for it already; try again later");
+            AdminError::Unavailable(why)
+        };
+        Arc::clone(&self.at_hand).try_acquire_owned().map_err(full)
+    }
 }
 
 impl Registry {
@@ -40,14 +66,22 @@ impl Registry {
         Ok((Registrar { store, artefacts, profiler, tenant: TenantId::DEFAULT }, engine))
     }
 
-    async fn work(self, request: RegisterRequest) -> Result<Registered, AdminError> {
-        let _turn = self.turn.lock().await;
+    async fn work(
+        self,
+        request: RegisterRequest,
+        _place: OwnedSemaphorePermit,
+    ) -> Result<Registered, AdminError> {
+        let ending = || AdminError::Unavailable("the server is shutting down".to_owned());
+        let _measuring = tokio::select! {
+            turn = self.places.measuring.acquire() => turn.map_err(|_| ending())?,
+            () = self.stop.cancelled() => return Err(ending()),
+        };
         let (registrar, engine) = self
             .registrar("modelless model register")
             .map_err(|error| AdminError::Unavailable(error.to_string()))?;
         let registered = tokio::select! {
             registered = register(&registrar, request) => registered,
-            () = self.stop.cancelled() => Err(AdminError::Unavailable("the server is shutting down".to_owned())),
+            () = self.stop.cancelled() => Err(ending()),
         };
         engine.shutdown().await;
         if registered.is_ok() {
@@ -60,7 +94,8 @@ impl Registry {
 #[async_trait]
 impl Admin for Registry {
     async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError> {
-        let work = self.tasks.spawn(self.clone().work(request));
+        let place = self.places.take()?;
+        let work = self.tasks.spawn(self.clone().work(request, place));
         work.await.unwrap_or_else(|error| {
             tracing::error!(%error, "registering a model failed; this is a bug");
             Err(AdminError::Unavailable(
@@ -146,5 +181,19 @@ fn admin(error: Error) -> AdminError {
         | Error::Prepare { .. }
         | Error::Output { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_a_few_models_wait_to_be_measured() {
+        let places = Places::default();
+        let taken: Vec<_> = (0..AT_HAND).map(|_| places.take().unwrap()).collect();
+        assert!(matches!(places.take(), Err(AdminError::Unavailable(why)) if why.contains("try again")));
+        drop(taken);
+        assert!(places.take().is_ok());
     }
 }

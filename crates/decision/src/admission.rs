@@ -142,7 +142,8 @@ impl Reach<'_> {
         let nearest = Nearest {
             accuracy: self.best_accuracy(pinned, bounds),
             latency: admitted().filter(|best| bounds.affordable(best)).map(|best| best.latency).min(),
-            max_cost: admitted().filter(|best| bounds.in_time(best)).map(|best| best.cost).min(),
+            // What a query that finds nobody to share a batch with would cost: sure to be met.
+            max_cost: admitted().filter(|best| bounds.in_time(best)).map(|best| best.cost_alone).min(),
         };
         if admitted().any(|best| bounds.in_time(&best)) {
             Refusal::CostUnreachable { nearest }

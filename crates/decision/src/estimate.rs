@@ -106,10 +106,16 @@ impl Correction {
     /// Nothing seen: the profile stands as it is.
     pub const NONE: Self = Self { ratio: 1.0, spread: 0.0, samples: 0 };
 
-    /// Observations before which the average is a plain mean, so that the first few do not jump about.
-    const WARM_UP: u32 = 20;
+    /// The profile weighs as much as this many observations, so that one slow batch does not overturn what was measured.
+    const PRIOR: u32 = 10;
+    /// Observations after which older ones fade.
+    const MEMORY: u32 = 20;
     /// One wild observation (a stopped machine) moves the ratio by at most this factor's worth.
     const CLAMP: f64 = 8.0;
+    /// What is left of a correction after a while in which nothing was seen.
+    const FADE: f64 = 0.7;
+    /// Below this a correction says nothing.
+    const NEGLIGIBLE: f64 = 0.01;
 
     /// Takes in one observation.
     #[must_use]
@@ -120,13 +126,23 @@ impl Correction {
         let seen = Moments::exactly(seen).mean / predicted.mean;
         let seen = seen.clamp(self.ratio / Self::CLAMP, self.ratio * Self::CLAMP);
         let samples = self.samples.saturating_add(1);
-        let weight = 1.0 / f64::from(samples.min(Self::WARM_UP) + 1);
+        let weight = 1.0 / f64::from(samples.min(Self::MEMORY) + Self::PRIOR);
         let error = seen - self.ratio;
         Self {
             ratio: self.ratio + weight * error,
             spread: (1.0 - weight) * (self.spread + weight * error * error),
             samples,
         }
+    }
+
+    /// A while has passed without an observation: what was seen is worth less, the profile more. Otherwise one bad
+    /// minute could keep a variant from being used, and so from being seen to be well again.
+    #[must_use]
+    pub fn faded(self) -> Self {
+        let ratio = 1.0 + (self.ratio - 1.0) * Self::FADE;
+        let spread = self.spread * Self::FADE;
+        let off = (ratio - 1.0).abs() > Self::NEGLIGIBLE || spread > Self::NEGLIGIBLE * Self::NEGLIGIBLE;
+        if off { Self { ratio, spread, samples: self.samples - self.samples / 4 } } else { Self::NONE }
     }
 }
 
@@ -199,6 +215,11 @@ impl RunModel {
             var: (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread),
         };
         scaled + self.per_item.times(f64::from(batch))
+    }
+
+    /// The same if live traffic had said nothing.
+    pub fn profiled(&self) -> Self {
+        Self { correction: Correction::NONE, ..self.clone() }
     }
 
     /// From an undecoded input to its answer, alone on an idle device.

@@ -124,8 +124,13 @@ where
         }
     }
 
+    /// A machine that panicked half-way is in no state to decide anything: rather than answer wrongly or hang, the
+    /// process ends, and whoever supervises it starts a fresh one.
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner<M>> {
-        self.inner.lock().expect("a machine panicked while it was driven; this is a bug")
+        self.inner.lock().unwrap_or_else(|_| {
+            tracing::error!("a machine panicked while it was driven; this is a bug. The process ends");
+            std::process::abort()
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 /// Lines that may wait for the disk.
@@ -28,6 +29,8 @@ struct Line {
 #[derive(Debug)]
 pub struct Recorder {
     lines: Option<SyncSender<String>>,
+    /// Written after all lines, if it ended early.
+    last_words: Arc<Mutex<Option<String>>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -35,9 +38,11 @@ impl Recorder {
     /// To a file, or anything else that takes bytes.
     pub fn to(out: impl Write + Send + 'static) -> std::io::Result<Self> {
         let (lines, waiting) = sync_channel(BACKLOG);
-        let writer =
-            std::thread::Builder::new().name("recorder".into()).spawn(move || write_all(out, &waiting))?;
-        Ok(Self { lines: Some(lines), writer: Some(writer) })
+        let last_words = Arc::<Mutex<Option<String>>>::default();
+        let last = Arc::clone(&last_words);
+        let writer = std::thread::Builder::new().name("recorder".into());
+        let writer = writer.spawn(move || write_all(out, &waiting, &last))?;
+        Ok(Self { lines: Some(lines), last_words, writer: Some(writer) })
     }
 
     pub(crate) fn input<A: Serialize>(&mut self, now: Time, event: serde_json::Result<Value>, actions: &[A]) {
@@ -65,8 +70,11 @@ impl Recorder {
         }
     }
 
+    /// What was recorded until now still replays; its last line says that more happened.
     fn end(&mut self, why: &str) {
         tracing::warn!(why, "recording ended early");
+        let line = serde_json::json!({ "ended_early": why }).to_string();
+        *self.last_words.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(line);
         self.lines = None;
     }
 }
@@ -80,12 +88,15 @@ impl Drop for Recorder {
     }
 }
 
-fn write_all(out: impl Write, lines: &Receiver<String>) {
+fn write_all(out: impl Write, lines: &Receiver<String>, last_words: &Mutex<Option<String>>) {
     let mut out = std::io::BufWriter::new(out);
     while let Ok(line) = lines.recv() {
         if writeln!(out, "{line}").is_err() {
             return;
         }
+    }
+    if let Some(words) = last_words.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take() {
+        let _ = writeln!(out, "{words}");
     }
     let _ = out.flush();
 }

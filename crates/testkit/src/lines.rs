@@ -21,6 +21,8 @@ struct Shared {
 struct State {
     kept: VecDeque<(Instant, String)>,
     dropped: usize,
+    /// Lines that tell of a panic, whether still kept or not.
+    panics: usize,
     closed: bool,
 }
 
@@ -46,6 +48,7 @@ impl Lines {
                 let line = String::from_utf8_lossy(&raw).trim_end().to_owned();
                 raw.clear();
                 let mut state = writer.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.panics += usize::from(line.contains("panicked"));
                 state.kept.push_back((Instant::now(), line));
                 if state.kept.len() > KEPT_LINES {
                     state.kept.pop_front();
@@ -91,6 +94,11 @@ impl Lines {
         }
     }
 
+    /// How many lines of all that were ever written tell of a panic.
+    pub fn panics(&self) -> usize {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).panics
+    }
+
     /// Every kept line and when it was read.
     pub fn timed(&self) -> Vec<(Instant, String)> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner).kept.iter().cloned().collect()
@@ -108,6 +116,15 @@ mod tests {
         assert!(matches!(found, Waited::Line(line, _) if line == "ready http://127.0.0.1:1"));
         assert_eq!(lines.wait_for(|line| line == "never", Duration::from_secs(5)), Waited::Closed);
         assert_eq!(lines.tail(), "first\nready http://127.0.0.1:1\nlast");
+    }
+
+    #[test]
+    fn counts_panics_in_lines_that_are_long_gone() {
+        let text = format!("thread 'x' panicked at a.rs:1\n{}", "fine\n".repeat(KEPT_LINES + 1));
+        let lines = Lines::follow(std::io::Cursor::new(text));
+        assert_eq!(lines.wait_for(|_| false, Duration::from_secs(5)), Waited::Closed);
+        assert_eq!(lines.panics(), 1);
+        assert!(!lines.tail().contains("panicked"));
     }
 
     #[test]

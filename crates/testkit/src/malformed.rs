@@ -1,11 +1,13 @@
 //! Requests that no sound server answers with success: generated from its OpenAPI document and a seed.
 //!
-//! Three kinds. *One field*: a valid request with exactly one thing wrong, the kind that finds missing checks.
-//! *Body*: a well-formed HTTP request around a body that is none. *Transport*: what is no HTTP at all, or lies
-//! about its length. The first two must be answered; the last may also be hung up on.
+//! Four kinds. *One field*: a valid request with exactly one thing wrong, the kind that finds missing checks.
+//! *Body*: a well-formed HTTP request around a body that is none. *Picture*: one around a damaged picture.
+//! *Transport*: what is no HTTP at all, or lies about its length. The last may also be hung up on; the others
+//! must be answered.
 
 mod body;
 mod field;
+mod picture;
 mod transport;
 
 use std::collections::BTreeMap;
@@ -19,10 +21,13 @@ use crate::http::{Answer, Connection, Request};
 use crate::openapi::{self, Operation, Place};
 use crate::{Response, Rng};
 
+pub use picture::jpeg;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     OneField,
     Body,
+    Picture,
     Transport,
 }
 
@@ -30,6 +35,8 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub kind: Kind,
+    /// The sort of thing that is wrong with it: one of a few.
+    pub class: &'static str,
     /// What is wrong with it.
     pub what: String,
     pub bytes: Vec<u8>,
@@ -40,7 +47,7 @@ pub struct Case {
 /// What a document cannot know: things that exist on this server.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Existing values of path parameters, e.g. `task` = `fashion`.
+    /// Existing values of path parameters, e.g. `task` = `fashion`; together they must name one thing.
     pub path: BTreeMap<String, String>,
     /// Valid raw bodies.
     pub raw: Vec<RawBody>,
@@ -112,7 +119,8 @@ impl Generator {
         loop {
             let made = match self.rng.below(100) {
                 0..45 => field::case(&self.bases, &mut self.rng),
-                45..70 => body::case(&self.bases, &mut self.rng),
+                45..60 => body::case(&self.bases, &mut self.rng),
+                60..70 => picture::case(&self.bases, &mut self.rng),
                 _ => transport::case(&self.bases, &mut self.rng),
             };
             // Not every breakage fits every operation: then another is drawn.
@@ -174,6 +182,7 @@ fn encode(text: &[u8]) -> String {
 pub struct Report {
     pub sent: usize,
     pub by_kind: BTreeMap<Kind, usize>,
+    pub by_class: BTreeMap<&'static str, usize>,
     pub by_status: BTreeMap<u16, usize>,
     pub hung_up: usize,
     /// Every wrong answer with what was sent; only the first few in full.
@@ -186,6 +195,7 @@ impl Report {
     fn add(&mut self, case: &Case, answer: &Result<Answer>) {
         self.sent += 1;
         *self.by_kind.entry(case.kind).or_default() += 1;
+        *self.by_class.entry(case.class).or_default() += 1;
         let wrong = match answer {
             Ok(Answer::Response(response)) => {
                 *self.by_status.entry(response.status).or_default() += 1;
@@ -254,12 +264,14 @@ mod tests {
                     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}}}});
         let known = Known {
             path: BTreeMap::from([("task".to_owned(), "fashion".to_owned())]),
-            raw: vec![RawBody {
-                template: "/v1/tasks/{task}".to_owned(),
-                path: "/v1/tasks/fashion-tensor".to_owned(),
-                media: "application/octet-stream".to_owned(),
-                bytes: vec![0; 64],
-            }],
+            raw: [("application/octet-stream", vec![0; 64]), ("image/jpeg", jpeg())]
+                .map(|(media, bytes)| RawBody {
+                    template: "/v1/tasks/{task}".to_owned(),
+                    path: "/v1/tasks/fashion-tensor".to_owned(),
+                    media: media.to_owned(),
+                    bytes,
+                })
+                .into(),
         };
         Generator::new(&document, &known, seed).unwrap()
     }
@@ -288,7 +300,7 @@ mod tests {
 
     #[test]
     fn success_server_errors_and_silence_are_wrong_answers() {
-        let case = |kind| Case { kind, what: "x".to_owned(), bytes: vec![], finish: false };
+        let case = |kind| Case { kind, class: "x", what: "x".to_owned(), bytes: vec![], finish: false };
         let answer = |status| Ok(Answer::Response(Response { status, headers: vec![], body: vec![] }));
         let mut report = Report::default();
         for status in [200, 302, 500, 503, 504] {

@@ -163,10 +163,24 @@ impl Server {
         process::resident_bytes(self.pid())
     }
 
-    /// Every line of standard output so far, with its time since the start.
+    /// Every line it wrote that is still kept, with its time since the start, in that order.
     pub fn timeline(&self) -> Vec<(Duration, String)> {
         let since = |at: Instant| at.saturating_duration_since(self.started);
-        self.stdout.timed().into_iter().map(|(at, line)| (since(at), line)).collect()
+        let written = [self.stdout.timed(), self.stderr.timed()].concat();
+        let mut lines: Vec<_> = written.into_iter().map(|(at, line)| (since(at), line)).collect();
+        lines.sort_by_key(|(at, _)| *at);
+        lines
+    }
+
+    /// Interrupts it and counts the lines of all it ever wrote that tell of a panic.
+    pub fn stop_and_count_panics(mut self) -> Result<usize> {
+        let status = self.interrupt()?;
+        ensure!(status.success(), "`modelless up` ended with {status} after SIGINT\n{}", self.output());
+        // Its last words may still be on their way.
+        for lines in [&self.stdout, &self.stderr] {
+            lines.wait_for(|_| false, Duration::from_secs(1));
+        }
+        Ok(self.stdout.panics() + self.stderr.panics())
     }
 
     /// What it wrote, for a failure's message.

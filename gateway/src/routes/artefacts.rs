@@ -10,6 +10,7 @@ use http::StatusCode;
 use http_body_util::BodyExt as _;
 use serde_json::json;
 use std::io::{self, Read};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -34,10 +35,19 @@ pub(super) async fn upload(State(app): FromApp, request: Request) -> Answer {
         let message = "this gateway keeps no artefacts; ask one that runs beside an executor";
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message));
     };
+    let Ok(place) = Arc::clone(&app.uploads).try_acquire_owned() else {
+        return Err(ApiError::unavailable(
+            "busy",
+            "too many artefacts are being uploaded; try again in a moment",
+        ));
+    };
     let (pieces, coming) = mpsc::channel(BACKLOG);
     // Hashing and the disk block. If this request goes away its pieces end with an error, and so does the blocking
     // part, which then leaves nothing behind.
-    let writing = tokio::task::spawn_blocking(move || artefacts.put(Pieces { coming, rest: Buffer::new() }));
+    let writing = tokio::task::spawn_blocking(move || {
+        let _place = place; // given back when the disk is done, not when the client goes away
+        artefacts.put(Pieces { coming, rest: Buffer::new() })
+    });
     let sent = send(body, pieces, limit).await;
     let put = writing.await.map_err(|error| {
         tracing::error!(%error, "writing an artefact failed; this is a bug");

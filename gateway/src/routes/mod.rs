@@ -24,6 +24,8 @@ use http::{Method, StatusCode, Uri};
 use modelless_store::{Artefacts, Store};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
 /// What handlers share.
 pub(crate) struct App {
@@ -32,6 +34,25 @@ pub(crate) struct App {
     pub(crate) artefacts: Option<Artefacts>,
     pub(crate) admin: Option<Arc<dyn Admin>>,
     pub(crate) openapi: Buffer,
+    /// Uploads that may be written side by side.
+    pub(crate) uploads: Arc<Semaphore>,
+}
+
+/// A store that answers takes milliseconds; a change is told as done all the same when it does not.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
+
+impl App {
+    /// Waits until the next request sees what was just written to the store.
+    async fn catalog_changed(&self) {
+        let version = self.store.catalog_version().await;
+        self.core.look_at_catalog();
+        let Ok(version) = version else { return };
+        let mut shown = self.core.shown.subscribe();
+        let seen = shown.wait_for(|shown| *shown >= version);
+        if tokio::time::timeout(SHOWN_WITHIN, seen).await.is_err() {
+            tracing::warn!("a change of the catalogue is not shown yet: the store answers slowly");
+        }
+    }
 }
 
 pub(crate) type Shared = Arc<App>;

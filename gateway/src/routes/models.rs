@@ -76,7 +76,7 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         AdminError::Store(error) => error.into(),
         AdminError::Unavailable(why) => ApiError::unavailable("cannot_measure", why),
     })?;
-    app.core.look_at_catalog();
+    app.catalog_changed().await;
     let variants: Vec<_> = registered
         .variants
         .iter()
@@ -118,6 +118,6 @@ pub(super) async fn remove(
         app.store.remove_model(model.id, force).await?;
         removed.push(json!({"name": model.name, "version": model.version}));
     }
-    app.core.look_at_catalog();
+    app.catalog_changed().await;
     Ok(json_response(StatusCode::OK, &json!({"removed": removed})))
 }

@@ -72,6 +72,10 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
         let message = "a task's defaults cannot pin a model or variant: it has none yet";
         return Err(ApiError::malformed(message));
     }
+    if defaults.priority.is_some() || defaults.fallback.is_some() {
+        let message = "a task's defaults cannot set `priority` or `fallback`: give them with each query";
+        return Err(ApiError::bad_goal(message));
+    }
     let task = app
         .store
         .create_task(NewTask {
@@ -87,7 +91,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             description: new.description,
         })
         .await?;
-    app.core.look_at_catalog();
+    app.catalog_changed().await;
     let body = json!({"task": task.name, "id": task.id});
     Ok(json_response(StatusCode::CREATED, &body))
 }
@@ -96,6 +100,6 @@ pub(super) async fn remove(State(app): FromApp, Named(name): Named<String>) -> A
     let view = app.core.view();
     let task = view.task(&name)?;
     app.store.remove_task(task.task.id).await?;
-    app.core.look_at_catalog();
+    app.catalog_changed().await;
     Ok(json_response(StatusCode::OK, &json!({"removed": name})))
 }

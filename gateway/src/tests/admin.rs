@@ -22,12 +22,10 @@ async fn a_task_is_made_found_and_removed() {
             let again =
                 connection.exchange(&modelless_testkit::Request::post("/v1/tasks").json(&body)).unwrap();
             assert_eq!(again.status, 409, "{again}");
-            loop {
-                let shown = connection.exchange(&modelless_testkit::Request::get("/v1/tasks/birds")).unwrap();
-                if shown.status == 200 {
-                    break shown.json().unwrap();
-                }
-            }
+            // The very next request sees it.
+            let shown = connection.exchange(&modelless_testkit::Request::get("/v1/tasks/birds")).unwrap();
+            assert_eq!(shown.status, 200, "{shown}");
+            shown.json().unwrap()
         })
         .await;
     assert_eq!(shown["metric"], "top-1");
@@ -42,9 +40,8 @@ async fn a_task_is_made_found_and_removed() {
         assert_eq!(connection.exchange(&delete("/v1/tasks/birds")).unwrap().status, 200);
         let used = connection.exchange(&delete("/v1/tasks/fashion")).unwrap();
         assert_eq!(used.status, 409, "{used}");
-        while connection.exchange(&modelless_testkit::Request::get("/v1/tasks/birds")).unwrap().status != 404
-        {
-        }
+        let gone = connection.exchange(&modelless_testkit::Request::get("/v1/tasks/birds")).unwrap();
+        assert_eq!(gone.status, 404, "{gone}");
     })
     .await;
     run.stop().await;
@@ -62,6 +59,9 @@ async fn what_is_no_task_is_refused() {
         json!({"name": "x", "kind": "tensor"}),
         json!({"name": "x", "kind": "image-classification", "labels": ["a"], "defaults": {"accuracy": 2}}),
         json!({"name": "x", "kind": "image-classification", "labels": ["a"], "defaults": {"model": "m"}}),
+        json!({"name": "x", "kind": "image-classification", "labels": ["a"], "defaults": {"priority": 1}}),
+        json!({"name": "x", "kind": "image-classification", "labels": ["a"],
+            "defaults": {"fallback": "best_effort"}}),
         json!({"name": "x", "kind": "image-classification", "labels": ["a"], "colour": "red"}),
         json!([]),
     ] {
@@ -149,4 +149,39 @@ async fn artefacts_are_kept_under_their_hash_up_to_the_limit() {
     assert!(kept.is_empty(), "nothing half-written is left: {kept:?}");
     let got = World::new().await.ask(Method::PUT, "/v1/artefacts", "", &bytes).await;
     assert_eq!(got.refusal(), (501, "not_served_here".to_owned()));
+}
+
+#[tokio::test]
+async fn more_uploads_than_there_are_places_are_told_to_come_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup { artefacts: Some(Artefacts::new(folder.path()).unwrap()), ..Setup::default() };
+    let run = World::with(setup).await.run().await;
+    let started = "PUT /v1/artefacts HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
+    let mut open = Vec::new();
+    for _ in 0..crate::service::UPLOADS {
+        let started = started.as_bytes();
+        let connection = run.with_connection(move |mut connection| {
+            connection.send_raw(started).unwrap();
+            connection
+        });
+        open.push(connection.await);
+    }
+    let put = |body: &'static [u8]| {
+        run.with_connection(move |mut connection| {
+            connection.exchange(&modelless_testkit::Request::new("PUT", "/v1/artefacts").body(body)).unwrap()
+        })
+    };
+    // The last of them may not have been read yet.
+    let mut refused = put(b"one more").await;
+    while refused.status == 201 {
+        refused = put(b"one more").await;
+    }
+    assert_eq!(refused.status, 503, "{refused}");
+    assert_eq!(
+        (refused.header("retry-after"), &refused.json().unwrap()["reason"]),
+        (Some("1"), &json!("busy"))
+    );
+    drop(open);
+    while put(b"after that").await.status != 201 {}
+    run.stop().await;
 }

@@ -1,11 +1,17 @@
 //! Pages about what is registered, and the OpenAPI document.
 
+use crate::database::{Database, on_both_databases};
 use crate::demo::Demo;
 use anyhow::{Context, Result, ensure};
 
-#[test]
-fn every_page_without_parameters_answers() -> Result<()> {
-    let demo = Demo::start(&[])?;
+on_both_databases! {
+    every_page_without_parameters_answers,
+    each_variant_shows_its_profile_and_where_each_figure_comes_from,
+    the_command_line_shows_the_same_for_people_and_for_programs,
+}
+
+fn every_page_without_parameters_answers(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let document = demo.server.get_json("/openapi.json")?;
     let paths = document["paths"].as_object().context("no paths")?;
     let mut asked = 0;
@@ -20,9 +26,8 @@ fn every_page_without_parameters_answers() -> Result<()> {
     demo.server.stop()
 }
 
-#[test]
-fn each_variant_shows_its_profile_and_where_each_figure_comes_from() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn each_variant_shows_its_profile_and_where_each_figure_comes_from(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let shown = demo.server.get_json("/v1/tasks/fashion")?;
     let variants = shown["variants"].as_array().context("no variants")?;
     ensure!(variants.len() == 12, "{shown}");
@@ -37,9 +42,8 @@ fn each_variant_shows_its_profile_and_where_each_figure_comes_from() -> Result<(
     demo.server.stop()
 }
 
-#[test]
-fn the_command_line_shows_the_same_for_people_and_for_programs() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn the_command_line_shows_the_same_for_people_and_for_programs(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let url = demo.server.url();
     let picture = crate::demo::fashion().join("pictures/boot.png");
     let picture = picture.to_str().context("a plain path")?;
@@ -63,7 +67,13 @@ fn the_command_line_shows_the_same_for_people_and_for_programs() -> Result<()> {
     let refused =
         demo.server.command(&["query", "fashion", picture, "--accuracy", "0.999", "--server", &url])?;
     ensure!(refused.status.code() == Some(2), "{refused:?}");
-    let wrong = demo.server.command(&["query", "--nonsense"])?;
-    ensure!(wrong.status.code() == Some(64), "{wrong:?}");
+    for wrong in [
+        vec!["query", "--nonsense"],
+        vec!["query", "fashion", picture, "--accuracy", "2", "--server", &url],
+        vec!["query", "fashion", picture, "--latency-ms", "-1", "--server", &url],
+    ] {
+        let wrong = demo.server.command(&wrong)?;
+        ensure!(wrong.status.code() == Some(64), "{wrong:?}");
+    }
     demo.server.stop()
 }

@@ -1,7 +1,9 @@
 //! A demo server for each test, without paying the first start's measurements each time.
 //!
-//! The first test that needs it makes a data folder with `up --demo`, keyed by the binary; all later ones copy it.
+//! The first test that needs it makes a data folder with `up --demo`, keyed by the binary, and for tests on Postgres a
+//! database as well; all later ones copy it.
 
+use crate::database::{Database, OwnDatabase, databases, drop_database};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::{Request, Response, Server, server};
 use serde_json::Value;
@@ -19,28 +21,91 @@ pub(crate) fn picture(name: &str) -> Vec<u8> {
     fs::read(fashion().join("pictures").join(name)).expect("a picture of the demo")
 }
 
-/// A fresh copy of a data folder in which the demo is registered and measured.
-pub(crate) fn data() -> Result<tempfile::TempDir> {
-    let binary = server::binary()?;
-    let about = fs::metadata(&binary)?;
-    let made = about.modified()?.duration_since(UNIX_EPOCH)?.as_millis();
-    let cache = std::env::temp_dir().join("modelless-e2e");
-    fs::create_dir_all(&cache)?;
-    let lock = File::create(cache.join("lock"))?;
-    lock.lock().context("waiting for another test that makes the demo's data")?;
-    let template = cache.join(format!("demo-{made}-{}", about.len()));
-    if !template.exists() {
-        for old in fs::read_dir(&cache)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
-            fs::remove_dir_all(old.path())?;
+/// A data folder and, unless that is in the folder, its database.
+pub(crate) struct Place {
+    pub(crate) folder: tempfile::TempDir,
+    database: Option<OwnDatabase>,
+}
+
+impl Place {
+    /// A fresh copy of one in which the demo is registered and measured.
+    pub(crate) fn new(database: Database) -> Result<Self> {
+        let binary = server::binary()?;
+        let about = fs::metadata(&binary)?;
+        let made = about.modified()?.duration_since(UNIX_EPOCH)?.as_millis();
+        let key = format!("demo_{made}_{}", about.len());
+        let cache = std::env::temp_dir().join("modelless-e2e");
+        fs::create_dir_all(&cache)?;
+        let lock = File::create(cache.join("lock"))?;
+        lock.lock().context("waiting for another test that makes the demo's data")?;
+        let folder = tempfile::tempdir()?;
+        let database = match database {
+            Database::Sqlite => {
+                copy_all(&sqlite_template(&cache, &key)?, folder.path())?;
+                None
+            }
+            Database::Postgres => {
+                copy_all(&postgres_template(&cache, &key)?, folder.path())?;
+                Some(OwnDatabase::create(&format!("e2e_{}", std::process::id()), Some(&key))?)
+            }
+        };
+        Ok(Self { folder, database })
+    }
+
+    /// Starts a server here.
+    pub(crate) fn start(&self, args: &[&str]) -> Result<Server> {
+        let mut builder = Server::builder().data(self.folder.path()).arg("--demo");
+        if let Some(database) = &self.database {
+            builder = builder.arg("--database").arg(database.url()?);
         }
-        let fresh = cache.join("making");
-        let server = Server::builder().data(&fresh).arg("--demo").start()?;
-        server.stop()?;
+        args.iter().fold(builder, |builder, arg: &&str| builder.arg(*arg)).start()
+    }
+}
+
+fn sqlite_template(cache: &Path, key: &str) -> Result<PathBuf> {
+    let template = cache.join(format!("{key}-sqlite"));
+    if !template.exists() {
+        let fresh = clear(cache, key)?;
+        Server::builder().data(&fresh).arg("--demo").start()?.stop()?;
         fs::rename(&fresh, &template)?;
     }
-    let copy = tempfile::tempdir()?;
-    copy_all(&template, copy.path())?;
-    Ok(copy)
+    Ok(template)
+}
+
+/// The folder is of no use without its database: a Postgres may be another one than last time.
+fn postgres_template(cache: &Path, key: &str) -> Result<PathBuf> {
+    let template = cache.join(format!("{key}-postgres"));
+    let known = databases("demo_")?;
+    if !template.exists() || !known.iter().any(|name| name == key) {
+        for old in known {
+            drop_database(&old)?;
+        }
+        if template.exists() {
+            fs::remove_dir_all(&template)?;
+        }
+        let fresh = clear(cache, key)?;
+        let database = OwnDatabase::create("making_demo", None)?;
+        Server::builder()
+            .data(&fresh)
+            .arg("--demo")
+            .arg("--database")
+            .arg(database.url()?)
+            .start()?
+            .stop()?;
+        database.keep(key)?;
+        fs::rename(&fresh, &template)?;
+    }
+    Ok(template)
+}
+
+/// Removes what other binaries left, and what was left half made.
+fn clear(cache: &Path, key: &str) -> Result<PathBuf> {
+    for old in fs::read_dir(cache)?.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
+        if !old.file_name().to_string_lossy().starts_with(key) {
+            fs::remove_dir_all(old.path())?;
+        }
+    }
+    Ok(cache.join("making"))
 }
 
 fn copy_all(from: &Path, to: &Path) -> Result<()> {
@@ -57,18 +122,24 @@ fn copy_all(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A running demo, with the folder that it owns.
+/// A running demo, with what it owns.
 pub(crate) struct Demo {
     pub(crate) server: Server,
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) place: Place,
 }
 
 impl Demo {
+    /// On SQLite.
     pub(crate) fn start(args: &[&str]) -> Result<Self> {
-        let folder = data()?;
-        let builder = Server::builder().data(folder.path()).arg("--demo");
-        let server = args.iter().fold(builder, |builder, arg: &&str| builder.arg(*arg)).start()?;
-        Ok(Self { server, folder })
+        Self::start_on(Database::Sqlite, args)
+    }
+
+    pub(crate) fn start_on(database: Database, args: &[&str]) -> Result<Self> {
+        Self::start_at(Place::new(database)?, args)
+    }
+
+    pub(crate) fn start_at(place: Place, args: &[&str]) -> Result<Self> {
+        Ok(Self { server: place.start(args)?, place })
     }
 
     /// Asks the demo task about a picture, with goals as a query string such as `?accuracy=0.9`.

@@ -1,14 +1,23 @@
 //! Goals decide who answers, wherever they are given; what cannot be met is said with what could be.
 
+use crate::database::{Database, on_both_databases};
 use crate::demo::{Answer, Demo, ask, picture, reason};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::Request;
 use serde_json::json;
 use std::collections::BTreeSet;
 
-#[test]
-fn different_goals_give_different_variants() -> Result<()> {
-    let demo = Demo::start(&[])?;
+on_both_databases! {
+    different_goals_give_different_variants,
+    no_floor_is_broken_whatever_else_is_asked,
+    goals_mean_the_same_in_the_query_string_in_headers_and_in_json,
+    impossible_goals_come_back_with_goals_that_can_be_met,
+    pins_are_kept,
+    explain_names_every_candidate_and_what_spoke_for_or_against_it,
+}
+
+fn different_goals_give_different_variants(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let best = demo.answer("boot.png", "?accuracy=0.92")?;
     let cheap = demo.answer("boot.png", "?prefer=cost")?;
     let middle = demo.answer("boot.png", "?accuracy=0.87&prefer=latency")?;
@@ -19,11 +28,11 @@ fn different_goals_give_different_variants() -> Result<()> {
     demo.server.stop()
 }
 
-#[test]
-fn no_floor_is_broken_whatever_else_is_asked() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn no_floor_is_broken_whatever_else_is_asked(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let mut connection = demo.server.connect()?;
     for floor in ["0", "0.5", "0.84", "0.88", "0.89", "0.9", "0.915", "0.93"] {
+        let mut answered = 0;
         for rest in
             ["", "&prefer=cost", "&prefer=latency", "&latency_ms=50", "&fallback=best_effort&latency_ms=1"]
         {
@@ -31,17 +40,18 @@ fn no_floor_is_broken_whatever_else_is_asked() -> Result<()> {
             if response.status == 200 {
                 let answer = Answer::of(&response)?;
                 ensure!(answer.accuracy >= floor.parse::<f64>()?, "{floor}{rest}: {answer:?}");
+                answered += 1;
             } else {
                 ensure!(matches!(response.status, 422 | 503 | 504), "{floor}{rest}: {}", response.text());
             }
         }
+        ensure!(answered >= 3, "only {answered} of 5 were answered at the floor {floor}");
     }
     demo.server.stop()
 }
 
-#[test]
-fn goals_mean_the_same_in_the_query_string_in_headers_and_in_json() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn goals_mean_the_same_in_the_query_string_in_headers_and_in_json(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let body = picture("bag.png");
     let by_header = Request::post("/v1/tasks/fashion")
         .header("content-type", "image/png")
@@ -66,9 +76,8 @@ fn goals_mean_the_same_in_the_query_string_in_headers_and_in_json() -> Result<()
     demo.server.stop()
 }
 
-#[test]
-fn impossible_goals_come_back_with_goals_that_can_be_met() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn impossible_goals_come_back_with_goals_that_can_be_met(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let response = demo.ask("boot.png", "?accuracy=0.99")?;
     ensure!(response.status == 422 && reason(&response)? == "floor_unreachable", "{}", response.text());
     let nearest = response.json()?["nearest"]["accuracy"].as_f64().context("no nearest accuracy")?;
@@ -77,8 +86,16 @@ fn impossible_goals_come_back_with_goals_that_can_be_met() -> Result<()> {
     let response = demo.ask("boot.png", "?accuracy=0.92&latency_ms=0.01")?;
     ensure!(response.status == 422 && reason(&response)? == "latency_unreachable", "{}", response.text());
     let nearest = response.json()?["nearest"]["latency_ms"].as_f64().context("no nearest latency")?;
-    let retried = demo.ask("boot.png", &format!("?accuracy=0.92&latency_ms={}", nearest * 50.0))?;
-    ensure!(retried.status == 200, "{}", retried.text());
+    // Met as it is, or a little above it where the machine is busy with something else this moment.
+    let mut retried = Vec::new();
+    for factor in [1.0, 1.5, 2.0, 3.0] {
+        let response = demo.ask("boot.png", &format!("?accuracy=0.92&latency_ms={}", nearest * factor))?;
+        retried.push((response.status, response.text()));
+        if response.status == 200 {
+            break;
+        }
+    }
+    ensure!(retried.last().is_some_and(|(status, _)| *status == 200), "nearest {nearest} ms: {retried:?}");
 
     let response = demo.ask("boot.png", "?accuracy=0.92&max_cost=0.000000001")?;
     ensure!(response.status == 422 && reason(&response)? == "cost_unreachable", "{}", response.text());
@@ -87,9 +104,8 @@ fn impossible_goals_come_back_with_goals_that_can_be_met() -> Result<()> {
     demo.server.stop()
 }
 
-#[test]
-fn pins_are_kept() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn pins_are_kept(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     ensure!(demo.answer("boot.png", "?model=mlp_s")?.model == "mlp_s");
     ensure!(demo.answer("boot.png", "?variant=cnn_s-int8")?.variant == "cnn_s-int8");
     let response = demo.ask("boot.png", "?model=mlp_s&accuracy=0.93")?;
@@ -97,9 +113,8 @@ fn pins_are_kept() -> Result<()> {
     demo.server.stop()
 }
 
-#[test]
-fn explain_names_every_candidate_and_what_spoke_for_or_against_it() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn explain_names_every_candidate_and_what_spoke_for_or_against_it(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let request = Request::post("/v1/tasks/fashion/explain").json(&json!({"goals": {"accuracy": 0.9}}));
     let explained = demo.server.send(&request)?;
     ensure!(explained.status == 200, "{}", explained.text());

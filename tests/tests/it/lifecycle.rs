@@ -1,16 +1,28 @@
 //! Starting, stopping, starting again; and a recorded life replayed.
 
-use crate::demo::{Demo, ask};
+use crate::database::{Database, on_both_databases};
+use crate::demo::{Demo, ask, reason};
 use anyhow::{Context, Result, ensure};
-use modelless_testkit::{Server, server};
+use modelless_testkit::http::Answer;
+use modelless_testkit::{Connection, Server, server};
+use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-#[test]
-fn a_second_start_is_quick_and_keeps_what_was_measured() -> Result<()> {
-    let demo = Demo::start(&[])?;
+on_both_databases! {
+    a_second_start_is_quick_and_keeps_what_was_measured,
+    two_on_one_data_folder_is_refused_and_harms_nobody,
+    an_interrupt_drains_what_is_open,
+    a_killed_server_hinders_no_later_one,
+}
+
+fn a_second_start_is_quick_and_keeps_what_was_measured(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     ensure!(demo.server.ready_after() < Duration::from_secs(10), "{:?}", demo.server.timeline());
+    let nodes = demo.server.get_json("/v1/nodes")?.to_string();
+    ensure!(nodes.contains("unconfined") && demo.server.output().contains("unconfined"), "{nodes}");
     let tasks = demo.server.get_json("/v1/tasks")?;
     ensure!(tasks.to_string().contains("fashion"), "{tasks}");
     let shown = demo.server.get_json("/v1/tasks/fashion")?.to_string();
@@ -18,12 +30,11 @@ fn a_second_start_is_quick_and_keeps_what_was_measured() -> Result<()> {
     demo.server.stop()
 }
 
-#[test]
-fn two_on_one_data_folder_is_refused_and_harms_nobody() -> Result<()> {
-    let demo = Demo::start(&[])?;
+fn two_on_one_data_folder_is_refused_and_harms_nobody(database: Database) -> Result<()> {
+    let demo = Demo::start_on(database, &[])?;
     let second = Command::new(server::binary()?)
         .args(["up", "--http", "127.0.0.1:0", "--data"])
-        .arg(demo.folder.path())
+        .arg(demo.place.folder.path())
         .output()?;
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     ensure!(!second.status.success() && said.contains(&demo.server.pid().to_string()), "{said}");
@@ -31,32 +42,64 @@ fn two_on_one_data_folder_is_refused_and_harms_nobody() -> Result<()> {
     demo.server.stop()
 }
 
-#[test]
-fn an_interrupt_drains_what_is_open() -> Result<()> {
-    let mut demo = Demo::start(&[])?;
-    let statuses = thread::scope(|scope| {
+fn an_interrupt_drains_what_is_open(database: Database) -> Result<()> {
+    let mut demo = Demo::start_on(database, &[])?;
+    let address = demo.server.address();
+    let outcomes = thread::scope(|scope| {
+        let (warm, warmed) = mpsc::sync_channel(8);
         let askers: Vec<_> = (0..8)
             .map(|_| {
-                scope.spawn(|| -> Result<Vec<u16>> {
-                    let mut statuses = Vec::new();
-                    let mut connection = demo.server.connect()?;
-                    for _ in 0..50 {
-                        match connection.exchange(&ask("boot.png", "?model=cnn_l")) {
-                            Ok(response) => statuses.push(response.status),
-                            Err(_) => break, // the connection was closed between two queries
-                        }
-                    }
-                    Ok(statuses)
-                })
+                let warm = warm.clone();
+                scope.spawn(move || ask_until_closed(address, &warm))
             })
             .collect();
-        let done = askers.into_iter().map(|asker| asker.join().expect("an asker does not panic"));
-        done.collect::<Result<Vec<_>>>()
-    })?;
-    ensure!(statuses.iter().flatten().all(|status| *status == 200), "{statuses:?}");
-    let status = demo.server.interrupt()?;
-    ensure!(status.success(), "{status}\n{}", demo.server.output());
+        drop(warm);
+        // Eight that are in the middle of it, or fewer if one failed, which its own result says.
+        warmed.iter().take(8).for_each(drop);
+        let status = demo.server.interrupt();
+        let outcomes = askers.into_iter().map(|asker| asker.join().expect("an asker does not panic"));
+        let outcomes = outcomes.collect::<Result<Vec<_>>>()?;
+        ensure!(status?.success(), "it ended with an error");
+        Ok(outcomes)
+    })
+    .with_context(|| demo.server.output())?;
+    ensure!(outcomes.iter().all(|answered| *answered >= WARM), "{outcomes:?}");
     Ok(())
+}
+
+const WARM: u32 = 10;
+
+/// Asks without a pause until the server closes the connection, which it may do between two answers and never within
+/// one. How many were answered with 200; anything else than that and being told of the end is an error.
+fn ask_until_closed(address: SocketAddr, warm: &mpsc::SyncSender<()>) -> Result<u32> {
+    let request = ask("boot.png", "?model=cnn_l").to_bytes();
+    let mut connection = Connection::open(address)?;
+    let mut answered = 0;
+    loop {
+        connection.send_raw(&request)?;
+        // A connection that ends within an answer is an error here.
+        match connection.answer()? {
+            Answer::Closed => return Ok(answered),
+            Answer::Response(response) if response.status == 200 => answered += 1,
+            Answer::Response(response) => {
+                let named = response.status == 503 && reason(&response)? == "draining";
+                ensure!(named, "after {answered} answers: {response}");
+            }
+        }
+        if answered == WARM {
+            let _ = warm.send(());
+        }
+    }
+}
+
+fn a_killed_server_hinders_no_later_one(database: Database) -> Result<()> {
+    let Demo { server, place } = Demo::start_on(database, &[])?;
+    server.kill()?;
+    let demo = Demo::start_at(place, &[])?;
+    ensure!(demo.server.ready_after() < Duration::from_secs(10), "{:?}", demo.server.timeline());
+    let answer = demo.answer("boot.png", "?accuracy=0.92")?;
+    ensure!(answer.model == "cnn_l", "{answer:?}");
+    demo.server.stop()
 }
 
 #[test]

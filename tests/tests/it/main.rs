@@ -4,6 +4,7 @@
 mod clients;
 mod crashes;
 mod data;
+mod database;
 mod demo;
 mod goals;
 mod lifecycle;

@@ -8,6 +8,8 @@ use super::Context;
 
 /// The demo's task that takes raw tensors: 1x28x28 `f32`.
 pub(crate) const TENSOR_TASK: &str = "fashion-tensor";
+/// The demo's task that takes pictures.
+pub(crate) const PICTURE_TASK: &str = "fashion";
 pub(crate) const TENSOR_FLOATS: usize = 28 * 28;
 
 pub(crate) fn start(context: &Context) -> Result<Server> {

@@ -12,6 +12,8 @@ const OPEN_ENDS: &[&str] =
     &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimpl", "emented!(")];
 const MACHINE_PATHS: &[&str] =
     &[concat!("/ro", "ot/"), concat!("/ho", "me/"), concat!("/wo", "rk/"), concat!("/Use", "rs/")];
+/// Where a system keeps what its packages bring: code may look there, data that was made must not name it.
+const SYSTEM_PATH: &str = concat!("/usr/sh", "are/");
 const TESTS_THAT_DO_NOT_RUN: &[&str] =
     &[concat!("#[ig", "nore"), concat!("@pytest.mark.", "skip"), concat!("@unittest.", "skip")];
 
@@ -42,6 +44,13 @@ pub(crate) fn check(files: &[File]) -> Vec<Finding> {
                     "paths",
                     format!("names {path}, a path of one machine"),
                     "take a relative path, or ask for it",
+                );
+            }
+            if matches!(file.ending(), "json" | "toml" | "csv" | "svg") && has_path(line, SYSTEM_PATH) {
+                add(
+                    "paths",
+                    format!("names {SYSTEM_PATH}, a path of one machine"),
+                    "name the file alone, and say in words where it is from",
                 );
             }
             if !written {
@@ -130,5 +139,7 @@ mod tests {
             assert_eq!(rules("a.json", format!("\"{path}x\"")), ["paths"]);
             assert!(rules("a.json", format!("http://host{path}x")).is_empty());
         }
+        assert_eq!(rules("a.json", format!("--set {SYSTEM_PATH}x")), ["paths"]);
+        assert!(rules("a.rs", SYSTEM_PATH).is_empty());
     }
 }

@@ -111,6 +111,8 @@ pub(crate) struct Best {
     pub(crate) latency: Micros,
     /// Lowest price, at any batch size it takes.
     pub(crate) cost: CostPer1k,
+    /// Lowest price of a query that shares its batch with nobody.
+    pub(crate) cost_alone: CostPer1k,
 }
 
 /// A table made ready for questions.
@@ -139,14 +141,21 @@ impl Snapshot {
                     continue;
                 };
                 let largest = variant.max_batch.min(offer.run.largest_measured()).max(1);
+                // Slower than profiled just now is no reason to call goals impossible; faster is one to believe it.
+                let profiled = offer.run.profiled();
+                let alone = offer.run.cost(1, node.price).min(profiled.cost(1, node.price));
                 let here = Best {
-                    latency: (node.rtt + offer.run.service()).p99(),
-                    cost: offer.run.cost(1, node.price).min(offer.run.cost(largest, node.price)),
+                    latency: (node.rtt + offer.run.service())
+                        .p99()
+                        .min((node.rtt + profiled.service()).p99()),
+                    cost: alone.min(profiled.cost(largest, node.price)),
+                    cost_alone: alone,
                 };
                 best.entry((offer.task, offer.ordinal))
                     .and_modify(|known| {
                         known.latency = known.latency.min(here.latency);
                         known.cost = known.cost.min(here.cost);
+                        known.cost_alone = known.cost_alone.min(here.cost_alone);
                     })
                     .or_insert(here);
             }

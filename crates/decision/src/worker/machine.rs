@@ -29,6 +29,10 @@ pub struct Worker {
     pub(super) queue: Queue,
     pub(super) lanes: Vec<Lane>,
     next_batch: u64,
+    /// When corrections that saw nothing new fade next; `None` when there is none.
+    pub(super) fade_at: Option<Time>,
+    /// When a batch of a variant last ended well.
+    pub(super) seen: BTreeMap<VariantId, Time>,
     draining: bool,
     /// `residency.changes` when those that nothing serves were last placed.
     placed: u64,
@@ -65,6 +69,8 @@ impl Worker {
             queue: Queue::default(),
             lanes,
             next_batch: 0,
+            fade_at: None,
+            seen: BTreeMap::new(),
             draining: false,
             placed: 0,
             actions: VecDeque::new(),
@@ -393,7 +399,7 @@ impl Worker {
         match outcome {
             Outcome::Ran => {
                 if let Some(took) = took {
-                    self.learn(&batch, took);
+                    self.learn(now, &batch, took);
                 }
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
@@ -409,15 +415,6 @@ impl Worker {
             }
         }
         self.residency.released(device, batch.variant, &mut self.actions);
-    }
-
-    /// What was seen corrects the profile.
-    fn learn(&mut self, batch: &Batch, took: Micros) {
-        let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
-        if let Some(variant) = self.residency.variant_mut(batch.variant) {
-            let predicted = variant.run.uncorrected(size);
-            variant.run.correction = variant.run.correction.observe(took, predicted);
-        }
     }
 
     /// Each member of a failed batch is run again alone, once. Who was alone has its answer: the failure.
@@ -541,6 +538,7 @@ impl Machine for Worker {
             }
         }
         self.residency.rested(now, &mut self.actions);
+        self.fade(now);
         self.settle(now);
     }
 
@@ -549,7 +547,8 @@ impl Machine for Worker {
         let expiry = expiry.map(|(at, _)| Wake { at, why: "a waiting query's time is up" });
         let rest = self.residency.next_rest_over();
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
-        expiry.into_iter().chain(rest).min()
+        let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
+        expiry.into_iter().chain(rest).chain(fade).min()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

@@ -12,11 +12,13 @@
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
 //! | `lanes` | batches on their way through preparation and the device |
+//! | `learn` | what live batches teach about the profiles |
 //! | `machine` | the four verbs |
 
 mod api;
 mod bind;
 mod lanes;
+mod learn;
 mod machine;
 mod queue;
 mod residency;

@@ -348,6 +348,7 @@ impl Residency {
         match replica::next(from, event) {
             Ok(to) => {
                 replica.state = to;
+                replica.cause = cause.into();
                 self.changes += 1;
                 let cause = cause.into();
                 actions.push_back(Action::Transition { device, variant, from, to, cause });

@@ -3,6 +3,7 @@
 mod admitting;
 mod binding;
 mod common;
+mod learning;
 mod picking;
 mod priority;
 mod routing;

@@ -8,12 +8,12 @@ use crate::Rng;
 pub(super) fn case(bases: &[Base], rng: &mut Rng) -> Option<Case> {
     let base = rng.pick(bases).clone();
     base.media.as_ref()?;
-    let (what, body) = match &base.json {
-        Some(value) => json(value, &base.body, rng)?,
-        None => raw(&base.body, rng),
+    let (class, (what, body)) = match &base.json {
+        Some(value) => ("body: no JSON of this shape", json(value, &base.body, rng)?),
+        None => ("body: raw bytes", raw(&base.body, rng)),
     };
     let bytes = base.to_request("").body(body).to_bytes();
-    Some(Case { kind: Kind::Body, what: format!("{}: {what}", base.name()), bytes, finish: false })
+    Some(Case { kind: Kind::Body, class, what: format!("{}: {what}", base.name()), bytes, finish: false })
 }
 
 fn json(value: &Value, text: &[u8], rng: &mut Rng) -> Option<(String, Vec<u8>)> {

@@ -8,18 +8,16 @@ use crate::openapi::{Parameter, Place, sample, wrong_text, wrong_value};
 
 pub(super) fn case(bases: &[Base], rng: &mut Rng) -> Option<Case> {
     let base = rng.pick(bases).clone();
-    let (what, bytes) = match rng.below(8) {
-        0 | 1 => wrong_parameter(&base, Place::Query, rng)?,
-        2 => wrong_parameter(&base, Place::Header, rng)?,
-        3 => said_twice(&base, rng)?,
-        4 | 5 => wrong_json_field(&base, rng)?,
-        6 => wrong_media(&base, rng)?,
-        _ => match rng.below(2) {
-            0 => unknown_name(&base, rng)?,
-            _ => wrong_method(&base, bases, rng)?,
-        },
+    let (class, (what, bytes)) = match rng.below(16) {
+        0..4 => ("field: query parameter", wrong_parameter(&base, Place::Query, rng)?),
+        4 | 5 => ("field: header", wrong_parameter(&base, Place::Header, rng)?),
+        6 | 7 => ("field: said twice", said_twice(&base, rng)?),
+        8..12 => ("field: in JSON", wrong_json_field(&base, rng)?),
+        12 | 13 => ("field: content-type", wrong_media(&base, rng)?),
+        14 => ("field: name in the path", unknown_name(&base, rng)?),
+        _ => ("field: method", wrong_method(&base, bases, rng)?),
     };
-    Some(Case { kind: Kind::OneField, what: format!("{}: {what}", base.name()), bytes, finish: false })
+    Some(Case { kind: Kind::OneField, class, what: format!("{}: {what}", base.name()), bytes, finish: false })
 }
 
 fn wrong_parameter(base: &Base, place: Place, rng: &mut Rng) -> Option<(String, Vec<u8>)> {
@@ -112,8 +110,10 @@ fn unknown_name(base: &Base, rng: &mut Rng) -> Option<(String, Vec<u8>)> {
     let garbage = rng.bytes(6);
     let names = [format!("no-such-thing-{}", rng.below(1_000)), encode(&garbage), "..%2f..%2fetc".to_owned()];
     let name = rng.pick(&names).clone();
-    // The first placeholder of the document's path, as a whole segment of ours.
-    let at = base.operation.path.split('/').position(|part| part.starts_with('{'))?;
+    // One placeholder of the document's path, as a whole segment of ours.
+    let parts = base.operation.path.split('/').enumerate();
+    let places: Vec<usize> = parts.filter(|(_, part)| part.starts_with('{')).map(|(at, _)| at).collect();
+    let at = *rng.pick(&places);
     let parts: Vec<&str> = base.path.split('/').collect();
     let with: Vec<&str> =
         parts.iter().enumerate().map(|(i, part)| if i == at { name.as_str() } else { part }).collect();

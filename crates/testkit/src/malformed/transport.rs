@@ -5,24 +5,24 @@ use crate::Rng;
 
 pub(super) fn case(bases: &[Base], rng: &mut Rng) -> Option<Case> {
     let base = rng.pick(bases).clone();
-    let (what, bytes) = match rng.below(9) {
-        0 => random_bytes(rng),
-        1 => huge_head(&base, rng),
-        2 => bad_start_line(&base, rng),
-        3 => bad_header(&base, rng),
-        4 => bad_length(&base, rng)?,
-        5 => wrong_length(&base, rng)?,
-        6 => bad_chunks(&base, rng)?,
-        7 => cut(&base, rng),
+    let (class, (what, bytes)) = match rng.below(9) {
+        0 => ("transport: random bytes", random_bytes(rng)),
+        1 => ("transport: huge head", huge_head(&base, rng)),
+        2 => ("transport: first line", bad_start_line(&base, rng)),
+        3 => ("transport: header", bad_header(&base, rng)),
+        4 => ("transport: content-length that is none", bad_length(&base, rng)?),
+        5 => ("transport: content-length of another body", wrong_length(&base, rng)?),
+        6 => ("transport: chunks", bad_chunks(&base, rng)?),
+        7 => ("transport: cut", cut(&base, rng)),
         _ => {
             // Something malformed first, then garbage in the same write.
             let (what, mut bytes) = bad_start_line(&base, rng);
             bytes.extend(rng.bytes(500));
-            (format!("{what}, then pipelined garbage"), bytes)
+            ("transport: pipelined garbage", (format!("{what}, then pipelined garbage"), bytes))
         }
     };
     // All of these leave a server free to wait for more, so our side ends here.
-    Some(Case { kind: Kind::Transport, what: format!("{}: {what}", base.name()), bytes, finish: true })
+    Some(Case { kind: Kind::Transport, class, what: format!("{}: {what}", base.name()), bytes, finish: true })
 }
 
 fn random_bytes(rng: &mut Rng) -> (String, Vec<u8>) {

@@ -1,0 +1,113 @@
+//! What live batches teach, and that a bad minute is forgotten.
+
+use modelless_decision::estimate::Correction;
+use modelless_decision::query::Class;
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Moments, Query, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, TaskId, Time, VariantId, VariantSet,
+};
+
+use crate::common::{TASK, query};
+
+const PROFILED: u64 = 200;
+
+fn worker() -> Worker {
+    let device = DeviceConfig { lanes: 1, memory: Bytes::from_mib(100), price: PricePerHour(50_000) };
+    let mut worker = Worker::new(WorkerConfig {
+        devices: vec![device],
+        queue: 100,
+        queue_bytes: Bytes::from_mib(10),
+        back_off: Micros::from_millis(100),
+        give_up_after: 5,
+    });
+    let point = BatchPoint { batch: 1, mean_us: 200.0, var_us2: 25.0, p99_us: 220.0, samples: 100 };
+    let variant = WorkerVariant {
+        id: VariantId(1),
+        model: ModelId(1),
+        task: TaskId(TASK.0),
+        ordinal: 0,
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+        memory: Bytes::from_mib(1),
+        load_time: Micros(1_000),
+    };
+    worker.handle(Time(1), Event::Catalog(vec![variant]));
+    worker.handle(Time(2), Event::Pin(vec![(DeviceIx(0), VariantId(1))]));
+    let (device, variant, memory, took) = (DeviceIx(0), VariantId(1), Bytes::from_mib(1), Micros(1_000));
+    worker.handle(Time(1_000), Event::Loaded { device, variant, memory, took });
+    while worker.poll_action().is_some() {}
+    worker
+}
+
+fn admits() -> VariantSet {
+    [0].into_iter().collect()
+}
+
+/// Answers one query in so long.
+fn run(worker: &mut Worker, now: &mut Time, key: u64, took: u64) {
+    let query: Query = query(key, *now, admits(), Micros::from_secs(10));
+    assert_eq!(query.class, Class { task: TASK, admits: admits() });
+    worker.handle(*now, Event::Arrive(query));
+    let batch = prepared(worker);
+    worker.handle(*now, Event::Prepared { batch, dropped: Vec::new() });
+    *now = *now + Micros(took);
+    worker.handle(*now, Event::Done { batch, outcome: Outcome::Ran });
+    while worker.poll_action().is_some() {}
+}
+
+fn prepared(worker: &mut Worker) -> BatchId {
+    loop {
+        if let Action::Prepare { batch, .. } = worker.poll_action().expect("a batch is bound") {
+            return batch;
+        }
+    }
+}
+
+fn ratio(worker: &Worker, now: Time) -> f64 {
+    worker.offers(now)[0].run.correction.ratio
+}
+
+/// Serves the machine's timers for a while, as its shell would.
+fn idle(worker: &mut Worker, now: &mut Time, time: Micros) {
+    let until = *now + time;
+    while let Some(wake) = worker.poll_timeout().filter(|wake| wake.at <= until) {
+        *now = wake.at.max(*now);
+        worker.handle_timeout(*now);
+    }
+    *now = until;
+}
+
+#[test]
+fn one_slow_batch_does_not_overturn_what_was_measured() {
+    let (mut worker, mut now) = (worker(), Time(10_000));
+    run(&mut worker, &mut now, 1, 20 * PROFILED);
+    assert!(ratio(&worker, now) < 2.0, "{}", ratio(&worker, now));
+}
+
+#[test]
+fn lasting_slowness_is_believed_and_forgotten_when_nothing_confirms_it() {
+    let (mut worker, mut now) = (worker(), Time(10_000));
+    for key in 0..100 {
+        run(&mut worker, &mut now, key, 5 * PROFILED);
+    }
+    assert!(ratio(&worker, now) > 4.0, "{}", ratio(&worker, now));
+    idle(&mut worker, &mut now, Micros::from_secs(5));
+    assert!(ratio(&worker, now) < 2.0, "{}", ratio(&worker, now));
+    idle(&mut worker, &mut now, Micros::from_secs(60));
+    assert_eq!(worker.offers(now)[0].run.correction, Correction::NONE);
+    assert_eq!(worker.poll_timeout(), None, "nothing is left to fade");
+}
+
+#[test]
+fn what_is_seen_all_the_time_does_not_fade() {
+    let (mut worker, mut now) = (worker(), Time(10_000));
+    for key in 0..200 {
+        run(&mut worker, &mut now, key, 3 * PROFILED);
+        idle(&mut worker, &mut now, Micros::from_millis(100));
+    }
+    assert!((2.7..3.1).contains(&ratio(&worker, now)), "{}", ratio(&worker, now));
+}
