@@ -294,6 +294,7 @@ impl Handle {
                 decode: member.decode,
                 prepare: flight.prepare,
                 run: Micros(outputs.run_us),
+                at_node: ended - member.came,
                 why: member.reason,
             };
             (key, Body::Answer { key, answer: Box::new(answer) })

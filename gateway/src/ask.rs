@@ -127,6 +127,7 @@ fn settle(
             let total = now - arrived;
             task.metrics.answered(total, now <= deadline);
             let at_gateway = reply.sent.map_or(Micros::ZERO, |sent| sent.at - reply.placed);
+            core.handover.observe(total.saturating_sub(answer.at_node).saturating_sub(at_gateway));
             let queued = at_gateway + answer.queued;
             if let Some(variant) = task.variant(answer.variant) {
                 variant.metrics.answered(queued, answer.run, answer.batch);

@@ -3,6 +3,7 @@
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
 use crate::config::Config;
+use crate::handover::Handover;
 use crate::ids::QueryIds;
 use crate::pending::{Outcome, Pending, Sent};
 use crate::view::View;
@@ -40,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) pending: Pending,
     pub(crate) ids: QueryIds,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) handover: Handover,
     /// Tells this process's queries apart from those of others, in query ids.
     pub(crate) number_base: u64,
     next_key: AtomicU64,
@@ -75,6 +77,7 @@ impl Core {
             pending: Pending::new(limit),
             ids,
             metrics,
+            handover: Handover::default(),
             number_base,
             next_key: AtomicU64::new(1),
             nodes: RwLock::default(),

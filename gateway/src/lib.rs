@@ -16,6 +16,7 @@ mod core;
 mod errors;
 mod goals;
 mod grpc;
+mod handover;
 mod http;
 mod ids;
 mod openapi;

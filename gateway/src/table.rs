@@ -1,8 +1,8 @@
 //! From what is registered and what the nodes make known to the table that routing reads.
 
-use modelless_decision::Correction;
 use modelless_decision::admission::DEFAULT_LATENCY;
 use modelless_decision::route::{NodeInfo, Ready, Table, TaskInfo, VariantInfo};
+use modelless_decision::{Correction, Moments};
 use modelless_store::Catalog;
 use modelless_types::{Accuracy, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
 use modelless_wire::NodeStatus;
@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The table of this moment. Tasks and variants in the order of ids and ordinals, so that equal worlds give equal
 /// tables.
-pub(crate) fn build(catalog: &Catalog, nodes: &[NodeStatus]) -> Table {
+pub(crate) fn build(catalog: &Catalog, nodes: &[NodeStatus], handover: Moments) -> Table {
     let classes = offered_on(nodes);
     let tasks: Vec<TaskInfo> = catalog.tasks.iter().map(|task| task_info(catalog, task, &classes)).collect();
     let known: BTreeSet<(TaskId, u8)> =
         tasks.iter().flat_map(|task| task.variants.iter().map(|v| (task.id, v.ordinal))).collect();
-    let nodes = nodes.iter().map(|status| node_info(status, &known)).collect();
+    let nodes = nodes.iter().map(|status| node_info(status, &known, handover)).collect();
     Table { tasks, nodes }
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn build(catalog: &Catalog, nodes: &[NodeStatus]) -> Table {
 pub(crate) fn shape(table: &Table) -> Table {
     let mut shape = table.clone();
     for node in &mut shape.nodes {
-        node.rtt = modelless_decision::Moments::ZERO;
+        node.rtt = Moments::ZERO;
         for offer in &mut node.offers {
             offer.run.correction = Correction::NONE;
             if let Ready::Loading { at } = &mut offer.ready {
@@ -81,8 +81,9 @@ fn accuracy(variant: &Variant, classes: Option<&BTreeSet<&str>>) -> Option<Accur
 
 /// A node that drains offers nothing but stays, because it still has queries; offers of what is no longer registered
 /// are left out.
-fn node_info(status: &NodeStatus, known: &BTreeSet<(TaskId, u8)>) -> NodeInfo {
+fn node_info(status: &NodeStatus, known: &BTreeSet<(TaskId, u8)>, handover: Moments) -> NodeInfo {
     let mut info = status.info.clone();
+    info.rtt += handover;
     if status.draining {
         info.offers.clear();
     }
@@ -94,7 +95,6 @@ fn node_info(status: &NodeStatus, known: &BTreeSet<(TaskId, u8)>) -> NodeInfo {
 mod tests {
     use super::*;
     use crate::tests::world::{new_model, new_task, profile};
-    use modelless_decision::Moments;
     use modelless_decision::RunModel;
     use modelless_decision::route::Offer;
     use modelless_store::{MemStore, Store as _};
@@ -142,10 +142,15 @@ mod tests {
     async fn floors_hold_on_every_device_class_that_may_answer() {
         let (catalog, offer) = catalog().await;
         let (fast, slow) = (node(1, "fast", vec![offer.clone()]), node(2, "slow", vec![offer]));
-        assert!((accuracy_of(&build(&catalog, std::slice::from_ref(&fast))) - 0.9).abs() < 1e-9);
-        assert!((accuracy_of(&build(&catalog, &[fast, slow])) - 0.88).abs() < 1e-9);
-        assert!((accuracy_of(&build(&catalog, &[])) - 0.88).abs() < 1e-9, "nobody knows yet who will answer");
-        assert_eq!(build(&catalog, &[]).tasks[0].defaults.latency, Some(DEFAULT_LATENCY));
+        assert!(
+            (accuracy_of(&build(&catalog, std::slice::from_ref(&fast), Moments::ZERO)) - 0.9).abs() < 1e-9
+        );
+        assert!((accuracy_of(&build(&catalog, &[fast, slow], Moments::ZERO)) - 0.88).abs() < 1e-9);
+        assert!(
+            (accuracy_of(&build(&catalog, &[], Moments::ZERO)) - 0.88).abs() < 1e-9,
+            "nobody knows yet who will answer"
+        );
+        assert_eq!(build(&catalog, &[], Moments::ZERO).tasks[0].defaults.latency, Some(DEFAULT_LATENCY));
     }
 
     #[tokio::test]
@@ -153,9 +158,9 @@ mod tests {
         let (catalog, offer) = catalog().await;
         let unknown = Offer { ordinal: 200, ..offer.clone() };
         let mut status = node(1, "fast", vec![offer, unknown]);
-        assert_eq!(build(&catalog, std::slice::from_ref(&status)).nodes[0].offers.len(), 1);
+        assert_eq!(build(&catalog, std::slice::from_ref(&status), Moments::ZERO).nodes[0].offers.len(), 1);
         status.draining = true;
-        let table = build(&catalog, &[status]);
+        let table = build(&catalog, &[status], Moments::ZERO);
         assert!(table.nodes[0].offers.is_empty());
         assert_eq!(table.nodes.len(), 1, "it still has queries");
     }
@@ -166,7 +171,7 @@ mod tests {
         let shaped = |ready, ratio| {
             let mut offer = Offer { ready, ..offer.clone() };
             offer.run.correction.ratio = ratio;
-            shape(&build(&catalog, &[node(1, "fast", vec![offer])]))
+            shape(&build(&catalog, &[node(1, "fast", vec![offer])], Moments::ZERO))
         };
         let before = shaped(Ready::Resident, 1.0);
         assert_eq!(before, shaped(Ready::Resident, 1.7));

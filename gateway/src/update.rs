@@ -107,7 +107,7 @@ impl Updater {
     fn refresh(&mut self, new_catalog: bool) {
         let nodes = self.core.nodes();
         let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
-        let table = table::build(&self.catalog, &statuses);
+        let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
         let shape = table::shape(&table);
         let reshaped = shape != self.shape;
         if reshaped || (table != self.table && self.fed.elapsed() >= ESTIMATES) {

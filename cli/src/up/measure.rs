@@ -46,7 +46,7 @@ async fn measured(registrar: &Registrar, packages: &[Package]) -> Result<Vec<Str
     match (models, variants) {
         (0, 0) => drop(phase),
         (0, variants) => {
-            phase.done(&format!("{} measured for this device class", count(variants, "variant")))
+            phase.done(&format!("{} measured for this device class", count(variants, "variant")));
         }
         (models, _) => phase.done(&format!("{} registered and measured", count(models, "model"))),
     }

@@ -190,6 +190,8 @@ pub struct Answer {
     pub prepare: Micros,
     /// On the device.
     pub run: Micros,
+    /// At the node altogether, from reaching it to the answer.
+    pub at_node: Micros,
     /// Why this variant, in a few words.
     pub why: Reason,
 }

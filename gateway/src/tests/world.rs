@@ -78,6 +78,7 @@ impl FakeNode {
             decode: Micros(40),
             prepare: Micros(5),
             run: Micros(700),
+            at_node: Micros(900),
             why: Reason::Only,
         };
         self.say(Said::Answer { key: frame.key, answer: Box::new(answer) });

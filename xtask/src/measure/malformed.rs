@@ -172,7 +172,9 @@ mod tests {
         let known = BTreeMap::from([("task".to_owned(), "fashion-tensor".to_owned())]);
         let found = named(&list, &["task", "model"], &known).unwrap();
         assert_eq!(found["model"], "b");
-        assert!(named(&list, &["task", "node"], &BTreeMap::from([("task".to_owned(), "x".to_owned())])).is_none());
+        assert!(
+            named(&list, &["task", "node"], &BTreeMap::from([("task".to_owned(), "x".to_owned())])).is_none()
+        );
     }
 
     #[test]

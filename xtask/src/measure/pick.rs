@@ -66,7 +66,12 @@ fn measure(context: &Context) -> Result<Outcome> {
             Check { what: "median at 10,000", value: most, limit: 10.0 * times, unit: "us" },
             Check { what: "mean excess", value: regret_of.mean, limit: 5.0, unit: "%" },
             Check { what: "worst excess", value: regret_of.worst, limit: 0.01, unit: "%" },
-            Check { what: "sent or not, or preferred, differently", value: regret_of.different, limit: 0.0, unit: "" },
+            Check {
+                what: "sent or not, or preferred, differently",
+                value: regret_of.different,
+                limit: 0.0,
+                unit: "",
+            },
         ],
     })
 }
@@ -143,9 +148,7 @@ mod tests {
 
     #[test]
     fn a_report_that_compared_nothing_is_refused() {
-        let report = |queries| {
-            json!({"mean_excess": 0.01, "worst_excess": 0.5, "rows": [{"queries": queries, "different": 2}]})
-        };
+        let report = |queries| json!({"mean_excess": 0.01, "worst_excess": 0.5, "rows": [{"queries": queries, "different": 2}]});
         let read = Regret::read(&report(7)).unwrap();
         assert!((read.mean - 1.0).abs() < 1e-9 && (read.worst - 50.0).abs() < 1e-9);
         assert!((read.compared - 7.0).abs() < 1e-9 && (read.different - 2.0).abs() < 1e-9);
@@ -155,7 +158,10 @@ mod tests {
     #[test]
     fn the_slowest_preference_counts() {
         let of = |nanos: f64| json!({"estimates": {"median": {"point_estimate": nanos}}});
-        let mut found = BTreeMap::from([("pick/accuracy/100".to_owned(), of(1_000.0)), ("pick/cost/100".to_owned(), of(3_000.0))]);
+        let mut found = BTreeMap::from([
+            ("pick/accuracy/100".to_owned(), of(1_000.0)),
+            ("pick/cost/100".to_owned(), of(3_000.0)),
+        ]);
         assert!(worst_median_us(&found, "100").is_err(), "one preference is missing");
         found.insert("pick/latency/100".to_owned(), of(2_000.0));
         assert!((worst_median_us(&found, "100").unwrap() - 3.0).abs() < 1e-9);
