@@ -10,7 +10,7 @@ use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs}
 use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Answer, Body};
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
@@ -211,14 +211,24 @@ impl Handle {
     pub(crate) fn start(&self, batch: BatchId) {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
-            flight.slot.take().map(|slot| (slot, flight.expected))
+            flight.slot.take().map(|slot| (slot, flight.expected, (flight.variant, flight.lane)))
         });
-        let Some((slot, expected)) = taken else {
+        let Some((slot, expected, place)) = taken else {
             return self.not_started(batch, "its slot is gone; this is a bug".into());
         };
+        *self.core().last.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         let me = self.clone();
         let limit = self.config().hung_limit(expected.p99());
         self.engine().submit(slot, limit, Box::new(move |result| me.ended(batch, result)));
+    }
+
+    /// Wakes the runner that most likely answers the query that is being read, if nothing else is going on.
+    pub(crate) fn prime(&self) {
+        let idle = self.config().wait_inline > Micros::ZERO && self.queries().is_empty();
+        let last = *self.core().last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (true, Some((variant, lane))) = (idle, last) {
+            self.engine().prime(variant, lane.0);
+        }
     }
 
     /// Waits on this thread for the one batch that runs, if it is the only one, holds a single query and is short. The

@@ -6,11 +6,11 @@ use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
 use modelless_decision::query::Class;
-use modelless_decision::worker::{Action, BatchId, Event, Worker};
+use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
-use modelless_types::{NodeId, QueryKey, Refusal, Time};
+use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) changed: Notify,
     /// Classes of which a gateway said that queries wait there.
     pub(crate) demanded: Mutex<BTreeSet<Class>>,
+    /// The last batch's place: a query that comes alone most likely runs there again.
+    pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
     pub(crate) draining: AtomicBool,
     /// The catalogue should be read again.
     pub(crate) catalog: Notify,
@@ -172,6 +174,10 @@ impl NodeLink for Handle {
             ToNode::Pin(pins) => self.feed(Event::Pin(pins)),
             ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
         }
+    }
+
+    fn expect_query(&self) {
+        self.prime();
     }
 }
 

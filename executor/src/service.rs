@@ -97,6 +97,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         status,
         changed: Notify::new(),
         demanded: Mutex::default(),
+        last: Mutex::default(),
         draining: AtomicBool::new(false),
         catalog: Notify::new(),
         decoders: Arc::new(Semaphore::new(cores)),

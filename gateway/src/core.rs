@@ -221,6 +221,20 @@ impl Core {
         }
     }
 
+    /// A query is being read. If it is the only one, the only node there is may wake up for it meanwhile.
+    pub(crate) fn expect_query(&self) {
+        if self.pending.len() > 0 {
+            return;
+        }
+        let only = {
+            let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
+            if let [only] = nodes.as_slice() { Some(Arc::clone(only)) } else { None }
+        };
+        if let Some(node) = only {
+            node.link.expect_query();
+        }
+    }
+
     fn to_node(&self, node: NodeId, frame: ToNode) {
         match self.node(node) {
             Some(node) => node.link.send(frame),

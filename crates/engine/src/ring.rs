@@ -13,6 +13,7 @@ use modelless_types::DType;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Bytes of a lane's page.
 pub(crate) const RING_BYTES: usize = REPLIES + SLOTS_PER_LANE * REPLY_BYTES;
@@ -21,6 +22,9 @@ const VERSION: u8 = 1;
 /// Counters run modulo 2^31; the top bit of `DONE` says that the runner is gone and wakes the reader for it.
 const COUNT: u32 = u32::MAX >> 1;
 const GONE: u32 = !COUNT;
+
+/// How long a runner that was told of a request to come stays awake for it. Reading a small query takes less.
+const LINGER: Duration = Duration::from_micros(300);
 
 const SENT: usize = 0;
 const DONE: usize = 64;
@@ -76,9 +80,14 @@ impl Ring {
         publish(self.0.word(SENT), next(n));
     }
 
+    /// Executor: a request will come soon. Wakes the runner, which stays awake for a moment.
+    pub(crate) fn prime(&self) {
+        shm::wake(self.0.word(SENT));
+    }
+
     /// Runner: waits for request number `n`. `None` if it is not one.
     pub(crate) fn receive(&self, n: u32) -> Option<Request> {
-        shm::wait_while(self.0.word(SENT), n);
+        shm::wait_while_lingering(self.0.word(SENT), n, LINGER);
         let mut bytes = [0; HEAD];
         self.0.read(REQUESTS + entry(n) * REQUEST_BYTES, &mut bytes);
         decode_request(&bytes)

@@ -40,6 +40,12 @@ pub trait Engine: Send + Sync {
         let _ = (variant, lane, limit);
     }
 
+    /// A batch of this variant will probably be submitted to the lane in a moment. Wakes what would have to wake up
+    /// then; does nothing where that gains nothing.
+    fn prime(&self, variant: VariantId, lane: u16) {
+        let _ = (variant, lane);
+    }
+
     /// What happens without being asked for. The one receiver is given out once; `None` afterwards.
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>>;
 

@@ -4,6 +4,7 @@
 //! [`crate::slot`], which knows who owns a region at a time.
 #![expect(unsafe_code, reason = "mmap, and access to memory that another process writes")]
 
+use crate::clock;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -13,6 +14,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A mapped range of memory, unmapped on drop.
 pub(crate) struct Mapping {
@@ -147,6 +149,22 @@ pub(crate) fn wait_while(word: &AtomicU32, seen: u32) -> u32 {
         }
         // Any answer (changed meanwhile, woken, interrupted) means: look again.
         let _ = futex::wait(word, futex::Flags::empty(), seen, None);
+    }
+}
+
+/// The same, but who is woken with nothing changed stays awake for `linger`: it was told that something will change.
+pub(crate) fn wait_while_lingering(word: &AtomicU32, seen: u32, linger: Duration) -> u32 {
+    loop {
+        let value = word.load(Ordering::Acquire);
+        if value != seen {
+            return value;
+        }
+        if futex::wait(word, futex::Flags::empty(), seen, None).is_ok() {
+            let until = clock::now() + linger;
+            while word.load(Ordering::Acquire) == seen && clock::now() < until {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

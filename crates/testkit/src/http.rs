@@ -148,6 +148,21 @@ impl Connection {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
+    /// Whether something has come that was not read yet, without waiting for it.
+    pub fn has_answer(&self) -> Result<bool> {
+        if !self.buffer.is_empty() {
+            return Ok(true);
+        }
+        self.stream.set_nonblocking(true)?;
+        let peeked = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false)?;
+        match peeked {
+            Ok(_) => Ok(true), // the end is an answer, too
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error).context("looking for an answer"),
+        }
+    }
+
     /// Reads whatever the server has to say.
     pub fn answer(&mut self) -> Result<Answer> {
         Ok(self.receive(false)?.map_or(Answer::Closed, Answer::Response))
@@ -303,6 +318,9 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 204 No Content\r\n\r\n\
               HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\n\r\nall of it",
         );
+        while !connection.has_answer().unwrap() {
+            std::thread::yield_now();
+        }
         let first = connection.receive(false).unwrap().unwrap();
         assert_eq!((first.status, first.text().as_str()), (200, "hi"));
         assert_eq!(first.header("content-length"), Some("2"));

@@ -117,19 +117,24 @@ impl Generator {
 
     pub fn next_case(&mut self) -> Case {
         loop {
-            let made = match self.rng.below(100) {
-                0..45 => field::case(&self.bases, &mut self.rng),
-                45..60 => body::case(&self.bases, &mut self.rng),
-                60..70 => picture::case(&self.bases, &mut self.rng),
-                _ => transport::case(&self.bases, &mut self.rng),
+            let make = match self.rng.below(100) {
+                0..45 => field::case,
+                45..60 => body::case,
+                60..70 => picture::case,
+                _ => transport::case,
             };
-            // Not every breakage fits every operation: then another is drawn.
-            if let Some(case) = made {
-                return case;
+            // Not every breakage fits every operation: then another of that kind is drawn, so that the shares hold.
+            for _ in 0..TRIES {
+                if let Some(case) = make(&self.bases, &mut self.rng) {
+                    return case;
+                }
             }
         }
     }
 }
+
+/// Before another kind is drawn, for a document in which nothing of one kind can be broken.
+const TRIES: usize = 100;
 
 /// The valid requests an operation takes, one for each body it may have.
 fn bases_of(operation: &Operation, known: &Known) -> Vec<Base> {

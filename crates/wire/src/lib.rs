@@ -21,6 +21,10 @@ pub trait NodeLink: Send + Sync {
     /// Hands over a frame. Must not block; a node may use the calling thread for as long as its configuration says
     /// (half a millisecond) when that brings the answer of a lone query sooner.
     fn send(&self, frame: ToNode);
+
+    /// A query is being read and nothing else is open: it may come any moment. A node nearby can use that to wake up;
+    /// others do nothing.
+    fn expect_query(&self) {}
 }
 
 /// Where a node sends what a gateway is to know.

@@ -26,6 +26,7 @@ pub(super) async fn answer(State(app): FromApp, Named(name): Named<String>, requ
         task.metrics.refused(Refusal::Draining.name());
         return Err(Refusal::Draining.into());
     }
+    core.expect_query();
     // The body's memory counts as held until the query has ended.
     let (goals, input, _held) = read(core, task, request).await.inspect_err(|error| {
         if error.status.is_client_error() && error.status != StatusCode::UNPROCESSABLE_ENTITY {

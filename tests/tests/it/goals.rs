@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use modelless_testkit::Request;
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 on_both_databases! {
     different_goals_give_different_variants,
@@ -76,6 +77,7 @@ fn goals_mean_the_same_in_the_query_string_in_headers_and_in_json(database: Data
     demo.server.stop()
 }
 
+#[expect(clippy::disallowed_methods, reason = "a real server is given real time")]
 fn impossible_goals_come_back_with_goals_that_can_be_met(database: Database) -> Result<()> {
     let demo = Demo::start_on(database, &[])?;
     let response = demo.ask("boot.png", "?accuracy=0.99")?;
@@ -83,25 +85,36 @@ fn impossible_goals_come_back_with_goals_that_can_be_met(database: Database) -> 
     let nearest = response.json()?["nearest"]["accuracy"].as_f64().context("no nearest accuracy")?;
     ensure!(demo.answer("boot.png", &format!("?accuracy={nearest}"))?.accuracy >= nearest);
 
-    let response = demo.ask("boot.png", "?accuracy=0.92&latency_ms=0.01")?;
-    ensure!(response.status == 422 && reason(&response)? == "latency_unreachable", "{}", response.text());
-    let nearest = response.json()?["nearest"]["latency_ms"].as_f64().context("no nearest latency")?;
-    // Met as it is, or a little above it where the machine is busy with something else this moment.
-    let mut retried = Vec::new();
-    for factor in [1.0, 1.5, 2.0, 3.0] {
-        let response = demo.ask("boot.png", &format!("?accuracy=0.92&latency_ms={}", nearest * factor))?;
-        retried.push((response.status, response.text()));
-        if response.status == 200 {
-            break;
-        }
+    // What a node learns reaches the gateway about once a second, so right after a start a nearest latency may be
+    // one that the node knows better about already. It must be right soon.
+    let since = Instant::now();
+    let mut tried = Vec::new();
+    while !nearest_latency_is_met(&demo, &mut tried)? {
+        ensure!(since.elapsed() < Duration::from_secs(5), "{tried:?}");
     }
-    ensure!(retried.last().is_some_and(|(status, _)| *status == 200), "nearest {nearest} ms: {retried:?}");
 
     let response = demo.ask("boot.png", "?accuracy=0.92&max_cost=0.000000001")?;
     ensure!(response.status == 422 && reason(&response)? == "cost_unreachable", "{}", response.text());
     let response = demo.ask("boot.png", "?model=nothing")?;
     ensure!(response.status == 422 && reason(&response)? == "pin_unusable", "{}", response.text());
     demo.server.stop()
+}
+
+/// Asks for the impossible, and then for what is said to be the nearest; or a little above it, where the machine is
+/// busy with something else this moment.
+fn nearest_latency_is_met(demo: &Demo, tried: &mut Vec<String>) -> Result<bool> {
+    let response = demo.ask("boot.png", "?accuracy=0.92&latency_ms=0.01")?;
+    ensure!(response.status == 422 && reason(&response)? == "latency_unreachable", "{}", response.text());
+    let nearest = response.json()?["nearest"]["latency_ms"].as_f64().context("no nearest latency")?;
+    for factor in [1.0, 1.5, 2.0, 3.0] {
+        let response = demo.ask("boot.png", &format!("?accuracy=0.92&latency_ms={}", nearest * factor))?;
+        if response.status == 200 {
+            return Ok(true);
+        }
+        tried.truncate(20);
+        tried.push(format!("{nearest} ms times {factor}: {}", response.text()));
+    }
+    Ok(false)
 }
 
 fn pins_are_kept(database: Database) -> Result<()> {

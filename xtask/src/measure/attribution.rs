@@ -6,44 +6,39 @@
 //! reaches the client is shown by the executor's test `a_permutation_of_outputs_would_be_noticed`.
 
 use std::collections::BTreeMap;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::http::Connection;
-use modelless_testkit::{Rng, Server, onnx};
+use modelless_testkit::{Request, Rng, Server, onnx};
 use serde_json::{Value, json};
 
 use super::{Check, Context, Measure, Outcome, demo};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "attribution",
-    what: "distinct inputs, 2,500 in flight, through the identity model: every answer is its own",
+    what: "distinct inputs, thousands in flight, through the identity model: every answer is its own",
     run: measure,
 };
 
 const TASK: &str = "identity";
 const WIDTH: usize = 16;
 /// One question at a time on each; below what the router lets wait.
-const CONNECTIONS: usize = 2_500;
+const CONNECTIONS: usize = 3_500;
 const BLOCKS: usize = 10;
 /// Nobody is refused for being late: this measures attribution, not speed.
 const LATENCY_MS: u32 = 60_000;
-/// A client does little; thousands of default stacks would be gigabytes.
-const STACK: usize = 256 << 10;
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let each = context.choose(8, 1);
+    let waves = context.choose(5, 1);
     let server = Server::builder().binary(context.binary()?).start()?;
     register_identity(&server)?;
-    let opened = (0..CONNECTIONS).map(|_| server.connect()).collect::<Result<Vec<_>>>();
-    let mut connections = opened.context("opening the connections; `ulimit -n` may be too low")?;
+    let mut connections = open(&server).context("opening the connections; `ulimit -n` may be too low")?;
 
     let (mut rows, mut total) = (Vec::new(), Block::default());
     for number in 0..BLOCKS {
-        let block = run_block(&mut connections, each, context.seed.wrapping_add(number as u64))?;
-        ensure!(block.answered == CONNECTIONS * each, "{} of a block were answered", block.answered);
+        let block = run_block(&mut connections, waves, context.seed.wrapping_add(number as u64))?;
+        ensure!(block.answered == CONNECTIONS * waves, "{} of a block were answered", block.answered);
         rows.push(block.to_json(number));
         total.add(&block);
     }
@@ -56,16 +51,16 @@ fn measure(context: &Context) -> Result<Outcome> {
         repetitions: Value::Array(rows),
         summary: json!({
             "queries": answered, "swapped": swapped, "largest_batch": largest_batch,
-            "least_peak_outstanding_of_a_block": total.peak,
+            "peak_outstanding": total.outstanding,
             "control": {
                 "permuted": permuted, "noticed": noticed,
                 "inside_the_server": "executor test a_permutation_of_outputs_would_be_noticed",
             },
         }),
         result: format!(
-            "{answered} queries, at least {} outstanding at each block's peak, {swapped} answers of another's, batches \
+            "{answered} queries, {} outstanding at the peak, {swapped} answers of another's, batches \
              up to {largest_batch}; control: {noticed} of {permuted} answers permuted within their batch noticed",
-            total.peak
+            total.outstanding
         ),
         checks: vec![
             Check { what: "answers of another's", value: count(swapped)?, limit: 0.0, unit: "" },
@@ -79,12 +74,26 @@ fn measure(context: &Context) -> Result<Outcome> {
             },
             Check {
                 what: "runs below 2,000 in flight",
-                value: flag(total.peak < 2_000),
+                value: flag(total.outstanding < 2_000),
                 limit: 0.0,
                 unit: "",
             },
         ],
     })
+}
+
+/// Opens them no faster than they are taken: what the kernel's queue has no room for would be tried again seconds
+/// later, and by then the first ones would have been idle for too long.
+fn open(server: &Server) -> Result<Vec<Connection>> {
+    let mut connections = Vec::new();
+    for number in 1..=CONNECTIONS {
+        let mut connection = server.connect()?;
+        if number % 100 == 0 {
+            connection.exchange(&Request::get("/v2/health/live"))?;
+        }
+        connections.push(connection);
+    }
+    Ok(connections)
 }
 
 fn flag(is: bool) -> f64 {
@@ -101,8 +110,8 @@ struct Block {
     answered: usize,
     swapped: usize,
     largest_batch: usize,
-    /// Sent and not yet received, at most; over several blocks, the least of these.
-    peak: usize,
+    /// Sent and not answered when the last of a wave was sent; the most of all waves.
+    outstanding: usize,
     permuted: usize,
     noticed: usize,
     seconds: f64,
@@ -110,7 +119,7 @@ struct Block {
 
 impl Block {
     fn add(&mut self, block: &Self) {
-        self.peak = if self.answered == 0 { block.peak } else { self.peak.min(block.peak) };
+        self.outstanding = self.outstanding.max(block.outstanding);
         self.answered += block.answered;
         self.swapped += block.swapped;
         self.largest_batch = self.largest_batch.max(block.largest_batch);
@@ -122,7 +131,7 @@ impl Block {
     fn to_json(&self, number: usize) -> Value {
         json!({
             "block": number, "queries": self.answered, "swapped": self.swapped, "largest_batch": self.largest_batch,
-            "peak_outstanding": self.peak, "permuted": self.permuted, "noticed": self.noticed,
+            "peak_outstanding": self.outstanding, "permuted": self.permuted, "noticed": self.noticed,
             "seconds": self.seconds,
         })
     }
@@ -138,60 +147,44 @@ struct Pair {
     ran: String,
 }
 
-/// Every connection asks `each` questions, one after the other, all beginning at once.
-fn run_block(connections: &mut [Connection], each: usize, seed: u64) -> Result<Block> {
-    let (outstanding, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let begin = Barrier::new(connections.len() + 1);
-    let (pairs, seconds) = std::thread::scope(|scope| {
-        let mut workers = Vec::new();
-        for (number, connection) in connections.iter_mut().enumerate() {
-            let mut rng = Rng::new(seed.wrapping_mul(0x9e37_79b9) ^ (number as u64) << 32);
-            let (begin, outstanding, peak) = (&begin, &outstanding, &peak);
-            let work = move || {
-                begin.wait();
-                let ask_one = |_| ask(connection, &mut rng, outstanding, peak);
-                (0..each).map(ask_one).collect::<Result<Vec<Pair>>>()
-            };
-            let builder = std::thread::Builder::new().name(format!("client {number}")).stack_size(STACK);
-            // One that is missing would leave the others waiting for ever, so that is no error to pass on.
-            workers.push(builder.spawn_scoped(scope, work).expect("thousands of threads can be started"));
-        }
-        begin.wait();
+/// So many waves: a question on every connection, written as fast as can be, then all answers.
+fn run_block(connections: &mut [Connection], waves: usize, seed: u64) -> Result<Block> {
+    let mut rng = Rng::new(seed);
+    let mut block = Block::default();
+    for _ in 0..waves {
+        let bodies: Vec<Vec<u8>> = connections.iter().map(|_| demo::tensor_body(WIDTH, &mut rng)).collect();
+        let path = format!("{TASK}?latency_ms={LATENCY_MS}");
+        let request = |body: &Vec<u8>| demo::tensor_request(&path, body.clone()).to_bytes();
+        let requests: Vec<Vec<u8>> = bodies.iter().map(request).collect();
         let started = Instant::now();
-        let mut pairs = Vec::new();
-        for worker in workers {
-            pairs.extend(worker.join().map_err(|_| anyhow!("a client panicked"))??);
+        for (connection, request) in connections.iter_mut().zip(&requests) {
+            connection.send_raw(request)?;
         }
-        Ok::<_, anyhow::Error>((pairs, started.elapsed().as_secs_f64()))
-    })?;
-    let (permuted, noticed) = control(&pairs);
-    Ok(Block {
-        answered: pairs.len(),
-        swapped: pairs.iter().filter(|pair| !is_own(&pair.asked, &pair.answer)).count(),
-        largest_batch: pairs.iter().map(|pair| pair.batch).max().unwrap_or(0),
-        peak: peak.into_inner(),
-        permuted,
-        noticed,
-        seconds,
-    })
+        // Looking takes a moment in which more are answered: what is counted is the least that there were.
+        let mut outstanding = 0;
+        for connection in connections.iter().rev() {
+            outstanding += usize::from(!connection.has_answer()?);
+        }
+        let receive = |(connection, body): (&mut Connection, &Vec<u8>)| receive(connection, body);
+        let pairs = connections.iter_mut().zip(&bodies).map(receive).collect::<Result<Vec<Pair>>>()?;
+        block.seconds += started.elapsed().as_secs_f64();
+
+        let (permuted, noticed) = control(&pairs);
+        block.answered += pairs.len();
+        block.swapped += pairs.iter().filter(|pair| !is_own(&pair.asked, &pair.answer)).count();
+        block.largest_batch = pairs.iter().map(|pair| pair.batch).max().unwrap_or(0).max(block.largest_batch);
+        block.outstanding = block.outstanding.max(outstanding);
+        block.permuted += permuted;
+        block.noticed += noticed;
+    }
+    Ok(block)
 }
 
-/// Asks with numbers that nobody else asks with.
-fn ask(
-    connection: &mut Connection,
-    rng: &mut Rng,
-    outstanding: &AtomicUsize,
-    peak: &AtomicUsize,
-) -> Result<Pair> {
-    let body = demo::tensor_body(WIDTH, rng);
+fn receive(connection: &mut Connection, body: &[u8]) -> Result<Pair> {
     let asked =
         body.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect();
-    let request = demo::tensor_request(&format!("{TASK}?latency_ms={LATENCY_MS}"), body);
-    connection.send_raw(&request.to_bytes())?;
-    peak.fetch_max(outstanding.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
     let response =
         connection.receive(false)?.context("the server closed the connection without an answer")?;
-    outstanding.fetch_sub(1, Ordering::Relaxed);
     let header = |name| response.header(name).with_context(|| format!("no {name} in {response}"));
     let answer = demo::numbers(&response)?;
     let batch = header("modelless-batch")?.parse().context("modelless-batch is no number")?;
@@ -233,27 +226,30 @@ fn register_identity(server: &Server) -> Result<()> {
         "name = \"{TASK}\"\naccuracy = 1.0\n\n[adapter]\nkind = \"tensor\"\n\n\
          [[variants]]\nprecision = \"fp32\"\nfile = \"identity.onnx\"\n"
     );
-    let (task_file, model_file) = (folder.path().join("task.toml"), folder.path().join("identity.toml"));
-    std::fs::write(&task_file, task)?;
-    std::fs::write(&model_file, model)?;
-    std::fs::write(folder.path().join("identity.onnx"), onnx::identity(WIDTH as u64))?;
+    let models = folder.path().join("models");
+    std::fs::create_dir(&models)?;
+    std::fs::write(folder.path().join("task.toml"), task)?;
+    std::fs::write(models.join("identity.toml"), model)?;
+    std::fs::write(models.join("identity.onnx"), onnx::identity(WIDTH as u64))?;
 
-    let (task_file, model_file) = (task_file.to_string_lossy(), model_file.to_string_lossy());
-    let url = server.url();
-    let steps: [&[&str]; 2] = [
-        &["task", "create", &task_file, "--server", &url],
-        &["model", "register", &model_file, "--task", TASK, "--server", &url],
-    ];
-    for step in steps {
-        let output = server.command(step)?;
-        ensure!(
-            output.status.success(),
-            "`modelless {}` failed: {}",
-            step.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+    let package = folder.path().to_string_lossy();
+    let output = server.command(&["model", "register", &package, "--server", &server.url()])?;
+    ensure!(
+        output.status.success(),
+        "`modelless model register` failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    // What was registered is taken up a moment later.
+    let body = demo::tensor_body(WIDTH, &mut Rng::new(1));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let response = server.send(&demo::tensor_request(TASK, body.clone()))?;
+        if response.status == 200 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "the registered task does not answer: {response}");
+        std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -128,6 +128,13 @@ impl Lane {
         Ok(())
     }
 
+    /// Wakes the runner for a batch to come, if it sleeps.
+    pub(super) fn prime(&self) {
+        if lock(&self.queue).in_flight.is_empty() {
+            self.ring.prime();
+        }
+    }
+
     pub(super) fn has_in_flight(&self, variant: VariantId) -> bool {
         lock(&self.queue).in_flight.iter().any(|batch| batch.slot.variant == variant)
     }

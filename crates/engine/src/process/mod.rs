@@ -134,6 +134,12 @@ impl ProcessEngine {
         Ok(Self { inner, events: Mutex::new(Some(receiver)) })
     }
 
+    fn lane(&self, variant: VariantId, lane: u16) -> Option<Arc<Lane>> {
+        let state = self.inner.read();
+        let (lane, _) = state.variants.get(&variant)?.lanes.get(usize::from(lane))?;
+        Some(Arc::clone(lane))
+    }
+
     /// The runners there are.
     pub fn runners(&self) -> Vec<RunnerInfo> {
         let state = self.inner.read();
@@ -249,13 +255,14 @@ impl Engine for ProcessEngine {
     }
 
     fn help(&self, variant: VariantId, lane: u16, limit: Duration) {
-        let lane = {
-            let state = self.inner.read();
-            let seat = state.variants.get(&variant);
-            seat.and_then(|seat| seat.lanes.get(usize::from(lane))).map(|(lane, _)| Arc::clone(lane))
-        };
-        if let Some(lane) = lane {
+        if let Some(lane) = self.lane(variant, lane) {
             lane.help(limit);
+        }
+    }
+
+    fn prime(&self, variant: VariantId, lane: u16) {
+        if let Some(lane) = self.lane(variant, lane) {
+            lane.prime();
         }
     }
 
