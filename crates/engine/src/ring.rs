@@ -28,7 +28,9 @@ const LINGER: Duration = Duration::from_micros(300);
 
 const SENT: usize = 0;
 const DONE: usize = 64;
-const REQUESTS: usize = 128;
+/// Not zero while somebody on the executor's side watches `DONE` without sleeping, so that nobody need be woken.
+const WATCHED: usize = 128;
+const REQUESTS: usize = 192;
 const REQUEST_BYTES: usize = 64;
 const REPLIES: usize = 4096;
 const REPLY_BYTES: usize = 4096;
@@ -96,7 +98,16 @@ impl Ring {
     /// Runner: publishes the reply to request number `n`.
     pub(crate) fn reply(&self, n: u32, reply: &Reply) {
         self.0.write(REPLIES + entry(n) * REPLY_BYTES, &encode_reply(reply));
-        publish(self.0.word(DONE), next(n));
+        self.0.word(DONE).store(next(n), Ordering::SeqCst);
+        // Whoever watches looks at `DONE` once more after it has said that it stops: one of the two sees the other.
+        if self.0.word(WATCHED).load(Ordering::SeqCst) == 0 {
+            shm::wake(self.0.word(DONE));
+        }
+    }
+
+    /// Executor: says that `DONE` is being watched, or is no longer.
+    pub(crate) fn watched(&self, watched: bool) {
+        self.0.word(WATCHED).store(u32::from(watched), Ordering::SeqCst);
     }
 
     /// Executor: waits for more than `n` replies. How many there are, and whether the runner is gone.
@@ -107,7 +118,7 @@ impl Ring {
 
     /// Executor: whether the reply to request number `n` is there.
     pub(crate) fn has(&self, n: u32) -> bool {
-        let value = self.0.word(DONE).load(Ordering::Acquire);
+        let value = self.0.word(DONE).load(Ordering::SeqCst);
         (1..=entries()).contains(&((value & COUNT).wrapping_sub(n) & COUNT))
     }
 

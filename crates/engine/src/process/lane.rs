@@ -10,6 +10,7 @@ use modelless_types::{Bytes, VariantId};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,8 @@ pub(super) struct Lane {
     runner: Arc<Runner>,
     queue: Mutex<Queue>,
     closed: Condvar,
+    /// Somebody watches the lane.
+    helped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -104,7 +107,17 @@ impl Lane {
     pub(super) fn create(runner: &Arc<Runner>) -> std::io::Result<(Arc<Self>, OwnedFd)> {
         let (fd, ring) = Ring::create()?;
         let (gate, queue, closed) = (Arc::default(), Mutex::default(), Condvar::new());
-        Ok((Arc::new(Self { gate, ring, runner: Arc::clone(runner), queue, closed }), fd))
+        Ok((
+            Arc::new(Self {
+                gate,
+                ring,
+                runner: Arc::clone(runner),
+                queue,
+                closed,
+                helped: AtomicBool::new(false),
+            }),
+            fd,
+        ))
     }
 
     /// Sends a batch of `rows` rows (padding included) on its way, or gives `done` back with the reason.
@@ -181,14 +194,21 @@ impl Lane {
     /// and tells its owner on this thread: one wake-up less than waiting for the reader.
     pub(super) fn help(&self, limit: Duration) {
         let Some(number) = lock(&self.queue).in_flight.front().map(|head| head.number) else { return };
+        if self.helped.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.ring.watched(true);
         let until = clock::now() + limit;
-        while !self.ring.has(number) {
-            if clock::now() >= until {
-                return;
-            }
+        while !self.ring.has(number) && clock::now() < until {
             std::thread::yield_now();
         }
-        self.finish(number);
+        self.ring.watched(false);
+        self.helped.store(false, Ordering::Release);
+        // Looked at again after the watch has ended: replies that came meanwhile, to this batch or the next, woke nobody.
+        let mut number = number;
+        while self.ring.has(number) && self.finish(number) {
+            number = ring::next(number);
+        }
     }
 
     /// Ends the batch at the head with its reply. False if there is none, or no sense in the reply.
