@@ -135,6 +135,26 @@ impl Connection {
         self.receive(head_only)?.context("the server closed the connection without an answer")
     }
 
+    /// Sends a request made beforehand and waits until the last byte of its answer is here, without taking it apart:
+    /// for timed loops, so that this client's own parsing is not counted as the server's. Only for answers with a
+    /// `content-length`, written in lower case.
+    pub fn exchange_whole(&mut self, request: &[u8]) -> Result<&[u8]> {
+        const LENGTH: &[u8] = b"\r\ncontent-length: ";
+        self.buffer.clear();
+        self.stream.write_all(request).context("sending the request")?;
+        loop {
+            ensure!(self.read_more()?, "the server closed the connection without a whole answer");
+            let Some(head_end) = find(&self.buffer, b"\r\n\r\n") else { continue };
+            let head = &self.buffer[..head_end];
+            let at = find(head, LENGTH).context("an answer without a content-length")?;
+            let digits = head[at + LENGTH.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+            let length = digits.fold(0_usize, |length, digit| length * 10 + usize::from(digit - b'0'));
+            if self.buffer.len() >= head_end + 4 + length {
+                return Ok(&self.buffer);
+            }
+        }
+    }
+
     /// Sends any bytes. A server that has seen enough may close while we still write: that is its answer.
     pub fn send_raw(&mut self, bytes: &[u8]) -> Result<()> {
         match self.stream.write_all(bytes) {
