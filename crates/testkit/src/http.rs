@@ -266,7 +266,7 @@ impl Connection {
 
     /// `false` when the other side has closed or reset.
     fn read_more(&mut self) -> Result<bool> {
-        let mut block = [0; 16 << 10];
+        let mut block = [0; 4 << 10];
         match self.stream.read(&mut block) {
             Ok(0) => Ok(false),
             Ok(read) => {
