@@ -216,7 +216,7 @@ impl Lane {
         let batch = {
             let mut queue = lock(&self.queue);
             if queue.done != number {
-                return true; // a helper was here before
+                return true; // a watcher was here before
             }
             if queue.in_flight.front().is_none_or(|head| head.number != number) {
                 return false;
