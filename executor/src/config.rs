@@ -1,7 +1,7 @@
 //! What can be set of an executor.
 
 use modelless_decision::worker::{DeviceConfig, WorkerConfig};
-use modelless_types::{Bytes, Micros, PricePerHour};
+use modelless_types::{Batching, Bytes, Micros, PricePerHour};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct Config {
     pub hung_factor: u32,
     /// See `hung_factor`.
     pub hung_after: Micros,
+    /// How queries share batches where their task does not say.
+    pub batching: Batching,
     /// How long a drain may take before what is left is refused.
     pub drain: Micros,
 }
@@ -68,6 +70,7 @@ impl Default for Config {
             give_up_after: 5,
             hung_factor: 20,
             hung_after: Micros::from_secs(5),
+            batching: Batching::Deadline,
             drain: Micros::from_secs(10),
         }
     }
@@ -82,6 +85,7 @@ impl Config {
             queue_bytes: self.queue_bytes,
             back_off: self.back_off,
             give_up_after: self.give_up_after,
+            batching: self.batching,
         }
     }
 

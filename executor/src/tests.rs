@@ -106,6 +106,7 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
         outputs: vec![spec("x")],
         space: None,
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     };
     let task = store.create_task(task).await.expect("a task").id;

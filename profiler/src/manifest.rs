@@ -7,7 +7,7 @@ use crate::error::Error;
 use modelless_adapter::AdapterSpec;
 use modelless_store::NewTask;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority, TaskKind,
+    Accuracy, AccuracyMeasure, Batching, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority, TaskKind,
     TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
@@ -48,6 +48,8 @@ pub struct TaskManifest {
     /// One sentence for people.
     #[serde(default)]
     pub description: String,
+    /// How its queries share batches, such as `deadline` or `fixed:16:5ms`. None: as each node is set.
+    pub batching: Option<Batching>,
     /// Goals that hold where a query gives none.
     #[serde(default)]
     goals: GoalsManifest,
@@ -191,6 +193,7 @@ impl TaskManifest {
             outputs: self.outputs.clone(),
             space: None,
             defaults: self.goals().map_err(why)?,
+            batching: self.batching,
             description: self.description.clone(),
         })
     }

@@ -71,6 +71,7 @@ async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
         outputs: Vec::new(),
         space: None,
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     };
     let task = store.create_task(task).await.unwrap();

@@ -4,7 +4,7 @@ use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId, VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +48,9 @@ pub struct TaskSpec {
     pub default_space: SpaceId,
     /// Goals where a stream gives none.
     pub defaults: Goals,
+    /// How queries share batches. `None`: as each node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// By rising ordinal.
     pub variants: Vec<VariantSpec>,
 }
@@ -262,6 +265,7 @@ impl NodeSpec {
                 queue_bytes: Bytes::from_mib(256),
                 back_off: Micros::from_millis(100),
                 give_up_after: 5,
+                ..WorkerConfig::default()
             },
             pinned,
             load_scatter: 0.05,
@@ -305,6 +309,7 @@ impl Scenario {
     }
 
     pub(crate) fn catalog(&self) -> Vec<WorkerVariant> {
+        let batching = |id| self.tasks.iter().find(|task| task.id == id).and_then(|task| task.batching);
         let variant = |(task, v): (TaskId, &VariantSpec)| {
             Some(WorkerVariant {
                 id: v.id,
@@ -316,6 +321,7 @@ impl Scenario {
                 run: v.run_model()?,
                 memory: v.memory,
                 load_time: v.load_time,
+                batching: batching(task),
             })
         };
         self.variants().filter_map(variant).collect()

@@ -217,6 +217,11 @@ impl RunModel {
         scaled + self.per_item.times(f64::from(batch))
     }
 
+    /// The part of it that is writing the inputs.
+    pub(crate) fn writing(&self, batch: usize) -> Moments {
+        self.per_item.times(f64::from(u32::try_from(batch).unwrap_or(u32::MAX)))
+    }
+
     /// The same if live traffic had said nothing.
     pub fn profiled(&self) -> Self {
         Self { correction: Correction::NONE, ..self.clone() }

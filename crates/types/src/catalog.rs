@@ -1,5 +1,6 @@
 //! Tasks, models and variants: what is registered, as the store keeps it and everyone else reads it.
 
+use crate::batching::Batching;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
 use crate::profile::Profile;
@@ -67,6 +68,9 @@ pub struct Task {
     pub default_space: SpaceId,
     /// Goals that hold where a query gives none.
     pub defaults: Goals,
+    /// How its queries share batches. `None`: as the node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// One sentence for people.
     pub description: String,
 }

@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod batching;
 pub mod catalog;
 pub mod goals;
 pub mod ids;
@@ -18,6 +19,7 @@ pub mod tensor;
 pub mod units;
 pub mod variant_set;
 
+pub use batching::Batching;
 pub use catalog::{Engine, Labels, Model, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{

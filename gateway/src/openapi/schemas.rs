@@ -142,6 +142,9 @@ fn requests() -> Value {
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "outputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "defaults": reference("Goals"),
+            "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
+                "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
+                                each node is set.", "example": "deadline"},
             "description": text(),
         }), &["name", "kind", "labels"]),
         "RegisterModel": strict(json!({
@@ -204,6 +207,7 @@ fn answers() -> Value {
         }), &["task", "name", "version"]),
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "description": text(), "defaults": timed(),
+            "batching": text_or_null(),
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),
         "Explanation": object(json!({

@@ -26,6 +26,7 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "metric": task.metric,
         "description": task.description,
         "defaults": goals(&task.defaults),
+        "batching": task.batching,
         "space": space(view, task.default_space),
         "models": of.models.len(),
         "variants": of.variants.len(),

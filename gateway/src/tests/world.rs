@@ -159,6 +159,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         outputs,
         space: None,
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     }
 }

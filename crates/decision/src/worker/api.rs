@@ -6,7 +6,7 @@ use crate::query::{Class, Query};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal, ReplicaState,
+    Accuracy, Batching, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal, ReplicaState,
     TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,23 @@ pub struct WorkerConfig {
     pub back_off: Micros,
     /// Failures in a row after which a variant is left alone until the catalogue changes.
     pub give_up_after: u32,
+    /// How queries share batches where their task does not say.
+    #[serde(default)]
+    pub batching: Batching,
+}
+
+impl Default for WorkerConfig {
+    /// Without a device. Every figure is told in `docs/defaults.md`.
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            queue: 1_024,
+            queue_bytes: Bytes::from_mib(256),
+            back_off: Micros::from_millis(100),
+            give_up_after: 5,
+            batching: Batching::Deadline,
+        }
+    }
 }
 
 /// A variant this node could run.
@@ -66,6 +83,9 @@ pub struct WorkerVariant {
     pub memory: Bytes,
     /// From asking for it to ready.
     pub load_time: Micros,
+    /// How its task wants batches made. `None`: as the worker is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
 }
 
 /// How a batch ended.

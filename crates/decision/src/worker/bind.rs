@@ -13,7 +13,7 @@ use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use modelless_types::{DeviceIx, Prefer, PricePerHour, QueryKey, Time, VariantId};
+use modelless_types::{Batching, DeviceIx, Prefer, PricePerHour, QueryKey, TaskId, Time, VariantId};
 
 /// A batch that could be bound.
 pub(super) struct Binding {
@@ -21,6 +21,10 @@ pub(super) struct Binding {
     pub(super) members: Vec<QueryKey>,
     pub(super) reasons: Vec<Reason>,
     pub(super) expected: Moments,
+    /// Too early to bind it.
+    until: Option<Time>,
+    /// The first is in time.
+    in_time: bool,
 }
 
 /// What to do with a lane's free slot.
@@ -28,22 +32,29 @@ pub(super) enum Bound {
     Batch(Binding),
     /// This query can no longer be in time anywhere here.
     Late(QueryKey),
-    Nothing,
+    /// Nothing before this moment; `None`: not before something happens.
+    Later(Option<Time>),
 }
 
 impl Worker {
     pub(super) fn bind_for(&self, now: Time, lane: &Lane) -> Bound {
         let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).collect();
         if serving.is_empty() {
-            return Bound::Nothing;
+            return Bound::Later(None);
         }
         let start = lane.remaining(now);
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
+        let mut later: Option<Time> = None;
+        let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         for head in self.queue.merged(|class| rates.contains_key(class)) {
+            if deferred.contains(&head.query.class.task) {
+                continue;
+            }
             let draw = Draw {
                 worker: self,
                 now,
+                lane,
                 device: lane.device,
                 start,
                 price,
@@ -60,11 +71,16 @@ impl Worker {
                 return Bound::Late(head.query.key);
             }
             // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
-            if let Some(binding) = draw.best() {
-                return Bound::Batch(binding);
+            match draw.best() {
+                Some(Binding { until: Some(until), .. }) => {
+                    later = Some(later.map_or(until, |known| known.min(until)));
+                    deferred.insert(head.query.class.task);
+                }
+                Some(binding) => return Bound::Batch(binding),
+                None => {}
             }
         }
-        Bound::Nothing
+        Bound::Later(later)
     }
 
     /// Device time per query, at its fastest, of each class that waits here or at the gateways and can be served.
@@ -108,6 +124,7 @@ fn slack(now: Time, waiting: &Waiting) -> f64 {
 struct Draw<'a> {
     worker: &'a Worker,
     now: Time,
+    lane: &'a Lane,
     device: DeviceIx,
     start: Moments,
     price: PricePerHour,
@@ -137,8 +154,12 @@ impl Draw<'_> {
                 _ => Reason::InTime,
             };
             let Some(binding) = self.fill(variant, lead) else { continue };
-            if self.rest_drains(variant, &binding) {
-                return Some(binding);
+            let good = match self.worker.batching(variant) {
+                Batching::Deadline => self.rest_drains(variant, &binding),
+                Batching::Aimd | Batching::Fixed { .. } | Batching::Off => binding.in_time,
+            };
+            if good {
+                return Some(self.smaller(variant, &binding, lead).unwrap_or(binding));
             }
             let per_query = binding.expected.mean / count(binding.members.len());
             if widest.as_ref().is_none_or(|(known, _)| per_query < *known) {
@@ -162,15 +183,31 @@ impl Draw<'_> {
         }
     }
 
-    /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time. `None` if the
-    /// head does not get into it.
+    /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time, or as many as
+    /// the task's way of batching says. `None` if the head does not get into it.
     fn fill(&self, variant: &WorkerVariant, lead: Reason) -> Option<Binding> {
+        let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
+        self.draw(variant, lead, largest)
+    }
+
+    /// The same batch with fewer members, where that wastes nothing and what is left out drains all the same.
+    fn smaller(&self, variant: &WorkerVariant, binding: &Binding, lead: Reason) -> Option<Binding> {
+        let drawn = binding.members.len();
+        if drawn < 2 || self.worker.batching(variant) != Batching::Deadline {
+            return None;
+        }
+        let enough = self.worker.enough(self.device, variant, drawn);
+        let smaller = if enough < drawn { self.draw(variant, lead, enough) } else { None };
+        smaller.filter(|smaller| self.rest_drains(variant, smaller))
+    }
+
+    fn draw(&self, variant: &WorkerVariant, lead: Reason, largest: usize) -> Option<Binding> {
         if !self.payable(variant) {
             return None;
         }
+        let by_deadline = self.worker.batching(variant) == Batching::Deadline;
         let mut members: Vec<&Waiting> = Vec::new();
         let mut tightest = f64::INFINITY;
-        let largest = if self.head.alone { 1 } else { variant.max_batch.max(1) as usize };
         let others = self.worker.queue.merged(|class| admits(class, variant));
         let others = others.filter(|w| w.query.key != self.head.query.key && !w.alone);
         for waiting in core::iter::once(self.head).chain(others) {
@@ -179,7 +216,7 @@ impl Draw<'_> {
             }
             let slack = slack(self.now, waiting).min(tightest);
             let batch = u32::try_from(members.len() + 1).ok()?;
-            if !(self.start + variant.run.estimate(batch)).within(slack) {
+            if by_deadline && !(self.start + variant.run.estimate(batch)).within(slack) {
                 if members.is_empty() {
                     return None;
                 }
@@ -196,6 +233,7 @@ impl Draw<'_> {
             return None;
         }
         let batch = u32::try_from(members.len()).ok()?;
+        let until = self.worker.wait_until(self.now, self.lane, variant, &members);
         let reason = |(at, w): (usize, &&Waiting)| match (w.alone, w.loaded, at) {
             (true, ..) => Reason::Rerun,
             (_, true, _) => Reason::Loaded,
@@ -204,7 +242,9 @@ impl Draw<'_> {
         };
         let reasons = members.iter().enumerate().map(reason).collect();
         let members = members.iter().map(|w| w.query.key).collect();
-        Some(Binding { variant: variant.id, members, reasons, expected: variant.run.estimate(batch) })
+        let expected = variant.run.estimate(batch);
+        let in_time = (self.start + expected).within(slack(self.now, self.head));
+        Some(Binding { variant: variant.id, members, reasons, expected, until, in_time })
     }
 
     /// Whether any batch of a variant could be cheap enough for the head: saves drawing one that cannot.

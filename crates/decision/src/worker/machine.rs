@@ -1,6 +1,7 @@
 //! The worker's four verbs.
 
 use super::api::{Action, BatchId, Event, Failure, LaneIx, Outcome, WorkerConfig, WorkerVariant};
+use super::batching::{Caps, Rates};
 use super::bind::{Bound, admits};
 use super::lanes::{Batch, Lane, Member};
 use super::queue::{Queue, Waiting};
@@ -24,10 +25,14 @@ const CREDIT_A_LANE: u32 = 64;
 /// Binds queries to variants, and decides what is in memory. See the module's words.
 #[derive(Debug)]
 pub struct Worker {
-    config: WorkerConfig,
+    pub(super) config: WorkerConfig,
     pub(super) residency: Residency,
     pub(super) queue: Queue,
     pub(super) lanes: Vec<Lane>,
+    pub(super) rates: Rates,
+    pub(super) caps: Caps,
+    /// When it is time to bind what it was too early for.
+    bind_at: Option<Time>,
     next_batch: u64,
     /// When corrections that saw nothing new fade next; `None` when there is none.
     pub(super) fade_at: Option<Time>,
@@ -68,6 +73,9 @@ impl Worker {
             residency: Residency::new(&config),
             queue: Queue::default(),
             lanes,
+            rates: Rates::default(),
+            caps: Caps::default(),
+            bind_at: None,
             next_batch: 0,
             fade_at: None,
             seen: BTreeMap::new(),
@@ -195,6 +203,7 @@ impl Worker {
     }
 
     fn arrive(&mut self, now: Time, query: Query) {
+        self.rates.came(now, query.class);
         if self.draining {
             return self.actions.push_back(Action::HandBack { key: query.key });
         }
@@ -332,6 +341,7 @@ impl Worker {
 
     /// Fills every free prepared slot and starts what can start, until nothing more moves.
     fn fill_lanes(&mut self, now: Time) {
+        self.bind_at = None;
         for at in 0..self.lanes.len() {
             loop {
                 self.unbind(now, at);
@@ -350,7 +360,10 @@ impl Worker {
                             self.refuse(key, Refusal::TooLate { waited: now - waiting.query.arrived });
                         }
                     }
-                    Bound::Nothing => break,
+                    Bound::Later(at) => {
+                        self.bind_at = self.bind_at.into_iter().chain(at).min();
+                        break;
+                    }
                 }
             }
         }
@@ -400,6 +413,7 @@ impl Worker {
             Outcome::Ran => {
                 if let Some(took) = took {
                     self.learn(now, &batch, took);
+                    self.adapt(device, &batch, took);
                 }
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
@@ -454,6 +468,15 @@ impl Worker {
         for at in 0..self.lanes.len() {
             if self.lanes[at].cancel(key) {
                 return;
+            }
+        }
+    }
+
+    /// Whoever is bound to follow a batch and whose time is up hears so now, not when the device is free.
+    fn expire_bound(&mut self, now: Time) {
+        for at in 0..self.lanes.len() {
+            for query in self.lanes[at].expire(now) {
+                self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
             }
         }
     }
@@ -522,6 +545,8 @@ impl Machine for Worker {
             }
             Event::Catalog(variants) => {
                 self.residency.catalog(now, variants, &mut self.actions);
+                let residency = &self.residency;
+                self.caps.keep(|variant| residency.variant(variant).is_some());
             }
             Event::Drain => self.drain(),
         }
@@ -537,6 +562,7 @@ impl Machine for Worker {
                 self.refuse(key, refusal);
             }
         }
+        self.expire_bound(now);
         self.residency.rested(now, &mut self.actions);
         self.fade(now);
         self.settle(now);
@@ -548,7 +574,10 @@ impl Machine for Worker {
         let rest = self.residency.next_rest_over();
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
         let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
-        expiry.into_iter().chain(rest).chain(fade).min()
+        let bound = self.lanes.iter().filter_map(Lane::next_expiry).min();
+        let bound = bound.map(|at| Wake { at, why: "a bound query's time is up" });
+        let bind = self.bind_at.map(|at| Wake { at, why: "a batch has waited long enough" });
+        expiry.into_iter().chain(rest).chain(fade).chain(bound).chain(bind).min()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

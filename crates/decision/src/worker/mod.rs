@@ -11,11 +11,13 @@
 //! | `queue` | what waits, by class and deadline |
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
+//! | `batching` | how large batches become and how long they wait for more |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
 //! | `machine` | the four verbs |
 
 mod api;
+mod batching;
 mod bind;
 mod lanes;
 mod learn;

@@ -27,6 +27,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
         memory: Bytes(10),
         load_time: Micros(1_000),
+batching: None,
     }
 }
 
@@ -45,6 +46,7 @@ impl World {
             queue_bytes: Bytes(100_000),
             back_off: Micros(500),
             give_up_after: 3,
+            ..WorkerConfig::default()
         });
         let mut world = Self { worker, now: Time(0) };
         world.feed(Event::Catalog(vec![variant(0, 100.0), variant(1, 1_000.0)]));

@@ -92,6 +92,7 @@ fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
                 run,
                 memory: Bytes(memory),
                 load_time: Micros(load),
+batching: None,
             };
         variants.map(variant).collect()
     })
@@ -105,6 +106,7 @@ fn config(lanes: u16, devices: usize) -> WorkerConfig {
         queue_bytes: Bytes(8_000),
         back_off: Micros(10_000),
         give_up_after: 3,
+        ..WorkerConfig::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use modelless_store::{NewModel, NewNode, NewTask, NewTransition, NewVariant, Replica, Store, UnixMicros};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, Bytes, DType, Engine, Goals, Micros, Prefer, PricePerHour,
+    Accuracy, AccuracyMeasure, Batching, BatchPoint, Bytes, DType, Engine, Goals, Micros, Prefer, PricePerHour,
     Profile, Provenance, ReplicaState, StageTime, Task, TaskId, TaskKind, TenantId, TensorSpec,
     VariantSettings,
 };
@@ -25,6 +25,7 @@ pub(crate) fn task(name: &str) -> NewTask {
             prefer: Some(Prefer::Cost),
             ..Goals::default()
         },
+        batching: Some(Batching::Fixed { size: 16, wait: Micros(2_500) }),
         description: "What is worn\nin the picture.".to_owned(),
     }
 }
@@ -40,6 +41,7 @@ pub(crate) fn tensor_task(name: &str) -> NewTask {
         labels: Vec::new(),
         inputs: vec![tensor("x", &[1, 28, 28])],
         outputs: vec![tensor("y", &[10])],
+        batching: None,
         ..task(name)
     }
 }
