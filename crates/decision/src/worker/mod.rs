@@ -13,12 +13,14 @@
 //! | `bind` | the choice of variant and batch |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
 mod api;
 mod bind;
 mod lanes;
 mod learn;
+mod load;
 mod machine;
 mod queue;
 mod residency;
@@ -26,4 +28,5 @@ mod residency;
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
 };
+pub use load::WorkerLoad;
 pub use machine::{ReplicaView, Worker};
