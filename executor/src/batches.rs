@@ -211,11 +211,13 @@ impl Handle {
     pub(crate) fn start(&self, batch: BatchId) {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
-            flight.slot.take().map(|slot| (slot, flight.expected, (flight.variant, flight.lane)))
+            let place = (flight.variant, flight.lane);
+            flight.slot.take().map(|slot| (slot, flight.expected, place, flight.members.len()))
         });
-        let Some((slot, expected, place)) = taken else {
+        let Some((slot, expected, place, members)) = taken else {
             return self.not_started(batch, "its slot is gone; this is a bug".into());
         };
+        self.tally().started(members);
         *self.core().last.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         let me = self.clone();
         let limit = self.config().hung_limit(expected.p99());

@@ -5,6 +5,7 @@ use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
+use crate::node::Tally;
 use modelless_decision::query::Class;
 use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Worker};
 use modelless_drive::{Clock, Driver, Perform};
@@ -46,6 +47,8 @@ pub(crate) struct Core {
     /// The last batch's place: a query that comes alone most likely runs there again.
     pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
     pub(crate) draining: AtomicBool,
+    /// What was done since the start.
+    pub(crate) tally: Mutex<Tally>,
     /// The catalogue should be read again.
     pub(crate) catalog: Notify,
     /// How many large inputs are decoded at once.
@@ -110,6 +113,10 @@ impl Handle {
 
     pub(crate) fn batches(&self) -> MutexGuard<'_, HashMap<BatchId, Flight>> {
         self.0.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.0.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn writing(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {

@@ -13,6 +13,7 @@ mod config;
 mod core;
 mod history;
 mod intake;
+pub mod node;
 mod residency;
 mod service;
 

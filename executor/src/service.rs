@@ -4,14 +4,15 @@ use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::core::{Core, Handle};
 use crate::history::{self, Writer};
+use crate::node::Tally;
 use modelless_decision::route::NodeInfo;
 use modelless_decision::worker::{Event, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, Engine, EngineEvent};
 use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{Bytes, NodeId, Refusal, ReplicaState};
-use modelless_wire::{NodeStatus, ReplicaStatus};
+use modelless_types::{NodeId, Refusal, ReplicaState};
+use modelless_wire::{NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -58,6 +59,7 @@ pub struct Service {
     store: Arc<dyn Store>,
     /// Taken when it starts to run.
     writer: Option<Writer>,
+    started: UnixMicros,
     warnings: Vec<String>,
 }
 
@@ -81,7 +83,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     let (history, mut writer) = history::channel(Arc::clone(&store), node, who);
     writer.settle().await?;
     let worker = Worker::new(config.worker());
-    let (status, _) = watch::channel(empty_status(&config, node, &warnings));
+    let started = UnixMicros::of(SystemTime::now());
+    let (status, _) = watch::channel(empty_status(&config, node, started, &warnings));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let handle = Handle::new(Core {
         node,
@@ -99,32 +102,31 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         demanded: Mutex::default(),
         last: Mutex::default(),
         draining: AtomicBool::new(false),
+        tally: Mutex::new(Tally::default()),
         catalog: Notify::new(),
         decoders: Arc::new(Semaphore::new(cores)),
         tasks: TaskTracker::new(),
         runtime: tokio::runtime::Handle::current(),
         config,
     });
-    let service = Service { handle: handle.clone(), store, writer: Some(writer), warnings };
+    let service = Service { handle: handle.clone(), store, writer: Some(writer), started, warnings };
     service.read_catalogue().await?;
     service.publish();
     Ok((service, handle))
 }
 
-fn empty_status(config: &Config, node: NodeId, warnings: &[String]) -> NodeStatus {
+fn empty_status(config: &Config, node: NodeId, started: UnixMicros, warnings: &[String]) -> NodeStatus {
+    let info = NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() };
     NodeStatus {
-        node,
-        name: config.name.clone(),
-        device_class: config.device_class.clone(),
-        price: config.price,
-        price_given: config.price_given,
+        pool: config.pool.clone(),
+        zone: config.zone.clone(),
+        hardware: config.hardware.clone(),
+        price_origin: config.price_origin.clone(),
         lanes: config.lanes,
         memory_budget: config.memory,
-        memory_used: Bytes(0),
-        draining: false,
-        info: NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() },
-        replicas: Vec::new(),
+        started_unix_us: started.0,
         warnings: warnings.to_vec(),
+        ..NodeStatus::idle(info, &config.name, &config.device_class)
     }
 }
 
@@ -166,7 +168,12 @@ impl Service {
         }
         me.end().await;
         ended.cancel();
-        while tasks.join_next().await.is_some() {}
+        let told = async { while tasks.join_next().await.is_some() {} };
+        let within = Duration::from_micros(handle.config().store_within.0);
+        if tokio::time::timeout(within, told).await.is_err() {
+            tracing::warn!("the store was not told of everything at the end: it does not answer");
+        }
+        tasks.shutdown().await;
     }
 
     /// Reads the catalogue when it changed, says that the node is there, forgets old history; at the end says that
@@ -180,11 +187,11 @@ impl Service {
             tokio::select! {
                 biased;
                 () = ended.cancelled() => break,
-                () = self.handle.core().catalog.notified() => self.refresh().await,
-                _ = tidy.tick() => self.forget().await,
+                () = self.handle.core().catalog.notified() => unless(&ended, self.refresh()).await,
+                _ = tidy.tick() => unless(&ended, self.forget()).await,
                 _ = tick.tick() => {
-                    self.refresh().await;
-                    self.seen(if draining { NodeState::Draining } else { NodeState::Up }).await;
+                    let state = if draining { NodeState::Draining } else { NodeState::Up };
+                    unless(&ended, async { self.refresh().await; self.seen(state).await; }).await;
                 }
             }
         }
@@ -240,6 +247,7 @@ impl Service {
         match event {
             EngineEvent::RunnerDied { model, variants, cause } => {
                 tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
+                self.handle.tally().crashed(&variants);
                 self.handle.feed(Event::RunnerDied { model, why: cause });
             }
         }
@@ -279,9 +287,20 @@ impl Service {
     /// Makes known what changed, to the gateway's routing and to people.
     fn publish(&self) {
         let core = self.handle.core();
-        let (offers, replicas, memory_used) =
-            core.driver.look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used()));
+        let (offers, replicas, memory_used, load) = core
+            .driver
+            .look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load()));
         let known = self.handle.catalogue();
+        // Those that are still being decoded are known to the machine only afterwards.
+        let here = u32::try_from(self.handle.queries().len()).unwrap_or(u32::MAX);
+        let load = NodeLoad {
+            lanes_busy: load.lanes_busy,
+            queued: here.saturating_sub(load.running).max(load.queued),
+            running: load.running,
+            ..NodeLoad::default()
+        };
+        let mut tally = self.handle.tally();
+        tally.keep(|variant| known.variant(variant).is_some());
         let replica = |view: modelless_decision::worker::ReplicaView| {
             let seen = view.correction != Correction::NONE;
             ReplicaStatus {
@@ -290,11 +309,13 @@ impl Service {
                 memory: view.memory,
                 slowdown: seen.then_some(view.correction.ratio),
                 cause: view.cause,
+                loads: tally.loads(view.variant),
             }
         };
         let config = self.handle.config();
         let status = NodeStatus {
             memory_used,
+            load: tally.with(load),
             draining: core.draining.load(Ordering::SeqCst),
             info: NodeInfo { id: core.node, rtt: Moments::ZERO, price: config.price, offers },
             replicas: replicas
@@ -302,8 +323,9 @@ impl Service {
                 .filter(|r| known.variant(r.variant).is_some())
                 .map(replica)
                 .collect(),
-            ..empty_status(config, core.node, &self.warnings)
+            ..empty_status(config, core.node, self.started, &self.warnings)
         };
+        drop(tally);
         let changed = core.status.send_if_modified(|known| {
             let changed = *known != status;
             *known = status;
@@ -312,6 +334,14 @@ impl Service {
         if changed {
             self.handle.report();
         }
+    }
+}
+
+/// Does something, unless the end comes first.
+async fn unless(ended: &CancellationToken, what: impl Future<Output = ()>) {
+    tokio::select! {
+        () = ended.cancelled() => {}
+        () = what => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keeps the router's table and everybody's view in step with the catalogue and the nodes.
 //!
-//! What changes where queries may go (a variant resident or gone, a new model) counts at once; what only moves
-//! estimates is passed on about once a second. If the store does not answer, the last table stays.
+//! What changes where queries may go (a variant resident or gone, a new model) counts at once, and so does an
+//! estimate that leaps; what only moves estimates a little is passed on about once a second. If the store does not answer, the last table stays.
 
 use crate::core::{Core, Node};
 use crate::table;
@@ -110,7 +110,8 @@ impl Updater {
         let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
         let shape = table::shape(&table);
         let reshaped = shape != self.shape;
-        if reshaped || (table != self.table && self.fed.elapsed() >= ESTIMATES) {
+        let urgent = reshaped || table::leaps(&self.table, &table);
+        if urgent || (table != self.table && self.fed.elapsed() >= ESTIMATES) {
             self.core.driver.feed(Event::Table(table.clone()), &*self.core);
             self.table = table;
             self.shape = shape;
@@ -138,6 +139,7 @@ async fn follow(core: Arc<Core>, node: Arc<Node>) -> Arc<Node> {
 
 fn gauges(view: &View) -> Vec<NodeGauges> {
     let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
+        slowdown: replica.slowdown,
         variant: view
             .catalog
             .variants
@@ -150,6 +152,15 @@ fn gauges(view: &View) -> Vec<NodeGauges> {
         node: node.name.clone(),
         used: node.memory_used.0,
         budget: node.memory_budget.0,
+        started_unix_us: node.started_unix_us,
+        lanes: u64::from(node.lanes),
+        lanes_busy: u64::from(node.load.lanes_busy),
+        queued: u64::from(node.load.queued),
+        running: u64::from(node.load.running),
+        batches: node.load.batches,
+        queries: node.load.queries,
+        crashes: node.load.crashes,
+        restarts: node.load.restarts,
         replicas: node.replicas.iter().map(replica).collect(),
     };
     view.nodes.iter().map(node).collect()

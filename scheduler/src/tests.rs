@@ -102,24 +102,15 @@ fn node(variants: &[Variant]) -> (watch::Sender<NodeStatus>, watch::Receiver<Nod
         run: RunModel::from_profile(&v.profiles[0]).unwrap(),
     };
     let id = NodeId(1);
-    watch::channel(NodeStatus {
-        node: id,
-        name: "n".into(),
-        device_class: "cpu:test:2".into(),
+    let info = NodeInfo {
+        id,
+        rtt: Moments::ZERO,
         price: PricePerHour(50_000),
-        price_given: false,
-        lanes: 1,
+        offers: variants.iter().map(offer).collect(),
+    };
+    watch::channel(NodeStatus {
         memory_budget: Bytes::from_mib(100),
-        memory_used: Bytes(0),
-        draining: false,
-        info: NodeInfo {
-            id,
-            rtt: Moments::ZERO,
-            price: PricePerHour(50_000),
-            offers: variants.iter().map(offer).collect(),
-        },
-        replicas: Vec::new(),
-        warnings: Vec::new(),
+        ..NodeStatus::idle(info, "n", "cpu:test:2")
     })
 }
 

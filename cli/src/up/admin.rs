@@ -6,7 +6,7 @@ use modelless_adapter::AdapterSpec;
 use modelless_engine::{Engine, EngineError};
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::{
-    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar, device,
+    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar,
 };
 use modelless_store::{Artefacts, Registered, Store};
 use modelless_types::{Accuracy, TenantId, VariantSettings};
@@ -25,6 +25,8 @@ pub(crate) struct Registry {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
+    /// What is measured here is measured for.
+    pub(crate) device_class: String,
     /// The work goes on when whoever asked for it goes away; a drain ends it.
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -61,7 +63,8 @@ impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
     pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
         let engine: Arc<dyn Engine> = engines::engine(self.library.clone())?;
-        let profiler = Profiler::new(Arc::clone(&engine), Config::default(), device::class(), command);
+        let profiler =
+            Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
         Ok((Registrar { store, artefacts, profiler, tenant: TenantId::DEFAULT }, engine))
     }

@@ -220,14 +220,40 @@ fn answers() -> Value {
         }), &["task", "candidates"]),
         "Replica": object(json!({
             "node": text(), "variant": text_or_null(), "state": enumeration(&ReplicaState::ALL.map(ReplicaState::name)),
-            "memory_bytes": count(), "cause": text(),
-        }), &["node", "state"]),
+            "memory_bytes": count(), "cause": text(), "slowdown": {
+                "type": ["object", "null"], "required": ["ratio", "provenance"],
+                "properties": {"ratio": number(), "provenance": provenance()},
+            },
+            "loads": object(json!({
+                "count": count(), "cold_ms": number_or_null(), "warm_ms": number_or_null(),
+            }), &["count", "cold_ms", "warm_ms"]),
+        }), &["node", "state", "loads"]),
         "Transition": object(json!({
             "seq": count(), "replica": count(), "variant": text_or_null(), "node": text_or_null(), "from": text(),
             "to": text(), "cause": text(), "who": text(), "at_unix_us": count(),
         }), &["seq", "from", "to", "cause", "who", "at_unix_us"]),
         "Node": object(json!({
-            "id": count(), "name": text(), "device_class": text(), "connected": {"type": "boolean"}, "state": text(),
+            "id": count(), "name": text(), "pool": text(), "zone": text(), "device_class": text(),
+            "connected": {"type": "boolean"}, "state": text(), "draining": {"type": "boolean"},
+            "hardware": object(json!({
+                "cpu": text(), "arch": text(), "isa": {"type": "array", "items": text()}, "cores": count(),
+                "memory_bytes": count(),
+                "gpus": {"type": "array", "items": object(json!({
+                    "name": text(), "memory_bytes": json!({"type": ["integer", "null"], "minimum": 0}),
+                }), &["name", "memory_bytes"])},
+            }), &["cpu", "arch", "isa", "cores", "memory_bytes", "gpus"]),
+            "lanes": count(), "price_usd_per_hour": number(),
+            "price_provenance": {"type": "string", "enum": ["declared", "listed", "default"]},
+            "price_source": text_or_null(), "started_unix_us": count(), "uptime_s": count(),
+            "load": object(json!({
+                "lanes_busy": count(), "queued": count(), "running": count(), "batches": count(),
+                "queries": count(), "runner_crashes": count(), "replica_restarts": count(),
+            }), &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes", "replica_restarts"]),
+            "memory": object(json!({
+                "used_bytes": count(), "budget_bytes": count(),
+            }), &["used_bytes", "budget_bytes"]),
+            "replicas": count(), "replica_states": list("Replica"),
+            "warnings": {"type": "array", "items": text()},
         }), &["id", "name", "connected"]),
     })
 }

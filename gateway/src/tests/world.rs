@@ -226,19 +226,11 @@ impl World {
         let does = Mutex::new(Does::Answer);
         let node = Arc::new(FakeNode { gateway: OnceLock::new(), does, models, seen });
         let price = PricePerHour(100_000);
+        let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
         let status = watch::Sender::new(NodeStatus {
-            node: NODE,
-            name: "node-a".to_owned(),
-            device_class: CLASS.to_owned(),
-            price,
-            price_given: false,
-            lanes: 1,
             memory_budget: Bytes::from_mib(100),
             memory_used: Bytes::from_mib(20),
-            draining: false,
-            info: NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all },
-            replicas: Vec::new(),
-            warnings: Vec::new(),
+            ..NodeStatus::idle(info, "node-a", CLASS)
         });
         let metrics = Arc::new(Metrics::new());
         let config = Config { http: ([127, 0, 0, 1], 0).into(), seed: Some(7), ..setup.config };

@@ -14,6 +14,7 @@
 //! | `batching` | how large batches become and how long they wait for more |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
 mod api;
@@ -21,6 +22,7 @@ mod batching;
 mod bind;
 mod lanes;
 mod learn;
+mod load;
 mod machine;
 mod queue;
 mod residency;
@@ -28,4 +30,5 @@ mod residency;
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
 };
+pub use load::WorkerLoad;
 pub use machine::{ReplicaView, Worker};
