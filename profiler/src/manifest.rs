@@ -7,8 +7,8 @@ use crate::error::Error;
 use modelless_adapter::AdapterSpec;
 use modelless_store::NewTask;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, Batching, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority, TaskKind,
-    TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, Batching, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority,
+    TaskKind, TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

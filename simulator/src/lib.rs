@@ -10,6 +10,7 @@
 //! [`Worker`]: modelless_decision::worker::Worker
 #![warn(missing_docs)]
 
+pub mod batching;
 mod check;
 pub mod fixtures;
 mod gateway;
@@ -24,7 +25,9 @@ mod world;
 pub use check::Broken;
 pub use outcome::{Outcome, Percentiles, StreamOutcome, table};
 pub use rng::Rng;
-pub use scenario::{Arrivals, Fault, LinkSpec, NodeSpec, Scenario, Step, Stream, TaskSpec, VariantSpec};
+pub use scenario::{
+    Arrivals, Fault, Jitter, LinkSpec, NodeSpec, Scenario, Step, Stream, TaskSpec, VariantSpec,
+};
 
 /// Why a run gave no outcome.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]

@@ -384,7 +384,10 @@ impl World<'_> {
         let time = Moments { mean: raw.mean * node.slow, var: raw.var * node.slow * node.slow };
         let device = usize::from(batch.device.0);
         let life = node.life;
-        let took = self.rng_runs.duration(time);
+        let held_up = self.scenario.nodes[at].jitter.filter(|jitter| self.rng_jitter.chance(jitter.chance));
+        let held_up =
+            held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
+        let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;

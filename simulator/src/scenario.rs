@@ -4,7 +4,8 @@ use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId, VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId,
+    VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +100,18 @@ pub struct NodeSpec {
     pub unload: Micros,
     /// How often a batch takes its process with it.
     pub crash: f64,
+    /// Batches that are held up now and then, as by another tenant of the processor.
+    #[serde(default)]
+    pub jitter: Option<Jitter>,
+}
+
+/// Some batches take longer than their model does.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Jitter {
+    /// How often.
+    pub chance: f64,
+    /// By how much: the mean of an exponentially distributed addition.
+    pub mean: Micros,
 }
 
 /// Delay of a frame one way.
@@ -150,6 +163,13 @@ pub enum Arrivals {
         calm_for: Micros,
         /// Mean length of a burst.
         burst_for: Micros,
+    },
+    /// With gamma-distributed gaps that are independent of each other.
+    Renewal {
+        /// Mean rate.
+        rate: f64,
+        /// Standard deviation of a gap over its mean: 1 is Poisson, more is burstier.
+        cv: f64,
     },
     /// At exactly these times.
     At(Vec<Micros>),
@@ -272,6 +292,7 @@ impl NodeSpec {
             load_failure: 0.0,
             unload: Micros::from_millis(2),
             crash: 0.0,
+            jitter: None,
         }
     }
 }
@@ -368,6 +389,7 @@ impl Scenario {
                         || *calm_for == Micros::ZERO
                         || *burst_for == Micros::ZERO
                 }
+                Arrivals::Renewal { rate, cv } => endless(*rate) || !cv.is_finite() || *cv < 0.0,
                 Arrivals::At(_) => false,
             };
             if bad {

@@ -122,6 +122,7 @@ pub(crate) struct World<'a> {
     /// The true behaviour of each variant.
     pub(crate) runs: BTreeMap<VariantId, RunModel>,
     pub(crate) rng_runs: Rng,
+    pub(crate) rng_jitter: Rng,
     pub(crate) rng_faults: Rng,
     pub(crate) rng_clients: Rng,
     pub(crate) rng_links: Rng,
@@ -174,6 +175,7 @@ impl<'a> World<'a> {
             tallies: vec![Tally::default(); scenario.streams.len()],
             runs: runs.collect(),
             rng_runs: Rng::new(seed, "runs"),
+            rng_jitter: Rng::new(seed, "jitter"),
             rng_faults: Rng::new(seed, "faults"),
             rng_clients: Rng::new(seed, "clients"),
             rng_links: Rng::new(seed, "links"),

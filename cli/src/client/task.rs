@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use modelless_profiler::TaskManifest;
 use modelless_types::{
-    Accuracy, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId,
-    TensorSpec,
+    Accuracy, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind,
+    TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

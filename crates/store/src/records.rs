@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 use modelless_types::{
-    AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile, ReplicaId,
-    ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
+    AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile,
+    ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId,
+    VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_what_would_be_right() {
-        for text in ["", "Deadline", "fixed", "fixed:8", "fixed:8:5", "fixed:x:5ms", "fixed:0:1ms", "fixed:9999:1ms"]
+        for text in
+            ["", "Deadline", "fixed", "fixed:8", "fixed:8:5", "fixed:x:5ms", "fixed:0:1ms", "fixed:9999:1ms"]
         {
             let why = text.parse::<Batching>().expect_err("not a way of batching");
             assert!(why.contains("fixed:16:5ms"), "{why}");

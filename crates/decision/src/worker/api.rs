@@ -6,8 +6,8 @@ use crate::query::{Class, Query};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Batching, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal, ReplicaState,
-    TaskId, Time, VariantId,
+    Accuracy, Batching, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
+    ReplicaState, TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
 

@@ -118,13 +118,20 @@ impl Worker {
     }
 
     /// How few of `waiting` can share a batch without wasting the device: the smallest batch whose device time per
-    /// query is nearly that of the whole, or an equal share for each lane that is free.
-    pub(super) fn enough(&self, device: DeviceIx, variant: &WorkerVariant, waiting: usize) -> usize {
+    /// query is that of the best, or with time to `spare` nearly so, or an equal share for each lane that is free.
+    pub(super) fn enough(
+        &self,
+        device: DeviceIx,
+        variant: &WorkerVariant,
+        waiting: usize,
+        spare: bool,
+    ) -> usize {
         let per_query = |n: usize| {
             let n = u32::try_from(n).unwrap_or(u32::MAX);
             variant.run.estimate(n).mean / f64::from(n)
         };
-        let best = per_query(waiting) * ENOUGH;
+        let best = (1..=waiting).map(per_query).fold(f64::INFINITY, f64::min);
+        let best = if spare { best * ENOUGH } else { best };
         let enough = (1..waiting).find(|n| per_query(*n) <= best).unwrap_or(waiting);
         let lanes = self.lanes.iter().filter(|lane| lane.device == device);
         let free = lanes.filter(|lane| lane.running.is_none() && lane.next.is_none()).count();

@@ -71,7 +71,7 @@ impl Worker {
                 return Bound::Late(head.query.key);
             }
             // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
-            match draw.best() {
+            match draw.best().or_else(|| draw.last_chance()) {
                 Some(Binding { until: Some(until), .. }) => {
                     later = Some(later.map_or(until, |known| known.min(until)));
                     deferred.insert(head.query.class.task);
@@ -105,10 +105,11 @@ impl Worker {
     }
 }
 
-/// Device time per query of a variant's largest batch.
+/// Device time per query of a variant's largest batch, or of one alone where batches gain nothing.
 fn batched(variant: &WorkerVariant) -> Moments {
     let batch = variant.max_batch.min(variant.run.largest_measured()).max(1);
-    variant.run.estimate(batch).times(1.0 / f64::from(batch))
+    let (full, alone) = (variant.run.estimate(batch).times(1.0 / f64::from(batch)), variant.run.estimate(1));
+    if alone.mean < full.mean { alone } else { full }
 }
 
 /// Whether a class may be answered by a variant.
@@ -134,9 +135,23 @@ struct Draw<'a> {
 }
 
 impl Draw<'_> {
+    /// Whether the head more likely than not is in time if it goes alone.
     fn in_time_alone(&self, start: Moments) -> bool {
         let slack = slack(self.now, self.head);
-        self.admitted().any(|v| (start + v.run.estimate(1)).within(slack))
+        self.admitted().any(|v| start.mean + v.run.estimate(1).mean <= slack)
+    }
+
+    /// The head alone with the fastest, where nothing is in time for certain: a probable answer is worth more than a
+    /// sure refusal.
+    fn last_chance(&self) -> Option<Binding> {
+        let slack = slack(self.now, self.head);
+        let sure = |v: &WorkerVariant| (self.start + v.run.estimate(1)).within(slack);
+        let mean = |v: &WorkerVariant| v.run.estimate(1).mean;
+        if self.admitted().any(|v| sure(v)) {
+            return None; // its price ceiling is in the way
+        }
+        let quickest = self.admitted().min_by(|a, b| mean(a).total_cmp(&mean(b)))?;
+        self.draw(quickest, Reason::InTime, 1)
     }
 
     fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
@@ -146,7 +161,7 @@ impl Draw<'_> {
     fn best(&self) -> Option<Binding> {
         let mut order: Vec<&WorkerVariant> = self.admitted().copied().collect();
         order.sort_by(|a, b| self.preferred(a, b));
-        let mut widest: Option<(f64, Binding)> = None;
+        let mut widest: Option<(f64, Binding, &WorkerVariant, Reason)> = None;
         for (rank, variant) in order.iter().enumerate() {
             let lead = match (order.len(), rank) {
                 (1, _) => Reason::Only,
@@ -159,14 +174,16 @@ impl Draw<'_> {
                 Batching::Aimd | Batching::Fixed { .. } | Batching::Off => binding.in_time,
             };
             if good {
-                return Some(self.smaller(variant, &binding, lead).unwrap_or(binding));
+                return Some(self.smaller(variant, &binding, lead, true).unwrap_or(binding));
             }
             let per_query = binding.expected.mean / count(binding.members.len());
-            if widest.as_ref().is_none_or(|(known, _)| per_query < *known) {
-                widest = Some((per_query, binding));
+            if widest.as_ref().is_none_or(|(known, ..)| per_query < *known) {
+                widest = Some((per_query, binding, *variant, lead));
             }
         }
-        widest.map(|(_, binding)| binding)
+        widest.map(|(_, binding, variant, lead)| {
+            self.smaller(variant, &binding, lead, false).unwrap_or(binding)
+        })
     }
 
     /// The first query of a batch decides what it prefers.
@@ -187,18 +204,30 @@ impl Draw<'_> {
     /// the task's way of batching says. `None` if the head does not get into it.
     fn fill(&self, variant: &WorkerVariant, lead: Reason) -> Option<Binding> {
         let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
+        let alone = self.start + variant.run.estimate(1);
+        let by_deadline = self.worker.batching(variant) == Batching::Deadline;
+        if by_deadline && !alone.within(slack(self.now, self.head)) {
+            return None;
+        }
         self.draw(variant, lead, largest)
     }
 
-    /// The same batch with fewer members, where that wastes nothing and what is left out drains all the same.
-    fn smaller(&self, variant: &WorkerVariant, binding: &Binding, lead: Reason) -> Option<Binding> {
+    /// The same batch with fewer members, where that wastes nothing. With time to `spare` it may waste a little, if
+    /// what is left out drains all the same.
+    fn smaller(
+        &self,
+        variant: &WorkerVariant,
+        binding: &Binding,
+        lead: Reason,
+        spare: bool,
+    ) -> Option<Binding> {
         let drawn = binding.members.len();
         if drawn < 2 || self.worker.batching(variant) != Batching::Deadline {
             return None;
         }
-        let enough = self.worker.enough(self.device, variant, drawn);
+        let enough = self.worker.enough(self.device, variant, drawn, spare);
         let smaller = if enough < drawn { self.draw(variant, lead, enough) } else { None };
-        smaller.filter(|smaller| self.rest_drains(variant, smaller))
+        smaller.filter(|smaller| !spare || self.rest_drains(variant, smaller))
     }
 
     fn draw(&self, variant: &WorkerVariant, lead: Reason, largest: usize) -> Option<Binding> {
@@ -216,7 +245,8 @@ impl Draw<'_> {
             }
             let slack = slack(self.now, waiting).min(tightest);
             let batch = u32::try_from(members.len() + 1).ok()?;
-            if by_deadline && !(self.start + variant.run.estimate(batch)).within(slack) {
+            let sure = by_deadline && largest > 1;
+            if sure && !(self.start + variant.run.estimate(batch)).within(slack) {
                 if members.is_empty() {
                     return None;
                 }

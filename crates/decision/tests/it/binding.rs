@@ -27,7 +27,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
         memory: Bytes(10),
         load_time: Micros(1_000),
-batching: None,
+        batching: None,
     }
 }
 

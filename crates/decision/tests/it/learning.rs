@@ -35,7 +35,7 @@ fn worker() -> Worker {
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
         memory: Bytes::from_mib(1),
         load_time: Micros(1_000),
-batching: None,
+        batching: None,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));
     worker.handle(Time(2), Event::Pin(vec![(DeviceIx(0), VariantId(1))]));

@@ -1,6 +1,7 @@
 //! What must hold for any table, any goals and any order of events.
 
 mod admitting;
+mod batching;
 mod binding;
 mod common;
 mod learning;

@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Query};
 use modelless_types::{
-    Accuracy, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time, VariantId,
-    VariantSet,
+    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
+    VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -76,10 +76,21 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn batching() -> impl Strategy<Value = Batching> {
+    let fixed = (1_u32..=LARGEST + 2, 0_u64..80_000);
+    prop_oneof![
+        3 => Just(Batching::Deadline),
+        1 => Just(Batching::Aimd),
+        1 => fixed.prop_map(|(size, wait)| Batching::Fixed { size, wait: Micros(wait) }),
+        1 => Just(Batching::Off),
+    ]
+}
+
 /// Four variants of up to three models, each of at most eleven of the sixteen units of memory that a device has.
 fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
     let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST);
-    proptest::collection::vec(variant, 4).prop_map(|variants| {
+    let task = proptest::option::of(batching());
+    (proptest::collection::vec(variant, 4), task).prop_map(|(variants, batching)| {
         let variants = variants.into_iter().zip(0_u8..);
         let variant =
             |((model, run, memory, load, max_batch), at): ((u32, _, u64, u64, u32), u8)| WorkerVariant {
@@ -92,13 +103,13 @@ fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
                 run,
                 memory: Bytes(memory),
                 load_time: Micros(load),
-batching: None,
+                batching,
             };
         variants.map(variant).collect()
     })
 }
 
-fn config(lanes: u16, devices: usize) -> WorkerConfig {
+fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
     let device = DeviceConfig { lanes, memory: Bytes(16), price: PricePerHour(50_000) };
     WorkerConfig {
         devices: vec![device; devices],
@@ -106,7 +117,7 @@ fn config(lanes: u16, devices: usize) -> WorkerConfig {
         queue_bytes: Bytes(8_000),
         back_off: Micros(10_000),
         give_up_after: 3,
-        ..WorkerConfig::default()
+        batching,
     }
 }
 
@@ -133,6 +144,7 @@ struct Shell {
     worker: Logged<Worker>,
     now: Time,
     all: Vec<WorkerVariant>,
+    batching: Batching,
     queries: BTreeMap<QueryKey, Query>,
     batches: BTreeMap<BatchId, Batch>,
     /// Handed to the process of a lane, in order.
@@ -250,6 +262,11 @@ impl Shell {
             let affordable = query.best_effort || query.max_cost.is_none_or(|ceiling| cost <= ceiling);
             prop_assert!(affordable, "{key} pays {cost:?} for {:?}", query.max_cost);
             deadlines.push((query.deadline, *key));
+        }
+        match v.batching.unwrap_or(self.batching) {
+            Batching::Off => prop_assert_eq!(size, 1),
+            Batching::Fixed { size: most, .. } => prop_assert!(size <= most, "{} of {}", size, most),
+            Batching::Deadline | Batching::Aimd => {}
         }
         // The first leads; behind it they stand by deadline.
         prop_assert!(deadlines[1..].is_sorted(), "{deadlines:?}");
@@ -439,14 +456,16 @@ proptest! {
         catalog in catalog(),
         lanes in 1_u16..=2,
         devices in 1_usize..=2,
+        batching in batching(),
         steps in proptest::collection::vec(step(), 1..200),
         drain in any::<bool>(),
     ) {
-        let config = config(lanes, devices);
+        let config = config(lanes, devices, batching);
         let mut shell = Shell {
             worker: Logged::new(Worker::new(config.clone())),
             now: Time(0),
             all: catalog,
+            batching,
             queries: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),

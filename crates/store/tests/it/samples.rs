@@ -2,8 +2,8 @@
 
 use modelless_store::{NewModel, NewNode, NewTask, NewTransition, NewVariant, Replica, Store, UnixMicros};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, Batching, BatchPoint, Bytes, DType, Engine, Goals, Micros, Prefer, PricePerHour,
-    Profile, Provenance, ReplicaState, StageTime, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, AccuracyMeasure, BatchPoint, Batching, Bytes, DType, Engine, Goals, Micros, Prefer,
+    PricePerHour, Profile, Provenance, ReplicaState, StageTime, Task, TaskId, TaskKind, TenantId, TensorSpec,
     VariantSettings,
 };
 
