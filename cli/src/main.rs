@@ -71,7 +71,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Up(options) => up::run(*options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
-        Command::Node(command) => client::node::run(command),
+        Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(options) => profile::run(&options),

@@ -125,7 +125,6 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
 
     let executor_handle: Arc<OnceLock<executor::Handle>> = Arc::default();
-    let told = Arc::clone(&executor_handle);
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
@@ -134,11 +133,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         tasks: TaskTracker::new(),
         stop: stop.clone(),
         places: Places::default(),
-        changed: Arc::new(move || {
-            if let Some(executor) = told.get() {
-                executor.catalog_changed();
-            }
-        }),
+        executor: Arc::clone(&executor_handle),
     };
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };

@@ -4,8 +4,8 @@ use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
 use modelless_adapter::{Decoded, OutputParams, Scratch};
-use modelless_decision::Moments;
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
+use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
 use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Answer, Body};
@@ -261,10 +261,12 @@ impl Handle {
 
     /// On the engine's thread: answers are made from the slot, which is free again before the machine hears of it.
     fn ended(&self, batch: BatchId, result: BatchResult) {
+        let mut variant = None;
         let outcome = match result {
             Ok(outputs) => {
                 let flight = self.batches().remove(&batch);
                 if let Some(mut flight) = flight {
+                    variant = Some(flight.variant);
                     flight.answers = self.answers(&flight, &outputs);
                     self.batches().insert(batch, flight);
                 }
@@ -281,6 +283,19 @@ impl Handle {
             }
         };
         self.feed(Event::Done { batch, outcome });
+        if let Some(variant) = variant {
+            self.tell_leap(variant);
+        }
+    }
+
+    /// Has the status made known now, instead of within a second, if the variant became so much slower or quicker.
+    fn tell_leap(&self, variant: VariantId) {
+        let core = self.core();
+        let now = core.driver.look(|worker, _| worker.correction(variant));
+        let told = core.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.leapt_from(told.get(&variant).unwrap_or(&Correction::NONE)) {
+            core.changed.notify_one();
+        }
     }
 
     fn answers(&self, flight: &Flight, outputs: &Outputs) -> Vec<(QueryKey, Body)> {

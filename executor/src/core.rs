@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
 use crate::node::Tally;
+use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Worker};
 use modelless_drive::{Clock, Driver, Perform};
@@ -13,7 +14,7 @@ use modelless_engine::Engine;
 use modelless_store::Artefacts;
 use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     /// The last batch's place: a query that comes alone most likely runs there again.
     pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
     pub(crate) draining: AtomicBool,
+    /// The corrections that the status last told.
+    pub(crate) told: Mutex<BTreeMap<VariantId, Correction>>,
     /// What was done since the start.
     pub(crate) tally: Mutex<Tally>,
     /// The catalogue should be read again.

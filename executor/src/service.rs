@@ -102,6 +102,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         demanded: Mutex::default(),
         last: Mutex::default(),
         draining: AtomicBool::new(false),
+        told: Mutex::default(),
         tally: Mutex::new(Tally::default()),
         catalog: Notify::new(),
         decoders: Arc::new(Semaphore::new(cores)),
@@ -291,6 +292,8 @@ impl Service {
             .driver
             .look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load()));
         let known = self.handle.catalogue();
+        *core.told.lock().unwrap_or_else(PoisonError::into_inner) =
+            replicas.iter().map(|replica| (replica.variant, replica.correction)).collect();
         // Those that are still being decoded are known to the machine only afterwards.
         let here = u32::try_from(self.handle.queries().len()).unwrap_or(u32::MAX);
         let load = NodeLoad {

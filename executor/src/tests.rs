@@ -1,3 +1,6 @@
+mod loading;
+mod stalled;
+
 use crate::{Config, Deps, Handle, Service, build};
 use modelless_decision::query::Class;
 use modelless_decision::worker::Worker;
@@ -86,9 +89,28 @@ fn echo() -> FakeModel {
     }
 }
 
+/// What a test wants otherwise.
+struct Setup {
+    recorder: Option<Recorder>,
+    store: Option<Arc<dyn Store>>,
+    config: Config,
+    /// The artefact is not what its address says.
+    damaged: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { recorder: None, store: None, config: config(), damaged: false }
+    }
+}
+
 async fn bed(recorder: Option<Recorder>) -> Bed {
+    bed_with(Setup { recorder, ..Setup::default() }).await
+}
+
+async fn bed_with(Setup { recorder, store, config, damaged }: Setup) -> Bed {
     let folder = tempfile::tempdir().expect("a folder");
-    let store: Arc<dyn Store> = Arc::new(MemStore::new());
+    let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
     let artefact =
         artefacts.put(&b"not a model, but the fake engine does not mind"[..]).expect("an artefact");
@@ -129,12 +151,14 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
         adapter: r#"{"kind": "tensor"}"#.into(),
         variants: vec![variant("good", 900_000, 200.0), variant("fast", 800_000, 50.0)],
     };
+    if damaged {
+        loading::damage(&artefacts.path(&artefact.sha256).expect("an address"));
+    }
     let variants = store.register_model(model).await.expect("a model").variants;
     let engine = Arc::new(FakeEngine::new());
     for variant in &variants {
         engine.behave(variant.id, echo());
     }
-    let config = config();
     let deps = Deps {
         store: Arc::clone(&store),
         artefacts,
@@ -181,6 +205,15 @@ impl Bed {
             input,
             demand: Demand { class, waiting: 0, first: None },
         })));
+    }
+
+    /// Every batch from now on never ends by itself.
+    fn hang(&self) {
+        for variant in &self.variants {
+            let forever: Arc<dyn Fn(u32) -> Duration + Send + Sync> =
+                Arc::new(|_| Duration::from_secs(3_600));
+            self.engine.behave(variant.id, FakeModel { latency: forever, ..echo() });
+        }
     }
 
     /// A query whose answer tells which query it was.

@@ -35,20 +35,14 @@ pub(crate) fn shape(table: &Table) -> Table {
     shape
 }
 
-/// A correction that grew or shrank by this factor is no matter of waiting for: what is promised meanwhile is wrong.
-pub(crate) const LEAP: f64 = 1.25;
-
-/// Whether a variant that both tables know became so much slower or quicker.
+/// Whether a variant that both tables know became so much slower or quicker that routing should hear of it at once.
 pub(crate) fn leaps(before: &Table, now: &Table) -> bool {
-    let ratio = |node: &NodeInfo, task: TaskId, ordinal: u8| {
-        let offer = node.offers.iter().find(|offer| (offer.task, offer.ordinal) == (task, ordinal));
-        offer.map(|offer| offer.run.correction.ratio)
-    };
     now.nodes.iter().any(|node| {
         let Some(known) = before.nodes.iter().find(|known| known.id == node.id) else { return false };
         node.offers.iter().any(|offer| {
-            let (is, was) = (offer.run.correction.ratio, ratio(known, offer.task, offer.ordinal));
-            was.is_some_and(|was| is > was * LEAP || was > is * LEAP)
+            let place = (offer.task, offer.ordinal);
+            let was = known.offers.iter().find(|known| (known.task, known.ordinal) == place);
+            was.is_some_and(|was| offer.run.correction.leapt_from(&was.run.correction))
         })
     })
 }

@@ -42,7 +42,7 @@ impl Updater {
         let tasks = Arc::default();
         let mut updater =
             Self { core, store, catalog, tasks, table, shape, fed: Instant::now(), outage: false };
-        updater.refresh(true);
+        updater.refresh(true, 0);
         updater
     }
 
@@ -70,8 +70,9 @@ impl Updater {
                 () = self.core.changed.notified() => {}
             }
             ask_store |= self.core.catalog_changed.swap(false, Ordering::AcqRel);
+            let asked = self.core.asked.load(Ordering::Acquire);
             let new_catalog = ask_store && self.read_catalog().await;
-            self.refresh(new_catalog);
+            self.refresh(new_catalog, asked);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep_until(looked + PACE) => {}
@@ -104,7 +105,7 @@ impl Updater {
         }
     }
 
-    fn refresh(&mut self, new_catalog: bool) {
+    fn refresh(&mut self, new_catalog: bool, asked: u64) {
         let nodes = self.core.nodes();
         let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
         let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
@@ -124,7 +125,7 @@ impl Updater {
         }
         let view = View::new(Arc::clone(&self.catalog), Arc::clone(&self.tasks), statuses);
         self.core.metrics.set_nodes(&gauges(&view));
-        self.core.publish(view);
+        self.core.publish(view, asked);
     }
 }
 

@@ -24,13 +24,13 @@ pub(crate) struct Show {
     server: Server,
 }
 
-pub(crate) fn run(command: Command) -> anyhow::Result<()> {
-    let server = match &command {
+pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
+    let server = match command {
         Command::List(server) => server,
         Command::Show(options) => &options.server,
     };
     let answer = server.api()?.get("/v1/nodes")?.ok()?.json()?;
-    match &command {
+    match command {
         Command::List(server) if server.json => out::json(&answer),
         Command::List(_) => out::line(nodes(&answer)),
         Command::Show(options) => {
