@@ -147,7 +147,7 @@ fn size(text: &str) -> Option<Bytes> {
 }
 
 /// Of the machine's memory or the container's, whichever is less.
-fn half_of_memory() -> Bytes {
+pub(crate) fn half_of_memory() -> Bytes {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = limits.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min();

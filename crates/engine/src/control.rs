@@ -2,6 +2,7 @@
 //!
 //! One message is a version byte and JSON, with descriptors beside it. The executor asks, the runner answers once.
 
+use crate::sandbox::Confinement;
 use crate::seam::Io;
 use modelless_types::TensorSpec;
 use rustix::io::Errno;
@@ -37,8 +38,8 @@ pub(crate) enum Ask {
 /// What the runner answers.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Say {
-    /// Said once, unasked, when the library is loaded.
-    Hello { version: String },
+    /// Said once, unasked, when the library is loaded and the process is confined.
+    Hello { version: String, confinement: Confinement },
     /// Done.
     Done,
     /// Loaded.

@@ -115,7 +115,8 @@ impl Keeper {
             process.hello(self.inner.config.load_limit()).map(|version| (process, version))
         });
         let mut process = match started {
-            Ok((process, version)) => {
+            Ok((process, (version, confinement))) => {
+                *lock(&self.inner.confinement) = Some(confinement);
                 tracing::debug!(model = %self.model, pid = process.pid(), version, "a runner started");
                 process
             }

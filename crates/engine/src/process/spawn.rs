@@ -3,6 +3,7 @@
 use super::ProcessConfig;
 use crate::clock;
 use crate::control::{self, Ask, Say};
+use crate::sandbox::Confinement;
 use crate::seam::EngineError;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -16,6 +17,10 @@ use std::time::{Duration, Instant};
 
 /// What is kept of what a runner printed.
 const TAIL: usize = 4 << 10;
+
+/// ONNX Runtime reports on its use to its makers by itself: it writes to a database in the user's cache folder, and
+/// from there to the network, on a thread that starts too early to be confined. Only the environment stops it.
+const QUIET: [(&str, &str); 1] = [("ORT_DISABLE_TELEMETRY", "1")];
 
 /// A started runner.
 #[derive(Debug)]
@@ -59,7 +64,11 @@ impl Process {
         if let Some(bytes) = config.memory_limit {
             command.arg("--memory-limit").arg(bytes.0.to_string());
         }
-        command.env_clear().envs(&config.environment);
+        if !config.sandbox.without.is_empty() {
+            let sandbox = serde_json::to_string(&config.sandbox).expect("it has no maps; this is a bug");
+            command.arg("--sandbox").arg(sandbox);
+        }
+        command.env_clear().envs(QUIET).envs(&config.environment);
         // Its own process group, so that Ctrl-C in a terminal reaches the server only, which then drains.
         command.process_group(0).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(EngineError::system("start a runner process"))?;
@@ -85,11 +94,11 @@ impl Process {
         Arc::clone(&self.pidfd)
     }
 
-    /// Waits until the library is loaded; its version.
-    pub(super) fn hello(&mut self, limit: Duration) -> Result<String, EngineError> {
+    /// Waits until the library is loaded; its version, and how the process is confined.
+    pub(super) fn hello(&mut self, limit: Duration) -> Result<(String, Confinement), EngineError> {
         let until = clock::now() + limit;
         match self.listen(None, Some(until)) {
-            Heard::Said(Say::Hello { version }) => Ok(version),
+            Heard::Said(Say::Hello { version, confinement }) => Ok((version, confinement)),
             Heard::Said(Say::Failed { why }) => Err(EngineError::Unavailable(why)),
             Heard::Said(Say::Done | Say::Loaded { .. }) => {
                 Err(EngineError::Unavailable("the runner does not speak our language".to_owned()))
