@@ -56,6 +56,7 @@ impl Handle {
             artefact,
             settings: known.settings.clone(),
             lanes: self.config().lanes,
+            memory_limit: None,
             expect: None,
         })
     }

@@ -55,6 +55,24 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends one message with descriptors.
 pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    transmit(socket, message, fds, SendFlags::NOSIGNAL)
+}
+
+/// The same, but never waits: an other side that does not read what it is sent is an error.
+pub(crate) fn send_now<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    transmit(socket, message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn transmit<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let mut bytes = vec![VERSION];
     serde_json::to_writer(&mut bytes, message)?;
     if bytes.len() > MAX_MESSAGE || fds.len() > usize::from(MAX_LANES) {
@@ -66,7 +84,7 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[Borrowed
         return Err(io::Error::other("too many descriptors for one control message"));
     }
     loop {
-        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()).map_err(Into::into),
         }

@@ -41,7 +41,8 @@ pub struct ProcessConfig {
     pub command: Vec<String>,
     /// What a runner finds in its environment, and all of it.
     pub environment: BTreeMap<String, String>,
-    /// The most private memory of a runner, whatever its model: enforced by the kernel.
+    /// The most private memory of a runner, whatever its model. One that holds more is killed; a little above it the
+    /// kernel gives no more.
     pub memory_limit: Option<Bytes>,
     /// What runners are kept from. For tests and debugging.
     pub sandbox: Sandbox,

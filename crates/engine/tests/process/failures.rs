@@ -153,13 +153,6 @@ async fn a_runner_stopped_while_loading_is_given_up() {
 }
 
 #[tokio::test]
-async fn memory_beyond_the_limit_ends_the_load_not_the_server() {
-    let engine = engine_with(|config| config.memory_limit = Some(modelless_types::Bytes::from_mib(6)));
-    let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
-    assert!(matches!(error, EngineError::Unavailable(_) | EngineError::Crashed { .. }), "{error}");
-}
-
-#[tokio::test]
 async fn a_slot_of_a_dead_runner_is_not_started_on_its_successor() {
     let engine = engine();
     let mut events = engine.events().unwrap();

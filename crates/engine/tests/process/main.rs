@@ -5,6 +5,7 @@ mod conformance;
 mod failures;
 mod isolation;
 mod memory;
+mod misbehaviour;
 
 use modelless_engine::{
     BatchResult, BatchSlot, Engine, EngineError, Library, LoadSpec, Loaded, ProcessConfig, ProcessEngine,
@@ -58,7 +59,15 @@ pub fn model_file(name: &str) -> File {
 pub fn spec(n: u32, name: &str) -> LoadSpec {
     let settings = VariantSettings { engine: Kind::Onnx, precision: "fp32".into(), threads: 1, max_batch: 8 };
     let (variant, model) = (VariantId(n), ModelId(n));
-    LoadSpec { variant, model, artefact: model_file(name), settings, lanes: 1, expect: None }
+    LoadSpec {
+        variant,
+        model,
+        artefact: model_file(name),
+        settings,
+        lanes: 1,
+        memory_limit: None,
+        expect: None,
+    }
 }
 
 pub async fn load(engine: &ProcessEngine, n: u32, name: &str) -> Loaded {

@@ -1,6 +1,7 @@
-//! What the tests start in place of `modelless runner onnx`: the same runner, or, after `probe TARGETS`, one that does
-//! its worst where it should load a model.
+//! What the tests start in place of `modelless runner onnx`: the same runner, or, after `probe TARGETS` or
+//! `misbehave HOW`, one that does its worst where it should load a model.
 
+mod misbehave;
 mod probe;
 
 use std::ffi::OsString;
@@ -18,6 +19,11 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         };
+    }
+    if args.first().is_some_and(|arg| arg == "misbehave") {
+        let how = args.get(1).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+        args.drain(..2);
+        return modelless_engine::hostile_runner_main(args, move || misbehave::run(&how));
     }
     modelless_engine::runner_main(args)
 }
