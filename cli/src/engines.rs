@@ -2,6 +2,7 @@
 
 use crate::out;
 use crate::progress::Phase;
+use crate::up::half_of_memory;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use modelless_engine::install::{Progress, install_onnx};
@@ -9,6 +10,7 @@ use modelless_engine::library::{ONNX_VERSION, Source};
 use modelless_engine::{
     Availability, Engine, Library, LibraryError, ProcessConfig, ProcessEngine, default_engines_dir,
 };
+use modelless_types::Bytes;
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -132,8 +134,27 @@ fn install() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// An engine whose runners are this program.
+/// An engine to measure with, whose runners are this program. None may take more than half of the machine's memory.
 pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<ProcessEngine>> {
-    let config = ProcessConfig { library, ..ProcessConfig::default() };
+    start(ProcessConfig { library, memory_limit: Some(half_of_memory()), ..ProcessConfig::default() })
+}
+
+/// An engine to serve with: no runner may take more than there is for all of them.
+pub(crate) fn serving(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<ProcessEngine>> {
+    start(ProcessConfig { library, memory_limit: Some(memory), ..ProcessConfig::default() })
+}
+
+fn start(config: ProcessConfig) -> anyhow::Result<Arc<ProcessEngine>> {
     Ok(Arc::new(ProcessEngine::new(config)?))
+}
+
+/// How models are confined on this machine: said at once, and what is not as it should be returned as warnings.
+pub(crate) async fn confinement(engine: &ProcessEngine) -> Vec<String> {
+    // Starts a runner, which tries. Why it did not start is told by whoever asks next.
+    let _ = engine.check().await;
+    let Some(confinement) = engine.confinement() else { return Vec::new() };
+    if confinement.is_whole() {
+        eprintln!("models run confined: {confinement}");
+    }
+    confinement.warnings()
 }

@@ -6,6 +6,7 @@ mod measure;
 mod node;
 
 pub(crate) use config::Options;
+pub(crate) use node::half_of_memory;
 
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
@@ -36,9 +37,6 @@ use tokio_util::task::TaskTracker;
 
 /// How long models that the plan pins may take to load before `up` says that it is ready without them.
 const PINS_WITHIN: Duration = Duration::from_secs(30);
-/// Said at every start, for as long as it is so.
-const UNCONFINED: &str = "models run unconfined: their processes have no sandbox and no memory limit of their own yet, \
-                          so register only models you trust";
 
 pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     let config = options.config()?;
@@ -138,14 +136,15 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
     let mut warnings = measure(&registry, &packages).await?;
-    warnings.push(UNCONFINED.to_owned());
+    let engine = engines::serving(library, config.executor.memory)?;
+    warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();
     let (router_log, worker_log) = recorders(options.record.as_deref(), config)?;
     let deps = executor::Deps {
         store: Arc::clone(&store),
         artefacts: Arc::new(artefacts.clone()),
-        engine: engines::engine(library)?,
+        engine,
         clock,
         recorder: worker_log,
         warnings,

@@ -89,6 +89,7 @@ impl Handle {
                 artefact: artefact.share().map_err(|error| error.to_string())?,
                 settings: known.settings.clone(),
                 lanes: self.config().lanes,
+                memory_limit: None,
                 expect: None,
             })
         };

@@ -221,6 +221,11 @@ fn size(text: &str) -> Option<Bytes> {
     number.checked_mul(unit).map(Bytes)
 }
 
+/// What models may take of this machine where nobody said otherwise.
+pub(crate) fn half_of_memory() -> Bytes {
+    half(modelless_executor::node::hardware().memory)
+}
+
 /// The other half is for everything else; where nothing is known, something small.
 fn half(memory: Bytes) -> Bytes {
     match memory {

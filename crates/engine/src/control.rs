@@ -2,6 +2,7 @@
 //!
 //! One message is a version byte and JSON, with descriptors beside it. The executor asks, the runner answers once.
 
+use crate::sandbox::Confinement;
 use crate::seam::Io;
 use modelless_types::TensorSpec;
 use rustix::io::Errno;
@@ -37,8 +38,8 @@ pub(crate) enum Ask {
 /// What the runner answers.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Say {
-    /// Said once, unasked, when the library is loaded.
-    Hello { version: String },
+    /// Said once, unasked, when the library is loaded and the process is confined.
+    Hello { version: String, confinement: Confinement },
     /// Done.
     Done,
     /// Loaded.
@@ -54,6 +55,24 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends one message with descriptors.
 pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    transmit(socket, message, fds, SendFlags::NOSIGNAL)
+}
+
+/// The same, but never waits: an other side that does not read what it is sent is an error.
+pub(crate) fn send_now<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    transmit(socket, message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn transmit<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let mut bytes = vec![VERSION];
     serde_json::to_writer(&mut bytes, message)?;
     if bytes.len() > MAX_MESSAGE || fds.len() > usize::from(MAX_LANES) {
@@ -65,7 +84,7 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[Borrowed
         return Err(io::Error::other("too many descriptors for one control message"));
     }
     loop {
-        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()).map_err(Into::into),
         }

@@ -17,6 +17,7 @@ pub mod library;
 mod process;
 mod ring;
 mod runner;
+mod sandbox;
 mod seam;
 mod shm;
 mod slot;
@@ -24,7 +25,8 @@ mod slot;
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo};
-pub use runner::runner_main;
+pub use runner::{hostile_runner_main, runner_main};
+pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{
     Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
     Loaded,

@@ -14,6 +14,7 @@ use crate::slot::Layout;
 use modelless_types::{Bytes, Micros, ModelId, VariantId};
 use rustix::event::EventfdFlags;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -79,6 +80,7 @@ pub(super) fn start(inner: &Arc<Inner>, model: ModelId) -> Result<Handle, Engine
         bell: Arc::clone(&bell),
         readers: Vec::new(),
         resident: Vec::new(),
+        allowed: BTreeMap::new(),
         stuck: Cell::new(false),
     };
     let thread = std::thread::Builder::new()
@@ -96,6 +98,8 @@ struct Keeper {
     bell: Arc<OwnedFd>,
     readers: Vec<JoinHandle<()>>,
     resident: Vec<VariantId>,
+    /// What their loads said that the runner may hold.
+    allowed: BTreeMap<VariantId, Option<Bytes>>,
     /// It did not answer in time.
     stuck: Cell<bool>,
 }
@@ -115,7 +119,8 @@ impl Keeper {
             process.hello(self.inner.config.load_limit()).map(|version| (process, version))
         });
         let mut process = match started {
-            Ok((process, version)) => {
+            Ok((process, (version, confinement))) => {
+                *lock(&self.inner.confinement) = Some(confinement);
                 tracing::debug!(model = %self.model, pid = process.pid(), version, "a runner started");
                 process
             }
@@ -124,9 +129,10 @@ impl Keeper {
                 return refuse(jobs, &error);
             }
         };
+        self.runner.allow(self.inner.config.memory_limit);
         let stop = self.serve(&mut process, jobs);
         let ended = process.end();
-        let cause = self.runner.why_killed().unwrap_or(ended);
+        let cause = self.runner.why_killed().unwrap_or_else(|| self.name_memory(ended));
         self.forget();
         if matches!(stop, Stop::Died(_)) && !self.resident.is_empty() && !self.inner.read().closed {
             tracing::warn!(model = %self.model, cause, "a runner died");
@@ -153,6 +159,17 @@ impl Keeper {
             answer(*unanswered, &error);
         }
         refuse(jobs, &error);
+    }
+
+    /// A library that gets no memory says so in its own words, and none says why there was none.
+    fn name_memory(&self, cause: String) -> String {
+        let starved = ["bad_alloc", "memory allocation of", "Cannot allocate memory", "out of memory"];
+        match self.inner.config.memory_limit {
+            Some(limit) if starved.iter().any(|words| cause.contains(words)) => {
+                format!("it wanted more memory than the {limit} that it may hold; {cause}")
+            }
+            _ => cause,
+        }
     }
 
     /// Takes this runner out of the engine's books.
@@ -223,6 +240,10 @@ impl Keeper {
                     Ok(None)
                 }
                 Err(Lost::Not(error)) => {
+                    if !self.resident.contains(&spec.variant) {
+                        self.allowed.remove(&spec.variant);
+                        self.allow();
+                    }
                     let _ = reply.send(Err(error));
                     Ok(None)
                 }
@@ -261,12 +282,14 @@ impl Keeper {
     }
 
     fn load(&mut self, process: &mut Process, spec: &LoadSpec, since: Instant) -> Result<Loaded, Lost> {
-        let LoadSpec { variant, model, artefact, settings, lanes, expect } = spec;
+        let LoadSpec { variant, model, artefact, settings, lanes, memory_limit, expect } = spec;
         let variant = *variant;
         if self.inner.read().variants.contains_key(&variant) {
             return Err(Lost::Not(EngineError::AlreadyLoaded(variant)));
         }
         self.open_lanes(process, *lanes)?;
+        self.allowed.insert(variant, *memory_limit);
+        self.allow();
         let before = self.runner.memory();
         let ask = Ask::Load {
             variant: variant.0,
@@ -373,9 +396,21 @@ impl Keeper {
         Ok(())
     }
 
+    /// The runner may hold what the loads of its variants say together.
+    fn allow(&self) {
+        let said = self.allowed.values().copied().collect::<Option<Vec<_>>>();
+        let said = said.filter(|said| !said.is_empty());
+        let said =
+            said.map(|said| said.into_iter().fold(Bytes(0), |sum, one| Bytes(sum.0.saturating_add(one.0))));
+        let most = self.inner.config.memory_limit;
+        self.runner.allow(said.into_iter().chain(most).min());
+    }
+
     fn unload(&mut self, process: &mut Process, variant: VariantId) -> Result<Freed, Lost> {
         let before = self.runner.memory();
         self.resident.retain(|resident| *resident != variant);
+        self.allowed.remove(&variant);
+        self.allow();
         match self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])? {
             Say::Done => {
                 let memory = Bytes(before.0.saturating_sub(self.runner.memory().0));

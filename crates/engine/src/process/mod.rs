@@ -11,6 +11,7 @@ mod spawn;
 mod watch;
 
 use crate::clock;
+use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::slot::{BatchSlot, Layout};
 use crate::{seam::BatchError, shm::Mapping};
@@ -40,8 +41,11 @@ pub struct ProcessConfig {
     pub command: Vec<String>,
     /// What a runner finds in its environment, and all of it.
     pub environment: BTreeMap<String, String>,
-    /// Address space of a runner.
+    /// The most private memory of a runner, whatever its model. One that holds more is killed; a little above it the
+    /// kernel gives no more.
     pub memory_limit: Option<Bytes>,
+    /// What runners are kept from. For tests and debugging.
+    pub sandbox: Sandbox,
     /// The largest batch that a variant may ask for.
     pub max_batch: u32,
     /// The most shared memory of one variant on one lane.
@@ -57,6 +61,7 @@ impl Default for ProcessConfig {
             command: Vec::new(),
             environment: BTreeMap::new(),
             memory_limit: None,
+            sandbox: Sandbox::default(),
             max_batch: 1024,
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
@@ -99,6 +104,8 @@ struct Inner {
     /// Numbers loads and runners, so that an old one is never taken for a new one.
     numbers: AtomicU64,
     watch: watch::Watch,
+    /// How the last runner that started is confined.
+    confinement: Mutex<Option<Confinement>>,
 }
 
 #[derive(Debug, Default)]
@@ -129,6 +136,7 @@ impl ProcessEngine {
             events: sender,
             numbers: AtomicU64::new(1),
             watch: watch::Watch::new(inner.clone()),
+            confinement: Mutex::default(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
         Ok(Self { inner, events: Mutex::new(Some(receiver)) })
@@ -138,6 +146,12 @@ impl ProcessEngine {
         let state = self.inner.read();
         let (lane, _) = state.variants.get(&variant)?.lanes.get(usize::from(lane))?;
         Some(Arc::clone(lane))
+    }
+
+    /// How runners are confined here, as the last one that started found. `None` until one has: [`Engine::check`]
+    /// starts one.
+    pub fn confinement(&self) -> Option<Confinement> {
+        lock(&self.inner.confinement).clone()
     }
 
     /// The runners there are.
@@ -181,7 +195,10 @@ impl Engine for ProcessEngine {
             hello
         });
         match probe.await {
-            Ok(Ok(version)) => Availability::Ready { version, library },
+            Ok(Ok((version, confinement))) => {
+                *lock(&self.inner.confinement) = Some(confinement);
+                Availability::Ready { version, library }
+            }
             Ok(Err(EngineError::Unavailable(reason))) => Availability::Unavailable { reason },
             Ok(Err(error)) => Availability::Unavailable { reason: error.to_string() },
             Err(error) => Availability::Unavailable { reason: format!("the check was cut short: {error}") },

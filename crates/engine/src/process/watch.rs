@@ -1,4 +1,4 @@
-//! Kills runners whose batch runs over its limit.
+//! Kills runners whose batch runs over its limit, and those that hold more memory than they may.
 //!
 //! It looks every [`EVERY`] rather than being told of each batch: telling it would cost every batch a wake-up, and
 //! limits are a matter of seconds. It sleeps without end while there is no runner.
@@ -13,6 +13,9 @@ use std::time::Duration;
 
 /// How late a hung batch may be noticed.
 const EVERY: Duration = Duration::from_millis(25);
+/// How many looks there are for one at memory, which is read from the file system. A process can fill some hundred
+/// megabytes between two; a limit of the kernel's stands a little above ours.
+const LOOKS_FOR_MEMORY: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -29,7 +32,12 @@ impl Watch {
     pub(super) fn start(&self) -> io::Result<()> {
         let (inner, stopped) = (self.inner.clone(), Arc::clone(&self.stopped));
         let started = std::thread::Builder::new().name("engine-watch".to_owned());
-        let handle = started.spawn(move || while !stopped.load(Ordering::Acquire) && look(&inner) {})?;
+        let handle = started.spawn(move || {
+            let mut looks = 0_u32;
+            while !stopped.load(Ordering::Acquire) && look(&inner, looks.is_multiple_of(LOOKS_FOR_MEMORY)) {
+                looks = looks.wrapping_add(1);
+            }
+        })?;
         *lock(&self.thread) = Some(handle.thread().clone());
         Ok(())
     }
@@ -48,7 +56,7 @@ impl Watch {
 }
 
 /// Looks once and sleeps. False when the engine is gone.
-fn look(inner: &Weak<Inner>) -> bool {
+fn look(inner: &Weak<Inner>, memory: bool) -> bool {
     let runners: Vec<_> = {
         let Some(inner) = inner.upgrade() else { return false };
         let state = inner.read();
@@ -58,6 +66,9 @@ fn look(inner: &Weak<Inner>) -> bool {
     for runner in &runners {
         for lane in lock(&runner.lanes).iter() {
             lane.watch(now);
+        }
+        if memory {
+            runner.watch_usage();
         }
     }
     if runners.is_empty() {

@@ -10,10 +10,12 @@ mod specs;
 
 use crate::control::{self, Ask, Say};
 use crate::ring::Ring;
+use crate::sandbox::{self, Policy, Sandbox};
 use crate::shm::Mapping;
 use crate::slot::Layout;
 use lane::{Seat, Seats};
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use modelless_types::Bytes;
+use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
@@ -27,11 +29,13 @@ struct Args {
     library: PathBuf,
     parent: Option<Pid>,
     memory_limit: Option<u64>,
+    sandbox: Sandbox,
 }
 
 impl Args {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
-        let mut parsed = Self { library: PathBuf::new(), parent: None, memory_limit: None };
+        let mut parsed =
+            Self { library: PathBuf::new(), parent: None, memory_limit: None, sandbox: Sandbox::default() };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{} needs a value", name.display()))?;
@@ -42,6 +46,11 @@ impl Args {
                     parsed.parent = number().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
+                Some("--sandbox") => {
+                    let text = value.to_str().unwrap_or_default();
+                    parsed.sandbox =
+                        serde_json::from_str(text).map_err(|error| format!("--sandbox: {error}"))?;
+                }
                 _ => return Err(format!("unknown argument {}", name.display())),
             }
         }
@@ -54,7 +63,23 @@ impl Args {
 
 /// Runs a runner process with the arguments after `modelless runner onnx`, until the executor hangs up.
 pub fn runner_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let result = Args::parse(args).and_then(|args| run(&args));
+    begin(args, None)
+}
+
+/// A runner that calls `probe` where it should load a model, and refuses the model with what that returns. For tests:
+/// what it can do, a model can do.
+#[doc(hidden)]
+pub fn hostile_runner_main(
+    args: impl IntoIterator<Item = OsString>,
+    probe: impl Fn() -> String + 'static,
+) -> ExitCode {
+    begin(args, Some(Box::new(probe)))
+}
+
+type Probe = Box<dyn Fn() -> String>;
+
+fn begin(args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
+    let result = Args::parse(args).and_then(|args| run(&args, probe));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -64,7 +89,7 @@ pub fn runner_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
+fn run(args: &Args, probe: Option<Probe>) -> Result<(), String> {
     settle(args).map_err(|error| format!("cannot set up the process: {error}"))?;
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let (library, version) = match onnx::Library::open(&args.library) {
@@ -75,8 +100,11 @@ fn run(args: &Args) -> Result<(), String> {
             return Err(why);
         }
     };
-    control::send(&control, &Say::Hello { version }, &[]).map_err(|error| error.to_string())?;
-    let mut host = Host { library, lanes: Vec::new(), loaded: BTreeMap::new() };
+    // The library has read what it wants to know of the machine, and started no thread yet.
+    let policy = Policy { memory: args.memory_limit.map(Bytes), ..Policy::default() };
+    let confinement = sandbox::enter(&args.sandbox, &policy);
+    control::send(&control, &Say::Hello { version, confinement }, &[]).map_err(|error| error.to_string())?;
+    let mut host = Host { library, lanes: Vec::new(), loaded: BTreeMap::new(), probe };
     while let Some((ask, fds)) = control::receive::<Ask>(&control).map_err(|error| error.to_string())? {
         let said = host.answer(ask, fds).unwrap_or_else(|why| Say::Failed { why });
         control::send(&control, &said, &[]).map_err(|error| error.to_string())?;
@@ -84,16 +112,11 @@ fn run(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Dies with its parent, leaves no core dump with tenants' data in it, keeps to its memory, ends as a whole.
+/// Dies with its parent and ends as a whole.
 fn settle(args: &Args) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != args.parent {
         return Err(io::Error::other("the executor that started it is gone"));
-    }
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    rustix::process::setrlimit(Resource::Core, none)?;
-    if let Some(bytes) = args.memory_limit {
-        rustix::process::setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     // A lane whose thread is gone would look like one that hangs. Better all at once, with the reason.
     let hook = std::panic::take_hook();
@@ -110,6 +133,7 @@ struct Host {
     lanes: Vec<Seats>,
     /// Loaded, not yet attached to their slots.
     loaded: BTreeMap<u32, onnx::Loaded>,
+    probe: Option<Probe>,
 }
 
 impl Host {
@@ -117,6 +141,9 @@ impl Host {
         match ask {
             Ask::OpenLane { lane } => self.open_lane(lane, &fds).map(|()| Say::Done),
             Ask::Load { variant, threads, lanes, rows, expect } => {
+                if let Some(probe) = &self.probe {
+                    return Err(probe());
+                }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let loaded = self.library.load(&bytes, threads, lanes, rows, expect.as_ref())?;

@@ -3,7 +3,9 @@
 
 mod conformance;
 mod failures;
+mod isolation;
 mod memory;
+mod misbehaviour;
 
 use modelless_engine::{
     BatchResult, BatchSlot, Engine, EngineError, Library, LoadSpec, Loaded, ProcessConfig, ProcessEngine,
@@ -25,10 +27,22 @@ pub fn engine() -> ProcessEngine {
 pub fn engine_with(change: impl FnOnce(&mut ProcessConfig)) -> ProcessEngine {
     let library = Library::locate(None, &default_engines_dir())
         .unwrap_or_else(|error| panic!("{error}\nThe tests need it: run them by `cargo xtask test`."));
-    let command = vec![env!("CARGO_BIN_EXE_modelless-test-runner").to_owned()];
+    let command = vec![runner()];
     let mut config = ProcessConfig { library: library.path, command, ..ProcessConfig::default() };
     change(&mut config);
     ProcessEngine::new(config).unwrap()
+}
+
+/// The program to run as a runner. Another one where the tests run again as another user.
+pub fn runner() -> String {
+    std::env::var("MODELLESS_TEST_RUNNER")
+        .unwrap_or_else(|_| env!("CARGO_BIN_EXE_modelless-test-runner").to_owned())
+}
+
+/// Where the small models lie.
+pub fn models() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    std::env::var_os("MODELLESS_TEST_MODELS").map_or(here, PathBuf::from)
 }
 
 /// A small model of these tests, or (with a slash) one of the repository's.
@@ -36,7 +50,7 @@ pub fn model_file(name: &str) -> File {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let path = match name.split_once('/') {
         Some(("fashion", name)) => root.join("../../examples/fashion/models").join(name),
-        _ => root.join("tests/models").join(name),
+        _ => models().join(name),
     };
     File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -45,7 +59,15 @@ pub fn model_file(name: &str) -> File {
 pub fn spec(n: u32, name: &str) -> LoadSpec {
     let settings = VariantSettings { engine: Kind::Onnx, precision: "fp32".into(), threads: 1, max_batch: 8 };
     let (variant, model) = (VariantId(n), ModelId(n));
-    LoadSpec { variant, model, artefact: model_file(name), settings, lanes: 1, expect: None }
+    LoadSpec {
+        variant,
+        model,
+        artefact: model_file(name),
+        settings,
+        lanes: 1,
+        memory_limit: None,
+        expect: None,
+    }
 }
 
 pub async fn load(engine: &ProcessEngine, n: u32, name: &str) -> Loaded {

@@ -1,0 +1,29 @@
+//! What the tests start in place of `modelless runner onnx`: the same runner, or, after `probe TARGETS` or
+//! `misbehave HOW`, one that does its worst where it should load a model.
+
+mod misbehave;
+mod probe;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if args.first().is_some_and(|arg| arg == "probe") {
+        let text = args.get(1).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+        args.drain(..2);
+        return match serde_json::from_str(&text) {
+            Ok(targets) => modelless_engine::hostile_runner_main(args, move || probe::run(&targets)),
+            Err(error) => {
+                eprintln!("probe: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if args.first().is_some_and(|arg| arg == "misbehave") {
+        let how = args.get(1).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
+        args.drain(..2);
+        return modelless_engine::hostile_runner_main(args, move || misbehave::run(&how));
+    }
+    modelless_engine::runner_main(args)
+}
