@@ -14,8 +14,9 @@ use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
 use modelless_drive::Clock;
 use modelless_engine::{Engine, ProcessConfig, ProcessEngine};
+use modelless_executor::node::{device_class, hardware};
 use modelless_executor::{Config, Deps, Handle, Service, build};
-use modelless_profiler::{Package, Profiler, Registrar, device};
+use modelless_profiler::{Package, Profiler, Registrar};
 use modelless_store::{Artefacts, MemStore, Store};
 use modelless_types::{
     AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, Task, TenantId, Variant,
@@ -212,7 +213,7 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
         Ok(Arc::new(ProcessEngine::new(config)?))
     };
     let measuring = engine()?;
-    let class = device::class();
+    let class = device_class(&hardware());
     let profiler =
         Profiler::new(measuring.clone(), modelless_profiler::Config::default(), class.clone(), "bench");
     let registrar = Registrar {
