@@ -136,7 +136,9 @@ fn install() -> anyhow::Result<PathBuf> {
 
 /// An engine to measure with, whose runners are this program. None may take more than half of the machine's memory.
 pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<ProcessEngine>> {
-    start(ProcessConfig { library, memory_limit: Some(half_of_memory()), ..ProcessConfig::default() })
+    // It loads one model after another, and nobody waits.
+    let config = ProcessConfig { library, spare: false, ..ProcessConfig::default() };
+    start(ProcessConfig { memory_limit: Some(half_of_memory()), ..config })
 }
 
 /// An engine to serve with: no runner may take more than there is for all of them.

@@ -22,13 +22,25 @@ pub(crate) const MAX_LANES: u16 = 64;
 const VERSION: u8 = 1;
 const MAX_MESSAGE: usize = 64 << 10;
 
+/// How far a load gives way to what is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Gently {
+    /// Not at all.
+    Not,
+    /// It gets a tenth of a core that somebody else wants. For loading into a runner that serves: they share locks, and
+    /// one that got no time at all might hold one.
+    Nice,
+    /// It gets what nobody else wants.
+    Idle,
+}
+
 /// What the executor asks of a runner.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Ask {
     /// Serve lane `lane`, whose ring comes along.
     OpenLane { lane: u16 },
     /// Make the model that comes along runnable on lanes `0..lanes`, for batches of up to `rows`.
-    Load { variant: u32, threads: u16, lanes: u16, rows: u32, expect: Option<Io> },
+    Load { variant: u32, threads: u16, lanes: u16, rows: u32, expect: Option<Io>, gently: Gently },
     /// Its slots, one arena for each lane, for batches of up to `rows`.
     Attach { variant: u32, rows: u32, slot_bytes: usize },
     /// Forget it.

@@ -24,7 +24,7 @@ mod slot;
 
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
-pub use process::{ProcessConfig, ProcessEngine, RunnerInfo};
+pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};
 pub use runner::{hostile_runner_main, runner_main};
 pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{

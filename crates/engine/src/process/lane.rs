@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Far more than the lanes and pools of any model. Each costs the kernel memory that is not counted as the runner's.
@@ -47,7 +47,7 @@ impl Usage {
 /// A runner, as its lanes and the watch know it.
 #[derive(Debug, Default)]
 pub(super) struct Runner {
-    process: OnceLock<(u32, Arc<OwnedFd>)>,
+    process: Mutex<Option<(u32, Arc<OwnedFd>)>>,
     /// Why it was killed, if it was.
     killed: Mutex<Option<String>>,
     /// Private memory that it may hold; 0 for no limit.
@@ -57,20 +57,20 @@ pub(super) struct Runner {
 
 impl Runner {
     pub(super) fn started(&self, pid: u32, pidfd: Arc<OwnedFd>) {
-        let _ = self.process.set((pid, pidfd));
+        *lock(&self.process) = Some((pid, pidfd));
         if let Some(why) = self.why_killed() {
             self.kill(&why);
         }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
-        self.process.get().map(|(pid, _)| *pid)
+        lock(&self.process).as_ref().map(|(pid, _)| *pid)
     }
 
     /// Kills it; the first reason is kept.
     pub(super) fn kill(&self, why: &str) {
         lock(&self.killed).get_or_insert_with(|| why.to_owned());
-        if let Some((_, pidfd)) = self.process.get() {
+        if let Some((_, pidfd)) = &*lock(&self.process) {
             spawn::kill(pidfd);
         }
     }

@@ -7,10 +7,12 @@
 
 mod keeper;
 mod lane;
+mod spare;
 mod spawn;
 mod watch;
 
 use crate::clock;
+use crate::control::Gently;
 use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::slot::{BatchSlot, Layout};
@@ -20,12 +22,14 @@ use keeper::{Handle, Job};
 use lane::Lane;
 use modelless_types::{Bytes, Micros, ModelId, VariantId};
 use serde::{Deserialize, Serialize};
+pub use spare::SpareInfo;
+use spare::{Loading, Spare, again};
 use spawn::Process;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Deaths that nobody has read yet; the keepers of further ones wait.
@@ -52,6 +56,11 @@ pub struct ProcessConfig {
     pub max_arena: Bytes,
     /// How long starting a runner may take, and loading a variant.
     pub load_limit: Micros,
+    /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
+    /// others take the whole machine, is begun again without.
+    pub load_patience: Micros,
+    /// Keeps a runner started ahead, so that a model's load does not wait for that.
+    pub spare: bool,
 }
 
 impl Default for ProcessConfig {
@@ -65,6 +74,8 @@ impl Default for ProcessConfig {
             max_batch: 1024,
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
+            load_patience: Micros::from_secs(10),
+            spare: true,
         }
     }
 }
@@ -72,6 +83,10 @@ impl Default for ProcessConfig {
 impl ProcessConfig {
     fn load_limit(&self) -> Duration {
         Duration::from_micros(self.load_limit.0)
+    }
+
+    fn load_patience(&self) -> Duration {
+        Duration::from_micros(self.load_patience.0).min(self.load_limit())
     }
 }
 
@@ -82,6 +97,8 @@ pub struct RunnerInfo {
     pub model: ModelId,
     /// Its process, once started.
     pub pid: Option<u32>,
+    /// It was started ahead, as a spare.
+    pub from_spare: bool,
     /// What is resident in it.
     pub variants: Vec<VariantId>,
     /// Memory it holds now, shared memory that it touched included.
@@ -104,6 +121,8 @@ struct Inner {
     /// Numbers loads and runners, so that an old one is never taken for a new one.
     numbers: AtomicU64,
     watch: watch::Watch,
+    /// Loads that somebody waits for.
+    loading: AtomicUsize,
     /// How the last runner that started is confined.
     confinement: Mutex<Option<Confinement>>,
 }
@@ -112,6 +131,7 @@ struct Inner {
 struct State {
     runners: BTreeMap<ModelId, Handle>,
     variants: BTreeMap<VariantId, Arc<Seat>>,
+    spare: Spare,
     closed: bool,
 }
 
@@ -136,6 +156,7 @@ impl ProcessEngine {
             events: sender,
             numbers: AtomicU64::new(1),
             watch: watch::Watch::new(inner.clone()),
+            loading: AtomicUsize::new(0),
             confinement: Mutex::default(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
@@ -160,10 +181,18 @@ impl ProcessEngine {
         let info = |(model, handle): (&ModelId, &Handle)| RunnerInfo {
             model: *model,
             pid: handle.runner.pid(),
+            from_spare: handle.from_spare,
             variants: state.variants.values().filter(|s| s.model == *model).map(|s| s.variant).collect(),
             memory: handle.runner.memory(),
         };
         state.runners.iter().map(info).collect()
+    }
+
+    async fn load_once(&self, spec: LoadSpec, gently: bool, since: Instant) -> Result<Loaded, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let model = spec.model;
+        self.ask(model, Job::Load { spec: Box::new(spec), gently, since, reply })?;
+        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
     }
 
     /// Hands a job to the runner of a model, started if need be.
@@ -175,7 +204,11 @@ impl ProcessEngine {
         if let Some(runner) = state.runners.get(&model) {
             return runner.ask(job);
         }
-        let runner = keeper::start(&self.inner, model)?;
+        state.spare.want();
+        let runner = match state.spare.adopt(model) {
+            Some(spare) => spare,
+            None => keeper::start(&self.inner, model)?,
+        };
         let asked = runner.ask(job);
         state.runners.insert(model, runner);
         self.inner.watch.wake();
@@ -189,7 +222,7 @@ impl Engine for ProcessEngine {
         let config = self.inner.config.clone();
         let library = config.library.display().to_string();
         let probe = tokio::task::spawn_blocking(move || {
-            let mut process = Process::spawn(&config)?;
+            let mut process = Process::spawn(&config, Gently::Not)?;
             let hello = process.hello(config.load_limit());
             process.end();
             hello
@@ -197,6 +230,8 @@ impl Engine for ProcessEngine {
         match probe.await {
             Ok(Ok((version, confinement))) => {
                 *lock(&self.inner.confinement) = Some(confinement);
+                self.inner.write().spare.want();
+                self.inner.watch.wake();
                 Availability::Ready { version, library }
             }
             Ok(Err(EngineError::Unavailable(reason))) => Availability::Unavailable { reason },
@@ -219,10 +254,15 @@ impl Engine for ProcessEngine {
         if threads == 0 {
             return Err(EngineError::range("the number of threads", threads, "at least 1"));
         }
-        let (reply, answer) = oneshot::channel();
-        let model = spec.model;
-        self.ask(model, Job::Load { spec: Box::new(spec), since: clock::now(), reply })?;
-        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
+        let (since, _loading) = (clock::now(), Loading::start(&self.inner));
+        let again = again(&spec)?;
+        match self.load_once(spec, true, since).await {
+            // It gave way for too long. Whatever else a runner does in vain counts against the whole limit.
+            Err(EngineError::Stuck { limit, .. }) if limit < self.inner.config.load_limit() => {
+                self.load_once(again, false, since).await
+            }
+            other => other,
+        }
     }
 
     async fn unload(&self, variant: VariantId) -> Result<Freed, EngineError> {
@@ -329,7 +369,8 @@ impl Inner {
         state.variants.clear();
         let handles = std::mem::take(&mut state.runners);
         self.watch.stop();
-        handles.into_values().filter_map(Handle::end).collect()
+        let spare = state.spare.end();
+        handles.into_values().chain(spare).filter_map(Handle::end).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::ProcessConfig;
 use crate::clock;
-use crate::control::{self, Ask, Say};
+use crate::control::{self, Ask, Gently, Say};
 use crate::sandbox::Confinement;
 use crate::seam::EngineError;
 use modelless_types::Bytes;
@@ -59,7 +59,7 @@ pub(super) enum Heard {
 
 impl Process {
     /// Starts a runner. It dies when the calling *thread* ends.
-    pub(super) fn spawn(config: &ProcessConfig) -> Result<Self, EngineError> {
+    pub(super) fn spawn(config: &ProcessConfig, gently: Gently) -> Result<Self, EngineError> {
         let mut command = if let Some((program, args)) = config.command.split_first() {
             let mut command = Command::new(program);
             command.args(args);
@@ -73,6 +73,11 @@ impl Process {
         let (ours, theirs) = control::pair().map_err(EngineError::system("make a socket for a runner"))?;
         command.arg("--library").arg(&config.library);
         command.arg("--parent").arg(std::process::id().to_string());
+        match gently {
+            Gently::Not => {}
+            Gently::Nice => drop(command.args(["--gently", "nice"])),
+            Gently::Idle => drop(command.args(["--gently", "idle"])),
+        }
         if let Some(bytes) = config.memory_limit {
             command.arg("--memory-limit").arg(bytes.0.saturating_add(RESERVED.0).to_string());
         }

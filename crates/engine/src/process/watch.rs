@@ -1,9 +1,10 @@
-//! Kills runners whose batch runs over its limit, and those that hold more memory than they may.
+//! Tends the spare, and kills runners: those whose batch runs over its limit, and those that hold more memory than they
+//! may.
 //!
 //! It looks every [`EVERY`] rather than being told of each batch: telling it would cost every batch a wake-up, and
 //! limits are a matter of seconds. It sleeps without end while there is no runner.
 
-use super::{Inner, lock};
+use super::{Inner, lock, spare};
 use crate::clock;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,12 +58,13 @@ impl Watch {
 
 /// Looks once and sleeps. False when the engine is gone.
 fn look(inner: &Weak<Inner>, memory: bool) -> bool {
-    let runners: Vec<_> = {
-        let Some(inner) = inner.upgrade() else { return false };
-        let state = inner.read();
-        state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect()
-    };
     let now = clock::now();
+    let (runners, spare) = {
+        let Some(inner) = inner.upgrade() else { return false };
+        let spare = spare::tend(&inner, now);
+        let state = inner.read();
+        (state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect::<Vec<_>>(), spare)
+    };
     for runner in &runners {
         for lane in lock(&runner.lanes).iter() {
             lane.watch(now);
@@ -71,10 +73,10 @@ fn look(inner: &Weak<Inner>, memory: bool) -> bool {
             runner.watch_usage();
         }
     }
-    if runners.is_empty() {
-        std::thread::park();
-    } else {
-        std::thread::park_timeout(EVERY);
+    match (runners.is_empty(), spare) {
+        (true, None) => std::thread::park(),
+        (true, Some(at)) => std::thread::park_timeout(at.saturating_duration_since(now)),
+        (false, _) => std::thread::park_timeout(EVERY),
     }
     true
 }

@@ -4,11 +4,12 @@
 //! one batch after another from the lane's ring. It opens no file but the inference library, so that everything
 //! else can be closed to it.
 
+mod gentle;
 mod lane;
 mod onnx;
 mod specs;
 
-use crate::control::{self, Ask, Say};
+use crate::control::{self, Ask, Gently, Say};
 use crate::ring::Ring;
 use crate::sandbox::{self, Policy, Sandbox};
 use crate::shm::Mapping;
@@ -30,12 +31,19 @@ struct Args {
     parent: Option<Pid>,
     memory_limit: Option<u64>,
     sandbox: Sandbox,
+    /// It is a spare: nobody waits for it to start.
+    gently: Gently,
 }
 
 impl Args {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
-        let mut parsed =
-            Self { library: PathBuf::new(), parent: None, memory_limit: None, sandbox: Sandbox::default() };
+        let mut parsed = Self {
+            library: PathBuf::new(),
+            parent: None,
+            memory_limit: None,
+            sandbox: Sandbox::default(),
+            gently: Gently::Not,
+        };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{} needs a value", name.display()))?;
@@ -46,6 +54,9 @@ impl Args {
                     parsed.parent = number().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
+                Some("--gently") => {
+                    parsed.gently = if value == "idle" { Gently::Idle } else { Gently::Nice };
+                }
                 Some("--sandbox") => {
                     let text = value.to_str().unwrap_or_default();
                     parsed.sandbox =
@@ -71,12 +82,12 @@ pub fn runner_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 #[doc(hidden)]
 pub fn hostile_runner_main(
     args: impl IntoIterator<Item = OsString>,
-    probe: impl Fn() -> String + 'static,
+    probe: impl Fn() -> String + Sync + 'static,
 ) -> ExitCode {
     begin(args, Some(Box::new(probe)))
 }
 
-type Probe = Box<dyn Fn() -> String>;
+type Probe = Box<dyn Fn() -> String + Sync>;
 
 fn begin(args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
     let result = Args::parse(args).and_then(|args| run(&args, probe));
@@ -92,7 +103,7 @@ fn begin(args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> Exit
 fn run(args: &Args, probe: Option<Probe>) -> Result<(), String> {
     settle(args).map_err(|error| format!("cannot set up the process: {error}"))?;
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-    let (library, version) = match onnx::Library::open(&args.library) {
+    let (library, version) = match gentle::gently(args.gently, |_| onnx::Library::open(&args.library)) {
         Ok(opened) => opened,
         Err(why) => {
             control::send(&control, &Say::Failed { why: why.clone() }, &[])
@@ -140,13 +151,16 @@ impl Host {
     fn answer(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Result<Say, String> {
         match ask {
             Ask::OpenLane { lane } => self.open_lane(lane, &fds).map(|()| Say::Done),
-            Ask::Load { variant, threads, lanes, rows, expect } => {
+            Ask::Load { variant, threads, lanes, rows, expect, gently } => {
                 if let Some(probe) = &self.probe {
-                    return Err(probe());
+                    return Err(gentle::gently(gently, |_| probe()));
                 }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
-                let loaded = self.library.load(&bytes, threads, lanes, rows, expect.as_ref())?;
+                let library = &self.library;
+                let loaded = gentle::gently(gently, |pool| {
+                    library.load(&bytes, pool, threads, lanes, rows, expect.as_ref())
+                })?;
                 let said = Say::Loaded {
                     inputs: loaded.inputs.clone(),
                     outputs: loaded.outputs.clone(),

@@ -4,6 +4,7 @@
 //! saw it corrupt memory, and lanes must run one variant at the same time; the price is a copy of the weights for
 //! each lane. Inputs are tensors over the slot itself; outputs, being small, are copied into it.
 
+use super::gentle::Threads;
 use super::lane::Seat;
 use super::specs::{self, Declared};
 use crate::clock;
@@ -46,6 +47,7 @@ impl Library {
     pub(super) fn load(
         &self,
         artefact: &Mapping,
+        pool: &Threads,
         threads: u16,
         lanes: u16,
         rows: u32,
@@ -53,7 +55,7 @@ impl Library {
     ) -> Result<Loaded, String> {
         let mut sessions = Vec::new();
         for _ in 0..lanes {
-            sessions.push(self.session(artefact, threads).map_err(|error| error.to_string())?);
+            sessions.push(self.session(artefact, pool, threads).map_err(|error| error.to_string())?);
         }
         let first = sessions.first().ok_or("it needs at least one lane")?;
         let declared_inputs = declare(first.inputs())?;
@@ -70,22 +72,23 @@ impl Library {
     }
 
     #[expect(unsafe_code, reason = "a slice over the mapped artefact")]
-    fn session(&self, artefact: &Mapping, threads: u16) -> ort::Result<Session> {
+    fn session(&self, artefact: &Mapping, pool: &Threads, threads: u16) -> ort::Result<Session> {
         // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
         // spoils this runner only: ONNX Runtime parses untrusted bytes anyway.
         let bytes = unsafe { artefact.whole() };
-        self.builder(threads)?.commit_from_memory(bytes)
+        self.builder(pool, threads)?.commit_from_memory(bytes)
     }
 
     /// Threads of a pool that spin between runs would take the cores from other runners and from the executor.
-    fn builder(&self, threads: u16) -> ort::Result<SessionBuilder> {
+    fn builder(&self, pool: &Threads, threads: u16) -> ort::Result<SessionBuilder> {
         Ok(Session::builder(&self.0)?
             .with_optimization_level(GraphOptimizationLevel::All)?
             .with_intra_threads(usize::from(threads.max(1)))?
             .with_inter_threads(1)?
             .with_parallel_execution(false)?
             .with_intra_op_spinning(false)?
-            .with_inter_op_spinning(false)?)
+            .with_inter_op_spinning(false)?
+            .with_thread_manager(pool.clone())?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The real engine on real models: ONNX Runtime in real runner processes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod beside;
 mod conformance;
 mod failures;
 mod isolation;
