@@ -149,7 +149,8 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let deps = executor::Deps {
         store: Arc::clone(&store),
         artefacts: Arc::new(artefacts.clone()),
-        engine: engines::engine(library)?,
+        engine: engines::engine(library.clone())?,
+        quarantine: engines::engine(library)?,
         clock,
         recorder: worker_log,
         warnings,

@@ -13,6 +13,7 @@ mod config;
 mod core;
 mod history;
 mod intake;
+mod quarantine;
 mod residency;
 mod service;
 

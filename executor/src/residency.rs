@@ -27,11 +27,11 @@ impl Handle {
 
     async fn load_now(&self, variant: VariantId) -> Result<Loaded, String> {
         let known = self.catalogue().variant(variant).ok_or("it is not registered any longer")?;
-        let loaded = match self.engine().load(self.spec(variant, &known).await?).await {
+        let loaded = match self.engine().load(self.spec(variant, &known, self.config().lanes).await?).await {
             // It was lost to the machine without being lost to the engine: begin again.
             Err(EngineError::AlreadyLoaded(_)) => {
                 self.engine().unload(variant).await.map_err(|err| err.to_string())?;
-                self.engine().load(self.spec(variant, &known).await?).await
+                self.engine().load(self.spec(variant, &known, self.config().lanes).await?).await
             }
             other => other,
         }
@@ -45,7 +45,12 @@ impl Handle {
         Ok(loaded)
     }
 
-    async fn spec(&self, variant: VariantId, known: &Known) -> Result<LoadSpec, String> {
+    pub(crate) async fn spec(
+        &self,
+        variant: VariantId,
+        known: &Known,
+        lanes: u16,
+    ) -> Result<LoadSpec, String> {
         let (artefacts, digest) = (self.artefacts(), known.artefact.clone());
         // Opening verifies the digest, which reads the whole file.
         let opened = tokio::task::spawn_blocking(move || artefacts.open(&digest));
@@ -55,7 +60,7 @@ impl Handle {
             model: known.model,
             artefact,
             settings: known.settings.clone(),
-            lanes: self.config().lanes,
+            lanes,
             expect: None,
         })
     }
