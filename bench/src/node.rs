@@ -208,11 +208,11 @@ impl Node {
 async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task, Variant)>)> {
     let store: Arc<dyn Store> = Arc::new(MemStore::new());
     let artefacts = Artefacts::new(folder.join("artefacts"))?;
-    let engine = || -> Result<Arc<ProcessEngine>> {
-        let config = ProcessConfig { library: spec.library.clone(), ..ProcessConfig::default() };
+    let engine = |spare| -> Result<Arc<ProcessEngine>> {
+        let config = ProcessConfig { library: spec.library.clone(), spare, ..ProcessConfig::default() };
         Ok(Arc::new(ProcessEngine::new(config)?))
     };
-    let measuring = engine()?;
+    let measuring = engine(false)?;
     let class = device_class(&hardware());
     let profiler =
         Profiler::new(measuring.clone(), modelless_profiler::Config::default(), class.clone(), "bench");
@@ -249,7 +249,8 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
     let deps = Deps {
         store,
         artefacts: Arc::new(artefacts),
-        engine: engine()?,
+        engine: engine(true)?,
+        quarantine: engine(false)?,
         clock: Clock::start(),
         recorder: None,
         warnings: Vec::new(),

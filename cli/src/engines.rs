@@ -146,6 +146,11 @@ pub(crate) fn serving(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<Pro
     start(ProcessConfig { library, memory_limit: Some(memory), ..ProcessConfig::default() })
 }
 
+/// The engine that members of crashed batches are rerun in: apart from the others, and empty but for that time.
+pub(crate) fn quarantine(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<ProcessEngine>> {
+    start(ProcessConfig { library, spare: false, memory_limit: Some(memory), ..ProcessConfig::default() })
+}
+
 fn start(config: ProcessConfig) -> anyhow::Result<Arc<ProcessEngine>> {
     Ok(Arc::new(ProcessEngine::new(config)?))
 }

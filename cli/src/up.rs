@@ -136,7 +136,8 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
     let mut warnings = measure(&registry, &packages).await?;
-    let engine = engines::serving(library, config.executor.memory)?;
+    let engine = engines::serving(library.clone(), config.executor.memory)?;
+    let quarantine = engines::quarantine(library, config.executor.memory)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();
@@ -145,6 +146,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         store: Arc::clone(&store),
         artefacts: Arc::new(artefacts.clone()),
         engine,
+        quarantine,
         clock,
         recorder: worker_log,
         warnings,

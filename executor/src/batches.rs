@@ -46,6 +46,22 @@ struct Member {
     input: Option<Arc<Decoded>>,
 }
 
+impl Flight {
+    /// It is handed over now.
+    pub(crate) fn starts(&mut self, now: Time) {
+        self.started = now;
+    }
+}
+
+/// What an engine's error says of a batch.
+pub(crate) const fn failure(error: &BatchError) -> Failure {
+    match error {
+        BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
+        BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
+        BatchError::NotStarted(_) => Failure::NotStarted,
+    }
+}
+
 impl Handle {
     pub(crate) fn prepare(
         &self,
@@ -93,6 +109,41 @@ impl Handle {
                 me.not_started(batch, "its inputs could not be written".into());
             }
         });
+    }
+
+    /// A query that is rerun alone.
+    pub(crate) fn alone(
+        &self,
+        key: QueryKey,
+        variant: VariantId,
+        known: Arc<Known>,
+        expected: Moments,
+    ) -> Flight {
+        let bound = self.now();
+        Flight {
+            variant,
+            lane: LaneIx(0),
+            known,
+            members: self.members(vec![(key, Reason::Rerun)]),
+            expected,
+            bound,
+            prepare: Micros::ZERO,
+            started: bound,
+            slot: None,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Writes the only member of such a flight. `Err(None)`: nobody waits for it any longer.
+    pub(crate) fn write_first(
+        &self,
+        flight: &mut Flight,
+        slot: &mut BatchSlot,
+    ) -> Result<(), Option<String>> {
+        let member = flight.members.first().ok_or(None)?;
+        self.write_row(&flight.known, member, 0, slot)?;
+        flight.prepare = self.now() - flight.bound;
+        Ok(())
     }
 
     /// Pictures that must be resized cost real time; what is copied does not.
@@ -256,7 +307,7 @@ impl Handle {
     }
 
     fn not_started(&self, batch: BatchId, why: String) {
-        self.feed(Event::Done { batch, outcome: Outcome::Failed { failure: Failure::NotStarted, why } });
+        self.fell_through(batch, Outcome::Failed { failure: Failure::NotStarted, why });
     }
 
     /// On the engine's thread: answers are made from the slot, which is free again before the machine hears of it.
@@ -274,12 +325,11 @@ impl Handle {
                 Outcome::Ran
             }
             Err(error) => {
-                let failure = match error {
-                    BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
-                    BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
-                    BatchError::NotStarted(_) => Failure::NotStarted,
-                };
-                Outcome::Failed { failure, why: error.to_string() }
+                let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
+                if failure(&error) != Failure::Model {
+                    return self.fell_through(batch, outcome);
+                }
+                outcome
             }
         };
         self.feed(Event::Done { batch, outcome });
@@ -298,7 +348,7 @@ impl Handle {
         }
     }
 
-    fn answers(&self, flight: &Flight, outputs: &Outputs) -> Vec<(QueryKey, Body)> {
+    pub(crate) fn answers(&self, flight: &Flight, outputs: &Outputs) -> Vec<(QueryKey, Body)> {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();

@@ -6,9 +6,10 @@ use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
 use crate::node::Tally;
+use crate::quarantine::Quarantine;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
-use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Worker};
+use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 /// The executor as others reach it. Cheap to clone.
@@ -30,6 +31,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) driver: Driver<Worker>,
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) quarantine: Quarantine,
     pub(crate) artefacts: Arc<Artefacts>,
     pub(crate) catalogue: RwLock<Arc<Catalogue>>,
     pub(crate) gateway: OnceLock<Arc<dyn GatewayLink>>,
@@ -37,6 +39,9 @@ pub(crate) struct Core {
     pub(crate) queries: Mutex<HashMap<QueryKey, Pending>>,
     /// Batches that are bound and not done: at most two a lane.
     pub(crate) batches: Mutex<HashMap<BatchId, Flight>>,
+    /// Batches that crashed or could not start, for the loop that reads the engine's events: whatever death is behind
+    /// it must be told first, or the machine would give more to a runner that is gone.
+    pub(crate) endings: mpsc::Sender<(BatchId, Outcome)>,
     /// Batches whose inputs are being written on another thread.
     pub(crate) writing: Mutex<BTreeSet<BatchId>>,
     pub(crate) history: Mutex<Option<History>>,
@@ -130,6 +135,14 @@ impl Handle {
         self.0.driver.feed(event, self);
     }
 
+    /// A batch crashed or could not start.
+    pub(crate) fn fell_through(&self, batch: BatchId, outcome: Outcome) {
+        if let Err(full) = self.0.endings.try_send((batch, outcome)) {
+            let (batch, outcome) = full.into_inner();
+            self.feed(Event::Done { batch, outcome });
+        }
+    }
+
     /// Runs something beside the query path; a drain waits for it.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.tasks.spawn_on(task, &self.0.runtime);
@@ -208,6 +221,11 @@ impl Perform<Action> for Handle {
                     self.0.changed.notify_one();
                 }
             }
+            Action::Quarantine { key, variant, device: _, expected } => {
+                self.quarantine(key, variant, expected);
+            }
+            Action::Discharge { key } => self.discharge(key),
+            Action::QuarantineOver { device } => self.end_quarantine(device),
             Action::Refuse { key, refusal } => self.refuse(key, refusal),
             Action::HandBack { key } => {
                 if self.queries().remove(&key).is_some() {

@@ -14,6 +14,7 @@ mod core;
 mod history;
 mod intake;
 pub mod node;
+mod quarantine;
 mod residency;
 mod service;
 

@@ -67,6 +67,18 @@ impl Handle {
         }
     }
 
+    /// What an engine is asked, for a file that was found whole first.
+    pub(crate) async fn spec(
+        &self,
+        variant: VariantId,
+        known: &Known,
+        lanes: u16,
+    ) -> Result<LoadSpec, String> {
+        let (artefact, _) = self.open(known).await?;
+        verify(Arc::clone(&artefact)).await?;
+        spec(variant, known, &artefact, lanes)
+    }
+
     /// Opens the file, has the disk begin to read it, and tells whether it has to.
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
         let (artefacts, digest) = (self.artefacts(), known.artefact.clone());
@@ -82,17 +94,7 @@ impl Handle {
     }
 
     async fn bring(&self, variant: VariantId, known: &Known, artefact: &Opened) -> Result<Loaded, String> {
-        let spec = || {
-            Ok::<_, String>(LoadSpec {
-                variant,
-                model: known.model,
-                artefact: artefact.share().map_err(|error| error.to_string())?,
-                settings: known.settings.clone(),
-                lanes: self.config().lanes,
-                memory_limit: None,
-                expect: None,
-            })
-        };
+        let spec = || spec(variant, known, artefact, self.config().lanes);
         let loaded = match self.engine().load(spec()?).await {
             // It was lost to the machine without being lost to the engine: begin again.
             Err(EngineError::AlreadyLoaded(_)) => {
@@ -115,6 +117,18 @@ impl Handle {
             me.feed(Event::Unloaded { device, variant });
         });
     }
+}
+
+fn spec(variant: VariantId, known: &Known, artefact: &Opened, lanes: u16) -> Result<LoadSpec, String> {
+    Ok(LoadSpec {
+        variant,
+        model: known.model,
+        artefact: artefact.share().map_err(|error| error.to_string())?,
+        settings: known.settings.clone(),
+        lanes,
+        memory_limit: None,
+        expect: None,
+    })
 }
 
 /// Makes sure that a file is what it should be, on a thread that may wait for the disk.

@@ -5,8 +5,9 @@ use crate::config::Config;
 use crate::core::{Core, Handle};
 use crate::history::{self, Writer};
 use crate::node::Tally;
+use crate::quarantine::Quarantine;
 use modelless_decision::route::NodeInfo;
-use modelless_decision::worker::{Event, Worker};
+use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, Engine, EngineEvent};
@@ -25,6 +26,8 @@ use tokio_util::task::TaskTracker;
 
 /// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
 const TICK: Duration = Duration::from_secs(1);
+/// Batches that crashed or could not start and are not told of yet: more than two for each lane there could be.
+const ENDINGS: usize = 4_096;
 /// How often history is tidied, and how long it is kept.
 const TIDY: Duration = Duration::from_hours(1);
 const HISTORY: Duration = Duration::from_hours(30 * 24);
@@ -37,6 +40,8 @@ pub struct Deps {
     pub artefacts: Arc<Artefacts>,
     /// What runs them.
     pub engine: Arc<dyn Engine>,
+    /// What reruns queries whose batch crashed: the same engine again, so that its runners are its own.
+    pub quarantine: Arc<dyn Engine>,
     /// The process's clock.
     pub clock: Clock,
     /// Keeps what the machine was told.
@@ -60,12 +65,14 @@ pub struct Service {
     /// Taken when it starts to run.
     writer: Option<Writer>,
     started: UnixMicros,
+    /// Taken when it starts to run.
+    ended: Option<mpsc::Receiver<(BatchId, Outcome)>>,
     warnings: Vec<String>,
 }
 
 /// Registers the node and reads the catalogue. Nothing is loaded before a plan or a query asks for it.
 pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Error> {
-    let Deps { store, artefacts, engine, clock, recorder, mut warnings } = deps;
+    let Deps { store, artefacts, engine, quarantine, clock, recorder, mut warnings } = deps;
     if let Availability::Unavailable { reason } = engine.check().await {
         warnings.push(format!("onnx: {reason}"));
     }
@@ -86,10 +93,13 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     let started = UnixMicros::of(SystemTime::now());
     let (status, _) = watch::channel(empty_status(&config, node, started, &warnings));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (endings, ended) = mpsc::channel(ENDINGS);
     let handle = Handle::new(Core {
+        endings,
         node,
         driver: Driver::new(worker, clock, recorder),
         engine,
+        quarantine: Quarantine::new(quarantine),
         artefacts,
         catalogue: RwLock::default(),
         gateway: OnceLock::new(),
@@ -110,7 +120,14 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         runtime: tokio::runtime::Handle::current(),
         config,
     });
-    let service = Service { handle: handle.clone(), store, writer: Some(writer), started, warnings };
+    let service = Service {
+        handle: handle.clone(),
+        store,
+        writer: Some(writer),
+        started,
+        ended: Some(ended),
+        warnings,
+    };
     service.read_catalogue().await?;
     service.publish();
     Ok((service, handle))
@@ -140,9 +157,12 @@ impl Service {
         if let Some(writer) = self.writer.take() {
             tasks.spawn(writer.run());
         }
+        let mut fallen = self.ended.take();
         let ended = CancellationToken::new();
         let me = Arc::new(self);
         tasks.spawn(Arc::clone(&me).keep_store(ended.clone()));
+        let quarantine = Arc::clone(me.handle.core().quarantine.engine());
+        tasks.spawn(Quarantine::mourn(quarantine, ended.clone()));
         let handle = me.handle.clone();
         let mut events = handle.engine().events();
         let mut tick = tokio::time::interval(TICK);
@@ -159,6 +179,8 @@ impl Service {
                 }
                 () = until(drain_by) => break,
                 Some(event) = next(&mut events) => me.engine_event(event),
+                // After the events: the death that it comes of is told first.
+                Some((batch, outcome)) = next(&mut fallen) => handle.feed(Event::Done { batch, outcome }),
                 () = handle.core().changed.notified() => me.publish(),
                 _ = tick.tick() => me.publish(),
                 () = &mut timer => {}
@@ -221,6 +243,7 @@ impl Service {
         }
         self.handle.engine().shutdown().await;
         let core = self.handle.core();
+        core.quarantine.engine().shutdown().await;
         core.tasks.close();
         core.tasks.wait().await;
         let history = core.history.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -356,8 +379,8 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Never, when someone else has the engine's events.
-async fn next(events: &mut Option<mpsc::Receiver<EngineEvent>>) -> Option<EngineEvent> {
+/// Never, when someone else has what comes.
+async fn next<T>(events: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => events.recv().await,
         None => std::future::pending().await,

@@ -17,6 +17,7 @@ mod gateway;
 mod heap;
 mod node;
 mod outcome;
+mod quarantine;
 mod rng;
 mod scenario;
 mod workload;

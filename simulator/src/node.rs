@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::check::ensure;
+use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
@@ -88,6 +89,7 @@ pub(crate) struct Node {
     /// What waits at each gateway, per class.
     demand: BTreeMap<Class, BTreeMap<usize, (u32, Option<Time>)>>,
     armed: Option<Time>,
+    pub(crate) wards: Wards,
 }
 
 impl Node {
@@ -107,6 +109,7 @@ impl Node {
             next_load: 0,
             demand: BTreeMap::new(),
             armed: None,
+            wards: Wards::default(),
         }
     }
 }
@@ -161,6 +164,15 @@ impl World<'_> {
                         frames.push((held.gateway, held.epoch, answer));
                     }
                 }
+                Action::Quarantine { key, variant, device, .. } => {
+                    self.quarantine(at, device, variant, key)?;
+                }
+                Action::Discharge { key } => {
+                    let answer = self.discharged(at, key)?;
+                    let held = self.take(at, key)?;
+                    frames.push((held.gateway, held.epoch, answer));
+                }
+                Action::QuarantineOver { device } => self.quarantine_over(at, device),
                 Action::Refuse { key, refusal } => {
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::Refused { key, refusal }));

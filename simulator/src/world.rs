@@ -74,6 +74,11 @@ pub(crate) enum Ev {
         variant: VariantId,
         load: u64,
     },
+    Judged {
+        node: usize,
+        life: u32,
+        device: DeviceIx,
+    },
     Heartbeat {
         node: usize,
         life: u32,
@@ -293,6 +298,7 @@ impl<'a> World<'a> {
             Ev::Unloaded { node, life, device, variant, load } if alive(self, node, life) => {
                 self.unloaded(node, (device, variant), load)
             }
+            Ev::Judged { node, life, device } if alive(self, node, life) => self.judged(node, device),
             Ev::Heartbeat { node, life } if alive(self, node, life) => {
                 self.speak(node);
                 self.push_idle(self.now + self.scenario.heartbeat, Ev::Heartbeat { node, life });
@@ -325,6 +331,7 @@ impl<'a> World<'a> {
             | Ev::Ran { .. }
             | Ev::Loaded { .. }
             | Ev::Unloaded { .. }
+            | Ev::Judged { .. }
             | Ev::Heartbeat { .. }
             | Ev::NodeLost { .. }
             | Ev::GatewayLost { .. }

@@ -30,6 +30,8 @@ const ENOUGH: f64 = 1.05;
 const PATIENCE: f64 = 3.0;
 /// The weight of the last gap.
 const NEW: f64 = 1.0 / 16.0;
+/// Gaps that must have been seen before their rate is believed.
+const EVIDENCE: u32 = 8;
 /// At most this many classes' rates are remembered.
 const CLASSES: usize = 1_024;
 
@@ -40,24 +42,28 @@ pub(super) struct Rates(BTreeMap<Class, Rate>);
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     last: Time,
-    /// Microseconds between two, smoothed; infinite before the second.
+    /// Microseconds between two, smoothed.
     gap: f64,
+    /// Gaps seen, up to what is believed.
+    gaps: u32,
 }
 
 impl Rates {
     pub(super) fn came(&mut self, now: Time, class: Class) {
         if let Some(rate) = self.0.get_mut(&class) {
             let seen = Moments::exactly(now - rate.last).mean;
-            rate.gap = if rate.gap.is_finite() { rate.gap + NEW * (seen - rate.gap) } else { seen };
+            rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
+            rate.gaps = (rate.gaps + 1).min(EVIDENCE);
             rate.last = now;
         } else if self.0.len() < CLASSES {
-            self.0.insert(class, Rate { last: now, gap: f64::INFINITY });
+            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0 });
         }
     }
 
     /// Queries per microsecond of all classes that a variant may answer, as they came lately; when the last came.
     fn of(&self, variant: &WorkerVariant) -> (f64, Time) {
-        let admitted = self.0.iter().filter(|(class, _)| super::bind::admits(class, variant));
+        let known = self.0.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
+        let admitted = known.filter(|(class, _)| super::bind::admits(class, variant));
         admitted.fold((0.0, Time::ZERO), |(per_us, last), (_, rate)| {
             (per_us + 1.0 / rate.gap.max(1.0), last.max(rate.last))
         })
@@ -97,6 +103,9 @@ impl Worker {
     /// The most members of a batch, before deadlines are looked at.
     pub(super) fn largest(&self, device: DeviceIx, variant: &WorkerVariant) -> usize {
         let most = variant.max_batch.max(1);
+        if self.residency.on_trial(device, variant.id) {
+            return 1;
+        }
         let most = match self.batching(variant) {
             Batching::Deadline => most,
             Batching::Aimd => most.min(self.caps.of(device, variant.id)),

@@ -38,7 +38,8 @@ pub(super) enum Bound {
 
 impl Worker {
     pub(super) fn bind_for(&self, now: Time, lane: &Lane) -> Bound {
-        let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).collect();
+        let free = |v: &&WorkerVariant| !self.residency.tried(lane.device, v.id);
+        let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).filter(free).collect();
         if serving.is_empty() {
             return Bound::Later(None);
         }

@@ -7,5 +7,6 @@ mod common;
 mod learning;
 mod picking;
 mod priority;
+mod quarantine;
 mod routing;
 mod working;
