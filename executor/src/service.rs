@@ -8,10 +8,10 @@ use modelless_decision::route::NodeInfo;
 use modelless_decision::worker::{Event, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
-use modelless_engine::{Availability, Engine, EngineEvent};
+use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{Bytes, NodeId, Refusal, ReplicaState};
-use modelless_wire::{NodeStatus, ReplicaStatus};
+use modelless_types::{Bytes, Engine, NodeId, Refusal, ReplicaState};
+use modelless_wire::{EngineStatus, NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -35,7 +35,7 @@ pub struct Deps {
     /// Where artefacts lie.
     pub artefacts: Arc<Artefacts>,
     /// What runs them.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn modelless_engine::Engine>,
     /// The process's clock.
     pub clock: Clock,
     /// Keeps what the machine was told.
@@ -59,14 +59,13 @@ pub struct Service {
     /// Taken when it starts to run.
     writer: Option<Writer>,
     warnings: Vec<String>,
+    engines: Vec<EngineStatus>,
 }
 
 /// Registers the node and reads the catalogue. Nothing is loaded before a plan or a query asks for it.
 pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Error> {
-    let Deps { store, artefacts, engine, clock, recorder, mut warnings } = deps;
-    if let Availability::Unavailable { reason } = engine.check().await {
-        warnings.push(format!("onnx: {reason}"));
-    }
+    let Deps { store, artefacts, engine, clock, recorder, warnings } = deps;
+    let engines: Vec<EngineStatus> = engine.engines().await.into_iter().map(engine_status).collect();
     let about = NewNode {
         name: config.name.clone(),
         pool: config.pool.clone(),
@@ -81,7 +80,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     let (history, mut writer) = history::channel(Arc::clone(&store), node, who);
     writer.settle().await?;
     let worker = Worker::new(config.worker());
-    let (status, _) = watch::channel(empty_status(&config, node, &warnings));
+    let (status, _) = watch::channel(empty_status(&config, node, &warnings, &engines));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let handle = Handle::new(Core {
         node,
@@ -105,13 +104,21 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         runtime: tokio::runtime::Handle::current(),
         config,
     });
-    let service = Service { handle: handle.clone(), store, writer: Some(writer), warnings };
+    let service = Service { handle: handle.clone(), store, writer: Some(writer), warnings, engines };
     service.read_catalogue().await?;
     service.publish();
     Ok((service, handle))
 }
 
-fn empty_status(config: &Config, node: NodeId, warnings: &[String]) -> NodeStatus {
+fn engine_status((engine, availability): (Engine, Availability)) -> EngineStatus {
+    let (version, unavailable) = match availability {
+        Availability::Ready { version, .. } => (Some(version), None),
+        Availability::Unavailable { reason } => (None, Some(reason)),
+    };
+    EngineStatus { engine, version, unavailable }
+}
+
+fn empty_status(config: &Config, node: NodeId, warnings: &[String], engines: &[EngineStatus]) -> NodeStatus {
     NodeStatus {
         node,
         name: config.name.clone(),
@@ -125,6 +132,7 @@ fn empty_status(config: &Config, node: NodeId, warnings: &[String]) -> NodeStatu
         info: NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() },
         replicas: Vec::new(),
         warnings: warnings.to_vec(),
+        engines: engines.to_vec(),
     }
 }
 
@@ -263,10 +271,31 @@ impl Service {
     async fn read_catalogue(&self) -> Result<(), Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
-        let (now, runnable) = Catalogue::new(&catalog, &self.handle.config().device_class, &before);
+        let (now, runnable) =
+            Catalogue::new(&catalog, &self.handle.config().device_class, &self.lacking(), &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
         Ok(())
+    }
+
+    /// Engines that nothing can run with here.
+    fn lacking(&self) -> Vec<Engine> {
+        let lacks = |status: &&EngineStatus| status.unavailable.is_some();
+        self.engines.iter().filter(lacks).map(|status| status.engine).collect()
+    }
+
+    /// What was said at start, and which variants cannot run for want of an engine.
+    fn warnings(&self, catalogue: &Catalogue) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        for status in &self.engines {
+            let Some(why) = &status.unavailable else { continue };
+            let count = catalogue.left_out(status.engine);
+            if count > 0 {
+                let what = if count == 1 { "1 variant".to_owned() } else { format!("{count} variants") };
+                warnings.push(format!("{what} cannot run: {} is not available: {why}", status.engine));
+            }
+        }
+        warnings
     }
 
     async fn seen(&self, state: NodeState) {
@@ -302,7 +331,7 @@ impl Service {
                 .filter(|r| known.variant(r.variant).is_some())
                 .map(replica)
                 .collect(),
-            ..empty_status(config, core.node, &self.warnings)
+            ..empty_status(config, core.node, &self.warnings(&known), &self.engines)
         };
         let changed = core.status.send_if_modified(|known| {
             let changed = *known != status;

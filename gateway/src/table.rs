@@ -115,6 +115,7 @@ mod tests {
             info: NodeInfo { id: node, rtt: Moments::ZERO, price, offers },
             replicas: Vec::new(),
             warnings: Vec::new(),
+            engines: Vec::new(),
         }
     }
 

@@ -12,8 +12,8 @@ use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, NodeReport};
 pub use modelless_decision::worker::Reason;
 use modelless_types::{
-    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey,
-    Refusal, ReplicaState, SpaceId, TaskId, TenantId, VariantId,
+    AppId, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority,
+    QueryKey, Refusal, ReplicaState, SpaceId, TaskId, TenantId, VariantId,
 };
 
 /// Where a gateway sends what a node is to do.
@@ -227,6 +227,26 @@ pub struct NodeStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// What is missing or weakened here (no library, no isolation layer), for people.
     pub warnings: Vec<String>,
+    /// What it could run variants with.
+    pub engines: Vec<EngineStatus>,
+}
+
+impl NodeStatus {
+    /// Why the node can run nothing with an engine, if so. An engine that it says nothing of may well be there.
+    pub fn without(&self, engine: Engine) -> Option<&str> {
+        self.engines.iter().find(|status| status.engine == engine)?.unavailable.as_deref()
+    }
+}
+
+/// An inference engine as a node makes it known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EngineStatus {
+    /// Which.
+    pub engine: Engine,
+    /// The version of its library, if it runs.
+    pub version: Option<String>,
+    /// What is missing, if it does not.
+    pub unavailable: Option<String>,
 }
 
 /// A replica as a node makes it known.

@@ -4,7 +4,7 @@ use crate::view::View;
 use modelless_decision::explain::Finding;
 use modelless_store::{Node, Transition};
 use modelless_types::{Micros, VariantId};
-use modelless_wire::{NodeStatus, ReplicaStatus};
+use modelless_wire::{EngineStatus, NodeStatus, ReplicaStatus};
 use serde_json::{Value, json};
 
 /// Every node known to the store, with what it makes known of itself where it is connected here.
@@ -46,7 +46,12 @@ fn status_of(status: &NodeStatus) -> Value {
         "memory": {"used_bytes": status.memory_used.0, "budget_bytes": status.memory_budget.0},
         "replicas": status.replicas.len(),
         "warnings": status.warnings,
+        "engines": status.engines.iter().map(engine).collect::<Vec<_>>(),
     })
+}
+
+fn engine(status: &EngineStatus) -> Value {
+    json!({"engine": status.engine.name(), "version": status.version, "unavailable": status.unavailable})
 }
 
 fn extend(into: &mut Value, with: Value) {

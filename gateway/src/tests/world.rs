@@ -175,12 +175,7 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
         adapter: r#"{"layout":"nchw"}"#.to_owned(),
         variants: vec![NewVariant {
             name: format!("{name}-fp32"),
-            settings: VariantSettings {
-                engine: Engine::Onnx,
-                precision: "fp32".to_owned(),
-                threads: 1,
-                max_batch: 8,
-            },
+            settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
             artefact: "ab".repeat(32),
             artefact_bytes: Bytes(1_000),
             profiles: vec![profile(mean_us, right, 1_000)],
@@ -238,6 +233,7 @@ impl World {
             info: NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all },
             replicas: Vec::new(),
             warnings: Vec::new(),
+            engines: Vec::new(),
         });
         let metrics = Arc::new(Metrics::new());
         let config = Config { http: ([127, 0, 0, 1], 0).into(), seed: Some(7), ..setup.config };

@@ -270,16 +270,18 @@ impl Keeper {
         let before = self.runner.memory();
         let ask = Ask::Load {
             variant: variant.0,
-            threads: settings.threads,
+            settings: settings.clone(),
             lanes: *lanes,
-            rows: settings.max_batch,
             expect: expect.clone(),
         };
-        let (inputs, outputs, fixed_batch) = match self.exchange(process, &ask, &[artefact.as_fd()])? {
-            Say::Loaded { inputs, outputs, fixed_batch } => (inputs, outputs, fixed_batch),
-            Say::Failed { why } => return Err(Lost::Not(EngineError::Refused { variant, why })),
-            other @ (Say::Done | Say::Hello { .. }) => return Err(self.nonsense(&other)),
-        };
+        let (inputs, outputs, fixed_batch, device) =
+            match self.exchange(process, &ask, &[artefact.as_fd()])? {
+                Say::Loaded { inputs, outputs, fixed_batch, device } => {
+                    (inputs, outputs, fixed_batch, device)
+                }
+                Say::Failed { why } => return Err(Lost::Not(EngineError::Refused { variant, why })),
+                other @ (Say::Done | Say::Hello { .. }) => return Err(self.nonsense(&other)),
+            };
         match self.attach(process, spec, &inputs, &outputs, fixed_batch) {
             Ok((layout, arenas)) => {
                 let slots = Bytes(layout.arena_bytes() as u64 * u64::from(*lanes));
@@ -290,15 +292,7 @@ impl Keeper {
                 self.inner.write().variants.insert(variant, Arc::new(seat));
                 let memory = Bytes(self.runner.memory().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
-                Ok(Loaded {
-                    inputs,
-                    outputs,
-                    fixed_batch,
-                    memory,
-                    slots,
-                    load_time,
-                    device: "cpu".to_owned(),
-                })
+                Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
             }
             Err(Lost::Not(error)) => {
                 self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])?;

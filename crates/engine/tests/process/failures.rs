@@ -4,12 +4,24 @@ use super::*;
 use modelless_engine::{BatchError, EngineEvent};
 use std::process::Command;
 
-fn signal(pid: u32, name: &str) {
+pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
+    // A thread that is running stops a moment later, and could still serve a batch until then.
+    while name == "STOP" && !stopped(pid) {
+        std::thread::yield_now();
+    }
 }
 
-fn pid(engine: &ProcessEngine) -> u32 {
+/// Whether every thread of a process is stopped.
+fn stopped(pid: u32) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    })
+}
+
+pub fn pid(engine: &ProcessEngine) -> u32 {
     engine.runners()[0].pid.unwrap()
 }
 
