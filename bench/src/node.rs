@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 /// Being a runner, where the executor started this program as one.
 pub fn runner_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    let asked =
-        args.next().is_some_and(|arg| arg == "runner") && args.next().is_some_and(|arg| arg == "onnx");
-    asked.then(|| modelless_engine::runner_main(args))
+    let asked = args.next().is_some_and(|arg| arg == "runner");
+    let engine = args.next().filter(|_| asked)?;
+    Some(modelless_engine::builtin_runner_main(&engine.to_string_lossy(), args))
 }
 
 /// How a query ended.

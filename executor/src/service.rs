@@ -10,10 +10,10 @@ use modelless_decision::route::NodeInfo;
 use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
-use modelless_engine::{Availability, Engine, EngineEvent};
+use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{NodeId, Refusal, ReplicaState};
-use modelless_wire::{NodeLoad, NodeStatus, ReplicaStatus};
+use modelless_types::{Engine, NodeId, Refusal, ReplicaState};
+use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -39,9 +39,9 @@ pub struct Deps {
     /// Where artefacts lie.
     pub artefacts: Arc<Artefacts>,
     /// What runs them.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn modelless_engine::Engine>,
     /// What reruns queries whose batch crashed: the same engine again, so that its runners are its own.
-    pub quarantine: Arc<dyn Engine>,
+    pub quarantine: Arc<dyn modelless_engine::Engine>,
     /// The process's clock.
     pub clock: Clock,
     /// Keeps what the machine was told.
@@ -68,14 +68,13 @@ pub struct Service {
     /// Taken when it starts to run.
     ended: Option<mpsc::Receiver<(BatchId, Outcome)>>,
     warnings: Vec<String>,
+    engines: Vec<EngineStatus>,
 }
 
 /// Registers the node and reads the catalogue. Nothing is loaded before a plan or a query asks for it.
 pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Error> {
-    let Deps { store, artefacts, engine, quarantine, clock, recorder, mut warnings } = deps;
-    if let Availability::Unavailable { reason } = engine.check().await {
-        warnings.push(format!("onnx: {reason}"));
-    }
+    let Deps { store, artefacts, engine, quarantine, clock, recorder, warnings } = deps;
+    let engines: Vec<EngineStatus> = engine.engines().await.into_iter().map(engine_status).collect();
     let about = NewNode {
         name: config.name.clone(),
         pool: config.pool.clone(),
@@ -91,7 +90,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     writer.settle().await?;
     let worker = Worker::new(config.worker());
     let started = UnixMicros::of(SystemTime::now());
-    let (status, _) = watch::channel(empty_status(&config, node, started, &warnings));
+    let (status, _) = watch::channel(empty_status(&config, node, started, &warnings, &engines));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let (endings, ended) = mpsc::channel(ENDINGS);
     let handle = Handle::new(Core {
@@ -127,13 +126,28 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         started,
         ended: Some(ended),
         warnings,
+        engines,
     };
     service.read_catalogue().await?;
     service.publish();
     Ok((service, handle))
 }
 
-fn empty_status(config: &Config, node: NodeId, started: UnixMicros, warnings: &[String]) -> NodeStatus {
+fn engine_status((engine, availability): (Engine, Availability)) -> EngineStatus {
+    let (version, unavailable) = match availability {
+        Availability::Ready { version, .. } => (Some(version), None),
+        Availability::Unavailable { reason } => (None, Some(reason)),
+    };
+    EngineStatus { engine, version, unavailable }
+}
+
+fn empty_status(
+    config: &Config,
+    node: NodeId,
+    started: UnixMicros,
+    warnings: &[String],
+    engines: &[EngineStatus],
+) -> NodeStatus {
     let info = NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() };
     NodeStatus {
         pool: config.pool.clone(),
@@ -144,6 +158,7 @@ fn empty_status(config: &Config, node: NodeId, started: UnixMicros, warnings: &[
         memory_budget: config.memory,
         started_unix_us: started.0,
         warnings: warnings.to_vec(),
+        engines: engines.to_vec(),
         ..NodeStatus::idle(info, &config.name, &config.device_class)
     }
 }
@@ -295,10 +310,31 @@ impl Service {
     async fn read_catalogue(&self) -> Result<(), Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
-        let (now, runnable) = Catalogue::new(&catalog, &self.handle.config().device_class, &before);
+        let (now, runnable) =
+            Catalogue::new(&catalog, &self.handle.config().device_class, &self.lacking(), &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
         Ok(())
+    }
+
+    /// Engines that nothing can run with here.
+    fn lacking(&self) -> Vec<Engine> {
+        let lacks = |status: &&EngineStatus| status.unavailable.is_some();
+        self.engines.iter().filter(lacks).map(|status| status.engine).collect()
+    }
+
+    /// What was said at start, and which variants cannot run for want of an engine.
+    fn warnings(&self, catalogue: &Catalogue) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        for status in &self.engines {
+            let Some(why) = &status.unavailable else { continue };
+            let count = catalogue.left_out(status.engine);
+            if count > 0 {
+                let what = if count == 1 { "1 variant".to_owned() } else { format!("{count} variants") };
+                warnings.push(format!("{what} cannot run: {} is not available: {why}", status.engine));
+            }
+        }
+        warnings
     }
 
     async fn seen(&self, state: NodeState) {
@@ -349,7 +385,7 @@ impl Service {
                 .filter(|r| known.variant(r.variant).is_some())
                 .map(replica)
                 .collect(),
-            ..empty_status(config, core.node, self.started, &self.warnings)
+            ..empty_status(config, core.node, self.started, &self.warnings(&known), &self.engines)
         };
         drop(tally);
         let changed = core.status.send_if_modified(|known| {

@@ -133,12 +133,7 @@ async fn bed_with(Setup { recorder, store, config, damaged }: Setup) -> Bed {
     let task = store.create_task(task).await.expect("a task").id;
     let variant = |name: &str, ppm, us| NewVariant {
         name: name.into(),
-        settings: VariantSettings {
-            engine: EngineKind::Onnx,
-            precision: "fp32".into(),
-            threads: 1,
-            max_batch: 8,
-        },
+        settings: VariantSettings::new(EngineKind::Onnx, "fp32", 8),
         artefact: artefact.sha256.clone(),
         artefact_bytes: Bytes(artefact.bytes),
         profiles: vec![profile(ppm, us)],

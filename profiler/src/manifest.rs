@@ -7,8 +7,8 @@ use crate::error::Error;
 use modelless_adapter::AdapterSpec;
 use modelless_store::NewTask;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, Batching, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority,
-    TaskKind, TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, Micros, Optimisation,
+    Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -126,6 +126,15 @@ pub struct VariantManifest {
     /// The largest batch it may be given.
     #[serde(default = "max_batch")]
     pub max_batch: u32,
+    /// How far the graph may be rewritten.
+    #[serde(default)]
+    pub optimisation: Optimisation,
+    /// What it computes on.
+    #[serde(default)]
+    pub processor: Processor,
+    /// The most memory of a GPU that one replica takes on one lane, in bytes.
+    #[serde(default)]
+    pub gpu_memory: Option<Bytes>,
 }
 
 fn top_1() -> String {
@@ -277,6 +286,9 @@ impl VariantManifest {
             precision: self.precision.clone(),
             threads: self.threads,
             max_batch: self.max_batch,
+            optimisation: self.optimisation,
+            processor: self.processor,
+            gpu_memory: self.gpu_memory,
         }
     }
 }

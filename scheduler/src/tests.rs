@@ -47,12 +47,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
 fn variant(name: &str, ppm: u32, us: f64) -> NewVariant {
     NewVariant {
         name: name.into(),
-        settings: VariantSettings {
-            engine: Engine::Onnx,
-            precision: "fp32".into(),
-            threads: 1,
-            max_batch: 8,
-        },
+        settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
         artefact: "0".repeat(64),
         artefact_bytes: Bytes(1),
         profiles: vec![profile(ppm, us)],

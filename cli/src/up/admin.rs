@@ -167,10 +167,13 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
     let variants = variants.into_iter().map(|variant| NewRegistrationVariant {
         name: variant.name.unwrap_or_else(|| format!("{name}-{}", variant.precision)),
         settings: VariantSettings {
-            engine: modelless_types::Engine::Onnx,
+            engine: variant.engine,
             precision: variant.precision,
             threads: variant.threads,
             max_batch: variant.max_batch,
+            optimisation: variant.optimisation,
+            processor: variant.processor,
+            gpu_memory: variant.gpu_memory,
         },
         artefact: variant.artefact_sha256,
     });

@@ -20,7 +20,7 @@ pub mod units;
 pub mod variant_set;
 
 pub use batching::Batching;
-pub use catalog::{Engine, Labels, Model, Task, TaskKind, Variant, VariantSettings};
+pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
     AppId, ClassId, DeviceIx, ModelId, NodeId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId, VariantId,

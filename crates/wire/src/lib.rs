@@ -17,7 +17,7 @@ use modelless_types::{
     AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, Priority, QueryKey, Refusal, SpaceId,
     TaskId, TenantId, VariantId,
 };
-pub use node::{Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
+pub use node::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
 
 /// Where a gateway sends what a node is to do.
 pub trait NodeLink: Send + Sync {

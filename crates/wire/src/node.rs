@@ -1,7 +1,7 @@
 //! What a node makes known of itself.
 
 use modelless_decision::route::NodeInfo;
-use modelless_types::{Bytes, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
+use modelless_types::{Bytes, Engine, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
 use serde::{Deserialize, Serialize};
 
 /// Replaced whole when something in it changes. Not on any query's path.
@@ -41,6 +41,8 @@ pub struct NodeStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// What is missing or weakened here (no library, no isolation layer), for people.
     pub warnings: Vec<String>,
+    /// What it could run variants with.
+    pub engines: Vec<EngineStatus>,
 }
 
 impl NodeStatus {
@@ -64,8 +66,25 @@ impl NodeStatus {
             info,
             replicas: Vec::new(),
             warnings: Vec::new(),
+            engines: Vec::new(),
         }
     }
+
+    /// Why the node can run nothing with an engine, if so. An engine that it says nothing of may well be there.
+    pub fn without(&self, engine: Engine) -> Option<&str> {
+        self.engines.iter().find(|status| status.engine == engine)?.unavailable.as_deref()
+    }
+}
+
+/// An inference engine as a node makes it known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EngineStatus {
+    /// Which.
+    pub engine: Engine,
+    /// The version of its library, if it runs.
+    pub version: Option<String>,
+    /// What is missing, if it does not.
+    pub unavailable: Option<String>,
 }
 
 /// What a node runs on, as far as it may use it.

@@ -160,9 +160,13 @@ fn requests() -> Value {
         }), &["task", "name", "adapter", "variants"]),
         "RegisterVariant": strict(json!({
             "name": text(),
+            "engine": {"enum": ["onnx", "openvino", "torch", "remote"], "default": "onnx"},
             "precision": {"type": "string", "example": "fp32"},
             "threads": {"type": "integer", "minimum": 1, "maximum": u16::MAX, "default": 1},
             "max_batch": {"type": "integer", "minimum": 1, "maximum": u32::MAX, "default": 16},
+            "optimisation": {"enum": ["off", "basic", "extended", "all"], "default": "all"},
+            "processor": {"type": "string", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
+            "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes on one lane."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
@@ -198,8 +202,10 @@ fn answers() -> Value {
         "Variant": object(json!({
             "task": text(), "id": count(), "name": text(), "model": text(), "model_id": count(),
             "model_version": count(), "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
+            "optimisation": text(), "processor": text(),
             "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
-            "on_frontier": {"type": ["boolean", "null"]}, "profiles": list("Profile"),
+            "on_frontier": {"type": ["boolean", "null"]}, "unavailable": {"type": ["string", "null"], "description": "Why no node can run it, where all lack its engine."},
+            "profiles": list("Profile"),
         }), &["task", "name", "model", "profiles"]),
         "Model": object(json!({
             "task": text(), "id": count(), "name": text(), "version": count(), "architecture": text(),

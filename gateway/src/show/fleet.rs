@@ -4,7 +4,9 @@ use crate::view::View;
 use modelless_decision::explain::Finding;
 use modelless_store::{Node, Transition, UnixMicros};
 use modelless_types::{Micros, VariantId};
-use modelless_wire::{Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
+use modelless_wire::{
+    EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus,
+};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -60,6 +62,7 @@ fn status_of(view: &View, status: &NodeStatus) -> Value {
         "replicas": status.replicas.len(),
         "replica_states": status.replicas.iter().map(|known| replica(view, status, known)).collect::<Vec<_>>(),
         "warnings": status.warnings,
+        "engines": status.engines.iter().map(engine).collect::<Vec<_>>(),
     })
 }
 
@@ -87,6 +90,10 @@ fn load(load: &NodeLoad) -> Value {
         "runner_crashes": crashes,
         "replica_restarts": restarts,
     })
+}
+
+fn engine(status: &EngineStatus) -> Value {
+    json!({"engine": status.engine.name(), "version": status.version, "unavailable": status.unavailable})
 }
 
 fn extend(into: &mut Value, with: Value) {

@@ -176,12 +176,7 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
         adapter: r#"{"layout":"nchw"}"#.to_owned(),
         variants: vec![NewVariant {
             name: format!("{name}-fp32"),
-            settings: VariantSettings {
-                engine: Engine::Onnx,
-                precision: "fp32".to_owned(),
-                threads: 1,
-                max_batch: 8,
-            },
+            settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
             artefact: "ab".repeat(32),
             artefact_bytes: Bytes(1_000),
             profiles: vec![profile(mean_us, right, 1_000)],

@@ -63,12 +63,7 @@ pub(crate) fn model(task: TaskId, name: &str, variants: &[&str]) -> NewModel {
 pub(crate) fn variant(name: &str) -> NewVariant {
     NewVariant {
         name: name.to_owned(),
-        settings: VariantSettings {
-            engine: Engine::Onnx,
-            precision: "int8".to_owned(),
-            threads: 2,
-            max_batch: 32,
-        },
+        settings: VariantSettings { threads: 2, ..VariantSettings::new(Engine::Onnx, "int8", 32) },
         artefact: "0123456789abcdef".repeat(4),
         artefact_bytes: Bytes(1_234_567),
         profiles: vec![profile(CPU)],
