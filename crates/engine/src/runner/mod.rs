@@ -33,6 +33,8 @@ struct Args {
     sandbox: Sandbox,
     /// It is a spare: nobody waits for it to start.
     gently: Gently,
+    /// A port that it needs to connect to.
+    connect: Option<u16>,
 }
 
 impl Args {
@@ -43,6 +45,7 @@ impl Args {
             memory_limit: None,
             sandbox: Sandbox::default(),
             gently: Gently::Not,
+            connect: None,
         };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
@@ -54,6 +57,7 @@ impl Args {
                     parsed.parent = number().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
+                Some("--connect") => parsed.connect = number().and_then(|port| u16::try_from(port).ok()),
                 Some("--gently") => {
                     parsed.gently = if value == "idle" { Gently::Idle } else { Gently::Nice };
                 }
@@ -112,7 +116,8 @@ fn run(args: &Args, probe: Option<Probe>) -> Result<(), String> {
         }
     };
     // The library has read what it wants to know of the machine, and started no thread yet.
-    let policy = Policy { memory: args.memory_limit.map(Bytes), ..Policy::default() };
+    let memory = args.memory_limit.map(Bytes);
+    let policy = Policy { memory, connect: args.connect, ..Policy::default() };
     let confinement = sandbox::enter(&args.sandbox, &policy);
     control::send(&control, &Say::Hello { version, confinement }, &[]).map_err(|error| error.to_string())?;
     let mut host = Host { library, lanes: Vec::new(), loaded: BTreeMap::new(), probe };

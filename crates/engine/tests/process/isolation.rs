@@ -43,6 +43,7 @@ fn stoppers(rights: Rights) -> Vec<(&'static str, Vec<Layer>, i32)> {
         ("look whether a file is there", vec![Seccomp], EPERM),
         ("change who may read a file", vec![Seccomp], EPERM),
         ("connect by TCP", vec![Landlock, Seccomp], EACCES),
+        ("connect by TCP to where it may", vec![Landlock, Seccomp], EACCES),
         ("listen on TCP", vec![Landlock, Seccomp], EACCES),
         ("send a datagram", vec![Seccomp], EPERM),
         ("connect to an abstract Unix socket", vec![Landlock, Seccomp], EPERM),
@@ -92,6 +93,11 @@ fn stops(attempt: &str, mut alone: Vec<Layer>, entered: &BTreeSet<Layer>, rights
 
 /// Tries everything in a runner without these layers, on a sibling without them.
 async fn probe(without: &BTreeSet<Layer>) -> BTreeMap<String, i32> {
+    probe_allowed(without, None).await
+}
+
+/// The same in a runner that may connect to one port.
+async fn probe_allowed(without: &BTreeSet<Layer>, allowed: Option<u16>) -> BTreeMap<String, i32> {
     let sandbox = Sandbox { without: without.clone() };
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model.onnx");
@@ -112,6 +118,7 @@ async fn probe(without: &BTreeSet<Layer>) -> BTreeMap<String, i32> {
         "file": model,
         "folder": folder.path(),
         "tcp": tcp.local_addr().unwrap().port(),
+        "allowed": allowed,
         "udp": udp.local_addr().unwrap().port(),
         "unix_abstract": name,
         "unix_path": path,
@@ -179,6 +186,22 @@ async fn a_hostile_model_can_do_nothing() {
     for (attempt, errno) in &tried {
         let expected = if attempt == "take too much memory" { ENOMEM } else { EPERM };
         assert_eq!(*errno, expected, "{attempt}");
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_needs_one_connection_gets_that_and_nothing_else() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let allowed = server.local_addr().unwrap().port();
+    for (attempt, errno) in probe_allowed(&BTreeSet::new(), Some(allowed)).await {
+        let expected = match attempt.as_str() {
+            "connect by TCP to where it may" => 0,
+            // To another port: a matter of landlock's, for the call is allowed.
+            "connect by TCP" => EACCES,
+            "take too much memory" => ENOMEM,
+            _ => EPERM,
+        };
+        assert_eq!(errno, expected, "{attempt}");
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Targets {
     folder: String,
     /// Where somebody listens on 127.0.0.1.
     tcp: u16,
+    /// The same, where the runner may connect to, if anywhere.
+    pub(crate) allowed: Option<u16>,
     udp: u16,
     /// An abstract Unix socket, and one with a path, where somebody listens.
     unix_abstract: String,
@@ -51,6 +53,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
         done(unsafe { libc::chmod(path.as_ptr(), 0o644) })
     }),
     ("connect by TCP", |t| connect_inet(libc::SOCK_STREAM, t.tcp)),
+    ("connect by TCP to where it may", |t| connect_inet(libc::SOCK_STREAM, t.allowed.unwrap_or(t.tcp))),
     ("listen on TCP", listen),
     ("send a datagram", |t| connect_inet(libc::SOCK_DGRAM, t.udp)),
     ("connect to an abstract Unix socket", |t| connect_unix(&format!("\0{}", t.unix_abstract))),
