@@ -1,9 +1,10 @@
 //! A runner process: starting it, asking it, hearing from it, reaping it.
 
 use super::ProcessConfig;
+use super::lane::Usage;
 use crate::clock;
 use crate::control::{self, Ask, Gently, Say};
-use crate::sandbox::Confinement;
+use crate::sandbox::{Confinement, Layer, State};
 use crate::seam::EngineError;
 use modelless_types::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -122,7 +123,16 @@ impl Process {
     pub(super) fn hello(&mut self, limit: Duration) -> Result<(String, Confinement), EngineError> {
         let until = clock::now() + limit;
         match self.listen(None, Some(until)) {
-            Heard::Said(Say::Hello { version, confinement }) => Ok((version, confinement)),
+            Heard::Said(Say::Hello { version, mut confinement }) => {
+                if confinement.layers.get(&Layer::Limits) == Some(&State::On)
+                    && Usage::of(self.pid()).is_none()
+                {
+                    let why = "what a runner takes cannot be read from /proc, so only the kernel's limit stands \
+                               (mounted with hidepid?)";
+                    confinement.layers.insert(Layer::Limits, State::Partly(why.to_owned()));
+                }
+                Ok((version, confinement))
+            }
             Heard::Said(Say::Failed { why }) => Err(EngineError::Unavailable(why)),
             Heard::Said(Say::Done | Say::Loaded { .. }) => {
                 Err(EngineError::Unavailable("the runner does not speak our language".to_owned()))

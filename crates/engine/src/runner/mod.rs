@@ -105,6 +105,7 @@ fn begin(args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> Exit
 }
 
 fn run(args: &Args, probe: Option<Probe>) -> Result<(), String> {
+    sandbox::close_inherited();
     settle(args).map_err(|error| format!("cannot set up the process: {error}"))?;
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let (library, version) = match gentle::gently(args.gently, |_| onnx::Library::open(&args.library)) {

@@ -78,6 +78,13 @@ const ALWAYS: &[i64] = &[
     libc::SYS_getrusage,
 ];
 
+#[cfg(target_arch = "x86_64")]
+const ARCH_GET_XCOMP_SUPP: u64 = 0x1021;
+#[cfg(target_arch = "x86_64")]
+const ARCH_GET_XCOMP_PERM: u64 = 0x1022;
+#[cfg(target_arch = "x86_64")]
+const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
+
 /// To open libraries late. Landlock says which.
 const READING: &[i64] = &[
     libc::SYS_newfstatat,
@@ -149,6 +156,11 @@ fn allowed(policy: &Policy) -> Result<Rules> {
     // To itself only: `abort` needs it.
     when(libc::SYS_tgkill, &[Is(0, u64::from(std::process::id()))])?;
     when(libc::SYS_prctl, &[Is(0, libc::PR_SET_NAME.unsigned_abs().into())])?;
+    // To be allowed the matrix registers of newer processors, which libraries ask for with their first model.
+    #[cfg(target_arch = "x86_64")]
+    for question in [ARCH_GET_XCOMP_SUPP, ARCH_GET_XCOMP_PERM, ARCH_REQ_XCOMP_PERM] {
+        when(libc::SYS_arch_prctl, &[Is(0, question)])?;
+    }
     // To look at its limits, not to change them.
     when(libc::SYS_prlimit64, &[Is(0, 0), IsWhole(2, 0)])?;
     for command in [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC, libc::F_GET_SEALS] {

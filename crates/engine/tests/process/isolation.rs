@@ -65,6 +65,7 @@ fn stoppers(rights: Rights) -> Vec<(&'static str, Vec<Layer>, i32)> {
         ("signal the parent", vec![Landlock, Seccomp], EPERM),
         ("tie a sibling to a core", vec![Seccomp], EPERM),
         ("change a sibling's limits", vec![Seccomp], EPERM),
+        ("find something open that it was not given", vec![], EPERM),
         ("start a process", vec![Seccomp], EPERM),
         ("run a program", vec![Landlock, Seccomp], EACCES),
         ("make code at run time", vec![Seccomp], EPERM),
@@ -87,7 +88,8 @@ fn stops(attempt: &str, mut alone: Vec<Layer>, entered: &BTreeSet<Layer>, rights
         }
     }
     // The system itself does not let everybody do it.
-    let never = !rights.nice() && attempt == "come before others";
+    let never = attempt == "find something open that it was not given"
+        || (attempt == "come before others" && !rights.nice());
     never || alone.iter().any(|layer| entered.contains(layer))
 }
 
@@ -110,6 +112,8 @@ async fn probe_allowed(without: &BTreeSet<Layer>, allowed: Option<u16>) -> BTree
     let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let path = folder.path().join("socket");
     let _path = UnixListener::bind(&path).unwrap();
+    // Open, and by mistake not to be closed in programs that this process starts.
+    let _leak = rustix::io::dup(&tcp).unwrap();
     let pid = sibling.runners()[0].pid.unwrap();
     let targets = json!({
         "sibling": pid,
