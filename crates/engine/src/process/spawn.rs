@@ -232,6 +232,19 @@ impl Process {
         if said.is_empty() { how } else { format!("{how}; it said: {said}") }
     }
 
+    /// Lets it give way to everything else, for good: giving back a large model's memory keeps a core busy for a while.
+    #[expect(unsafe_code, reason = "setting the priority of another process's threads")]
+    pub(super) fn ease(&self) {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten();
+        for thread in threads.flatten() {
+            let Some(id) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // SAFETY: all zeros is a priority of this policy, which has only one.
+            let none = unsafe { std::mem::zeroed() };
+            // SAFETY: a struct that is read. The process is not reaped yet, so the number is still its.
+            unsafe { libc::sched_setscheduler(id, libc::SCHED_IDLE, &raw const none) };
+        }
+    }
+
     /// It has hung up, so it is about to end.
     fn closing(&self) -> bool {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
