@@ -288,6 +288,7 @@ impl Keeper {
                     if next.is_none() {
                         let memory = self.runner.memory();
                         self.resident.clear();
+                        process.ease();
                         process.end();
                         let _ = reply.send(Ok(Freed { memory, process_ended: true }));
                         return Err(Stop::Planned);

@@ -19,7 +19,7 @@ const MOST_THREADS: u64 = 2_048;
 
 /// What a process takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Usage {
+pub(super) struct Usage {
     /// Memory that it touched.
     resident: Bytes,
     /// The part of it that is its own, and goes with it.
@@ -29,7 +29,7 @@ struct Usage {
 
 impl Usage {
     /// Of a process that is there.
-    fn of(pid: u32) -> Option<Self> {
+    pub(super) fn of(pid: u32) -> Option<Self> {
         std::fs::read_to_string(format!("/proc/{pid}/status")).ok().map(|status| Self::parse(&status))
     }
 

@@ -1,9 +1,10 @@
 //! A runner process: starting it, asking it, hearing from it, reaping it.
 
 use super::ProcessConfig;
+use super::lane::Usage;
 use crate::clock;
 use crate::control::{self, Ask, Gently, Say};
-use crate::sandbox::Confinement;
+use crate::sandbox::{Confinement, Layer, State};
 use crate::seam::EngineError;
 use modelless_types::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -122,7 +123,16 @@ impl Process {
     pub(super) fn hello(&mut self, limit: Duration) -> Result<(String, Confinement), EngineError> {
         let until = clock::now() + limit;
         match self.listen(None, Some(until)) {
-            Heard::Said(Say::Hello { version, confinement }) => Ok((version, confinement)),
+            Heard::Said(Say::Hello { version, mut confinement }) => {
+                if confinement.layers.get(&Layer::Limits) == Some(&State::On)
+                    && Usage::of(self.pid()).is_none()
+                {
+                    let why = "what a runner takes cannot be read from /proc, so only the kernel's limit stands \
+                               (mounted with hidepid?)";
+                    confinement.layers.insert(Layer::Limits, State::Partly(why.to_owned()));
+                }
+                Ok((version, confinement))
+            }
             Heard::Said(Say::Failed { why }) => Err(EngineError::Unavailable(why)),
             Heard::Said(Say::Done | Say::Loaded { .. }) => {
                 Err(EngineError::Unavailable("the runner does not speak our language".to_owned()))
@@ -220,6 +230,19 @@ impl Process {
         let said = String::from_utf8_lossy(&self.tail);
         let said = said.trim();
         if said.is_empty() { how } else { format!("{how}; it said: {said}") }
+    }
+
+    /// Lets it give way to everything else, for good: giving back a large model's memory keeps a core busy for a while.
+    #[expect(unsafe_code, reason = "setting the priority of another process's threads")]
+    pub(super) fn ease(&self) {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten();
+        for thread in threads.flatten() {
+            let Some(id) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // SAFETY: all zeros is a priority of this policy, which has only one.
+            let none = unsafe { std::mem::zeroed() };
+            // SAFETY: a struct that is read. The process is not reaped yet, so the number is still its.
+            unsafe { libc::sched_setscheduler(id, libc::SCHED_IDLE, &raw const none) };
+        }
     }
 
     /// It has hung up, so it is about to end.

@@ -40,6 +40,8 @@ struct Args {
     sandbox: Sandbox,
     /// It is a spare: nobody waits for it to start.
     gently: Gently,
+    /// A port that it needs to connect to.
+    connect: Option<u16>,
 }
 
 impl Args {
@@ -50,6 +52,7 @@ impl Args {
             memory_limit: None,
             sandbox: Sandbox::default(),
             gently: Gently::Not,
+            connect: None,
         };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
@@ -61,6 +64,7 @@ impl Args {
                     parsed.parent = number().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
+                Some("--connect") => parsed.connect = number().and_then(|port| u16::try_from(port).ok()),
                 Some("--gently") => {
                     parsed.gently = if value == "idle" { Gently::Idle } else { Gently::Nice };
                 }
@@ -125,6 +129,7 @@ fn begin(open: Open, args: impl IntoIterator<Item = OsString>, probe: Option<Pro
 }
 
 fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
+    sandbox::close_inherited();
     settle(args).map_err(|error| format!("cannot set up the process: {error}"))?;
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let mut confinement = None;
@@ -132,6 +137,7 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
     let started = opened.and_then(|mut backend| {
         // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
         let Needs { read, code, connect } = backend.needs();
+        let connect = connect.or(args.connect);
         let policy = Policy { read, code, connect, memory: args.memory_limit.map(Bytes) };
         confinement = Some(sandbox::enter(&args.sandbox, &policy));
         let version = backend.start()?;

@@ -68,7 +68,6 @@ const ALWAYS: &[i64] = &[
     libc::SYS_close,
     libc::SYS_fstat,
     libc::SYS_recvmsg,
-    libc::SYS_sendmsg,
     libc::SYS_ppoll,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
@@ -78,6 +77,13 @@ const ALWAYS: &[i64] = &[
     libc::SYS_sysinfo,
     libc::SYS_getrusage,
 ];
+
+#[cfg(target_arch = "x86_64")]
+const ARCH_GET_XCOMP_SUPP: u64 = 0x1021;
+#[cfg(target_arch = "x86_64")]
+const ARCH_GET_XCOMP_PERM: u64 = 0x1022;
+#[cfg(target_arch = "x86_64")]
+const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
 
 /// To open libraries late. Landlock says which.
 const READING: &[i64] = &[
@@ -105,7 +111,6 @@ const SPEAKING: &[i64] = &[
     libc::SYS_getsockname,
     libc::SYS_getpeername,
     libc::SYS_shutdown,
-    libc::SYS_sendto,
     libc::SYS_recvfrom,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
@@ -151,11 +156,19 @@ fn allowed(policy: &Policy) -> Result<Rules> {
     // To itself only: `abort` needs it.
     when(libc::SYS_tgkill, &[Is(0, u64::from(std::process::id()))])?;
     when(libc::SYS_prctl, &[Is(0, libc::PR_SET_NAME.unsigned_abs().into())])?;
+    // To be allowed the matrix registers of newer processors, which libraries ask for with their first model.
+    #[cfg(target_arch = "x86_64")]
+    for question in [ARCH_GET_XCOMP_SUPP, ARCH_GET_XCOMP_PERM, ARCH_REQ_XCOMP_PERM] {
+        when(libc::SYS_arch_prctl, &[Is(0, question)])?;
+    }
     // To look at its limits, not to change them.
     when(libc::SYS_prlimit64, &[Is(0, 0), IsWhole(2, 0)])?;
     for command in [libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_DUPFD_CLOEXEC, libc::F_GET_SEALS] {
         when(libc::SYS_fcntl, &[Is(1, command.unsigned_abs().into())])?;
     }
+    // Never with "fast open", which connects without asking landlock.
+    let fast = u64::from(libc::MSG_FASTOPEN.unsigned_abs());
+    when(libc::SYS_sendmsg, &[Bits(2, fast, 0)])?;
     // A thread that gives way to all others, for loading. The way back is not allowed, and not needed.
     when(libc::SYS_sched_setscheduler, &[Is(0, 0), Is(1, libc::SCHED_IDLE.unsigned_abs().into())])?;
     let nice = u64::from(super::GIVING_WAY.unsigned_abs());
@@ -189,6 +202,8 @@ fn allowed(policy: &Policy) -> Result<Rules> {
                 rules.entry(libc::SYS_socket).or_default().push(rule(&args)?);
             }
         }
+        // To where it is connected only.
+        rules.entry(libc::SYS_sendto).or_default().push(rule(&[Bits(3, fast, 0), IsWhole(4, 0)])?);
         rules.extend(SPEAKING.iter().map(|call| (*call, Vec::new())));
     }
     Ok(rules)

@@ -163,6 +163,15 @@ impl fmt::Display for Confinement {
     }
 }
 
+/// Closes what was inherited by mistake: whoever started the server may have left something open. To be called first of
+/// all, when nothing but standard input, output and error is this process's own.
+#[expect(unsafe_code, reason = "closing descriptors by number")]
+pub(crate) fn close_inherited() {
+    // SAFETY: nothing of this process is open yet but the first three, so nobody has a descriptor that is closed here.
+    // A kernel too old for this call is too old for landlock, which is said.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+}
+
 /// Confines this process for good. To be called while it has one thread.
 pub(crate) fn enter(sandbox: &Sandbox, policy: &Policy) -> Confinement {
     // Needed by two layers, and harmless: nothing that it starts may gain rights. It starts nothing.

@@ -12,8 +12,13 @@ fn main() -> ExitCode {
     if args.first().is_some_and(|arg| arg == "probe") {
         let text = args.get(1).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default();
         args.drain(..2);
-        return match serde_json::from_str(&text) {
-            Ok(targets) => modelless_engine::hostile_runner_main(args, move || probe::run(&targets)),
+        return match serde_json::from_str::<probe::Targets>(&text) {
+            Ok(targets) => {
+                if let Some(port) = targets.allowed {
+                    args.extend(["--connect".into(), port.to_string().into()]);
+                }
+                modelless_engine::hostile_runner_main(args, move || probe::run(&targets))
+            }
             Err(error) => {
                 eprintln!("probe: {error}");
                 ExitCode::FAILURE
