@@ -3,7 +3,7 @@
 use crate::catalogue::Known;
 use crate::core::Handle;
 use modelless_decision::worker::Event;
-use modelless_engine::{EngineError, LoadSpec, Loaded};
+use modelless_engine::{EngineError, Io, LoadSpec, Loaded};
 use modelless_types::{DeviceIx, VariantId};
 
 impl Handle {
@@ -56,7 +56,7 @@ impl Handle {
             artefact,
             settings: known.settings.clone(),
             lanes: self.config().lanes,
-            expect: None,
+            expect: Io::needed(known.settings.engine, known.tensors()),
         })
     }
 
