@@ -1,5 +1,7 @@
 //! `modelless engine`: the inference library, found or installed.
 
+mod torch;
+
 use crate::out;
 use crate::progress::Phase;
 use crate::up::half_of_memory;
@@ -28,6 +30,8 @@ pub(crate) struct Install {
     /// Which one.
     #[arg(value_enum)]
     engine: Known,
+    #[command(flatten)]
+    torch: torch::Options,
     /// For programs.
     #[arg(long)]
     json: bool,
@@ -48,6 +52,9 @@ enum Known {
     Onnx,
     /// OpenVINO (59 MB): a second engine for the CPU, on the same models.
     Openvino,
+    /// libtorch (546 MB, or your own) for TorchScript, and its runner, which is built from source: some three minutes
+    /// on two cores, and it takes the sources of modelless, cargo and a C++ compiler.
+    Torch,
 }
 
 impl Known {
@@ -55,6 +62,7 @@ impl Known {
         match self {
             Self::Onnx => Engine::Onnx,
             Self::Openvino => Engine::Openvino,
+            Self::Torch => Engine::Torch,
         }
     }
 }
@@ -69,11 +77,17 @@ pub(crate) struct LibraryOption {
 
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Install(Install { engine, json }) => {
-            let path = install(engine.engine())?;
+        Command::Install(Install { engine, torch, json }) => {
+            let path = match engine {
+                Known::Onnx | Known::Openvino => install(engine.engine())?,
+                Known::Torch => torch::install(&torch)?,
+            };
             if json {
-                let version = path.ancestors().nth(1).and_then(|folder| folder.file_name());
-                let version = version.map(|name| name.to_string_lossy().into_owned());
+                let version = match engine {
+                    Known::Onnx => library::ONNX_VERSION,
+                    Known::Openvino => library::OPENVINO_VERSION,
+                    Known::Torch => library::TORCH_VERSION,
+                };
                 out::json(&json!({"engine": engine.engine().name(), "version": version, "library": path}))
             } else {
                 out::line(path.display())

@@ -36,6 +36,11 @@ impl Known {
         Ok(())
     }
 
+    /// What task and adapter say of the model's tensors.
+    pub(crate) fn tensors(&self) -> (Vec<TensorSpec>, Vec<TensorSpec>) {
+        self.spec.tensors(&self.task)
+    }
+
     /// The adapter, once the variant was loaded.
     pub(crate) fn adapter(&self) -> Option<&Adapter> {
         self.adapter.get()

@@ -7,7 +7,7 @@
 use crate::catalogue::Known;
 use crate::core::Handle;
 use modelless_decision::worker::Event;
-use modelless_engine::{EngineError, LoadSpec, Loaded};
+use modelless_engine::{EngineError, Io, LoadSpec, Loaded};
 use modelless_store::Opened;
 use modelless_types::{DeviceIx, Micros, VariantId};
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn spec(variant: VariantId, known: &Known, artefact: &Opened, lanes: u16) -> Res
         settings: known.settings.clone(),
         lanes,
         memory_limit: None,
-        expect: None,
+        expect: Io::needed(known.settings.engine, known.tensors()),
     })
 }
 

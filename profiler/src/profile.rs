@@ -7,7 +7,7 @@ use crate::set::{LabelledSet, png};
 use crate::stats::Summary;
 use bytes::Bytes;
 use modelless_adapter::{Adapter, AdapterSpec, Body, Decoded, Limits, Scratch};
-use modelless_engine::{Engine, LoadSpec, Loaded};
+use modelless_engine::{Engine, Io, LoadSpec, Loaded};
 use modelless_types::{
     Accuracy, AccuracyMeasure, BatchPoint, ModelId, Profile, Provenance, StageTime, Task, VariantId,
     VariantSettings,
@@ -148,7 +148,7 @@ impl Profiler {
             settings: settings.clone(),
             lanes: 1,
             memory_limit: None,
-            expect: None,
+            expect: Io::needed(settings.engine, spec.tensors(task)),
         };
         let loaded = self.engine.load(load).await;
         let loaded = loaded.map_err(|source| Error::Engine { variant: name.to_owned(), source })?;

@@ -88,8 +88,18 @@ pub struct LoadSpec {
 pub struct Io {
     /// In the order of the model.
     pub inputs: Vec<TensorSpec>,
-    /// In the order of the model.
+    /// In the order of the model; none where nothing is known of them.
     pub outputs: Vec<TensorSpec>,
+}
+
+impl Io {
+    /// What has to be said to an engine of a model's tensors: nothing where its format says it.
+    pub fn needed(engine: Kind, (inputs, outputs): (Vec<TensorSpec>, Vec<TensorSpec>)) -> Option<Self> {
+        match engine {
+            Kind::Onnx | Kind::Openvino | Kind::Remote => None,
+            Kind::Torch => Some(Self { inputs, outputs }),
+        }
+    }
 }
 
 /// What was found on loading a variant.

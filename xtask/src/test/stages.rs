@@ -52,6 +52,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: nextest,
     },
     Stage {
+        name: "torch",
+        what: "libtorch, its runner, and the suite that every engine passes",
+        quick: false,
+        needs: &["system"],
+        run: torch,
+    },
+    Stage {
         name: "python",
         what: "clients for the end-to-end tests",
         quick: false,
@@ -212,6 +219,22 @@ fn engine(context: &mut Context) -> Result<Outcome> {
 
 fn nextest(context: &mut Context) -> Result<Outcome> {
     context.nextest(&["--workspace", "--exclude", "modelless-tests"])
+}
+
+/// Library and build are kept in the folder of engines, so only the first run takes its minutes.
+fn torch(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    run(program(&context.root, binary).args(["engine", "install", "torch"]))?;
+    let manifest = "runners/torch/Cargo.toml";
+    run(cargo(&context.root).args(["fmt", "--check", "--manifest-path", manifest, "--", "-l"]))?;
+    context.nextest(&[
+        "--package",
+        "modelless-engine",
+        "--features",
+        "conformance-torch",
+        "--filterset",
+        "test(torch)",
+    ])
 }
 
 fn python(context: &mut Context) -> Result<Outcome> {

@@ -87,25 +87,25 @@ impl ProcessConfig {
     /// How to run an engine with what is installed for it, or what is missing.
     pub fn installed(engine: Kind, engines_dir: &Path) -> Result<Self, String> {
         let config = Self { engine, ..Self::default() };
+        if engine == Kind::Torch {
+            // Its library is linked: where the runner is, the library was found.
+            let runner = library::torch_runner(engines_dir);
+            if !runner.is_file() {
+                return Err("its runner is not built; run `modelless engine install torch`".to_owned());
+            }
+            return Ok(Self { command: vec![runner.display().to_string()], library: runner, ..config });
+        }
         let Some(library) = library::installed_engine(engines_dir, engine) else { return Ok(config) };
         if !library.is_file() {
             return Err(format!("it is not installed; run `modelless engine install {engine}`"));
         }
         match engine {
-            Kind::Onnx | Kind::Remote => Ok(Self { library, ..config }),
+            Kind::Onnx | Kind::Torch | Kind::Remote => Ok(Self { library, ..config }),
             Kind::Openvino => {
                 // Virtual machines may advertise AMX without being able to use it, and oneDNN dies of that.
                 let environment = [("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")];
                 let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
                 Ok(Self { library, environment: environment.into(), ..config })
-            }
-            Kind::Torch => {
-                let runner = library::torch_runner(engines_dir);
-                if runner.is_file() {
-                    Ok(Self { library, command: vec![runner.display().to_string()], ..config })
-                } else {
-                    Err("its runner is not built; run `modelless engine install torch`".to_owned())
-                }
             }
         }
     }

@@ -129,7 +129,8 @@ pub struct Results<'a> {
     rows: u32,
     seen: Vec<Seen>,
     shapes: Shapes,
-    run_us: u64,
+    begun: Instant,
+    run_us: Option<u64>,
     wrong: Option<String>,
 }
 
@@ -142,9 +143,14 @@ pub(super) struct Seen {
 }
 
 impl Results<'_> {
-    /// The model has run since `start`; what follows is handing over.
-    pub fn ran_since(&mut self, start: Instant) {
-        self.run_us = clock::micros(start.elapsed());
+    /// The inputs are in place: the model runs now.
+    pub fn begin(&mut self) {
+        self.begun = clock::now();
+    }
+
+    /// The model has run; what follows is handing over.
+    pub fn end(&mut self) {
+        self.run_us = Some(clock::micros(self.begun.elapsed()));
     }
 
     /// The next output.
@@ -210,15 +216,13 @@ pub(super) fn run(
         rows,
         seen: Vec::new(),
         shapes: Shapes::default(),
-        run_us: 0,
+        begun: clock::now(),
+        run_us: None,
         wrong: None,
     };
-    let start = clock::now();
     let ran = program.run(inputs, &mut results);
-    let Results { shapes, mut run_us, wrong, .. } = results;
-    if run_us == 0 {
-        run_us = clock::micros(start.elapsed());
-    }
+    let Results { shapes, run_us, wrong, begun, .. } = results;
+    let run_us = run_us.unwrap_or_else(|| clock::micros(begun.elapsed()));
     let answer = match (ran, wrong) {
         (Err(why), _) => Answer::Failed(why),
         (Ok(()), Some(why)) => Answer::Misshapen(why),
@@ -269,8 +273,15 @@ fn warm_up(
     arena: &Mapping,
     rows: u32,
 ) -> Result<Vec<Seen>, String> {
-    let mut results =
-        Results { into: None, rows, seen: Vec::new(), shapes: Shapes::default(), run_us: 0, wrong: None };
+    let mut results = Results {
+        into: None,
+        rows,
+        seen: Vec::new(),
+        shapes: Shapes::default(),
+        begun: clock::now(),
+        run_us: None,
+        wrong: None,
+    };
     program.run(Inputs { layout, arena, slot: 0, rows }, &mut results)?;
     match results.wrong {
         Some(why) => Err(why),

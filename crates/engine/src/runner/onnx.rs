@@ -8,7 +8,6 @@ mod gpu;
 
 use super::backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
 use super::specs::Declared;
-use crate::clock;
 use modelless_types::{DType, Optimisation, TensorSpec};
 use ort::environment::Environment;
 use ort::memory::MemoryInfo;
@@ -102,9 +101,9 @@ impl Program for OnnxProgram {
             tensor(spec, inputs.rows(), pointer)
         });
         let tensors = tensors.collect::<ort::Result<Vec<_>>>().map_err(|error| error.message().to_owned())?;
-        let start = clock::now();
+        results.begin();
         let outputs = self.0.run(tensors.as_slice()).map_err(|error| error.message().to_owned())?;
-        results.ran_since(start);
+        results.end();
         for ix in 0..outputs.len() {
             if let Err(why) = hand_over(&outputs[ix], results) {
                 results.wrong(why);

@@ -4,7 +4,7 @@
 //! at all (a format without declared shapes has no fixed batch to find) the test says so and checks what it does
 //! instead.
 
-pub mod batches;
+pub(crate) mod batches;
 mod faults;
 mod loading;
 
@@ -13,41 +13,41 @@ use modelless_engine::Io;
 use modelless_types::{DType, TensorSpec};
 
 /// An engine under test.
-pub struct Bench {
-    pub kind: Kind,
-    pub engine: ProcessEngine,
+pub(crate) struct Bench {
+    pub(crate) kind: Kind,
+    pub(crate) engine: ProcessEngine,
 }
 
 impl Bench {
-    pub fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: Kind) -> Self {
         Self::with(kind, |_| {})
     }
 
-    pub fn with(kind: Kind, change: impl FnOnce(&mut ProcessConfig)) -> Self {
+    pub(crate) fn with(kind: Kind, change: impl FnOnce(&mut ProcessConfig)) -> Self {
         Self { kind, engine: engine_of(kind, change) }
     }
 
     /// Variant `n` of model `n`, one lane, batches of up to 8.
-    pub fn spec(&self, n: u32, name: &str) -> LoadSpec {
+    pub(crate) fn spec(&self, n: u32, name: &str) -> LoadSpec {
         spec_of(self.kind, n, name)
     }
 
-    pub async fn load(&self, n: u32, name: &str) -> Loaded {
+    pub(crate) async fn load(&self, n: u32, name: &str) -> Loaded {
         let spec = self.spec(n, name);
         self.engine.load(spec).await.unwrap_or_else(|error| panic!("{} {name}: {error}", self.kind))
     }
 
-    pub async fn run(&self, n: u32, batch: u32, inputs: &[&[u8]]) -> BatchResult {
+    pub(crate) async fn run(&self, n: u32, batch: u32, inputs: &[&[u8]]) -> BatchResult {
         run(&self.engine, n, batch, inputs).await
     }
 
-    pub async fn refused(&self, spec: LoadSpec) -> String {
+    pub(crate) async fn refused(&self, spec: LoadSpec) -> String {
         refused(&self.engine, spec).await
     }
 }
 
 /// The file of a model in the format that an engine takes, and what has to be known of it beside.
-pub fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
+pub(crate) fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
     let (file, expect) = match kind {
         Kind::Onnx | Kind::Openvino => (model_file(&format!("{name}.onnx")), None),
         Kind::Torch => (model_file(&format!("{name}.pt")), tensors_of(name)),
@@ -65,7 +65,7 @@ pub fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
 }
 
 /// TorchScript does not say what its tensors look like.
-pub fn tensors_of(name: &str) -> Option<Io> {
+pub(crate) fn tensors_of(name: &str) -> Option<Io> {
     let spec = |(name, dtype, shape): &(&str, DType, &[u32])| TensorSpec {
         name: (*name).to_owned(),
         dtype: *dtype,
@@ -93,7 +93,7 @@ pub fn tensors_of(name: &str) -> Option<Io> {
 }
 
 /// The element types of the model `types`, by the names of its inputs.
-pub const TYPES: [(&str, DType); 8] = [
+pub(crate) const TYPES: [(&str, DType); 8] = [
     ("f32", DType::Fp32),
     ("f16", DType::Fp16),
     ("f64", DType::Fp64),

@@ -4,7 +4,7 @@ use super::*;
 use modelless_engine::{BatchError, EngineEvent};
 use std::process::Command;
 
-pub fn signal(pid: u32, name: &str) {
+pub(crate) fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
     // A signal is on its way before it has arrived: no thread of a stopped process takes another batch.
@@ -21,7 +21,7 @@ fn stopped(pid: u32) -> bool {
     })
 }
 
-pub fn pid(engine: &ProcessEngine) -> u32 {
+pub(crate) fn pid(engine: &ProcessEngine) -> u32 {
     engine.runners()[0].pid.unwrap()
 }
 

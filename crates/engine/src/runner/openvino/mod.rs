@@ -8,7 +8,6 @@ mod ffi;
 
 use super::backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 use super::specs::Declared;
-use crate::clock;
 use ffi::{Functions, Object, c};
 use modelless_types::{DType, Processor, VariantSettings};
 use std::ffi::{c_char, c_int};
@@ -224,10 +223,10 @@ impl Program for OpenvinoProgram {
             ov.check(unsafe { (ov.request_input)(self.request.object, ix, tensor.object) })?;
             held.push(tensor);
         }
-        let start = clock::now();
+        results.begin();
         // SAFETY: the request lives, and this lane is the only one to use it.
         ov.check(unsafe { (ov.request_infer)(self.request.object) })?;
-        results.ran_since(start);
+        results.end();
         for ix in 0..self.outputs {
             // SAFETY: as above.
             let made = ov.made(|made| unsafe { (ov.request_output)(self.request.object, ix, made) })?;

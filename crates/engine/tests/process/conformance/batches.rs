@@ -5,7 +5,7 @@ use modelless_engine::BatchError;
 use modelless_types::Optimisation;
 use std::sync::Arc;
 
-pub async fn every_element_type_passes_through_unharmed(kind: Kind) {
+pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
     let bench = Bench::new(kind);
     let loaded = bench.load(1, "types").await;
     let named = |specs: &[TensorSpec]| specs.iter().map(|s| (s.name.clone(), s.dtype)).collect::<Vec<_>>();
@@ -40,7 +40,7 @@ pub async fn every_element_type_passes_through_unharmed(kind: Kind) {
     assert_eq!(outputs.output(9), [1, 0, 1, 0, 1, 0]);
 }
 
-pub async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) {
+pub(crate) async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) {
     let bench = Bench::new(kind);
     let names = ["linear", "mlp_s", "mlp_l", "cnn_s", "cnn_m", "cnn_l"];
     let all = names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}.int8")]);
@@ -67,12 +67,12 @@ pub async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) {
 }
 
 /// Some picture, another for each item.
-pub fn pixels(item: u32) -> impl Iterator<Item = f32> {
+pub(crate) fn pixels(item: u32) -> impl Iterator<Item = f32> {
     (0..784_u32).map(move |i| f32::from(u8::try_from((i * (item + 3)) % 256).unwrap_or(0)) / 255.0)
 }
 
 /// Thousands of distinguishable items over two lanes, slots in constant reuse: each gets its own answer.
-pub async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
+pub(crate) async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
     let bench = Bench::new(kind);
     bench.engine.load(LoadSpec { lanes: 2, ..bench.spec(1, "echo") }).await.unwrap();
     let engine = Arc::new(bench.engine);
@@ -103,7 +103,7 @@ pub async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
     }
 }
 
-pub async fn lanes_run_one_variant_at_the_same_time(kind: Kind) {
+pub(crate) async fn lanes_run_one_variant_at_the_same_time(kind: Kind) {
     let Bench { engine, .. } = &Bench::new(kind);
     engine.load(LoadSpec { lanes: 2, ..spec_of(kind, 1, "slow") }).await.unwrap();
     // Lane 0 is at a long batch until it is killed at the end; lane 1 is not kept waiting.
@@ -121,7 +121,7 @@ pub async fn lanes_run_one_variant_at_the_same_time(kind: Kind) {
     assert!(matches!(long.await.unwrap(), Err(BatchError::Crashed(_))));
 }
 
-pub async fn an_empty_batch_and_one_too_large_are_refused(kind: Kind) {
+pub(crate) async fn an_empty_batch_and_one_too_large_are_refused(kind: Kind) {
     let bench = Bench::with(kind, |config| config.max_batch = 16);
     bench.load(1, "echo").await;
     for batch in [0, 9, u32::MAX] {
@@ -143,7 +143,7 @@ pub async fn an_empty_batch_and_one_too_large_are_refused(kind: Kind) {
     assert!(small.refused(small.spec(1, "echo")).await.contains("at most 4096"));
 }
 
-pub async fn threads_and_optimisation_change_no_answer(kind: Kind) {
+pub(crate) async fn threads_and_optimisation_change_no_answer(kind: Kind) {
     let bench = Bench::new(kind);
     let mut answers: Vec<Vec<f32>> = Vec::new();
     let choices =

@@ -5,7 +5,7 @@ use crate::failures::{pid, signal};
 use modelless_engine::{BatchError, EngineEvent};
 use modelless_types::Bytes;
 
-pub async fn a_model_that_throws_fails_its_batch_and_nothing_else(kind: Kind) {
+pub(crate) async fn a_model_that_throws_fails_its_batch_and_nothing_else(kind: Kind) {
     let bench = Bench::new(kind);
     bench.load(1, "picky").await;
     let runner = bench.engine.runners()[0].pid;
@@ -20,7 +20,7 @@ pub async fn a_model_that_throws_fails_its_batch_and_nothing_else(kind: Kind) {
     assert_eq!(bench.engine.runners()[0].pid, runner);
 }
 
-pub async fn outputs_of_another_shape_are_an_error_not_an_answer(kind: Kind) {
+pub(crate) async fn outputs_of_another_shape_are_an_error_not_an_answer(kind: Kind) {
     let bench = Bench::new(kind);
     bench.load(1, "ragged").await;
     let outputs = bench.run(1, 2, &[&bytes_f32([0.0, 0.0])]).await.unwrap();
@@ -37,7 +37,7 @@ pub async fn outputs_of_another_shape_are_an_error_not_an_answer(kind: Kind) {
     assert!(matches!(&wrong, BatchError::Shape(why) if why.contains("[4, 5]")), "{wrong}");
 }
 
-pub async fn a_model_that_hangs_is_ended_within_the_limit(kind: Kind) {
+pub(crate) async fn a_model_that_hangs_is_ended_within_the_limit(kind: Kind) {
     let bench = Bench::new(kind);
     let mut events = bench.engine.events().unwrap();
     bench.load(1, "slow").await;
@@ -54,7 +54,7 @@ pub async fn a_model_that_hangs_is_ended_within_the_limit(kind: Kind) {
 }
 
 /// Address space, for want of a better limit; the libraries themselves need some of it.
-pub async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limit(kind: Kind) {
+pub(crate) async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limit(kind: Kind) {
     let limit = Bytes::from_mib(if kind == Kind::Torch { 6_144 } else { 3_072 });
     let bench = Bench::with(kind, |config| config.memory_limit = Some(limit));
     bench.load(1, "greedy").await;
@@ -67,7 +67,7 @@ pub async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limit(kind:
     serves(&bench, 2).await;
 }
 
-pub async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(kind: Kind) {
+pub(crate) async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(kind: Kind) {
     let bench = Bench::new(kind);
     let mut events = bench.engine.events().unwrap();
     bench.load(2, "echo").await;

@@ -3,7 +3,7 @@
 use super::*;
 use modelless_engine::Availability;
 
-pub async fn says_which_library_there_is_or_why_none(kind: Kind) {
+pub(crate) async fn says_which_library_there_is_or_why_none(kind: Kind) {
     let ready = engine_of(kind, |_| {}).check().await;
     let versions = ["1.", "2"];
     let known = |version: &str| versions.iter().any(|start| version.starts_with(start));
@@ -21,7 +21,7 @@ pub async fn says_which_library_there_is_or_why_none(kind: Kind) {
     assert!(matches!(error, EngineError::Unavailable(_)), "{error}");
 }
 
-pub async fn what_cannot_be_served_item_by_item_is_refused_with_the_reason(kind: Kind) {
+pub(crate) async fn what_cannot_be_served_item_by_item_is_refused_with_the_reason(kind: Kind) {
     let bench = Bench::new(kind);
     let why = bench.refused(bench.spec(1, "mixes")).await;
     assert!(why.contains("first axis of output"), "{why}");
@@ -36,7 +36,7 @@ pub async fn what_cannot_be_served_item_by_item_is_refused_with_the_reason(kind:
     assert!(bench.engine.slot(VariantId(1), 0, 1).is_err());
 }
 
-pub async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
+pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
     let bench = Bench::new(kind);
     let x = |name: &str| TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![5] };
     let io = Io { inputs: vec![x("x")], outputs: vec![x("y")] };
@@ -50,7 +50,7 @@ pub async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
     assert!(why.contains("6 was expected"), "{why}");
 }
 
-pub async fn strings_are_refused_when_the_model_is_loaded(kind: Kind) {
+pub(crate) async fn strings_are_refused_when_the_model_is_loaded(kind: Kind) {
     let bench = Bench::new(kind);
     if kind == Kind::Torch {
         // TorchScript has strings, but no tensors of them; what is left is to expect one.
@@ -64,7 +64,7 @@ pub async fn strings_are_refused_when_the_model_is_loaded(kind: Kind) {
     assert!(why.contains("not supported"), "{why}");
 }
 
-pub async fn a_fixed_batch_is_found_and_smaller_ones_are_padded(kind: Kind) {
+pub(crate) async fn a_fixed_batch_is_found_and_smaller_ones_are_padded(kind: Kind) {
     let bench = Bench::new(kind);
     let loaded = bench.load(1, "fixed").await;
     // TorchScript declares no batch; a model that takes only one is an error when it runs.
