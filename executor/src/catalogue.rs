@@ -5,7 +5,9 @@ use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
 use modelless_store::Catalog;
-use modelless_types::{ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings};
+use modelless_types::{
+    Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +20,8 @@ pub(crate) struct Known {
     pub(crate) settings: VariantSettings,
     pub(crate) task: Arc<Task>,
     pub(crate) ordinal: u8,
+    /// A batch of one, by its profile.
+    pub(crate) expected: Micros,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
@@ -65,6 +69,7 @@ impl Catalogue {
             };
             for variant in catalog.variants_of(model.id) {
                 let Some(worker) = worker_variant(model.task, variant, device_class) else { continue };
+                let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);
                 let known = Known {
@@ -74,6 +79,7 @@ impl Catalogue {
                     settings: variant.settings.clone(),
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
+                    expected,
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),
