@@ -215,8 +215,7 @@ impl Bed {
     /// Every batch from now on never ends by itself.
     fn hang(&self) {
         for variant in &self.variants {
-            let forever: Arc<dyn Fn(u32) -> Duration + Send + Sync> =
-                Arc::new(|_| Duration::from_secs(3_600));
+            let forever: Arc<dyn Fn(u32) -> Duration + Send + Sync> = Arc::new(|_| Duration::from_hours(1));
             self.engine.behave(variant.id, FakeModel { latency: forever, ..echo() });
         }
     }
