@@ -6,7 +6,7 @@ use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
 use modelless_store::Catalog;
 use modelless_types::{
-    Engine, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
+    Engine, Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -20,6 +20,8 @@ pub(crate) struct Known {
     pub(crate) settings: VariantSettings,
     pub(crate) task: Arc<Task>,
     pub(crate) ordinal: u8,
+    /// A batch of one, by its profile.
+    pub(crate) expected: Micros,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
@@ -86,6 +88,7 @@ impl Catalogue {
                     continue;
                 }
                 let Some(worker) = worker_variant(task, variant, device_class) else { continue };
+                let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);
                 let known = Known {
@@ -95,6 +98,7 @@ impl Catalogue {
                     settings: variant.settings.clone(),
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
+                    expected,
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),

@@ -39,6 +39,9 @@ pub struct Config {
     /// A query that is alone here and whose batch is expected to take no longer than this is waited for on the thread
     /// that brought it, which saves waking another. Zero: never.
     pub wait_inline: Micros,
+    /// A variant whose batch of one is expected to take no longer than this runs empty inputs when it was loaded, so
+    /// that no query is its first. Zero: never.
+    pub warm_up: Micros,
     /// How long a failed replica rests; doubles with each failure in a row.
     pub back_off: Micros,
     /// Failures in a row after which a variant is left alone.
@@ -72,6 +75,7 @@ impl Default for Config {
             decode_inline: Bytes(16 << 10),
             prepare_inline: Micros(500),
             wait_inline: Micros(500),
+            warm_up: Micros::from_millis(2),
             back_off: Micros::from_millis(100),
             give_up_after: 5,
             hung_factor: 20,

@@ -1,11 +1,14 @@
 //! What is brought into memory: once, whole, and told how long it took.
 
-use super::{LONG, Setup, bed, bed_with, echo};
-use modelless_engine::fake::FakeModel;
+use super::{LONG, Setup, bed, bed_with, config, echo};
+use crate::Config;
+use modelless_engine::fake::{FakeModel, Fault};
 use modelless_types::{Micros, Refusal, ReplicaState};
 use modelless_wire::{Body, NodeLink, NodeStatus, ToNode};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -40,7 +43,11 @@ async fn an_artefact_that_is_not_what_it_was_is_never_served() {
                 );
             }
             Body::Refused { refusal: Refusal::Loading { .. } | Refusal::TooLate { .. }, .. } => {}
-            other => panic!("{other:?}"),
+            other @ (Body::Answer { .. }
+            | Body::Refused { .. }
+            | Body::BadInput { .. }
+            | Body::HandedBack { .. }
+            | Body::Report) => panic!("{other:?}"),
         }
     }
     for variant in &bed.variants {
@@ -78,6 +85,46 @@ async fn the_status_tells_loads_batches_and_crashes() {
     bed.handle.send(ToNode::Wake { task: bed.task, ordinal: wake.ordinal });
     told(|status| status.load.restarts >= 1).await;
     status.borrow_and_update();
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variant_has_run_before_a_query_is_given_to_it() {
+    let batches = Arc::new(AtomicU64::new(0));
+    let config = Config { warm_up: Micros(100), lanes: 2, ..config() };
+    let mut bed = bed_with(Setup { config, ..Setup::default() }).await;
+    let (slow, fast) = (bed.variants[0].clone(), bed.variants[1].clone());
+    for variant in [&slow, &fast] {
+        let counted = Arc::clone(&batches);
+        let count = move |number: u64, _| {
+            counted.fetch_max(number + 1, Ordering::SeqCst);
+            None
+        };
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(count), ..echo() });
+    }
+    // By their profiles one takes 200 us and the other 50.
+    bed.send(1, LONG, [slow.ordinal].into_iter().collect(), super::distinct(1));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    assert_eq!(batches.swap(0, Ordering::SeqCst), 1, "a slow one is not made slower to load");
+    bed.engine.kill(slow.model, "nothing of the model is to be in memory");
+    bed.send(2, LONG, [fast.ordinal].into_iter().collect(), super::distinct(2));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    assert_eq!(batches.load(Ordering::SeqCst), 5, "two on each lane, and the query");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_its_process_on_an_empty_input_is_no_replica() {
+    let config = Config { warm_up: Micros(100), ..config() };
+    let mut bed = bed_with(Setup { config, ..Setup::default() }).await;
+    let fast = bed.variants[1].clone();
+    let crash = |_, _| Some(Fault::Crash("made to".into()));
+    bed.engine.behave(fast.id, FakeModel { faults: Arc::new(crash), ..echo() });
+    bed.send(1, LONG, [fast.ordinal].into_iter().collect(), super::distinct(1));
+    let Body::Refused { refusal: Refusal::VariantFailed { why }, .. } = bed.hear().await else {
+        panic!("not refused by name")
+    };
+    assert!(why.contains("empty input") && why.contains("made to"), "{why}");
     bed.end().await;
 }
 

@@ -236,19 +236,26 @@ impl Lane {
     /// Watches for the reply to the batch at the head for at most `limit`, giving way to whatever else wants to run,
     /// and tells its owner on this thread: one wake-up less than waiting for the reader.
     pub(super) fn help(&self, limit: Duration) {
-        let Some(number) = lock(&self.queue).in_flight.front().map(|head| head.number) else { return };
-        if self.helped.swap(true, Ordering::AcqRel) {
-            return;
+        let head = lock(&self.queue).in_flight.front().map(|head| head.number);
+        if let Some(number) = head
+            && !self.helped.swap(true, Ordering::AcqRel)
+        {
+            self.watch_for(number, limit);
         }
+    }
+
+    /// The batch may be long done by now: this thread can have been stopped for any time since it looked.
+    fn watch_for(&self, number: u32, limit: Duration) {
         self.ring.watched(true);
         let until = clock::now() + limit;
-        while !self.ring.has(number) && clock::now() < until {
+        while self.ring.awaits(number) && clock::now() < until {
             std::thread::yield_now();
         }
         self.ring.watched(false);
         self.helped.store(false, Ordering::Release);
-        // Looked at again after the watch has ended: replies that came meanwhile, to this batch or the next, woke nobody.
-        let mut number = number;
+        // Replies that came meanwhile woke nobody, to whichever batches they are: so whatever is there and not finished
+        // is finished now, beginning with the first and not with the one that was watched for.
+        let mut number = lock(&self.queue).done;
         while self.ring.has(number) && self.finish(number) {
             number = ring::next(number);
         }
@@ -325,6 +332,11 @@ fn tell(done: Done, result: BatchResult) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::Mapping;
+    use crate::slot::Layout;
+    use modelless_types::{DType, TensorSpec};
+    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::thread;
 
     #[test]
     fn usage_is_read_from_what_the_kernel_says() {
@@ -334,5 +346,67 @@ mod tests {
         assert_eq!(Usage::parse(status), usage);
         let own = Usage::of(std::process::id()).unwrap();
         assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");
+    }
+
+    /// As long as anything here may take before it counts as lost.
+    const LOST: Duration = Duration::from_secs(10);
+
+    /// A lane with a runner that answers `batches` of them, its reader, and what is told of their ends.
+    fn lane(batches: u32, check: impl FnOnce(&Lane, &dyn Fn(), &Receiver<()>) -> bool) -> bool {
+        let (lane, fd) = Lane::create(&Arc::default()).unwrap();
+        let runner = Ring::open(fd).unwrap();
+        let tensor = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] };
+        let layout = Layout::new(std::slice::from_ref(&tensor), std::slice::from_ref(&tensor), 1, 1 << 20);
+        let layout = Arc::new(layout.unwrap());
+        let arena = Arc::new(Mapping::private(layout.arena_bytes()).unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| lane.read());
+            scope.spawn(|| {
+                for number in 0..batches {
+                    runner.receive(number).expect("a request");
+                    runner.reply(
+                        number,
+                        &Reply { run_us: 1, answer: Answer::Failed("as it was told".to_owned()) },
+                    );
+                }
+            });
+            let (sender, done) = sync_channel(2);
+            let submit = || {
+                let slot = BatchSlot::new((VariantId(1), 1), 0, 1, &layout, &arena, &lane.gate).unwrap();
+                let sender = sender.clone();
+                let tell = Box::new(move |_| {
+                    let _ = sender.send(());
+                });
+                assert!(lane.submit(slot, 1, LOST, tell).is_ok());
+            };
+            let passed = check(&lane, &submit, &done);
+            lane.close("the test is over");
+            passed
+        })
+    }
+
+    #[test]
+    fn a_reply_that_comes_while_somebody_still_watches_for_one_long_past_is_told() {
+        let check = |lane: &Lane, submit: &dyn Fn(), done: &Receiver<()>| {
+            for _ in 0..3 {
+                submit();
+                if done.recv_timeout(LOST).is_err() {
+                    return false;
+                }
+            }
+            thread::scope(|scope| {
+                // Looked at the head when that was the first batch, and was stopped until now.
+                lane.helped.store(true, Ordering::Release);
+                let watcher = scope.spawn(|| lane.watch_for(0, Duration::from_millis(500)));
+                while lane.helped.load(Ordering::Acquire) && !watcher.is_finished() && !lane.ring.is_watched()
+                {
+                    thread::yield_now();
+                }
+                submit();
+                watcher.join().expect("it does not panic");
+            });
+            done.recv_timeout(LOST).is_ok()
+        };
+        assert!(lane(4, check), "it was replied to, and nobody was told");
     }
 }

@@ -4,6 +4,8 @@
 //! go on side by side: the runner reads it from the first moment, and the variant counts as loaded once both are done
 //! and both said yes. What was loaded from a wrong file is unloaded before anything can be bound to it.
 
+mod warm;
+
 use crate::catalogue::Known;
 use crate::core::Handle;
 use modelless_decision::worker::Event;
@@ -52,13 +54,20 @@ impl Handle {
             Ok(loaded) => known.check(&loaded.inputs, &loaded.outputs),
             Err(why) => Err(why.clone()),
         });
+        let fits = match fits {
+            Ok(()) => self.warm_up(variant, &known).await,
+            Err(why) => Err(why),
+        };
         match (fits, loaded) {
             (Ok(()), Ok(loaded)) => {
                 let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
                 Ok(Brought { loaded, took: Micros(took), cold })
             }
             (Err(why), Ok(_)) => {
-                if let Err(error) = self.engine().unload(variant).await {
+                let unloaded = self.engine().unload(variant).await;
+                if let Err(error) = unloaded
+                    && !matches!(error, EngineError::NotLoaded(_))
+                {
                     tracing::warn!(%variant, %error, "a variant that cannot be used would not unload");
                 }
                 Err(why)
