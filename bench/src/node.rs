@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes as Buffer;
@@ -18,7 +18,8 @@ use modelless_executor::{Config, Deps, Handle, Service, build};
 use modelless_profiler::{Package, Profiler, Registrar, device};
 use modelless_store::{Artefacts, MemStore, Store};
 use modelless_types::{
-    AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, Task, TenantId, Variant,
+    AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, ReplicaState, Task,
+    TenantId, Variant,
 };
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, NodeLink, QueryFrame, ToNode};
 use tokio::runtime::Runtime;
@@ -122,19 +123,21 @@ impl GatewayLink for Link {
     }
 }
 
+/// How much memory a node has, by what each of its models takes.
+pub type MemoryFor = Box<dyn Fn(&[Bytes]) -> Bytes>;
+
 /// What a node is made with.
-#[derive(Clone, Debug)]
 pub struct Spec {
     /// The ONNX Runtime library.
     pub library: PathBuf,
-    /// Folders of packages, each with one model.
+    /// Folders of packages, each with one model. One that is named again is another task with a model of its own.
     pub packages: Vec<PathBuf>,
     /// The largest batch, in place of what the packages say.
     pub max_batch: Option<u32>,
     /// Batches side by side.
     pub lanes: u16,
     /// Memory for models.
-    pub memory: Bytes,
+    pub memory: MemoryFor,
     /// Whether whoever brings a lone query may be kept until its answer is there, as the executor does by default. Not where
     /// one thread stands for all of a gateway's: it would bring nothing else meanwhile.
     pub wait_inline: bool,
@@ -148,6 +151,8 @@ pub struct Node {
     pub link: Arc<Link>,
     /// Each task with its one variant, in the order of the packages.
     pub served: Vec<(Task, Variant)>,
+    store: Arc<dyn Store>,
+    artefacts: Artefacts,
     stop: CancellationToken,
     service: JoinHandle<()>,
     runtime: Runtime,
@@ -159,12 +164,13 @@ impl Node {
     pub fn start(spec: &Spec) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let folder = modelless_testkit::temp_dir("node")?;
-        let (service, handle, served) = runtime.block_on(built(spec, folder.path()))?;
+        let Built { service, handle, served, store, artefacts } =
+            runtime.block_on(built(spec, folder.path()))?;
         let link = Arc::new(Link::default());
         handle.connect(Arc::<Link>::clone(&link));
         let stop = CancellationToken::new();
         let service = runtime.spawn(service.run(stop.clone()));
-        Ok(Self { handle, link, served, stop, service, runtime, _folder: folder })
+        Ok(Self { handle, link, served, store, artefacts, stop, service, runtime, _folder: folder })
     }
 
     /// What was measured of a variant.
@@ -172,19 +178,50 @@ impl Node {
         self.served[model].1.profiles.first().context("a registered variant was measured; this is a bug")
     }
 
+    /// Asks for these to be kept in memory, and for no others.
+    pub fn ask_for(&self, models: &[usize]) {
+        let pins = models.iter().map(|&model| (DeviceIx(0), self.served[model].1.id)).collect();
+        self.handle.send(ToNode::Pin(pins));
+    }
+
     /// Keeps these in memory, and waits until they are there.
     pub fn pin(&self, models: &[usize]) -> Result<()> {
-        let pins: Vec<_> = models.iter().map(|&model| (DeviceIx(0), self.served[model].1.id)).collect();
-        let wanted: Vec<_> = pins.iter().map(|(_, variant)| *variant).collect();
-        self.handle.send(ToNode::Pin(pins));
+        self.ask_for(models);
+        let wanted: Vec<_> = models.iter().map(|&model| self.served[model].1.id).collect();
         let mut status = self.handle.status();
         let there = async move {
             let serve = |id| move |r: &modelless_wire::ReplicaStatus| r.variant == id && r.state.serves();
             status.wait_for(|s| wanted.iter().all(|id| s.replicas.iter().any(serve(*id)))).await.map(drop)
         };
         let within = async { tokio::time::timeout(Duration::from_mins(1), there).await };
-        self.runtime.block_on(within).context("a pinned model was not loaded within 60 s")??;
+        self.runtime.block_on(within).context("a pinned model was not loaded within a minute")??;
         Ok(())
+    }
+
+    /// Every load of a model that came to its end, oldest first, as the node's own history has it: when it began, and how
+    /// long it took until the model could answer.
+    pub fn loads(&self, model: usize) -> Result<Vec<(SystemTime, Duration)>> {
+        let variant = self.served[model].1.id;
+        let history = self.runtime.block_on(self.store.transitions(None, 100_000))?;
+        let mut begun = None;
+        let mut loads = Vec::new();
+        for change in history.iter().rev().filter(|t| t.variant == variant).map(|t| &t.change) {
+            match (change.to, begun) {
+                (ReplicaState::Loading, _) => begun = Some(change.at.0),
+                (ReplicaState::Active, Some(since)) => {
+                    let began = SystemTime::UNIX_EPOCH + Duration::from_micros(since);
+                    loads.push((began, Duration::from_micros(change.at.0.saturating_sub(since))));
+                    begun = None;
+                }
+                _ => {}
+            }
+        }
+        Ok(loads)
+    }
+
+    /// Has the kernel forget a model's file, so that the next load reads it from the disk.
+    pub fn forget_file(&self, model: usize) -> Result<()> {
+        crate::timing::forget(&self.artefacts.path(&self.served[model].1.artefact)?)
     }
 
     /// Random inputs of a model, as raw tensors: numbers between 0 and 1, and of tokens and masks what a text has.
@@ -204,7 +241,15 @@ impl Node {
     }
 }
 
-async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task, Variant)>)> {
+struct Built {
+    service: Service,
+    handle: Handle,
+    served: Vec<(Task, Variant)>,
+    store: Arc<dyn Store>,
+    artefacts: Artefacts,
+}
+
+async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     let store: Arc<dyn Store> = Arc::new(MemStore::new());
     let artefacts = Artefacts::new(folder.join("artefacts"))?;
     let engine = || -> Result<Arc<ProcessEngine>> {
@@ -225,6 +270,9 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
     for folder in &spec.packages {
         let mut package = Package::read(folder)?;
         package.models.truncate(1);
+        while names.contains(&package.task.name) {
+            package.task.name.push_str("-again");
+        }
         for variant in package.models.iter_mut().flat_map(|model| &mut model.variants) {
             variant.max_batch = spec.max_batch.unwrap_or(variant.max_batch);
         }
@@ -240,21 +288,23 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
         Ok((task.clone(), variant.clone()))
     };
     let served = names.iter().map(of).collect::<Result<Vec<_>>>()?;
-    let mut config =
-        Config { device_class: class, lanes: spec.lanes, memory: spec.memory, ..Config::default() };
+    let memory: Vec<Bytes> =
+        served.iter().filter_map(|(_, v)| v.profiles.first()).map(|p| p.memory).collect();
+    let memory = (spec.memory)(&memory);
+    let mut config = Config { device_class: class, lanes: spec.lanes, memory, ..Config::default() };
     if !spec.wait_inline {
         config.wait_inline = Micros::ZERO;
     }
     let deps = Deps {
-        store,
-        artefacts: Arc::new(artefacts),
+        store: Arc::clone(&store),
+        artefacts: Arc::new(artefacts.clone()),
         engine: engine()?,
         clock: Clock::start(),
         recorder: None,
         warnings: Vec::new(),
     };
     let (service, handle) = build(config, deps).await?;
-    Ok((service, handle, served))
+    Ok(Built { service, handle, served, store, artefacts })
 }
 
 /// Sends queries of one model, never more than the executor gives credit for.

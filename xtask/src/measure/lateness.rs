@@ -45,7 +45,7 @@ fn measure(context: &Context) -> Result<Outcome> {
                 json!({"late_percent_median": median, "late_percent_worst": worst}),
             );
             if (*mode, *arrivals) == (MODES[0], ARRIVALS[0].0) {
-                let limit = context.choose(0.5, 100.0);
+                let limit = context.choose(0.5, 60.0);
                 checks.push(Check { what: what(model), value: median, limit, unit: "%" });
             }
         }
@@ -94,7 +94,9 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
     let peaks = (0..3).map(|_| bound.ask(&json!({"do": "closed", "warm_ms": ms / 10, "ms": ms / 4})));
     let peaks = peaks.collect::<Result<Vec<_>>>()?;
     let peak = stats::median(&peaks.iter().map(rate).collect::<Result<Vec<_>>>()?).context("no rounds")?;
-    let per_second = peak * LOAD;
+    // A development build on a shared machine would be late at any load and bound worth the name.
+    let per_second = peak * context.choose(LOAD, 0.1);
+    let bound_us = single_us * context.choose(TIMES_SINGLE, 200.0);
     let mut raw = vec![json!({"single": single, "peaks": peaks})];
     let mut found = Found { shares: Vec::new(), single_us, per_second, seeds: Vec::new(), raw: Vec::new() };
     for round in 0..rounds {
@@ -104,7 +106,7 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
             for (mode, side) in &mut sides {
                 let answer = side.ask(&json!({
                     "do": "open", "per_second": per_second, "cv": cv, "ms": ms, "seed": seed,
-                    "bound_us": single_us * TIMES_SINGLE,
+                    "bound_us": bound_us,
                 }))?;
                 note(&mut found.shares, mode, arrivals, percent_late(&answer)?);
                 raw.push(json!({"mode": mode, "arrivals": arrivals, "seed": seed, "seen": answer}));
@@ -116,7 +118,7 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
 }
 
 fn percent_late(answer: &Value) -> Result<f64> {
-    let count = |name: &str| answer[name].as_f64().with_context(|| format!("no {name} was told"));
+    let count = |name: &str| answer["seen"][name].as_f64().with_context(|| format!("no {name} was told"));
     Ok(count("late")? * 100.0 / count("sent")?.max(1.0))
 }
 
@@ -138,7 +140,8 @@ mod tests {
 
     #[test]
     fn late_is_whatever_was_not_answered_in_time() {
-        assert_eq!(percent_late(&json!({"sent": 200, "late": 1})).unwrap(), 0.5);
+        let seen = json!({"seen": {"sent": 200, "late": 1}});
+        assert!((percent_late(&seen).unwrap() - 0.5).abs() < 1e-9);
         assert!(percent_late(&json!({"sent": 200})).is_err());
     }
 }
