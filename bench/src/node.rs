@@ -15,7 +15,7 @@ use modelless_decision::query::Class;
 use modelless_drive::Clock;
 use modelless_engine::{Engine, ProcessConfig, ProcessEngine};
 use modelless_executor::{Config, Deps, Handle, Service, build};
-use modelless_profiler::{Package, Profiler, Registrar, device};
+use modelless_profiler::{Package, Profiler, Registrar, TaskManifest, device};
 use modelless_store::{Artefacts, MemStore, Store};
 use modelless_types::{
     AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, ReplicaState, Task,
@@ -134,6 +134,8 @@ pub struct Spec {
     pub packages: Vec<PathBuf>,
     /// The largest batch, in place of what the packages say.
     pub max_batch: Option<u32>,
+    /// How queries share batches, in place of what the tasks say.
+    pub batching: Option<String>,
     /// Batches side by side.
     pub lanes: u16,
     /// Memory for models.
@@ -270,6 +272,9 @@ async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     for folder in &spec.packages {
         let mut package = Package::read(folder)?;
         package.models.truncate(1);
+        if let Some(batching) = &spec.batching {
+            package.task = batched(folder, &package.task, batching)?;
+        }
         while names.contains(&package.task.name) {
             package.task.name.push_str("-again");
         }
@@ -305,6 +310,21 @@ async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     };
     let (service, handle) = build(config, deps).await?;
     Ok(Built { service, handle, served, store, artefacts })
+}
+
+/// A task as its manifest has it, but for how queries share batches.
+fn batched(folder: &Path, task: &TaskManifest, batching: &str) -> Result<TaskManifest> {
+    let text = std::fs::read_to_string(folder.join("task.toml"))?;
+    // At the top, before the first table.
+    let text = format!("batching = \"{batching}\"\n{text}");
+    let changed = modelless_testkit::temp_dir("task")?;
+    let path = changed.path().join("task.toml");
+    std::fs::write(&path, text)?;
+    let mut read =
+        TaskManifest::read(&path).with_context(|| format!("a task cannot batch by {batching:?}"))?;
+    // Its set lies beside the manifest that was.
+    read.labelled_set.clone_from(&task.labelled_set);
+    Ok(read)
 }
 
 /// Sends queries of one model, never more than the executor gives credit for.

@@ -46,6 +46,7 @@ fn run() -> Result<()> {
         library: text("library")?.into(),
         packages: vec![text("served")?.into(), text("loaded")?.into(), text("loaded")?.into()],
         max_batch: None,
+        batching: None,
         lanes: 1,
         // What is really taken differs a little from what was measured; still less than for both.
         memory: Box::new(|of| Bytes(of[0].0 * 5 / 4 + of[1].0 * 3 / 2)),

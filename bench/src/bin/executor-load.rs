@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use modelless_bench::node::{End, How, Node, Sender, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
@@ -42,13 +42,12 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let spec: Value = serde_json::from_str(&std::env::args().nth(1).context("usage: executor-load SPEC")?)?;
     let text = |name: &str| spec[name].as_str().with_context(|| format!("`{name}`"));
-    let batching = spec["batching"].as_str().unwrap_or("deadline");
-    ensure!(batching == "deadline", "the executor does not know batching by {batching:?}");
     let packages = spec["packages"].as_array().context("`packages`")?;
     let node = Node::start(&Spec {
         library: text("library")?.into(),
         packages: packages.iter().filter_map(Value::as_str).map(Into::into).collect(),
         max_batch: spec["max_batch"].as_u64().and_then(|n| u32::try_from(n).ok()),
+        batching: spec["batching"].as_str().map(ToOwned::to_owned),
         lanes: 1,
         memory: Box::new(|_| modelless_types::Bytes::from_mib(4_096)),
         wait_inline: false,
