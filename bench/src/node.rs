@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes as Buffer;
@@ -16,10 +16,11 @@ use modelless_drive::Clock;
 use modelless_engine::{Engine, ProcessConfig, ProcessEngine};
 use modelless_executor::node::{device_class, hardware};
 use modelless_executor::{Config, Deps, Handle, Service, build};
-use modelless_profiler::{Package, Profiler, Registrar};
+use modelless_profiler::{Package, Profiler, Registrar, TaskManifest};
 use modelless_store::{Artefacts, MemStore, Store};
 use modelless_types::{
-    AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, Task, TenantId, Variant,
+    AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, ReplicaState, Task,
+    TenantId, Variant,
 };
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, NodeLink, QueryFrame, ToNode};
 use tokio::runtime::Runtime;
@@ -123,19 +124,23 @@ impl GatewayLink for Link {
     }
 }
 
+/// How much memory a node has, by what each of its models takes.
+pub type MemoryFor = Box<dyn Fn(&[Bytes]) -> Bytes>;
+
 /// What a node is made with.
-#[derive(Clone, Debug)]
 pub struct Spec {
     /// The ONNX Runtime library.
     pub library: PathBuf,
-    /// Folders of packages, each with one model.
+    /// Folders of packages, each with one model. One that is named again is another task with a model of its own.
     pub packages: Vec<PathBuf>,
     /// The largest batch, in place of what the packages say.
     pub max_batch: Option<u32>,
+    /// How queries share batches, in place of what the tasks say.
+    pub batching: Option<String>,
     /// Batches side by side.
     pub lanes: u16,
     /// Memory for models.
-    pub memory: Bytes,
+    pub memory: MemoryFor,
     /// Whether whoever brings a lone query may be kept until its answer is there, as the executor does by default. Not where
     /// one thread stands for all of a gateway's: it would bring nothing else meanwhile.
     pub wait_inline: bool,
@@ -149,6 +154,8 @@ pub struct Node {
     pub link: Arc<Link>,
     /// Each task with its one variant, in the order of the packages.
     pub served: Vec<(Task, Variant)>,
+    store: Arc<dyn Store>,
+    artefacts: Artefacts,
     stop: CancellationToken,
     service: JoinHandle<()>,
     runtime: Runtime,
@@ -160,12 +167,13 @@ impl Node {
     pub fn start(spec: &Spec) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let folder = modelless_testkit::temp_dir("node")?;
-        let (service, handle, served) = runtime.block_on(built(spec, folder.path()))?;
+        let Built { service, handle, served, store, artefacts } =
+            runtime.block_on(built(spec, folder.path()))?;
         let link = Arc::new(Link::default());
         handle.connect(Arc::<Link>::clone(&link));
         let stop = CancellationToken::new();
         let service = runtime.spawn(service.run(stop.clone()));
-        Ok(Self { handle, link, served, stop, service, runtime, _folder: folder })
+        Ok(Self { handle, link, served, store, artefacts, stop, service, runtime, _folder: folder })
     }
 
     /// What was measured of a variant.
@@ -173,19 +181,50 @@ impl Node {
         self.served[model].1.profiles.first().context("a registered variant was measured; this is a bug")
     }
 
+    /// Asks for these to be kept in memory, and for no others.
+    pub fn ask_for(&self, models: &[usize]) {
+        let pins = models.iter().map(|&model| (DeviceIx(0), self.served[model].1.id)).collect();
+        self.handle.send(ToNode::Pin(pins));
+    }
+
     /// Keeps these in memory, and waits until they are there.
     pub fn pin(&self, models: &[usize]) -> Result<()> {
-        let pins: Vec<_> = models.iter().map(|&model| (DeviceIx(0), self.served[model].1.id)).collect();
-        let wanted: Vec<_> = pins.iter().map(|(_, variant)| *variant).collect();
-        self.handle.send(ToNode::Pin(pins));
+        self.ask_for(models);
+        let wanted: Vec<_> = models.iter().map(|&model| self.served[model].1.id).collect();
         let mut status = self.handle.status();
         let there = async move {
             let serve = |id| move |r: &modelless_wire::ReplicaStatus| r.variant == id && r.state.serves();
             status.wait_for(|s| wanted.iter().all(|id| s.replicas.iter().any(serve(*id)))).await.map(drop)
         };
         let within = async { tokio::time::timeout(Duration::from_mins(1), there).await };
-        self.runtime.block_on(within).context("a pinned model was not loaded within 60 s")??;
+        self.runtime.block_on(within).context("a pinned model was not loaded within a minute")??;
         Ok(())
+    }
+
+    /// Every load of a model that came to its end, oldest first, as the node's own history has it: when it began, and how
+    /// long it took until the model could answer.
+    pub fn loads(&self, model: usize) -> Result<Vec<(SystemTime, Duration)>> {
+        let variant = self.served[model].1.id;
+        let history = self.runtime.block_on(self.store.transitions(None, 100_000))?;
+        let mut begun = None;
+        let mut loads = Vec::new();
+        for change in history.iter().rev().filter(|t| t.variant == variant).map(|t| &t.change) {
+            match (change.to, begun) {
+                (ReplicaState::Loading, _) => begun = Some(change.at.0),
+                (ReplicaState::Active, Some(since)) => {
+                    let began = SystemTime::UNIX_EPOCH + Duration::from_micros(since);
+                    loads.push((began, Duration::from_micros(change.at.0.saturating_sub(since))));
+                    begun = None;
+                }
+                _ => {}
+            }
+        }
+        Ok(loads)
+    }
+
+    /// Has the kernel forget a model's file, so that the next load reads it from the disk.
+    pub fn forget_file(&self, model: usize) -> Result<()> {
+        crate::timing::forget(&self.artefacts.path(&self.served[model].1.artefact)?)
     }
 
     /// Random inputs of a model, as raw tensors: numbers between 0 and 1, and of tokens and masks what a text has.
@@ -205,7 +244,15 @@ impl Node {
     }
 }
 
-async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task, Variant)>)> {
+struct Built {
+    service: Service,
+    handle: Handle,
+    served: Vec<(Task, Variant)>,
+    store: Arc<dyn Store>,
+    artefacts: Artefacts,
+}
+
+async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     let store: Arc<dyn Store> = Arc::new(MemStore::new());
     let artefacts = Artefacts::new(folder.join("artefacts"))?;
     let engine = |spare| -> Result<Arc<ProcessEngine>> {
@@ -226,6 +273,12 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
     for folder in &spec.packages {
         let mut package = Package::read(folder)?;
         package.models.truncate(1);
+        if let Some(batching) = &spec.batching {
+            package.task = batched(folder, &package.task, batching)?;
+        }
+        while names.contains(&package.task.name) {
+            package.task.name.push_str("-again");
+        }
         for variant in package.models.iter_mut().flat_map(|model| &mut model.variants) {
             variant.max_batch = spec.max_batch.unwrap_or(variant.max_batch);
         }
@@ -241,14 +294,16 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
         Ok((task.clone(), variant.clone()))
     };
     let served = names.iter().map(of).collect::<Result<Vec<_>>>()?;
-    let mut config =
-        Config { device_class: class, lanes: spec.lanes, memory: spec.memory, ..Config::default() };
+    let memory: Vec<Bytes> =
+        served.iter().filter_map(|(_, v)| v.profiles.first()).map(|p| p.memory).collect();
+    let memory = (spec.memory)(&memory);
+    let mut config = Config { device_class: class, lanes: spec.lanes, memory, ..Config::default() };
     if !spec.wait_inline {
         config.wait_inline = Micros::ZERO;
     }
     let deps = Deps {
-        store,
-        artefacts: Arc::new(artefacts),
+        store: Arc::clone(&store),
+        artefacts: Arc::new(artefacts.clone()),
         engine: engine(true)?,
         quarantine: engine(false)?,
         clock: Clock::start(),
@@ -256,7 +311,22 @@ async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task
         warnings: Vec::new(),
     };
     let (service, handle) = build(config, deps).await?;
-    Ok((service, handle, served))
+    Ok(Built { service, handle, served, store, artefacts })
+}
+
+/// A task as its manifest has it, but for how queries share batches.
+fn batched(folder: &Path, task: &TaskManifest, batching: &str) -> Result<TaskManifest> {
+    let text = std::fs::read_to_string(folder.join("task.toml"))?;
+    // At the top, before the first table.
+    let text = format!("batching = \"{batching}\"\n{text}");
+    let changed = modelless_testkit::temp_dir("task")?;
+    let path = changed.path().join("task.toml");
+    std::fs::write(&path, text)?;
+    let mut read =
+        TaskManifest::read(&path).with_context(|| format!("a task cannot batch by {batching:?}"))?;
+    // Its set lies beside the manifest that was.
+    read.labelled_set.clone_from(&task.labelled_set);
+    Ok(read)
 }
 
 /// Sends queries of one model, never more than the executor gives credit for.

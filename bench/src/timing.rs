@@ -1,5 +1,6 @@
 //! What the load generators here count alike.
 
+use std::path::Path;
 use std::time::Duration;
 
 use modelless_testkit::stats;
@@ -14,6 +15,13 @@ pub fn thread_cpu() -> Duration {
 /// Lets the calling thread's sleeps end when they should: by default the kernel may make each 50 us longer.
 pub fn sleep_precisely() -> anyhow::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(std::num::NonZero::new(1))?)
+}
+
+/// Has the kernel forget what it keeps of a file. Works for files that nobody has mapped.
+pub fn forget(path: &Path) -> anyhow::Result<()> {
+    let file = std::fs::File::open(path)?;
+    file.sync_all()?; // what is not written yet cannot be forgotten
+    Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
 }
 
 /// Nanoseconds, as all raw figures are kept.

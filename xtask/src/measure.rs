@@ -5,15 +5,21 @@
 //! nothing written.
 
 mod attribution;
+mod chaos;
+mod cold_start;
+mod cycles;
 mod demo;
 mod host;
+mod hostile;
 mod idle_memory;
 mod lateness;
+mod load_beside;
 mod malformed;
 mod models;
 mod overhead;
 mod pick;
 mod record;
+mod same_weights;
 mod start;
 mod throughput;
 
@@ -43,6 +49,12 @@ const MEASURES: &[&Measure] = &[
     &attribution::MEASURE,
     &throughput::MEASURE,
     &lateness::MEASURE,
+    &cycles::MEASURE,
+    &chaos::MEASURE,
+    &hostile::MEASURE,
+    &load_beside::MEASURE,
+    &cold_start::MEASURE,
+    &same_weights::MEASURE,
 ];
 
 /// What a measure found.

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use modelless_bench::node::{End, How, Node, Sender, Spec, runner_if_asked};
+use modelless_bench::open::{self, Gaps};
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely, thread_cpu};
-use modelless_simulator::Rng;
 use modelless_testkit::{process, turns};
 use serde_json::{Value, json};
 
@@ -42,15 +42,14 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let spec: Value = serde_json::from_str(&std::env::args().nth(1).context("usage: executor-load SPEC")?)?;
     let text = |name: &str| spec[name].as_str().with_context(|| format!("`{name}`"));
-    let batching = spec["batching"].as_str().unwrap_or("deadline");
-    ensure!(batching == "deadline", "the executor does not know batching by {batching:?}");
     let packages = spec["packages"].as_array().context("`packages`")?;
     let node = Node::start(&Spec {
         library: text("library")?.into(),
         packages: packages.iter().filter_map(Value::as_str).map(Into::into).collect(),
         max_batch: spec["max_batch"].as_u64().and_then(|n| u32::try_from(n).ok()),
+        batching: spec["batching"].as_str().map(ToOwned::to_owned),
         lanes: 1,
-        memory: modelless_types::Bytes::from_mib(4_096),
+        memory: Box::new(|_| modelless_types::Bytes::from_mib(4_096)),
         wait_inline: false,
     })?;
     node.pin(&[0])?;
@@ -131,7 +130,7 @@ fn closed(node: &Node, inputs: &[Bytes], warm: Duration, time: Duration) -> Resu
         }
     }
     let cost = cost.json();
-    finish(node, &mut sender, |_| Ok(()))?;
+    open::finish(node, &mut sender, |_| Ok(()))?;
     #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
     let rate = answered as f64 * 1e9 / cost["wall_ns"].as_u64().unwrap_or(1) as f64;
     Ok(json!({
@@ -159,121 +158,8 @@ fn single(node: &Node, inputs: &[Bytes], count: u64, gap: Duration) -> Result<Va
     Ok(json!({"latency": percentiles(&latencies), "latency_ns": latencies, "cost": cost.json()}))
 }
 
-fn open(node: &Node, inputs: &[Bytes], mut gaps: Gaps, time: Duration, bound: Duration) -> Result<Value> {
-    let mut sender = Sender::new(node, 0, inputs, bound)?;
-    let mut came: Vec<Instant> = Vec::new();
-    let mut seen = Seen { bound, ..Seen::default() };
-    let mut lags = Vec::new();
-    let mut ends = Vec::new();
-    let start = Instant::now() + Duration::from_millis(20);
-    let mut due = start + gaps.next();
+fn open(node: &Node, inputs: &[Bytes], gaps: Gaps, time: Duration, bound: Duration) -> Result<Value> {
     let cost = Cost::start();
-    while due < start + time {
-        let now = Instant::now();
-        if now >= due {
-            lags.push(nanos(now - due));
-            came.push(due);
-            sender.offer(due);
-            due += gaps.next();
-        } else {
-            node.link.ends(&mut ends, due);
-        }
-        for end in ends.drain(..) {
-            sender.ended(end.key);
-            seen.note(&came, &end)?;
-        }
-    }
-    let cost = cost.json();
-    finish(node, &mut sender, |end| seen.note(&came, end))?;
-    let lapsed = sender.lapsed().len();
-    seen.refused.entry("no_credit_in_time").and_modify(|n| *n += lapsed).or_insert(lapsed);
-    let sent = came.len();
-    let ended = seen.latencies.len() + seen.refused.values().sum::<usize>();
-    ensure!(ended == sent, "{ended} of {sent} queries ended");
-    let late = sent - seen.in_time;
-    Ok(json!({
-        "sent": sent, "in_time": seen.in_time, "late": late, "refused": seen.refused, "cost": cost,
-        "latency": percentiles(&seen.latencies), "sent_after_due": percentiles(&lags), "queries_by_batch": seen.sizes,
-    }))
-}
-
-/// Waits for what is under way.
-fn finish(node: &Node, sender: &mut Sender<'_>, mut each: impl FnMut(&End) -> Result<()>) -> Result<()> {
-    let until = Instant::now() + Duration::from_mins(1);
-    let mut ends = Vec::new();
-    while sender.outstanding() > 0 {
-        ensure!(Instant::now() < until, "{} queries never ended", sender.outstanding());
-        node.link.ends(&mut ends, until);
-        for end in ends.drain(..) {
-            sender.ended(end.key);
-            each(&end)?;
-        }
-    }
-    Ok(())
-}
-
-/// What came of an open load.
-#[derive(Default)]
-struct Seen {
-    bound: Duration,
-    in_time: usize,
-    /// Of those that were answered.
-    latencies: Vec<u64>,
-    refused: BTreeMap<&'static str, usize>,
-    sizes: BTreeMap<u32, u64>,
-}
-
-impl Seen {
-    fn note(&mut self, came: &[Instant], end: &End) -> Result<()> {
-        let came = came.get(usize::try_from(end.key)?).context("an end of a query that was never sent")?;
-        match &end.how {
-            How::Answered { batch, .. } => {
-                let took = end.at.saturating_duration_since(*came);
-                self.in_time += usize::from(took <= self.bound);
-                self.latencies.push(nanos(took));
-                *self.sizes.entry(*batch).or_default() += 1;
-            }
-            How::Not(name, _) => *self.refused.entry(name).or_default() += 1,
-        }
-        Ok(())
-    }
-}
-
-/// Times between arrivals, of a given rate and coefficient of variation: exponential for 1, for more a mixture of two
-/// exponentials with balanced means.
-struct Gaps {
-    rng: Rng,
-    mean_s: f64,
-    /// How likely the shorter kind is.
-    short: f64,
-}
-
-impl Gaps {
-    fn new(per_second: f64, cv: f64, seed: u64) -> Self {
-        let square = cv * cv;
-        let short = f64::midpoint(1.0, ((square - 1.0) / (square + 1.0)).max(0.0).sqrt());
-        Self { rng: Rng::new(seed, "arrivals"), mean_s: 1.0 / per_second, short }
-    }
-
-    fn next(&mut self) -> Duration {
-        let kind = if self.rng.chance(self.short) { self.short } else { 1.0 - self.short };
-        Duration::from_secs_f64(self.rng.exponential() * self.mean_s / (2.0 * kind))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn gaps_have_the_mean_and_the_variation_that_were_asked_for() {
-        for cv in [1.0, 4.0] {
-            let mut gaps = Gaps::new(1_000.0, cv, 7);
-            let all: Vec<f64> = (0..400_000).map(|_| gaps.next().as_secs_f64()).collect();
-            let mean = all.iter().sum::<f64>() / 400_000.0;
-            let var = all.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / 400_000.0;
-            assert!((mean * 1_000.0 - 1.0).abs() < 0.03, "{mean}");
-            assert!((var.sqrt() / mean / cv - 1.0).abs() < 0.05, "{} for {cv}", var.sqrt() / mean);
-        }
-    }
+    let seen = open::run(node, inputs, gaps, time, bound, |_| ())?;
+    Ok(json!({"cost": cost.json(), "seen": seen.json()}))
 }

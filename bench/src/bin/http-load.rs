@@ -6,12 +6,13 @@
 //! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
 //! * `{"do": "paced", "per_second": [RATE A STREAM], "ms", "seed"}`: at times drawn beforehand (Poisson). Latency counts from
 //!   when a query should have come. Whatever is not 200 counts as lost, and what differs from what was learnt as wrong.
+//!   `answers` are pairs of when, in milliseconds since `began_unix_ms`, and latency in microseconds.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
@@ -160,6 +161,8 @@ impl Schedule {
 struct Seen {
     sent: usize,
     latencies: Vec<u64>,
+    /// When each of them should have come.
+    came: Vec<Instant>,
     lags: Vec<u64>,
     wrong: usize,
     lost: BTreeMap<String, usize>,
@@ -171,6 +174,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn paced(address: SocketAddr, streams: &[Stream], rates: &[f64], time: Duration, seed: u64) -> Result<Value> {
     let start = Instant::now() + Duration::from_millis(50);
+    let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + Duration::from_millis(50);
     let (cpu, mut out) = (process::own_cpu_time(), Vec::new());
     std::thread::scope(|scope| {
         let mut all = Vec::new();
@@ -191,14 +195,18 @@ fn paced(address: SocketAddr, streams: &[Stream], rates: &[f64], time: Duration,
                 client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
             }
             let seen = lock(&shared.1);
+            let since = |at: &Instant| nanos(at.duration_since(start)) / 1_000_000;
+            let answers = seen.came.iter().map(since).zip(seen.latencies.iter().map(|ns| ns / 1_000));
             out.push(json!({
-                "sent": seen.sent, "answered": seen.latencies.len(), "wrong": seen.wrong, "lost": seen.lost,
+                "answers": answers.collect::<Vec<_>>(), "sent": seen.sent, "answered": seen.latencies.len(), "wrong": seen.wrong, "lost": seen.lost,
                 "latency": percentiles(&seen.latencies), "sent_after_due": percentiles(&seen.lags),
             }));
         }
         Ok::<_, anyhow::Error>(())
     })?;
-    Ok(json!({"streams": out, "client_cpu_ns": nanos(process::own_cpu_time().saturating_sub(cpu))}))
+    Ok(
+        json!({"began_unix_ms": nanos(began) / 1_000_000, "streams": out, "client_cpu_ns": nanos(process::own_cpu_time().saturating_sub(cpu))}),
+    )
 }
 
 /// One connection: takes the next query that is due, until there is none.
@@ -223,6 +231,7 @@ fn client(
         let lost = match answer {
             Ok(response) if response.status == 200 => {
                 seen.latencies.push(nanos(took));
+                seen.came.push(due);
                 let right = stream
                     .learnt
                     .get(at)

@@ -1,10 +1,13 @@
 //! ONNX Runtime called in a loop in one process, in batches: the ceiling that served throughput is compared with.
 //!
-//! `ort-batch LIBRARY MODEL THREADS SEED`, then questions `{"batch": N, "ms": TIME}`. One round is what any program must do:
-//! wrap the inputs, run, read the outputs. What each answer needs besides (its own input in the batch, its own words) is not
-//! in it.
+//! `ort-batch LIBRARY MODEL THREADS SEED`, then questions
+//!
+//! * `{"batch": N, "ms": TIME}`. One round is what any program must do: wrap the inputs, run, read the outputs. What each answer
+//!   needs besides (its own input in the batch, its own words) is not in it;
+//! * `{"create": N, "cold": BOOL}`: so many sessions, one after the other, from the file; with `cold` the kernel has forgotten it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -27,17 +30,37 @@ fn main() -> Result<()> {
         bail!("usage: ort-batch LIBRARY MODEL THREADS SEED");
     };
     let environment = ort::init_from(library)?.build()?;
-    let failed = |error: ort::Error<_>| anyhow::anyhow!("{error}");
-    let builder = Session::builder(&environment)?.with_intra_threads(threads.parse()?).map_err(failed)?;
-    let mut builder = builder.with_inter_threads(1).map_err(failed)?;
-    let mut session = builder.commit_from_file(model).with_context(|| format!("loading {model}"))?;
+    let threads = threads.parse()?;
+    let create = || -> Result<Session> {
+        let failed = |error: ort::Error<_>| anyhow::anyhow!("{error}");
+        let builder = Session::builder(&environment)?.with_intra_threads(threads).map_err(failed)?;
+        let mut builder = builder.with_inter_threads(1).map_err(failed)?;
+        builder.commit_from_file(model).with_context(|| format!("loading {model}"))
+    };
+    let mut session = create()?;
     let mut inputs = session.inputs().iter().map(input).collect::<Result<Vec<_>>>()?;
     let mut rng = Rng::new(seed.parse()?);
     turns::serve(|question| {
+        if let Some(count) = question["create"].as_u64() {
+            let cold = question["cold"].as_bool().unwrap_or(false);
+            return created(&create, count, cold.then(|| Path::new(model)));
+        }
         let batch = usize::try_from(question["batch"].as_u64().context("`batch`")?)?;
         let time = Duration::from_millis(question["ms"].as_u64().context("`ms`")?);
         rounds(&mut session, &mut inputs, batch, time, &mut rng)
     })
+}
+
+fn created(create: &dyn Fn() -> Result<Session>, count: u64, forget: Option<&Path>) -> Result<Value> {
+    let mut took = Vec::new();
+    for _ in 0..count {
+        forget.map(modelless_bench::timing::forget).transpose()?;
+        let started = Instant::now();
+        let session = create()?;
+        took.push(nanos(started.elapsed()));
+        drop(session);
+    }
+    Ok(json!({"create": percentiles(&took), "create_ns": took}))
 }
 
 fn input(outlet: &ort::value::Outlet) -> Result<Input> {

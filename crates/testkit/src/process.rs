@@ -105,6 +105,13 @@ pub fn children(pid: u32) -> Result<Vec<(u32, String)>> {
     Ok(found)
 }
 
+/// SIGKILL. Whether there was such a process. Only for one that was just seen to be a child of a process under test:
+/// a number may be given to another once its process was waited for.
+pub fn kill(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+}
+
 /// User and system time this process has used so far.
 pub fn own_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

@@ -158,6 +158,11 @@ impl Server {
         self.ready_after
     }
 
+    /// Since it was spawned.
+    pub fn up_for(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// Resident memory of the server itself, its runners not counted.
     pub fn resident_bytes(&self) -> Result<u64> {
         process::resident_bytes(self.pid())

@@ -82,6 +82,28 @@ pub(crate) fn cnn_m(root: &Path) -> Model {
     }
 }
 
+/// The task of [`many`].
+pub(crate) const MANY: &str = "fashion-many";
+
+/// The demo's ladder as tensors, every file a model of its own.
+pub(crate) fn many(root: &Path) -> PathBuf {
+    root.join("bench/models/fashion_many")
+}
+
+/// The variants of [`many`], which are called as their models are.
+pub(crate) fn many_variants() -> Vec<String> {
+    let ladder = ["linear", "mlp_s", "mlp_l", "cnn_s", "cnn_m", "cnn_l"];
+    ladder.iter().flat_map(|model| ["fp32", "int8"].map(|precision| format!("{model}_{precision}"))).collect()
+}
+
+/// A stream of queries to one of them.
+pub(crate) fn many_stream(variant: &str, latency_ms: u32) -> Value {
+    json!({
+        "target": format!("/v1/tasks/{MANY}?variant={variant}&latency_ms={latency_ms}"),
+        "inputs": [{"name": "input", "dtype": "FP32", "shape": [1, 28, 28]}],
+    })
+}
+
 /// One of those that are made of published weights; fetched and converted if it is not there yet.
 pub(crate) fn made(root: &Path, name: &str) -> Result<Model> {
     let made = MADE.iter().find(|made| made.name == name).context("no such model; this is a bug")?;
@@ -166,6 +188,9 @@ mod tests {
             let task = fs::read_to_string(folder.join("task.toml")).unwrap();
             assert!(task.contains(&format!("name = \"{}\"", made.task)));
             assert!(folder.join(format!("models/{}.toml", made.name)).is_file());
+        }
+        for variant in many_variants() {
+            assert!(many(&root).join(format!("models/{variant}.toml")).is_file(), "{variant}");
         }
         let own = cnn_m(&root);
         assert!(own.onnx.is_file() && own.package.join("task.toml").is_file());
