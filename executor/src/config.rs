@@ -50,6 +50,8 @@ pub struct Config {
     pub hung_factor: u32,
     /// See `hung_factor`.
     pub hung_after: Micros,
+    /// A replica is not evicted sooner than this after it was loaded.
+    pub min_residence: Micros,
     /// How queries share batches where their task does not say.
     pub batching: Batching,
     /// How long a drain may take before what is left is refused.
@@ -81,6 +83,7 @@ impl Default for Config {
             hung_factor: 20,
             hung_after: Micros::from_secs(5),
             batching: Batching::Deadline,
+            min_residence: Micros::from_millis(500),
             drain: Micros::from_secs(10),
             store_within: Micros::from_secs(5),
         }
@@ -97,6 +100,7 @@ impl Config {
             back_off: self.back_off,
             give_up_after: self.give_up_after,
             batching: self.batching,
+            min_residence: self.min_residence,
         }
     }
 

@@ -48,6 +48,9 @@ pub struct WorkerConfig {
     /// How queries share batches where their task does not say.
     #[serde(default)]
     pub batching: Batching,
+    /// A replica is not evicted sooner than this after it was loaded.
+    #[serde(default)]
+    pub min_residence: Micros,
 }
 
 impl Default for WorkerConfig {
@@ -60,6 +63,7 @@ impl Default for WorkerConfig {
             back_off: Micros::from_millis(100),
             give_up_after: 5,
             batching: Batching::Deadline,
+            min_residence: Micros::from_millis(500),
         }
     }
 }

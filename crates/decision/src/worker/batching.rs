@@ -32,6 +32,8 @@ const PATIENCE: f64 = 3.0;
 const NEW: f64 = 1.0 / 16.0;
 /// Gaps that must have been seen before their rate is believed.
 const EVIDENCE: u32 = 8;
+/// So long after its last query a class is in demand.
+const LATELY: Micros = Micros::from_secs(10);
 /// At most this many classes' rates are remembered.
 const CLASSES: usize = 1_024;
 
@@ -58,6 +60,11 @@ impl Rates {
         } else if self.0.len() < CLASSES {
             self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0 });
         }
+    }
+
+    /// Classes of which a query came within the last while.
+    pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
+        self.0.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
     }
 
     /// Queries per microsecond of all classes that a variant may answer, as they came lately; when the last came.
@@ -145,6 +152,23 @@ impl Worker {
         let lanes = self.lanes.iter().filter(|lane| lane.device == device);
         let free = lanes.filter(|lane| lane.running.is_none() && lane.next.is_none()).count();
         enough.min(waiting.div_ceil(free.max(1)))
+    }
+
+    /// Until when it is too early to bind anything to a lane, whatever would be drawn for it: saves drawing at every
+    /// arrival while the lane is busy for long.
+    pub(super) fn surely_too_early(
+        &self,
+        now: Time,
+        lane: &Lane,
+        serving: &[&WorkerVariant],
+    ) -> Option<Time> {
+        let by_deadline = |v: &&WorkerVariant| self.batching(v) == Batching::Deadline;
+        if lane.running.is_none() || self.queue.len() == 0 || !serving.iter().all(by_deadline) {
+            return None;
+        }
+        let writing = serving.iter().map(|v| v.run.writing(v.max_batch as usize).mean).fold(0.0, f64::max);
+        let left = Moments { mean: (lane.remaining(now).mean - writing).max(0.0), var: 0.0 };
+        Some(Time((now + left.mean()).0.saturating_sub(LEAD.0))).filter(|at| *at > now)
     }
 
     /// Until when it is too early to bind a batch of `members` to a lane; `None` when it is not.

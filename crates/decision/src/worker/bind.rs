@@ -43,6 +43,9 @@ impl Worker {
         if serving.is_empty() {
             return Bound::Later(None);
         }
+        if let Some(until) = self.surely_too_early(now, lane, &serving) {
+            return Bound::Later(Some(until));
+        }
         let start = lane.remaining(now);
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
@@ -107,7 +110,7 @@ impl Worker {
 }
 
 /// Device time per query of a variant's largest batch, or of one alone where batches gain nothing.
-fn batched(variant: &WorkerVariant) -> Moments {
+pub(super) fn batched(variant: &WorkerVariant) -> Moments {
     let batch = variant.max_batch.min(variant.run.largest_measured()).max(1);
     let (full, alone) = (variant.run.estimate(batch).times(1.0 / f64::from(batch)), variant.run.estimate(1));
     if alone.mean < full.mean { alone } else { full }

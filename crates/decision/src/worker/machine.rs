@@ -2,7 +2,7 @@
 
 use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig};
 use super::batching::{Caps, Rates};
-use super::bind::{Bound, admits};
+use super::bind::{Bound, admits, batched};
 use super::lanes::{Batch, Lane, Member};
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
@@ -31,6 +31,8 @@ pub struct Worker {
     /// When a batch of a variant last ended well.
     pub(super) seen: BTreeMap<VariantId, Time>,
     pub(super) draining: bool,
+    /// The last input's time.
+    now: Time,
     /// `residency.changes` when those that nothing serves were last placed.
     placed: u64,
     pub(super) actions: VecDeque<Action>,
@@ -56,6 +58,7 @@ impl Worker {
             fade_at: None,
             seen: BTreeMap::new(),
             draining: false,
+            now: Time::ZERO,
             placed: 0,
             actions: VecDeque::new(),
             config,
@@ -92,6 +95,7 @@ impl Worker {
     /// Everything that follows from an input, in this order: lanes take what they can, then what is wanted is loaded,
     /// then whoever waits for what left memory or failed is placed anew.
     fn settle(&mut self, now: Time) {
+        self.now = now;
         self.fill_lanes(now);
         self.advance(now);
         if self.placed != self.residency.changes {
@@ -103,13 +107,17 @@ impl Worker {
     }
 
     fn advance(&mut self, now: Time) {
-        let queue = &self.queue;
+        let (queue, rates) = (&self.queue, &self.rates);
         let needed = |residency: &Residency, device| -> BTreeSet<VariantId> {
-            let only = |(class, _): (&Class, usize)| {
-                let mut serving = residency.serving(device).filter(|v| admits(class, v));
-                serving.next().filter(|_| serving.next().is_none()).map(|v| v.id)
+            let here = queue.classes().map(|(class, _)| class);
+            let at_gateways = queue.demand(now).map(|(class, _)| class);
+            let lately = rates.lately(now);
+            let cheapest = |class: &Class| {
+                let serving = residency.serving(device).filter(|v| admits(class, v));
+                let each = serving.map(|v| (batched(v).mean, v.id));
+                each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
             };
-            queue.classes().filter_map(only).collect()
+            here.chain(at_gateways).chain(lately).filter_map(cheapest).collect()
         };
         self.residency.advance(now, &needed, &mut self.actions);
     }
@@ -216,7 +224,7 @@ impl Machine for Worker {
                 self.done(now, batch, outcome);
             }
             Event::Loaded { device, variant, memory, took } => {
-                self.residency.loaded(device, variant, memory, took, &mut self.actions);
+                self.residency.loaded(now, device, variant, memory, took, &mut self.actions);
             }
             Event::LoadFailed { device, variant, why } => {
                 self.residency.load_failed(now, device, variant, &why, &mut self.actions);
@@ -269,12 +277,14 @@ impl Machine for Worker {
         let expiry = expiry.map(|(at, _)| Wake { at, why: "a waiting query's time is up" });
         let rest = self.residency.next_rest_over();
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
+        let room = self.residency.next_room(self.now);
+        let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });
         let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
         let bound = self.lanes.iter().filter_map(Lane::next_expiry);
         let bound = bound.chain(self.quarantine.next_expiry()).min();
         let bound = bound.map(|at| Wake { at, why: "a bound query's time is up" });
         let bind = self.bind_at.map(|at| Wake { at, why: "a batch has waited long enough" });
-        expiry.into_iter().chain(rest).chain(fade).chain(bound).chain(bind).min()
+        expiry.into_iter().chain(rest).chain(fade).chain(bound).chain(bind).chain(room).min()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

@@ -45,6 +45,7 @@ impl World {
             queue_bytes: Bytes(100_000),
             back_off: Micros(500),
             give_up_after: 3,
+            min_residence: Micros::ZERO,
             ..WorkerConfig::default()
         });
         let mut world = Self { worker, now: Time(0) };
@@ -157,7 +158,11 @@ fn what_was_just_loaded_serves_before_it_makes_room() {
     let (batch, variant, members) = bound(&world.load(0)).expect("it serves at once");
     assert_eq!((variant, members), (0, vec![1]));
     world.prepared(batch);
-    let actions = world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    // It is in demand, so the other waits for as long as its load takes.
+    world.now = world.now + Micros(1_000);
+    world.worker.handle_timeout(world.now);
+    let actions: Vec<Action> = std::iter::from_fn(|| world.worker.poll_action()).collect();
     assert!(actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(0) }), "{actions:?}");
     let actions = world.feed(Event::Unloaded { device: DEVICE, variant: VariantId(0) });
     assert!(actions.contains(&Action::Load { device: DEVICE, variant: VariantId(1) }), "{actions:?}");

@@ -4,6 +4,7 @@ mod admitting;
 mod batching;
 mod binding;
 mod common;
+mod evicting;
 mod learning;
 mod picking;
 mod priority;

@@ -126,6 +126,7 @@ fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
         back_off: Micros(10_000),
         give_up_after: 3,
         batching,
+        min_residence: Micros(5_000),
     }
 }
 

@@ -2,7 +2,12 @@
 //!
 //! The plan pins a set; everything else is loaded on demand and evicted by GreedyDual-Size-Frequency: what was used
 //! often, takes long to load and little room stays. A device loads one thing at a time, so that a load disturbs the
-//! others as little as possible. Nothing that runs, is prepared, or is pinned is evicted.
+//! others as little as possible.
+//!
+//! Never evicted are: what the plan pins; what was loaded moments ago; anything, if the load it would make room for
+//! would not fit all the same. Only for something that has been waited for as long as its load takes: what is busy
+//! (it finishes first) and the cheapest replica of a class in demand. So two models that do not fit together take
+//! turns, and turns grow longer while they go on.
 
 use super::api::{Action, DeviceConfig, WorkerConfig, WorkerVariant};
 use crate::replica::{self, ReplicaEvent};
@@ -34,6 +39,12 @@ pub(in crate::worker) struct Replica {
     uses: u32,
     /// Batches bound to it and not finished.
     pub(in crate::worker) busy: u32,
+    /// Before this it is not evicted.
+    stays_until: Time,
+    /// How long it was granted last.
+    stay: Micros,
+    /// When it was evicted last.
+    left: Time,
 }
 
 /// Something that should be in memory, since when.
@@ -65,6 +76,7 @@ pub(in crate::worker) struct Residency {
     pub(in crate::worker) changes: u64,
     back_off: Micros,
     give_up_after: u32,
+    min_residence: Micros,
 }
 
 /// The least that a variant which does not serve is away: zero means that it serves.
@@ -88,6 +100,7 @@ impl Residency {
             devices: config.devices.iter().map(device).collect(),
             back_off: config.back_off,
             give_up_after: config.give_up_after,
+            min_residence: config.min_residence,
         }
     }
 
