@@ -8,11 +8,14 @@ mod attribution;
 mod demo;
 mod host;
 mod idle_memory;
+mod lateness;
 mod malformed;
+mod models;
 mod overhead;
 mod pick;
 mod record;
 mod start;
+mod throughput;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,8 @@ const MEASURES: &[&Measure] = &[
     &overhead::MEASURE,
     &malformed::MEASURE,
     &attribution::MEASURE,
+    &throughput::MEASURE,
+    &lateness::MEASURE,
 ];
 
 /// What a measure found.

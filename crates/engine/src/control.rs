@@ -4,7 +4,7 @@
 
 use crate::sandbox::Confinement;
 use crate::seam::Io;
-use modelless_types::TensorSpec;
+use modelless_types::{TensorSpec, VariantSettings};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -19,7 +19,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Lanes of a runner, and so descriptors beside one message, are at most this many.
 pub(crate) const MAX_LANES: u16 = 64;
 
-const VERSION: u8 = 1;
+/// Raised with every change: a runner that is a binary of its own may be an older one.
+const VERSION: u8 = 2;
 const MAX_MESSAGE: usize = 64 << 10;
 
 /// How far a load gives way to what is served.
@@ -39,8 +40,8 @@ pub(crate) enum Gently {
 pub(crate) enum Ask {
     /// Serve lane `lane`, whose ring comes along.
     OpenLane { lane: u16 },
-    /// Make the model that comes along runnable on lanes `0..lanes`, for batches of up to `rows`.
-    Load { variant: u32, threads: u16, lanes: u16, rows: u32, expect: Option<Io>, gently: Gently },
+    /// Make the model that comes along runnable on lanes `0..lanes`.
+    Load { variant: u32, settings: VariantSettings, lanes: u16, expect: Option<Io>, gently: Gently },
     /// Its slots, one arena for each lane, for batches of up to `rows`.
     Attach { variant: u32, rows: u32, slot_bytes: usize },
     /// Forget it.
@@ -55,7 +56,7 @@ pub(crate) enum Say {
     /// Done.
     Done,
     /// Loaded.
-    Loaded { inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, fixed_batch: Option<u32> },
+    Loaded { inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, fixed_batch: Option<u32>, device: String },
     /// Not done, and the runner is as it was. In place of `Hello`: it cannot work at all, and ends.
     Failed { why: String },
 }
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x02\"Done\""[..], b"\x01{", b"\x01\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x02{", b"\x02\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }

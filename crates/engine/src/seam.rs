@@ -2,7 +2,7 @@
 
 use crate::slot::{BatchSlot, Outputs};
 use async_trait::async_trait;
-use modelless_types::{Bytes, Micros, ModelId, TensorSpec, VariantId, VariantSettings};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, TensorSpec, VariantId, VariantSettings};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::time::Duration;
@@ -16,6 +16,11 @@ use tokio::sync::mpsc;
 pub trait Engine: Send + Sync {
     /// Whether variants can be loaded at all, and if not, why.
     async fn check(&self) -> Availability;
+
+    /// The engines there are, and whether each can run anything. None that nothing is known of.
+    async fn engines(&self) -> Vec<(Kind, Availability)> {
+        Vec::new()
+    }
 
     /// Makes a variant resident. The artefact was opened (and its digest verified) by the caller.
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError>;

@@ -37,7 +37,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: doc,
     },
     Stage { name: "system", what: "the programs the tests start", quick: true, needs: &[], run: system },
-    Stage { name: "engine", what: "the ONNX Runtime library", quick: true, needs: &["system"], run: engine },
+    Stage {
+        name: "engine",
+        what: "the inference libraries: ONNX Runtime, OpenVINO",
+        quick: true,
+        needs: &["system"],
+        run: engine,
+    },
     Stage {
         name: "nextest",
         what: "unit tests, stores and engines with the real thing behind them",
@@ -198,7 +204,9 @@ fn system(context: &mut Context) -> Result<Outcome> {
 
 fn engine(context: &mut Context) -> Result<Outcome> {
     let binary = context.binary()?;
-    run(program(&context.root, binary).args(["engine", "install", "onnx"]))?;
+    for engine in ["onnx", "openvino"] {
+        run(program(&context.root, binary.clone()).args(["engine", "install", engine]))?;
+    }
     Ok(Outcome::Passed)
 }
 

@@ -342,17 +342,16 @@ impl Keeper {
         let gently = self.way(gently);
         let ask = Ask::Load {
             variant: variant.0,
-            threads: settings.threads,
+            settings: settings.clone(),
             lanes: *lanes,
-            rows: settings.max_batch,
             expect: expect.clone(),
             gently,
         };
         let config = &self.inner.config;
         let limit = if gently == Gently::Idle { config.load_patience() } else { config.load_limit() };
         let said = self.exchange_within(limit, process, &ask, &[artefact.as_fd()])?;
-        let (inputs, outputs, fixed_batch) = match said {
-            Say::Loaded { inputs, outputs, fixed_batch } => (inputs, outputs, fixed_batch),
+        let (inputs, outputs, fixed_batch, device) = match said {
+            Say::Loaded { inputs, outputs, fixed_batch, device } => (inputs, outputs, fixed_batch, device),
             Say::Failed { why } => return Err(Lost::Not(EngineError::Refused { variant, why })),
             other @ (Say::Done | Say::Hello { .. }) => return Err(self.nonsense(&other)),
         };
@@ -366,15 +365,7 @@ impl Keeper {
                 self.inner.write().variants.insert(variant, Arc::new(seat));
                 let memory = Bytes(self.runner.memory().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
-                Ok(Loaded {
-                    inputs,
-                    outputs,
-                    fixed_batch,
-                    memory,
-                    slots,
-                    load_time,
-                    device: "cpu".to_owned(),
-                })
+                Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
             }
             Err(Lost::Not(error)) => {
                 self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])?;

@@ -11,37 +11,39 @@ mod spare;
 mod spawn;
 mod watch;
 
-use crate::clock;
 use crate::control::Gently;
 use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::slot::{BatchSlot, Layout};
+use crate::{clock, library};
 use crate::{seam::BatchError, shm::Mapping};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;
-use modelless_types::{Bytes, Micros, ModelId, VariantId};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
 use serde::{Deserialize, Serialize};
 pub use spare::SpareInfo;
 use spare::{Loading, Spare, again};
 use spawn::Process;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Deaths that nobody has read yet; the keepers of further ones wait.
-const EVENTS: usize = 64;
+pub(crate) const EVENTS: usize = 64;
 
 /// How runners are run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProcessConfig {
+    /// What its runners host.
+    pub engine: Kind,
     /// The inference library.
     pub library: PathBuf,
-    /// The command that starts a runner, before its own arguments. Empty: this program with `runner onnx`.
+    /// The command that starts a runner, before its own arguments. Empty: this program with `runner ENGINE`.
     pub command: Vec<String>,
     /// What a runner finds in its environment, and all of it.
     pub environment: BTreeMap<String, String>,
@@ -66,6 +68,7 @@ pub struct ProcessConfig {
 impl Default for ProcessConfig {
     fn default() -> Self {
         Self {
+            engine: Kind::Onnx,
             library: PathBuf::new(),
             command: Vec::new(),
             environment: BTreeMap::new(),
@@ -81,6 +84,32 @@ impl Default for ProcessConfig {
 }
 
 impl ProcessConfig {
+    /// How to run an engine with what is installed for it, or what is missing.
+    pub fn installed(engine: Kind, engines_dir: &Path) -> Result<Self, String> {
+        let config = Self { engine, ..Self::default() };
+        let Some(library) = library::installed_engine(engines_dir, engine) else { return Ok(config) };
+        if !library.is_file() {
+            return Err(format!("it is not installed; run `modelless engine install {engine}`"));
+        }
+        match engine {
+            Kind::Onnx | Kind::Remote => Ok(Self { library, ..config }),
+            Kind::Openvino => {
+                // Virtual machines may advertise AMX without being able to use it, and oneDNN dies of that.
+                let environment = [("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")];
+                let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+                Ok(Self { library, environment: environment.into(), ..config })
+            }
+            Kind::Torch => {
+                let runner = library::torch_runner(engines_dir);
+                if runner.is_file() {
+                    Ok(Self { library, command: vec![runner.display().to_string()], ..config })
+                } else {
+                    Err("its runner is not built; run `modelless engine install torch`".to_owned())
+                }
+            }
+        }
+    }
+
     fn load_limit(&self) -> Duration {
         Duration::from_micros(self.load_limit.0)
     }
@@ -150,6 +179,16 @@ impl ProcessEngine {
     /// An engine without runners; the first load starts one.
     pub fn new(config: ProcessConfig) -> Result<Self, EngineError> {
         let (sender, receiver) = mpsc::channel(EVENTS);
+        let engine = Self::telling(config, sender)?;
+        *lock(&engine.events) = Some(receiver);
+        Ok(engine)
+    }
+
+    /// One whose events go where others' go as well. It has no receiver to give out.
+    pub(crate) fn telling(
+        config: ProcessConfig,
+        sender: mpsc::Sender<EngineEvent>,
+    ) -> Result<Self, EngineError> {
         let inner = Arc::new_cyclic(|inner| Inner {
             config,
             state: RwLock::default(),
@@ -160,7 +199,7 @@ impl ProcessEngine {
             confinement: Mutex::default(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
-        Ok(Self { inner, events: Mutex::new(Some(receiver)) })
+        Ok(Self { inner, events: Mutex::default() })
     }
 
     fn lane(&self, variant: VariantId, lane: u16) -> Option<Arc<Lane>> {
@@ -238,6 +277,10 @@ impl Engine for ProcessEngine {
             Ok(Err(error)) => Availability::Unavailable { reason: error.to_string() },
             Err(error) => Availability::Unavailable { reason: format!("the check was cut short: {error}") },
         }
+    }
+
+    async fn engines(&self) -> Vec<(Kind, Availability)> {
+        vec![(self.inner.config.engine, self.check().await)]
     }
 
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {

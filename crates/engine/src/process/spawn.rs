@@ -68,7 +68,7 @@ impl Process {
         } else {
             // Not by its path: that may have been replaced by a newer version meanwhile.
             let mut command = Command::new("/proc/self/exe");
-            command.arg0("modelless").args(["runner", "onnx"]);
+            command.arg0("modelless").args(["runner", config.engine.name()]);
             command
         };
         let (ours, theirs) = control::pair().map_err(EngineError::system("make a socket for a runner"))?;

@@ -21,7 +21,7 @@ enum Request {
 
 /// Starts threads that give way to nobody.
 #[derive(Clone, Debug)]
-pub(super) struct Threads(Option<SyncSender<Request>>);
+pub struct Threads(Option<SyncSender<Request>>);
 
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -4,7 +4,7 @@ use super::*;
 use modelless_engine::{BatchError, EngineEvent};
 use std::process::Command;
 
-fn signal(pid: u32, name: &str) {
+pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
     assert!(status.success());
     // A signal is on its way before it has arrived: no thread of a stopped process takes another batch.
@@ -13,15 +13,15 @@ fn signal(pid: u32, name: &str) {
     }
 }
 
+/// Whether every thread of a process is stopped.
 fn stopped(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap()).all(|stat| {
-        let (_, after) = stat.rsplit_once(") ").unwrap();
-        after.starts_with('T')
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     })
 }
 
-fn pid(engine: &ProcessEngine) -> u32 {
+pub fn pid(engine: &ProcessEngine) -> u32 {
     engine.runners()[0].pid.unwrap()
 }
 

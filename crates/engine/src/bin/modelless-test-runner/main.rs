@@ -1,5 +1,5 @@
-//! What the tests start in place of `modelless runner onnx`: the same runner, or, after `probe TARGETS` or
-//! `misbehave HOW`, one that does its worst where it should load a model.
+//! What the tests start in place of `modelless runner ENGINE`: the same runner (without an engine, ONNX Runtime's), or,
+//! after `probe TARGETS` or `misbehave HOW`, one that does its worst where it should load a model.
 
 mod misbehave;
 mod probe;
@@ -30,5 +30,10 @@ fn main() -> ExitCode {
         args.drain(..2);
         return modelless_engine::hostile_runner_main(args, move || misbehave::run(&how));
     }
-    modelless_engine::runner_main(args)
+    let named =
+        args.first().and_then(|arg| arg.to_str()).filter(|arg| !arg.starts_with("--")).map(str::to_owned);
+    if named.is_some() {
+        args.remove(0);
+    }
+    modelless_engine::builtin_runner_main(named.as_deref().unwrap_or("onnx"), args)
 }

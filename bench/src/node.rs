@@ -1,0 +1,366 @@
+//! An executor in this process, with the real engine and its runner processes, and the least there can be of a gateway:
+//! it keeps what the executor gives no credit for, in order of coming, and writes down when each answer came.
+//!
+//! A program that uses it is its own runner, so it calls [`runner_if_asked`] before anything else.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes as Buffer;
+use modelless_decision::query::Class;
+use modelless_drive::Clock;
+use modelless_engine::{Engine, ProcessConfig, ProcessEngine};
+use modelless_executor::node::{device_class, hardware};
+use modelless_executor::{Config, Deps, Handle, Service, build};
+use modelless_profiler::{Package, Profiler, Registrar};
+use modelless_store::{Artefacts, MemStore, Store};
+use modelless_types::{
+    AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, Task, TenantId, Variant,
+};
+use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, NodeLink, QueryFrame, ToNode};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Being a runner, where the executor started this program as one.
+pub fn runner_if_asked() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    let asked = args.next().is_some_and(|arg| arg == "runner");
+    let engine = args.next().filter(|_| asked)?;
+    Some(modelless_engine::builtin_runner_main(&engine.to_string_lossy(), args))
+}
+
+/// How a query ended.
+#[derive(Clone, Debug)]
+pub enum How {
+    /// With an answer, out of a batch of so many.
+    Answered {
+        /// Queries in the batch.
+        batch: u32,
+        /// Time on the device.
+        run: Micros,
+        /// The JSON.
+        body: Buffer,
+    },
+    /// With a named "no".
+    Not(&'static str, String),
+}
+
+/// The end of a query.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Its number.
+    pub key: u64,
+    /// When the executor said so.
+    pub at: Instant,
+    /// What it said.
+    pub how: How,
+}
+
+/// Where the executor's frames go.
+#[derive(Debug, Default)]
+pub struct Link {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    limit: Limit,
+    ends: Vec<End>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Limit {
+    queries: usize,
+    bytes: usize,
+}
+
+impl Link {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What ended since the last call; waits for something, but not past `until`.
+    pub fn ends(&self, into: &mut Vec<End>, until: Instant) {
+        let mut state = self.lock();
+        while state.ends.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.news.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        into.append(&mut state.ends);
+    }
+}
+
+impl GatewayLink for Link {
+    fn receive(&self, _: NodeId, frame: FromNode) {
+        let at = Instant::now();
+        let bytes = usize::try_from(frame.report.limit.bytes.0).unwrap_or(usize::MAX);
+        let limit = Limit { queries: frame.report.limit.queries as usize, bytes };
+        let end = match frame.body {
+            Body::Answer { key, answer } => {
+                Some((key, How::Answered { batch: answer.batch, run: answer.run, body: answer.body }))
+            }
+            Body::Refused { key, refusal } => Some((key, How::Not(refusal.name(), refusal.to_string()))),
+            Body::BadInput { key, why, .. } => Some((key, How::Not("bad_input", why))),
+            Body::HandedBack { key } => Some((key, How::Not("handed_back", String::new()))),
+            Body::Report => None,
+        };
+        let mut state = self.lock();
+        state.limit = limit;
+        if let Some((key, how)) = end {
+            state.ends.push(End { key: key.0, at, how });
+            drop(state);
+            self.news.notify_one();
+        }
+    }
+}
+
+/// What a node is made with.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The ONNX Runtime library.
+    pub library: PathBuf,
+    /// Folders of packages, each with one model.
+    pub packages: Vec<PathBuf>,
+    /// The largest batch, in place of what the packages say.
+    pub max_batch: Option<u32>,
+    /// Batches side by side.
+    pub lanes: u16,
+    /// Memory for models.
+    pub memory: Bytes,
+    /// Whether whoever brings a lone query may be kept until its answer is there, as the executor does by default. Not where
+    /// one thread stands for all of a gateway's: it would bring nothing else meanwhile.
+    pub wait_inline: bool,
+}
+
+/// A running node.
+pub struct Node {
+    /// Where frames are sent.
+    pub handle: Handle,
+    /// Where they come back.
+    pub link: Arc<Link>,
+    /// Each task with its one variant, in the order of the packages.
+    pub served: Vec<(Task, Variant)>,
+    stop: CancellationToken,
+    service: JoinHandle<()>,
+    runtime: Runtime,
+    _folder: modelless_testkit::TempDir,
+}
+
+impl Node {
+    /// Registers and measures the models of the packages, and starts.
+    pub fn start(spec: &Spec) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let folder = modelless_testkit::temp_dir("node")?;
+        let (service, handle, served) = runtime.block_on(built(spec, folder.path()))?;
+        let link = Arc::new(Link::default());
+        handle.connect(Arc::<Link>::clone(&link));
+        let stop = CancellationToken::new();
+        let service = runtime.spawn(service.run(stop.clone()));
+        Ok(Self { handle, link, served, stop, service, runtime, _folder: folder })
+    }
+
+    /// What was measured of a variant.
+    pub fn profile(&self, model: usize) -> Result<&Profile> {
+        self.served[model].1.profiles.first().context("a registered variant was measured; this is a bug")
+    }
+
+    /// Keeps these in memory, and waits until they are there.
+    pub fn pin(&self, models: &[usize]) -> Result<()> {
+        let pins: Vec<_> = models.iter().map(|&model| (DeviceIx(0), self.served[model].1.id)).collect();
+        let wanted: Vec<_> = pins.iter().map(|(_, variant)| *variant).collect();
+        self.handle.send(ToNode::Pin(pins));
+        let mut status = self.handle.status();
+        let there = async move {
+            let serve = |id| move |r: &modelless_wire::ReplicaStatus| r.variant == id && r.state.serves();
+            status.wait_for(|s| wanted.iter().all(|id| s.replicas.iter().any(serve(*id)))).await.map(drop)
+        };
+        let within = async { tokio::time::timeout(Duration::from_mins(1), there).await };
+        self.runtime.block_on(within).context("a pinned model was not loaded within 60 s")??;
+        Ok(())
+    }
+
+    /// Random inputs of a model, as raw tensors: numbers between 0 and 1, and of tokens and masks what a text has.
+    pub fn inputs(&self, model: usize, count: usize, seed: u64) -> Result<Vec<Buffer>> {
+        let mut rng = modelless_testkit::Rng::new(seed);
+        let task = &self.served[model].0;
+        (0..count).map(|_| Ok(crate::random(&task.inputs, &mut rng)?.into())).collect()
+    }
+
+    /// Drains and ends.
+    pub fn stop(self) -> Result<()> {
+        self.stop.cancel();
+        let ended = self
+            .runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(30), self.service).await });
+        ended.context("the executor did not end within 30 s")?.context("the executor panicked")
+    }
+}
+
+async fn built(spec: &Spec, folder: &Path) -> Result<(Service, Handle, Vec<(Task, Variant)>)> {
+    let store: Arc<dyn Store> = Arc::new(MemStore::new());
+    let artefacts = Artefacts::new(folder.join("artefacts"))?;
+    let engine = |spare| -> Result<Arc<ProcessEngine>> {
+        let config = ProcessConfig { library: spec.library.clone(), spare, ..ProcessConfig::default() };
+        Ok(Arc::new(ProcessEngine::new(config)?))
+    };
+    let measuring = engine(false)?;
+    let class = device_class(&hardware());
+    let profiler =
+        Profiler::new(measuring.clone(), modelless_profiler::Config::default(), class.clone(), "bench");
+    let registrar = Registrar {
+        store: Arc::clone(&store),
+        artefacts: artefacts.clone(),
+        profiler,
+        tenant: TenantId::DEFAULT,
+    };
+    let mut names = Vec::new();
+    for folder in &spec.packages {
+        let mut package = Package::read(folder)?;
+        package.models.truncate(1);
+        for variant in package.models.iter_mut().flat_map(|model| &mut model.variants) {
+            variant.max_batch = spec.max_batch.unwrap_or(variant.max_batch);
+        }
+        registrar.package(&package, &mut |_, _| ()).await?;
+        names.push(package.task.name);
+    }
+    measuring.shutdown().await;
+    let catalog = store.catalog().await?;
+    let of = |name: &String| {
+        let task = catalog.task_named(TenantId::DEFAULT, name).context("a task that was just made")?;
+        let model = catalog.models_of(task.id).next().context("a model that was just registered")?;
+        let variant = catalog.variants_of(model.id).next().context("a model has a variant")?;
+        Ok((task.clone(), variant.clone()))
+    };
+    let served = names.iter().map(of).collect::<Result<Vec<_>>>()?;
+    let mut config =
+        Config { device_class: class, lanes: spec.lanes, memory: spec.memory, ..Config::default() };
+    if !spec.wait_inline {
+        config.wait_inline = Micros::ZERO;
+    }
+    let deps = Deps {
+        store,
+        artefacts: Arc::new(artefacts),
+        engine: engine(true)?,
+        quarantine: engine(false)?,
+        clock: Clock::start(),
+        recorder: None,
+        warnings: Vec::new(),
+    };
+    let (service, handle) = build(config, deps).await?;
+    Ok((service, handle, served))
+}
+
+/// Sends queries of one model, never more than the executor gives credit for.
+pub struct Sender<'a> {
+    node: &'a Node,
+    class: Class,
+    inputs: &'a [Buffer],
+    latency: Micros,
+    next: u64,
+    /// Sent and not ended.
+    open: BTreeSet<u64>,
+    /// Waiting for credit: number and when it should have been answered.
+    waiting: VecDeque<(u64, Instant)>,
+    /// Waited for credit until it was too late.
+    lapsed: Vec<u64>,
+}
+
+impl<'a> Sender<'a> {
+    /// Queries that want their answer within `latency`, with these inputs in turn.
+    pub fn new(node: &'a Node, model: usize, inputs: &'a [Buffer], latency: Duration) -> Result<Self> {
+        ensure!(!inputs.is_empty(), "no inputs to send");
+        let (task, variant) = &node.served[model];
+        let class = Class { task: task.id, admits: [variant.ordinal].into_iter().collect() };
+        let latency = Micros(u64::try_from(latency.as_micros())?);
+        Ok(Self {
+            node,
+            class,
+            inputs,
+            latency,
+            next: 0,
+            open: BTreeSet::new(),
+            waiting: VecDeque::new(),
+            lapsed: Vec::new(),
+        })
+    }
+
+    /// The number of the next query.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Sent and not ended, and waiting for credit.
+    pub fn outstanding(&self) -> usize {
+        self.open.len() + self.waiting.len()
+    }
+
+    /// Takes a query in that came at `came`, and sends it as soon as there is credit.
+    pub fn offer(&mut self, came: Instant) -> u64 {
+        let key = self.next;
+        self.next += 1;
+        self.waiting.push_back((key, came));
+        self.send_waiting();
+        key
+    }
+
+    /// Those that waited for credit until it was too late, since the last call.
+    pub fn lapsed(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.lapsed)
+    }
+
+    /// Notes an end; there may be credit again.
+    pub fn ended(&mut self, key: u64) {
+        self.open.remove(&key);
+        self.send_waiting();
+    }
+
+    /// Whether a query more would be sent at once.
+    pub fn has_credit(&self) -> bool {
+        let Limit { queries, bytes } = self.node.link.lock().limit;
+        self.open.len() < queries && self.open.len() * self.inputs[0].len() < bytes
+    }
+
+    fn send_waiting(&mut self) {
+        while !self.waiting.is_empty() && self.has_credit() {
+            let Some((key, came)) = self.waiting.pop_front() else { return };
+            let spent = Micros(u64::try_from(came.elapsed().as_micros()).unwrap_or(u64::MAX));
+            let left = self.latency.saturating_sub(spent);
+            if left == Micros::ZERO {
+                self.lapsed.push(key);
+                continue;
+            }
+            let first = self.waiting.front().map(|(_, came)| {
+                let waited = u64::try_from(came.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.latency.saturating_sub(Micros(waited))
+            });
+            let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
+            let input = &self.inputs[usize::try_from(key).unwrap_or(0) % self.inputs.len()];
+            self.open.insert(key);
+            self.node.handle.send(ToNode::Query(Box::new(QueryFrame {
+                key: QueryKey(key),
+                tenant: TenantId::DEFAULT,
+                app: AppId::DEFAULT,
+                class: self.class,
+                deadline_in: left,
+                expires_in: left,
+                spent,
+                max_cost: None,
+                prefer: Prefer::default(),
+                priority: Priority::default(),
+                best_effort: false,
+                decoded: Bytes(u64::try_from(input.len()).unwrap_or(u64::MAX)),
+                input: Input::Raw(input.clone()),
+                demand: Demand { class: self.class, waiting, first },
+            })));
+        }
+    }
+}
