@@ -89,6 +89,10 @@ pub type Open = fn(&Path) -> Result<Box<dyn Backend>, String>;
 /// Runs a runner process for one of the engines that this program knows, with the arguments after
 /// `modelless runner ENGINE`, until the executor hangs up.
 pub fn builtin_runner_main(engine: &str, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    begin_builtin(engine, args, None)
+}
+
+fn begin_builtin(engine: &str, args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
     let open: Open = match Engine::parse(engine) {
         Some(Engine::Onnx) => onnx::open,
         Some(Engine::Openvino) => openvino::open,
@@ -97,7 +101,7 @@ pub fn builtin_runner_main(engine: &str, args: impl IntoIterator<Item = OsString
             return ExitCode::FAILURE;
         }
     };
-    runner_main(open, args)
+    begin(open, args, probe)
 }
 
 /// Runs a runner process that hosts a library, with the arguments the executor gave it, until the executor hangs up.
@@ -109,10 +113,11 @@ pub fn runner_main(open: Open, args: impl IntoIterator<Item = OsString>) -> Exit
 /// what it can do, a model can do.
 #[doc(hidden)]
 pub fn hostile_runner_main(
+    engine: &str,
     args: impl IntoIterator<Item = OsString>,
     probe: impl Fn() -> String + Sync + 'static,
 ) -> ExitCode {
-    begin(onnx::open, args, Some(Box::new(probe)))
+    begin_builtin(engine, args, Some(Box::new(probe)))
 }
 
 type Probe = Box<dyn Fn() -> String + Sync>;
