@@ -30,6 +30,12 @@ pub trait Backend: Send {
     /// Starts what has to run beside the batches; the library's version.
     fn start(&mut self) -> Result<String, String>;
 
+    /// Whether all threads that will run batches come from [`LoadRequest::pool`] or are the lanes' own. Then a load may
+    /// give way to what is served; threads that a library starts by itself would go on giving way.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
     /// Makes a model runnable, once for each lane.
     fn load(&mut self, request: &LoadRequest<'_>) -> Result<Model, String>;
 }

@@ -89,6 +89,10 @@ pub type Open = fn(&Path) -> Result<Box<dyn Backend>, String>;
 /// Runs a runner process for one of the engines that this program knows, with the arguments after
 /// `modelless runner ENGINE`, until the executor hangs up.
 pub fn builtin_runner_main(engine: &str, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    begin_builtin(engine, args, None)
+}
+
+fn begin_builtin(engine: &str, args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
     let open: Open = match Engine::parse(engine) {
         Some(Engine::Onnx) => onnx::open,
         Some(Engine::Openvino) => openvino::open,
@@ -97,7 +101,7 @@ pub fn builtin_runner_main(engine: &str, args: impl IntoIterator<Item = OsString
             return ExitCode::FAILURE;
         }
     };
-    runner_main(open, args)
+    begin(open, args, probe)
 }
 
 /// Runs a runner process that hosts a library, with the arguments the executor gave it, until the executor hangs up.
@@ -109,10 +113,11 @@ pub fn runner_main(open: Open, args: impl IntoIterator<Item = OsString>) -> Exit
 /// what it can do, a model can do.
 #[doc(hidden)]
 pub fn hostile_runner_main(
+    engine: &str,
     args: impl IntoIterator<Item = OsString>,
     probe: impl Fn() -> String + Sync + 'static,
 ) -> ExitCode {
-    begin(onnx::open, args, Some(Box::new(probe)))
+    begin_builtin(engine, args, Some(Box::new(probe)))
 }
 
 type Probe = Box<dyn Fn() -> String + Sync>;
@@ -137,8 +142,8 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
     let started = opened.and_then(|mut backend| {
         // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
         let Needs { read, code, connect } = backend.needs();
-        let connect = connect.or(args.connect);
-        let policy = Policy { read, code, connect, memory: args.memory_limit.map(Bytes) };
+        let (connect, memory) = (connect.or(args.connect), args.memory_limit.map(Bytes));
+        let policy = Policy { read, code, connect, memory };
         confinement = Some(sandbox::enter(&args.sandbox, &policy));
         let version = backend.start()?;
         Ok((backend, version))
@@ -196,6 +201,7 @@ impl Host {
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let backend = &mut *self.backend;
+                let gently = if backend.gives_way() { gently } else { Gently::Not };
                 let loaded = gentle::gently(gently, |pool| {
                     load(backend, &bytes, &settings, lanes, expect.as_ref(), pool)
                 })?;

@@ -35,6 +35,10 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Backend>, String> {
 }
 
 impl Backend for Onnx {
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     fn start(&mut self) -> Result<String, String> {
         Ok(version(&self.path))
     }

@@ -95,11 +95,11 @@ fn stops(attempt: &str, mut alone: Vec<Layer>, entered: &BTreeSet<Layer>, rights
 
 /// Tries everything in a runner without these layers, on a sibling without them.
 async fn probe(without: &BTreeSet<Layer>) -> BTreeMap<String, i32> {
-    probe_allowed(without, None).await
+    probe_of(Kind::Onnx, without, None).await
 }
 
-/// The same in a runner that may connect to one port.
-async fn probe_allowed(without: &BTreeSet<Layer>, allowed: Option<u16>) -> BTreeMap<String, i32> {
+/// The same in a runner of an engine, which may connect to one port.
+async fn probe_of(kind: Kind, without: &BTreeSet<Layer>, allowed: Option<u16>) -> BTreeMap<String, i32> {
     let sandbox = Sandbox { without: without.clone() };
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model.onnx");
@@ -128,10 +128,10 @@ async fn probe_allowed(without: &BTreeSet<Layer>, allowed: Option<u16>) -> BTree
         "unix_path": path,
         "too_much": 2 * LIMIT.0,
     });
-    let prober = engine_with(|config| {
+    let prober = engine_of(kind, |config| {
         config.sandbox = sandbox;
         config.memory_limit = Some(LIMIT);
-        config.command = vec![runner(), "probe".to_owned(), targets.to_string()];
+        config.command = vec![runner(), "probe".to_owned(), targets.to_string(), kind.name().to_owned()];
     });
     let said = refused(&prober, spec(2, "echo.onnx")).await;
     let confinement = prober.confinement().unwrap();
@@ -197,11 +197,28 @@ async fn a_hostile_model_can_do_nothing() {
 async fn a_runner_that_needs_one_connection_gets_that_and_nothing_else() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let allowed = server.local_addr().unwrap().port();
-    for (attempt, errno) in probe_allowed(&BTreeSet::new(), Some(allowed)).await {
+    for (attempt, errno) in probe_of(Kind::Onnx, &BTreeSet::new(), Some(allowed)).await {
         let expected = match attempt.as_str() {
             "connect by TCP to where it may" => 0,
             // To another port: a matter of landlock's, for the call is allowed.
             "connect by TCP" => EACCES,
+            "take too much memory" => ENOMEM,
+            _ => EPERM,
+        };
+        assert_eq!(errno, expected, "{attempt}");
+    }
+}
+
+/// What landlock alone keeps from an engine that opens its parts late, and what such an engine may do.
+#[tokio::test]
+async fn an_engine_that_reads_late_reads_its_own_parts_only() {
+    for (attempt, errno) in probe_of(Kind::Openvino, &BTreeSet::new(), None).await {
+        let expected = match attempt.as_str() {
+            "read a file of the host"
+            | "read another model"
+            | "open a sibling's memory"
+            | "read the parent's environment" => EACCES,
+            "look whether a file is there" | "make code at run time" => 0,
             "take too much memory" => ENOMEM,
             _ => EPERM,
         };
