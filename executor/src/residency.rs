@@ -27,11 +27,12 @@ impl Handle {
 
     async fn load_now(&self, variant: VariantId) -> Result<Loaded, String> {
         let known = self.catalogue().variant(variant).ok_or("it is not registered any longer")?;
-        let loaded = match self.engine().load(self.spec(variant, &known, self.config().lanes).await?).await {
+        let lanes = self.config().lanes_for(known.settings.threads);
+        let loaded = match self.engine().load(self.spec(variant, &known, lanes).await?).await {
             // It was lost to the machine without being lost to the engine: begin again.
             Err(EngineError::AlreadyLoaded(_)) => {
                 self.engine().unload(variant).await.map_err(|err| err.to_string())?;
-                self.engine().load(self.spec(variant, &known, self.config().lanes).await?).await
+                self.engine().load(self.spec(variant, &known, lanes).await?).await
             }
             other => other,
         }

@@ -11,7 +11,7 @@ use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, Engine, EngineEvent};
 use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{Bytes, NodeId, Refusal, ReplicaState};
+use modelless_types::{Bytes, DeviceIx, NodeId, Refusal, ReplicaState};
 use modelless_wire::{NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -296,8 +296,9 @@ impl Service {
     /// Makes known what changed, to the gateway's routing and to people.
     fn publish(&self) {
         let core = self.handle.core();
-        let (offers, replicas, memory_used) =
-            core.driver.look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used()));
+        let (offers, replicas, memory_used, (lanes, _)) = core.driver.look(|worker, now| {
+            (worker.offers(now), worker.replicas(), worker.memory_used(), worker.lanes_of(DeviceIx(0)))
+        });
         let known = self.handle.catalogue();
         let replica = |view: modelless_decision::worker::ReplicaView| {
             let seen = view.correction != Correction::NONE;
@@ -311,6 +312,7 @@ impl Service {
         };
         let config = self.handle.config();
         let status = NodeStatus {
+            lanes,
             memory_used,
             draining: core.draining.load(Ordering::SeqCst),
             info: NodeInfo { id: core.node, rtt: Moments::ZERO, price: config.price, offers },
