@@ -148,6 +148,7 @@ fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
         load_time: profile.load_time,
+        threads: variant.settings.threads,
         batching: task.batching,
     })
 }

@@ -20,6 +20,8 @@ pub struct Config {
     pub device_class: String,
     /// Batches that run side by side.
     pub lanes: u16,
+    /// Cores of each lane. The device has `lanes` times as many, and is cut otherwise as goals need it.
+    pub width: u16,
     /// Memory for replicas.
     pub memory: Bytes,
     /// What an hour of a lane costs.
@@ -68,6 +70,7 @@ impl Default for Config {
             zone: "local".into(),
             device_class: "cpu:unknown:1".into(),
             lanes: 1,
+            width: 1,
             memory: Bytes::from_mib(1_024),
             price: PricePerHour(50_000),
             price_origin: PriceOrigin::Assumed,
@@ -94,7 +97,12 @@ impl Config {
     /// What the machine is told of these settings: what a replay of its recording needs.
     pub fn worker(&self) -> WorkerConfig {
         WorkerConfig {
-            devices: vec![DeviceConfig { lanes: self.lanes, memory: self.memory, price: self.price }],
+            devices: vec![DeviceConfig {
+                lanes: self.lanes,
+                width: self.width,
+                memory: self.memory,
+                price: self.price,
+            }],
             queue: self.queue,
             queue_bytes: self.queue_bytes,
             back_off: self.back_off,
@@ -102,6 +110,13 @@ impl Config {
             batching: self.batching,
             min_residence: self.min_residence,
         }
+    }
+
+    /// How many lanes a variant is loaded for: as many as the device could be cut into that are wide enough for it, so
+    /// that a new cut needs no load.
+    pub(crate) fn lanes_for(&self, threads: u16) -> u16 {
+        let cores = self.lanes.max(1).saturating_mul(self.width.max(1));
+        (cores / threads.clamp(1, cores)).max(1)
     }
 
     /// How long a batch may run before its runner is taken for hung.

@@ -232,6 +232,10 @@ impl Perform<Action> for Handle {
                     self.say([Body::HandedBack { key }]);
                 }
             }
+            Action::Recut { device, width, lanes } => {
+                tracing::info!(?device, width, lanes, "lanes are cut anew");
+                self.0.changed.notify_one();
+            }
             Action::Load { device, variant } => self.load(device, variant),
             Action::Unload { device, variant } => self.unload(device, variant),
             Action::Transition { device, variant, from, to, cause } => {

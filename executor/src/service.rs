@@ -12,7 +12,7 @@ use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{Engine, NodeId, Refusal, ReplicaState};
+use modelless_types::{DeviceIx, Engine, NodeId, Refusal, ReplicaState};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -347,9 +347,10 @@ impl Service {
     /// Makes known what changed, to the gateway's routing and to people.
     fn publish(&self) {
         let core = self.handle.core();
-        let (offers, replicas, memory_used, load) = core
-            .driver
-            .look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load()));
+        let (offers, replicas, memory_used, load, (lanes, _)) = core.driver.look(|worker, now| {
+            let lanes = worker.lanes_of(DeviceIx(0));
+            (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load(), lanes)
+        });
         let known = self.handle.catalogue();
         *core.told.lock().unwrap_or_else(PoisonError::into_inner) =
             replicas.iter().map(|replica| (replica.variant, replica.correction)).collect();
@@ -376,6 +377,7 @@ impl Service {
         };
         let config = self.handle.config();
         let status = NodeStatus {
+            lanes,
             memory_used,
             load: tally.with(load),
             draining: core.draining.load(Ordering::SeqCst),

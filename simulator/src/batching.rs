@@ -180,6 +180,7 @@ fn spec(model: &Measured) -> VariantSpec {
         space: SpaceId(1),
         accuracy: Accuracy::ONE,
         max_batch: model.max_batch,
+        threads: 1,
         latency: model.points.iter().map(point).collect(),
         decode: StageTime { mean_us: 1.0, var_us2: 0.0, samples: 0 },
         prepare: StageTime { mean_us: 1.0, var_us2: 0.0, samples: 0 },

@@ -15,6 +15,7 @@ mod check;
 pub mod fixtures;
 mod gateway;
 mod heap;
+mod memory;
 mod node;
 mod outcome;
 mod quarantine;

@@ -73,6 +73,9 @@ pub struct VariantSpec {
     pub accuracy: Accuracy,
     /// The largest batch it takes.
     pub max_batch: u32,
+    /// Threads of a run; 0 stands for 1.
+    #[serde(default)]
+    pub threads: u16,
     /// Device time by batch.
     pub latency: Vec<BatchPoint>,
     /// Decoding one input.
@@ -280,7 +283,7 @@ impl NodeSpec {
     pub fn with(lanes: u16, memory: Bytes, pinned: Vec<VariantId>) -> Self {
         Self {
             worker: WorkerConfig {
-                devices: vec![DeviceConfig { lanes, memory, price: PricePerHour(50_000) }],
+                devices: vec![DeviceConfig { lanes, width: 1, memory, price: PricePerHour(50_000) }],
                 queue: 1_024,
                 queue_bytes: Bytes::from_mib(256),
                 back_off: Micros::from_millis(100),
@@ -342,6 +345,7 @@ impl Scenario {
                 run: v.run_model()?,
                 memory: v.memory,
                 load_time: v.load_time,
+                threads: v.threads,
                 batching: batching(task),
             })
         };

@@ -103,7 +103,8 @@ impl Handle {
     }
 
     async fn bring(&self, variant: VariantId, known: &Known, artefact: &Opened) -> Result<Loaded, String> {
-        let spec = || spec(variant, known, artefact, self.config().lanes);
+        let lanes = self.config().lanes_for(known.settings.threads);
+        let spec = || spec(variant, known, artefact, lanes);
         let loaded = match self.engine().load(spec()?).await {
             // It was lost to the machine without being lost to the engine: begin again.
             Err(EngineError::AlreadyLoaded(_)) => {

@@ -22,7 +22,7 @@ impl Handle {
             return Ok(());
         }
         for _ in 0..ROUNDS {
-            let started: Vec<_> = (0..self.config().lanes)
+            let started: Vec<_> = (0..self.config().lanes_for(known.settings.threads))
                 .filter_map(|lane| self.warm_lane(variant, lane, known.expected))
                 .collect();
             for ended in started {

@@ -22,11 +22,14 @@ pub struct BatchId(pub u64);
 /// A device of this node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceConfig {
-    /// How many batches run side by side.
+    /// How many batches run side by side, before it is cut otherwise.
     pub lanes: u16,
+    /// Cores of each lane; 0 stands for 1.
+    #[serde(default)]
+    pub width: u16,
     /// Memory that replicas may take together.
     pub memory: Bytes,
-    /// What an hour of one lane costs.
+    /// What an hour of one core costs, and so of a lane of one core.
     pub price: PricePerHour,
 }
 
@@ -89,6 +92,9 @@ pub struct WorkerVariant {
     pub memory: Bytes,
     /// From asking for it to ready.
     pub load_time: Micros,
+    /// Threads of a run: it runs on lanes of at least as many cores. 0 stands for 1.
+    #[serde(default)]
+    pub threads: u16,
     /// How its task wants batches made. `None`: as the worker is set.
     #[serde(default)]
     pub batching: Option<Batching>,
@@ -238,6 +244,13 @@ pub enum Event {
     },
     /// What can be run here changed.
     Catalog(Vec<WorkerVariant>),
+    /// A device's cores are to be cut into lanes of this width.
+    Recut {
+        /// Which.
+        device: DeviceIx,
+        /// Cores of each lane.
+        width: u16,
+    },
     /// Take nothing new, hand back what is not started, finish the rest.
     Drain,
 }
@@ -258,6 +271,7 @@ impl Ranked for Event {
             | Self::Pin(_)
             | Self::Wake { .. }
             | Self::Catalog(_)
+            | Self::Recut { .. }
             | Self::Drain => Rank::Arrival,
         }
     }
@@ -333,6 +347,15 @@ pub enum Action {
     HandBack {
         /// The query.
         key: QueryKey,
+    },
+    /// The device's lanes are empty and cut anew; from now on batches are bound to these.
+    Recut {
+        /// Which.
+        device: DeviceIx,
+        /// Cores of each lane.
+        width: u16,
+        /// How many there are.
+        lanes: u16,
     },
     /// Bring a variant into memory.
     Load {

@@ -62,6 +62,14 @@ impl Rates {
         }
     }
 
+    /// Queries per microsecond of each class, as they come now: what has not come for a while comes seldom.
+    pub(super) fn now(&self, now: Time) -> impl Iterator<Item = (&Class, f64)> {
+        let known = self.0.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
+        known.map(move |(class, rate)| {
+            (class, 1.0 / rate.gap.max(Moments::exactly(now - rate.last).mean).max(1.0))
+        })
+    }
+
     /// Classes of which a query came within the last while.
     pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
         self.0.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)

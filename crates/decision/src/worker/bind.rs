@@ -21,6 +21,8 @@ pub(super) struct Binding {
     pub(super) members: Vec<QueryKey>,
     pub(super) reasons: Vec<Reason>,
     pub(super) expected: Moments,
+    /// What waits behind it can be in time.
+    pub(super) drains: bool,
     /// Too early to bind it.
     until: Option<Time>,
     /// The first is in time.
@@ -49,6 +51,9 @@ impl Worker {
         let start = lane.remaining(now);
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
+        if let Some(key) = self.sheds(now, lane, &rates) {
+            return Bound::Late(key);
+        }
         let mut later: Option<Time> = None;
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         for head in self.queue.merged(|class| rates.contains_key(class)) {
@@ -96,7 +101,7 @@ impl Worker {
     }
 
     /// How long until some lane of a device could start a batch bound now.
-    fn soonest(&self, now: Time, device: DeviceIx) -> Moments {
+    pub(super) fn soonest(&self, now: Time, device: DeviceIx) -> Moments {
         let lanes = self.lanes.iter().filter(|lane| lane.device == device);
         let free = lanes.map(|lane| lane.until_free(now));
         free.min_by(|a, b| a.mean.total_cmp(&b.mean)).unwrap_or(Moments::ZERO)
@@ -186,7 +191,9 @@ impl Draw<'_> {
             }
         }
         widest.map(|(_, binding, variant, lead)| {
-            self.smaller(variant, &binding, lead, false).unwrap_or(binding)
+            let binding = self.smaller(variant, &binding, lead, false).unwrap_or(binding);
+            let drains = self.worker.batching(variant) != Batching::Deadline;
+            Binding { drains, ..binding }
         })
     }
 
@@ -278,7 +285,7 @@ impl Draw<'_> {
         let members = members.iter().map(|w| w.query.key).collect();
         let expected = variant.run.estimate(batch);
         let in_time = (self.start + expected).within(slack(self.now, self.head));
-        Some(Binding { variant: variant.id, members, reasons, expected, until, in_time })
+        Some(Binding { variant: variant.id, members, reasons, expected, drains: true, until, in_time })
     }
 
     /// Whether any batch of a variant could be cheap enough for the head: saves drawing one that cannot.

@@ -32,7 +32,7 @@ pub struct Worker {
     pub(super) seen: BTreeMap<VariantId, Time>,
     pub(super) draining: bool,
     /// The last input's time.
-    now: Time,
+    pub(super) now: Time,
     /// `residency.changes` when those that nothing serves were last placed.
     placed: u64,
     pub(super) actions: VecDeque<Action>,
@@ -66,7 +66,8 @@ impl Worker {
     }
 
     pub(super) fn price(&self, device: DeviceIx) -> PricePerHour {
-        self.config.devices.get(usize::from(device.0)).map_or(PricePerHour(0), |d| d.price)
+        let core = self.config.devices.get(usize::from(device.0)).map_or(0, |d| d.price.0);
+        PricePerHour(core.saturating_mul(u64::from(self.residency.cut(device).width)))
     }
 
     pub(super) fn refuse(&mut self, key: QueryKey, refusal: Refusal) {
@@ -75,6 +76,7 @@ impl Worker {
 
     fn arrive(&mut self, now: Time, query: Query) {
         self.rates.came(now, query.class);
+        self.note_width(now, &query);
         if self.draining {
             return self.actions.push_back(Action::HandBack { key: query.key });
         }
@@ -96,6 +98,8 @@ impl Worker {
     /// then whoever waits for what left memory or failed is placed anew.
     fn settle(&mut self, now: Time) {
         self.now = now;
+        self.reconsider_cuts(now);
+        self.open_lanes();
         self.fill_lanes(now);
         self.advance(now);
         if self.placed != self.residency.changes {
@@ -126,6 +130,9 @@ impl Worker {
     fn fill_lanes(&mut self, now: Time) {
         self.bind_at = None;
         for at in 0..self.lanes.len() {
+            if self.residency.cut(self.lanes[at].device).next.is_some() {
+                continue; // it is to be cut otherwise
+            }
             loop {
                 self.unbind(now, at);
                 let dropped = self.lanes[at].start_what_can(now, &mut self.actions);
@@ -137,7 +144,7 @@ impl Worker {
                     break;
                 }
                 match self.bind_for(now, &self.lanes[at]) {
-                    Bound::Batch(binding) => self.bind(at, &binding),
+                    Bound::Batch(binding) => self.bind(now, at, &binding),
                     Bound::Late(key) => {
                         if let Some(waiting) = self.queue.remove(key) {
                             self.refuse(key, Refusal::TooLate { waited: now - waiting.query.arrived });
@@ -163,7 +170,7 @@ impl Worker {
         self.rerun(now, device, &batch, Failure::NotStarted, "its replica was gone before it ran");
     }
 
-    fn bind(&mut self, at: usize, binding: &super::bind::Binding) {
+    fn bind(&mut self, now: Time, at: usize, binding: &super::bind::Binding) {
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
         let lane = &mut self.lanes[at];
@@ -176,6 +183,9 @@ impl Worker {
         let expected = binding.expected;
         lane.next = Some(Batch { id, variant, model, members, expected, prepared: false, started: None });
         self.residency.used_now(device, variant);
+        if !binding.drains {
+            self.residency.overloaded(now, device, variant, &mut self.actions);
+        }
         self.actions.push_back(Action::Prepare {
             batch: id,
             device,
@@ -244,8 +254,10 @@ impl Machine for Worker {
                     && let Some(device) = self.residency.device_ids().next()
                 {
                     self.residency.want(now, device, variant);
+                    self.ask_wider(now, device, variant);
                 }
             }
+            Event::Recut { device, width } => self.recut(now, device, width),
             Event::Catalog(variants) => {
                 self.residency.catalog(now, variants, &mut self.actions);
                 let residency = &self.residency;
@@ -268,6 +280,7 @@ impl Machine for Worker {
         }
         self.expire_bound(now);
         self.residency.rested(now, &mut self.actions);
+        self.residency.calm(now, &mut self.actions);
         self.fade(now);
         self.settle(now);
     }
@@ -279,12 +292,25 @@ impl Machine for Worker {
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
         let room = self.residency.next_room(self.now);
         let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });
+        let calm = self.residency.next_calm();
+        let calm = calm.map(|at| Wake { at, why: "an overload may be over" });
+        let cut = self.next_reconsideration();
+        let cut = cut.map(|at| Wake { at, why: "lanes may be wider than anybody needs" });
         let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
         let bound = self.lanes.iter().filter_map(Lane::next_expiry);
         let bound = bound.chain(self.quarantine.next_expiry()).min();
         let bound = bound.map(|at| Wake { at, why: "a bound query's time is up" });
         let bind = self.bind_at.map(|at| Wake { at, why: "a batch has waited long enough" });
-        expiry.into_iter().chain(rest).chain(fade).chain(bound).chain(bind).chain(room).min()
+        expiry
+            .into_iter()
+            .chain(rest)
+            .chain(fade)
+            .chain(bound)
+            .chain(bind)
+            .chain(room)
+            .chain(cut)
+            .chain(calm)
+            .min()
     }
 
     fn poll_action(&mut self) -> Option<Action> {

@@ -12,6 +12,8 @@
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
 //! | `batching` | how large batches become and how long they wait for more |
+//! | `shedding` | who gives way when not all can be in time |
+//! | `cutting` | how cores are cut into lanes |
 //! | `place` | what a query that came could be answered by |
 //! | `ending` | what becomes of the members of a batch that ended |
 //! | `quarantine` | members of crashed batches, rerun alone |
@@ -24,6 +26,7 @@
 mod api;
 mod batching;
 mod bind;
+mod cutting;
 mod ending;
 mod lanes;
 mod learn;
@@ -34,6 +37,7 @@ mod quarantine;
 mod queue;
 mod report;
 mod residency;
+mod shedding;
 
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,

@@ -46,11 +46,13 @@ impl Worker {
             (Some((_, _, true)), _) => Ok(true),
             (Some((device, id, false)), _) => {
                 self.residency.want(now, device, id);
+                self.ask_wider(now, device, id);
                 Ok(false)
             }
             (None, Some((Micros::ZERO, _, _))) => Err(Refusal::TooLate { waited: now - query.arrived }),
             (None, Some((ready_in, device, id))) => {
                 self.residency.want(now, device, id);
+                self.ask_wider(now, device, id);
                 Err(Refusal::Loading { ready_in })
             }
             (None, None) => Err(match why_not {

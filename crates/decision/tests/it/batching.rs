@@ -18,7 +18,7 @@ struct World {
 impl World {
     /// One lane with one variant, whose device times are given by batch size.
     fn new(batching: Batching, points: &[(u32, f64)]) -> Self {
-        let device = DeviceConfig { lanes: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
+        let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
         let worker = Worker::new(WorkerConfig { devices: vec![device], batching, ..WorkerConfig::default() });
         let point = |&(batch, mean_us): &(u32, f64)| BatchPoint {
             batch,
@@ -38,6 +38,7 @@ impl World {
             run: RunModel::from_points(&points, Moments::ZERO).expect("points"),
             memory: Bytes(10),
             load_time: Micros(1_000),
+            threads: 1,
             batching: None,
         };
         let mut world = Self { worker, now: Time(1_000_000) };

@@ -26,6 +26,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
         memory: Bytes(10),
         load_time: Micros(1_000),
+        threads: 1,
         batching: None,
     }
 }
@@ -38,7 +39,8 @@ struct World {
 impl World {
     /// With a fast variant 0 and a slow variant 1, both in memory.
     fn new(memory: u64, resident: &[u8]) -> Self {
-        let device = DeviceConfig { lanes: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
+        let device =
+            DeviceConfig { lanes: 1, width: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
         let worker = Worker::new(WorkerConfig {
             devices: vec![device],
             queue: 100,
@@ -98,6 +100,7 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         | Action::QuarantineOver { .. }
         | Action::Refuse { .. }
         | Action::HandBack { .. }
+        | Action::Recut { .. }
         | Action::Load { .. }
         | Action::Unload { .. }
         | Action::Transition { .. } => None,

@@ -28,6 +28,7 @@ fn variant(at: u8, memory: u64) -> WorkerVariant {
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
         memory: Bytes(memory),
         load_time: LOAD,
+        threads: 1,
         batching: None,
     }
 }
@@ -45,7 +46,8 @@ struct World {
 
 impl World {
     fn new(budget: u64, memory: &[u64]) -> Self {
-        let device = DeviceConfig { lanes: 1, memory: Bytes(budget), price: PricePerHour(1_000_000) };
+        let device =
+            DeviceConfig { lanes: 1, width: 1, memory: Bytes(budget), price: PricePerHour(1_000_000) };
         let config = WorkerConfig { devices: vec![device], min_residence: STAY, ..WorkerConfig::default() };
         let mut world = Self {
             worker: Worker::new(config),
@@ -98,6 +100,7 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::Refuse { .. }
                 | Action::HandBack { .. }
+                | Action::Recut { .. }
                 | Action::Transition { .. } => {}
             }
         }

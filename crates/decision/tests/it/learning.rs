@@ -15,7 +15,8 @@ use crate::common::{TASK, query};
 const PROFILED: u64 = 200;
 
 fn worker() -> Worker {
-    let device = DeviceConfig { lanes: 1, memory: Bytes::from_mib(100), price: PricePerHour(50_000) };
+    let device =
+        DeviceConfig { lanes: 1, width: 1, memory: Bytes::from_mib(100), price: PricePerHour(50_000) };
     let mut worker = Worker::new(WorkerConfig {
         devices: vec![device],
         queue: 100,
@@ -35,6 +36,7 @@ fn worker() -> Worker {
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
         memory: Bytes::from_mib(1),
         load_time: Micros(1_000),
+        threads: 1,
         batching: None,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));

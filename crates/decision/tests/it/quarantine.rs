@@ -22,7 +22,7 @@ struct World {
 impl World {
     /// One lane with one variant of which eight run together as fast as one.
     fn new() -> Self {
-        let device = DeviceConfig { lanes: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
+        let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
         let config = WorkerConfig { devices: vec![device], give_up_after: 3, ..WorkerConfig::default() };
         let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
         let variant = WorkerVariant {
@@ -35,6 +35,7 @@ impl World {
             run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
             memory: Bytes(10),
             load_time: Micros(1_000),
+            threads: 1,
             batching: None,
         };
         let mut world = Self { worker: Worker::new(config), now: Time(1_000_000) };

@@ -43,6 +43,7 @@ enum Step {
     NotStarted(usize),
     Pin(u8),
     Wake(u8),
+    Recut(u16),
     Catalog(u8),
     Drain,
     Wait(u64),
@@ -74,6 +75,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => at().prop_map(Step::NotStarted),
         1 => (0_u8..16).prop_map(Step::Pin),
         1 => (0_u8..5).prop_map(Step::Wake),
+        1 => (0_u16..5).prop_map(Step::Recut),
         1 => (0_u8..16).prop_map(Step::Catalog),
         10 => (0_u64..60_000).prop_map(Step::Wait),
     ]
@@ -96,29 +98,32 @@ fn batching() -> impl Strategy<Value = Batching> {
 
 /// Four variants of up to three models, each of at most eleven of the sixteen units of memory that a device has.
 fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
-    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST);
+    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST, 1_u16..=3);
     let task = proptest::option::of(batching());
     (proptest::collection::vec(variant, 4), task).prop_map(|(variants, batching)| {
         let variants = variants.into_iter().zip(0_u8..);
         let variant =
-            |((model, run, memory, load, max_batch), at): ((u32, _, u64, u64, u32), u8)| WorkerVariant {
-                id: VariantId(u32::from(at)),
-                model: ModelId(model),
-                task: TASK,
-                ordinal: at,
-                accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
-                max_batch,
-                run,
-                memory: Bytes(memory),
-                load_time: Micros(load),
-                batching,
+            |((model, run, memory, load, max_batch, threads), at): ((u32, _, u64, u64, u32, u16), u8)| {
+                WorkerVariant {
+                    id: VariantId(u32::from(at)),
+                    model: ModelId(model),
+                    task: TASK,
+                    ordinal: at,
+                    accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
+                    max_batch,
+                    run,
+                    memory: Bytes(memory),
+                    load_time: Micros(load),
+                    threads,
+                    batching,
+                }
             };
         variants.map(variant).collect()
     })
 }
 
 fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
-    let device = DeviceConfig { lanes, memory: Bytes(16), price: PricePerHour(50_000) };
+    let device = DeviceConfig { lanes, width: 1, memory: Bytes(16), price: PricePerHour(50_000) };
     WorkerConfig {
         devices: vec![device; devices],
         queue: 40,
@@ -154,6 +159,9 @@ struct Shell {
     now: Time,
     all: Vec<WorkerVariant>,
     batching: Batching,
+    lanes_at_first: u16,
+    /// Width and number of lanes, where they were cut anew.
+    cuts: BTreeMap<DeviceIx, (u16, u16)>,
     queries: BTreeMap<QueryKey, Query>,
     batches: BTreeMap<BatchId, Batch>,
     /// Handed to the process of a lane, in order.
@@ -244,6 +252,14 @@ impl Shell {
                     prop_assert!(self.draining);
                     self.leave(key)?;
                 }
+                Action::Recut { device, width, lanes } => {
+                    prop_assert!(
+                        self.batches.values().all(|b| b.lane.0 != device),
+                        "its lanes are not empty"
+                    );
+                    prop_assert!(width * lanes <= self.lanes_at_first, "more than there are");
+                    self.cuts.insert(device, (width, lanes));
+                }
                 Action::Load { device, variant } => {
                     let memory = self.variant(variant).memory;
                     let before = self.memory.insert((device, variant), (Held::Loading, memory));
@@ -280,6 +296,9 @@ impl Shell {
         let size = u32::try_from(members.len()).expect("small");
         prop_assert!((1..=v.max_batch).contains(&size), "{size} of {}", v.max_batch);
         prop_assert!(self.batches.values().filter(|b| b.lane == lane).count() < 2, "two are bound there");
+        let (width, lanes) = self.cuts.get(&lane.0).copied().unwrap_or((1, self.lanes_at_first));
+        prop_assert!(lane.1.0 < lanes, "{:?} of {lanes}", lane.1);
+        prop_assert!(v.threads.min(self.lanes_at_first) <= width, "{} threads on {width}", v.threads);
         let held = self.memory.get(&(lane.0, variant)).map(|(held, _)| *held);
         prop_assert_eq!(held, Some(Held::Loaded), "{} is not in memory", variant);
         let cost = CostPer1k::of_batch(expected, PricePerHour(50_000), size);
@@ -452,6 +471,7 @@ impl Shell {
                 let pins = set(bits).iter().map(|o| (DeviceIx(0), VariantId(u32::from(o)))).collect();
                 self.feed(Event::Pin(pins))
             }
+            Step::Recut(width) => self.feed(Event::Recut { device: DeviceIx(0), width }),
             Step::Wake(ordinal) => self.feed(Event::Wake { task: TASK, ordinal }),
             Step::Catalog(bits) => {
                 let all = self.all.iter().filter(|v| set(bits).contains(v.ordinal));
@@ -499,7 +519,7 @@ proptest! {
     #[test]
     fn every_query_leaves_exactly_once_whatever_happens(
         catalog in catalog(),
-        lanes in 1_u16..=2,
+        lanes in 1_u16..=4,
         devices in 1_usize..=2,
         batching in batching(),
         steps in proptest::collection::vec(step(), 1..200),
@@ -511,6 +531,8 @@ proptest! {
             now: Time(0),
             all: catalog,
             batching,
+            lanes_at_first: lanes,
+            cuts: BTreeMap::new(),
             queries: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),

@@ -10,6 +10,7 @@
 //! turns, and turns grow longer while they go on.
 
 use super::api::{Action, DeviceConfig, WorkerConfig, WorkerVariant};
+use super::cutting::Cut;
 use crate::replica::{self, ReplicaEvent};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -18,6 +19,7 @@ use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, TaskId, Time, Varia
 
 mod catalog;
 mod failing;
+mod pressure;
 mod room;
 
 /// A variant's replica on a device.
@@ -45,6 +47,8 @@ pub(in crate::worker) struct Replica {
     stay: Micros,
     /// When it was evicted last.
     left: Time,
+    /// When an overload is over, if no sign of it comes.
+    calm_at: Time,
 }
 
 /// Something that should be in memory, since when.
@@ -56,6 +60,7 @@ struct Wanted {
 
 #[derive(Clone, Debug, Default)]
 struct Device {
+    cut: Option<Cut>,
     memory: Bytes,
     pinned: BTreeSet<VariantId>,
     replicas: BTreeMap<VariantId, Replica>,
@@ -92,7 +97,11 @@ pub(in crate::worker) enum Unavailable {
 
 impl Residency {
     pub(in crate::worker) fn new(config: &WorkerConfig) -> Self {
-        let device = |d: &DeviceConfig| Device { memory: d.memory, ..Device::default() };
+        let device = |d: &DeviceConfig| Device {
+            cut: Some(Cut::new(d.lanes, d.width)),
+            memory: d.memory,
+            ..Device::default()
+        };
         Self {
             variants: BTreeMap::new(),
             index: BTreeMap::new(),
@@ -133,8 +142,22 @@ impl Residency {
         &mut self.devices[usize::from(at.0)]
     }
 
-    /// What serves on a device.
+    pub(in crate::worker) fn cut(&self, device: DeviceIx) -> Cut {
+        self.device(device).cut.unwrap_or(Cut::new(1, 1))
+    }
+
+    pub(in crate::worker) fn cut_mut(&mut self, device: DeviceIx) -> &mut Cut {
+        self.device_mut(device).cut.get_or_insert(Cut::new(1, 1))
+    }
+
+    /// What serves on a device, as its lanes are or are about to be.
     pub(in crate::worker) fn serving(&self, device: DeviceIx) -> impl Iterator<Item = &WorkerVariant> {
+        let cut = self.cut(device);
+        self.resident(device).filter(move |v| cut.needs(v) <= cut.next.unwrap_or(cut.width))
+    }
+
+    /// The same, with what would need wider lanes.
+    pub(in crate::worker) fn resident(&self, device: DeviceIx) -> impl Iterator<Item = &WorkerVariant> {
         let replicas = self.device(device).replicas.iter();
         replicas.filter(|(_, r)| r.state.serves()).filter_map(|(id, _)| self.variants.get(id))
     }
@@ -171,6 +194,10 @@ impl Residency {
     ) -> Result<Micros, Unavailable> {
         let Some(known) = self.variants.get(&variant) else { return Err(Unavailable::Unknown) };
         let replica = self.device(device).replicas.get(&variant);
+        let cut = self.cut(device);
+        if cut.needs(known) > cut.next.unwrap_or(cut.width) && self.state(device, variant).serves() {
+            return Ok(cut.wider_in(now));
+        }
         match replica.map_or(ReplicaState::Inactive, |r| r.state) {
             ReplicaState::Active | ReplicaState::Overloaded | ReplicaState::Interfered => Ok(Micros::ZERO),
             ReplicaState::Loading => {
