@@ -68,7 +68,7 @@ impl Catalogue {
                 }
             };
             for variant in catalog.variants_of(model.id) {
-                let Some(worker) = worker_variant(model.task, variant, device_class) else { continue };
+                let Some(worker) = worker_variant(task, variant, device_class) else { continue };
                 let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);
@@ -112,14 +112,14 @@ impl Catalogue {
     }
 }
 
-fn worker_variant(task: TaskId, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
+fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
     let profile = variant.profile_on(device_class)?;
     Some(WorkerVariant {
         id: variant.id,
         model: variant.model,
-        task,
+        task: task.id,
         ordinal: variant.ordinal,
-        accuracy: profile.accuracy.value,
+        accuracy: task.accuracy_rule.of(&profile.accuracy),
         max_batch: variant.settings.max_batch,
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
