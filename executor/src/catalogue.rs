@@ -143,7 +143,7 @@ fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<
         model: variant.model,
         task: task.id,
         ordinal: variant.ordinal,
-        accuracy: profile.accuracy.value,
+        accuracy: task.accuracy_rule.of(&profile.accuracy),
         max_batch: variant.settings.max_batch,
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,

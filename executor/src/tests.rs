@@ -10,9 +10,10 @@ use modelless_engine::FakeEngine;
 use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AppId, BatchPoint, Bytes, CostPer1k, DType, DeviceIx, Engine as EngineKind,
-    Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey, Refusal, ReplicaState,
-    StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, CostPer1k, DType, DeviceIx,
+    Engine as EngineKind, Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey,
+    Refusal, ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
+    VariantSettings,
 };
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode};
 use std::collections::BTreeMap;
@@ -122,6 +123,7 @@ async fn bed_with(Setup { recorder, store, config, damaged }: Setup) -> Bed {
         name: "echo".into(),
         kind: TaskKind::Tensor,
         metric: "none".into(),
+        accuracy_rule: AccuracyRule::default(),
         labels: Vec::new(),
         inputs: vec![spec("x")],
         outputs: vec![spec("x")],

@@ -4,7 +4,7 @@ use modelless_decision::admission::DEFAULT_LATENCY;
 use modelless_decision::route::{NodeInfo, Ready, Table, TaskInfo, VariantInfo};
 use modelless_decision::{Correction, Moments};
 use modelless_store::Catalog;
-use modelless_types::{Accuracy, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
+use modelless_types::{Accuracy, AccuracyRule, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -72,7 +72,7 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
                 model: variant.model,
                 ordinal: variant.ordinal,
                 space: *spaces.get(&variant.model)?,
-                accuracy: accuracy(variant, classes.get(&(task.id, variant.ordinal)))?,
+                accuracy: accuracy(variant, task.accuracy_rule, classes.get(&(task.id, variant.ordinal)))?,
                 max_batch: variant.settings.max_batch,
             })
         })
@@ -84,11 +84,11 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
 
 /// What floors are compared with: the lowest accuracy on any device class that may answer, since the node is chosen
 /// after the floor was checked. Where nothing offers it, the lowest known. `None` if nothing was measured.
-fn accuracy(variant: &Variant, classes: Option<&BTreeSet<&str>>) -> Option<Accuracy> {
+fn accuracy(variant: &Variant, rule: AccuracyRule, classes: Option<&BTreeSet<&str>>) -> Option<Accuracy> {
     let on = |class: &str| classes.is_some_and(|classes| classes.contains(class));
     let measured = |profile: &&modelless_types::Profile| on(&profile.device_class);
-    let offered = variant.profiles.iter().filter(measured).map(|profile| profile.accuracy.value).min();
-    offered.or_else(|| variant.profiles.iter().map(|profile| profile.accuracy.value).min())
+    let offered = variant.profiles.iter().filter(measured).map(|profile| rule.of(&profile.accuracy)).min();
+    offered.or_else(|| variant.profiles.iter().map(|profile| rule.of(&profile.accuracy)).min())
 }
 
 /// A node that drains offers nothing but stays, because it still has queries; offers of what is no longer registered
@@ -150,6 +150,16 @@ mod tests {
             "nobody knows yet who will answer"
         );
         assert_eq!(build(&catalog, &[], Moments::ZERO).tasks[0].defaults.latency, Some(DEFAULT_LATENCY));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_asks_for_the_lower_bound_has_its_floors_compared_with_that() {
+        let (mut catalog, offer) = catalog().await;
+        catalog.tasks[0].accuracy_rule = AccuracyRule::LowerBound;
+        let low = Accuracy::from_ppm(870_000).unwrap();
+        catalog.variants[0].profiles[0].accuracy.low = low;
+        let table = build(&catalog, &[node(1, "fast", vec![offer])], Moments::ZERO);
+        assert_eq!(table.tasks[0].variants[0].accuracy, low);
     }
 
     #[tokio::test]

@@ -4,8 +4,8 @@ use modelless_decision::RunModel;
 use modelless_decision::route::{NodeInfo, Offer, Ready};
 use modelless_store::{MemStore, NewModel, NewTask, NewVariant};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, Bytes, Engine, Goals, Micros, PricePerHour, Profile, Provenance,
-    StageTime, TaskKind, TenantId, Variant, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, Engine, Goals, Micros, PricePerHour, Profile,
+    Provenance, StageTime, TaskKind, TenantId, Variant, VariantSettings,
 };
 use std::sync::Mutex;
 
@@ -61,6 +61,7 @@ async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
         name: "t".into(),
         kind: TaskKind::ImageClassification,
         metric: "top-1".into(),
+        accuracy_rule: AccuracyRule::default(),
         labels: vec!["a".into(), "b".into()],
         inputs: Vec::new(),
         outputs: Vec::new(),

@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use modelless_profiler::TaskManifest;
 use modelless_types::{
-    Accuracy, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind,
-    TenantId, TensorSpec,
+    Accuracy, AccuracyRule, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task,
+    TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -122,6 +122,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "name": new.name,
         "kind": new.kind,
         "metric": new.metric,
+        "accuracy_rule": new.accuracy_rule,
         "labels": new.labels,
         "inputs": tensors(&new.inputs),
         "outputs": tensors(&new.outputs),
@@ -155,6 +156,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             tenant: TenantId::DEFAULT,
             kind: TaskKind::parse(text(answer, "kind"))?,
             metric: text(answer, "metric").to_owned(),
+            accuracy_rule: AccuracyRule::parse(text(answer, "accuracy_rule")).unwrap_or_default(),
             labels: labels.collect(),
             inputs: tensors("inputs")?,
             outputs: tensors("outputs")?,

@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn a_file_just_written_lies_in_memory() {
         let folder = tempfile::tempdir().unwrap();
-        let (artefacts, sha256, _) = old(folder.path(), &[7; 300_000]);
+        let (artefacts, sha256, _) = old(folder.path(), &vec![7; 300_000]);
         let opened = artefacts.open_ahead(&sha256).unwrap();
         opened.read_ahead();
         opened.verify().unwrap();

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use modelless_types::{
-    AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile,
-    ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId,
-    VariantSettings,
+    AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour,
+    Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant,
+    VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -146,6 +146,8 @@ pub struct NewTask {
     pub kind: TaskKind,
     /// Name of its metric.
     pub metric: String,
+    /// Which figure floors are compared with.
+    pub accuracy_rule: AccuracyRule,
     /// Output labels, for classification.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks.
@@ -171,6 +173,7 @@ impl NewTask {
             tenant: self.tenant,
             kind: self.kind,
             metric: self.metric,
+            accuracy_rule: self.accuracy_rule,
             labels: self.labels,
             inputs: self.inputs,
             outputs: self.outputs,

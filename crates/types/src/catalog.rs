@@ -1,5 +1,6 @@
 //! Tasks, models and variants: what is registered, as the store keeps it and everyone else reads it.
 
+use crate::AccuracyRule;
 use crate::batching::Batching;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
@@ -59,6 +60,8 @@ pub struct Task {
     pub kind: TaskKind,
     /// Name of the one metric that `accuracy` means here, such as `top-1`.
     pub metric: String,
+    /// Which figure floors are compared with.
+    pub accuracy_rule: AccuracyRule,
     /// Output labels, for classification. Every model of the default output space has exactly these.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks. Empty for others.

@@ -70,13 +70,13 @@ async fn the_status_tells_loads_batches_and_crashes() {
         let mut status = status.clone();
         async move { timeout(LONG, status.wait_for(wanted)).await.expect("in time").expect("it runs").clone() }
     };
-    let at_rest = |status: &NodeStatus| {
+    let now = told(|status| {
         status.load.batches == 1
             && status.load.running == 0
             && status.replicas.iter().any(|r| r.loads.count == 1)
-    };
-    let now = told(at_rest).await;
-    assert_eq!((now.load.queries, now.load.queued), (1, 0));
+    })
+    .await;
+    assert_eq!((now.load.queries, now.load.running, now.load.queued), (1, 0, 0));
     let replica = now.replicas.iter().find(|replica| replica.loads.count == 1).expect("one was loaded");
     assert!(replica.loads.warm.is_some_and(|took| took > Micros::ZERO), "{replica:?}");
     let loaded = replica.variant;

@@ -1,7 +1,7 @@
 //! What bodies look like.
 
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
-use modelless_types::{DType, Fallback, Prefer, Priority, Provenance, ReplicaState, TaskKind};
+use modelless_types::{AccuracyRule, DType, Fallback, Prefer, Priority, Provenance, ReplicaState, TaskKind};
 use serde_json::{Map, Value, json};
 
 pub(super) fn reference(name: &str) -> Value {
@@ -137,6 +137,11 @@ fn requests() -> Value {
             "name": {"type": "string", "pattern": "^[a-z0-9_-]{1,200}$", "example": "sample-task"},
             "kind": kinds(),
             "metric": {"type": "string", "description": "What `accuracy` means; `top-1` for classification."},
+            "accuracy_rule": {
+                "type": "string", "enum": AccuracyRule::NAMES.map(|(name, _)| name), "default": "point",
+                "description": "What floors are compared with: the measured value, or the lower end of its 95 % \
+                                interval.",
+            },
             "labels": {"type": "array", "items": text(), "description": "In the order of outputs; for classification.",
                 "example": ["a", "b"]},
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
@@ -212,8 +217,8 @@ fn answers() -> Value {
             "licence": text(), "variants": {"type": "array"},
         }), &["task", "name", "version"]),
         "Task": object(json!({
-            "name": text(), "kind": kinds(), "metric": text(), "description": text(), "defaults": timed(),
-            "batching": text_or_null(),
+            "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(), "description": text(),
+            "defaults": timed(), "batching": text_or_null(),
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),
         "Explanation": object(json!({

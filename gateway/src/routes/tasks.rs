@@ -8,7 +8,7 @@ use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::NewTask;
-use modelless_types::{Batching, DType, Labels, TaskKind, TenantId, TensorSpec};
+use modelless_types::{AccuracyRule, Batching, DType, Labels, TaskKind, TenantId, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -35,6 +35,8 @@ struct NewTaskBody {
     kind: TaskKind,
     #[serde(default)]
     metric: Option<String>,
+    #[serde(default)]
+    accuracy_rule: AccuracyRule,
     #[serde(default)]
     labels: Labels,
     #[serde(default)]
@@ -85,6 +87,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             name: new.name,
             kind: new.kind,
             metric: new.metric.unwrap_or_else(|| show::usual_metric(new.kind).to_owned()),
+            accuracy_rule: new.accuracy_rule,
             labels: new.labels,
             inputs: new.inputs.into_iter().map(TensorSpec::from).collect(),
             outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),

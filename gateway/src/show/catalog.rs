@@ -24,6 +24,7 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "name": task.name,
         "kind": task.kind.name(),
         "metric": task.metric,
+        "accuracy_rule": task.accuracy_rule.name(),
         "description": task.description,
         "defaults": goals(&task.defaults),
         "batching": task.batching,

@@ -12,9 +12,9 @@ use modelless_drive::{Clock, Recorder};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros, NodeId,
-    PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskKind, TenantId, TensorSpec,
-    VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros,
+    NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskKind, TenantId,
+    TensorSpec, VariantSettings,
 };
 use modelless_wire::{
     Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
@@ -154,6 +154,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         name: name.to_owned(),
         kind,
         metric: "top-1".to_owned(),
+        accuracy_rule: AccuracyRule::default(),
         labels,
         inputs,
         outputs,

@@ -64,14 +64,16 @@ fn ask_until_closed(connection: &mut Connection, goals: &str, warm: &mpsc::SyncS
         connection.send_raw(&request)?;
         match connection.answer()? {
             Answer::Closed => return Ok(answered),
-            Answer::Response(response) if response.status == 200 => answered += 1,
+            Answer::Response(response) if response.status == 200 => {
+                answered += 1;
+                if answered == WARM {
+                    let _ = warm.send(());
+                }
+            }
             Answer::Response(response) => {
                 let named = response.status == 503 && reason(&response)? == "draining";
                 ensure!(named && response.header("retry-after").is_some(), "after {answered}: {response}");
             }
-        }
-        if answered == WARM {
-            let _ = warm.send(());
         }
     }
 }

@@ -92,14 +92,16 @@ fn ask_until_closed(address: SocketAddr, warm: &mpsc::SyncSender<()>) -> Result<
         // A connection that ends within an answer is an error here.
         match connection.answer()? {
             Answer::Closed => return Ok(answered),
-            Answer::Response(response) if response.status == 200 => answered += 1,
+            Answer::Response(response) if response.status == 200 => {
+                answered += 1;
+                if answered == WARM {
+                    let _ = warm.send(());
+                }
+            }
             Answer::Response(response) => {
                 let named = response.status == 503 && reason(&response)? == "draining";
                 ensure!(named, "after {answered} answers: {response}");
             }
-        }
-        if answered == WARM {
-            let _ = warm.send(());
         }
     }
 }
