@@ -14,8 +14,9 @@ use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
 use modelless_drive::Clock;
 use modelless_engine::{Engine, ProcessConfig, ProcessEngine};
+use modelless_executor::node::{device_class, hardware};
 use modelless_executor::{Config, Deps, Handle, Service, build};
-use modelless_profiler::{Package, Profiler, Registrar, TaskManifest, device};
+use modelless_profiler::{Package, Profiler, Registrar, TaskManifest};
 use modelless_store::{Artefacts, MemStore, Store};
 use modelless_types::{
     AppId, Bytes, DeviceIx, Micros, NodeId, Prefer, Priority, Profile, QueryKey, ReplicaState, Task,
@@ -29,9 +30,9 @@ use tokio_util::sync::CancellationToken;
 /// Being a runner, where the executor started this program as one.
 pub fn runner_if_asked() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    let asked =
-        args.next().is_some_and(|arg| arg == "runner") && args.next().is_some_and(|arg| arg == "onnx");
-    asked.then(|| modelless_engine::runner_main(args))
+    let asked = args.next().is_some_and(|arg| arg == "runner");
+    let engine = args.next().filter(|_| asked)?;
+    Some(modelless_engine::builtin_runner_main(&engine.to_string_lossy(), args))
 }
 
 /// How a query ended.
@@ -254,12 +255,12 @@ struct Built {
 async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     let store: Arc<dyn Store> = Arc::new(MemStore::new());
     let artefacts = Artefacts::new(folder.join("artefacts"))?;
-    let engine = || -> Result<Arc<ProcessEngine>> {
-        let config = ProcessConfig { library: spec.library.clone(), ..ProcessConfig::default() };
+    let engine = |spare| -> Result<Arc<ProcessEngine>> {
+        let config = ProcessConfig { library: spec.library.clone(), spare, ..ProcessConfig::default() };
         Ok(Arc::new(ProcessEngine::new(config)?))
     };
-    let measuring = engine()?;
-    let class = device::class();
+    let measuring = engine(false)?;
+    let class = device_class(&hardware());
     let profiler =
         Profiler::new(measuring.clone(), modelless_profiler::Config::default(), class.clone(), "bench");
     let registrar = Registrar {
@@ -303,7 +304,8 @@ async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     let deps = Deps {
         store: Arc::clone(&store),
         artefacts: Arc::new(artefacts.clone()),
-        engine: engine()?,
+        engine: engine(true)?,
+        quarantine: engine(false)?,
         clock: Clock::start(),
         recorder: None,
         warnings: Vec::new(),

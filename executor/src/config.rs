@@ -1,7 +1,8 @@
 //! What can be set of an executor.
 
 use modelless_decision::worker::{DeviceConfig, WorkerConfig};
-use modelless_types::{Bytes, Micros, PricePerHour};
+use modelless_types::{Batching, Bytes, Micros, PricePerHour};
+use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -23,8 +24,10 @@ pub struct Config {
     pub memory: Bytes,
     /// What an hour of a lane costs.
     pub price: PricePerHour,
-    /// Whether somebody gave that price.
-    pub price_given: bool,
+    /// Where that price comes from.
+    pub price_origin: PriceOrigin,
+    /// What it runs on, for people.
+    pub hardware: Hardware,
     /// Queries that may wait here.
     pub queue: u32,
     /// Decoded bytes that may wait here.
@@ -44,8 +47,12 @@ pub struct Config {
     pub hung_factor: u32,
     /// See `hung_factor`.
     pub hung_after: Micros,
+    /// How queries share batches where their task does not say.
+    pub batching: Batching,
     /// How long a drain may take before what is left is refused.
     pub drain: Micros,
+    /// How long the store may take at the end to be told of it. Serving never waits for the store.
+    pub store_within: Micros,
 }
 
 impl Default for Config {
@@ -58,7 +65,8 @@ impl Default for Config {
             lanes: 1,
             memory: Bytes::from_mib(1_024),
             price: PricePerHour(50_000),
-            price_given: false,
+            price_origin: PriceOrigin::Assumed,
+            hardware: Hardware::default(),
             queue: 1_024,
             queue_bytes: Bytes::from_mib(256),
             decode_inline: Bytes(16 << 10),
@@ -68,7 +76,9 @@ impl Default for Config {
             give_up_after: 5,
             hung_factor: 20,
             hung_after: Micros::from_secs(5),
+            batching: Batching::Deadline,
             drain: Micros::from_secs(10),
+            store_within: Micros::from_secs(5),
         }
     }
 }
@@ -82,6 +92,7 @@ impl Config {
             queue_bytes: self.queue_bytes,
             back_off: self.back_off,
             give_up_after: self.give_up_after,
+            batching: self.batching,
         }
     }
 

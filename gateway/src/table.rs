@@ -35,6 +35,18 @@ pub(crate) fn shape(table: &Table) -> Table {
     shape
 }
 
+/// Whether a variant that both tables know became so much slower or quicker that routing should hear of it at once.
+pub(crate) fn leaps(before: &Table, now: &Table) -> bool {
+    now.nodes.iter().any(|node| {
+        let Some(known) = before.nodes.iter().find(|known| known.id == node.id) else { return false };
+        node.offers.iter().any(|offer| {
+            let place = (offer.task, offer.ordinal);
+            let was = known.offers.iter().find(|known| (known.task, known.ordinal) == place);
+            was.is_some_and(|was| offer.run.correction.leapt_from(&was.run.correction))
+        })
+    })
+}
+
 type Classes<'a> = BTreeMap<(TaskId, u8), BTreeSet<&'a str>>;
 
 /// The device classes of the nodes that offer each variant.
@@ -98,24 +110,11 @@ mod tests {
     use modelless_decision::RunModel;
     use modelless_decision::route::Offer;
     use modelless_store::{MemStore, Store as _};
-    use modelless_types::{Bytes, Micros, NodeId, PricePerHour, TaskKind};
+    use modelless_types::{Micros, NodeId, PricePerHour, TaskKind};
 
     fn node(id: u32, class: &str, offers: Vec<Offer>) -> NodeStatus {
-        let (node, price) = (NodeId(id), PricePerHour(1));
-        NodeStatus {
-            node,
-            name: format!("node-{id}"),
-            device_class: class.to_owned(),
-            price,
-            price_given: true,
-            lanes: 1,
-            memory_budget: Bytes(1),
-            memory_used: Bytes(0),
-            draining: false,
-            info: NodeInfo { id: node, rtt: Moments::ZERO, price, offers },
-            replicas: Vec::new(),
-            warnings: Vec::new(),
-        }
+        let info = NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers };
+        NodeStatus::idle(info, &format!("node-{id}"), class)
     }
 
     /// A variant measured at 90 % on one device class and at 88 % on another, and its offer.

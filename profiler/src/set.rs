@@ -278,6 +278,7 @@ mod tests {
             outputs: Vec::new(),
             default_space: SpaceId(1),
             defaults: Goals::default(),
+            batching: None,
             description: String::new(),
         }
     }

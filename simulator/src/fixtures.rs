@@ -59,6 +59,7 @@ pub fn fashion_mnist() -> TaskSpec {
         id: FASHION,
         default_space: FASHION_SPACE,
         defaults: Goals { latency: Some(Micros::from_millis(100)), ..Goals::default() },
+        batching: None,
         variants: variants.collect(),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::check::ensure;
+use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
@@ -88,6 +89,7 @@ pub(crate) struct Node {
     /// What waits at each gateway, per class.
     demand: BTreeMap<Class, BTreeMap<usize, (u32, Option<Time>)>>,
     armed: Option<Time>,
+    pub(crate) wards: Wards,
 }
 
 impl Node {
@@ -107,6 +109,7 @@ impl Node {
             next_load: 0,
             demand: BTreeMap::new(),
             armed: None,
+            wards: Wards::default(),
         }
     }
 }
@@ -161,6 +164,15 @@ impl World<'_> {
                         frames.push((held.gateway, held.epoch, answer));
                     }
                 }
+                Action::Quarantine { key, variant, device, .. } => {
+                    self.quarantine(at, device, variant, key)?;
+                }
+                Action::Discharge { key } => {
+                    let answer = self.discharged(at, key)?;
+                    let held = self.take(at, key)?;
+                    frames.push((held.gateway, held.epoch, answer));
+                }
+                Action::QuarantineOver { device } => self.quarantine_over(at, device),
                 Action::Refuse { key, refusal } => {
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::Refused { key, refusal }));
@@ -384,7 +396,10 @@ impl World<'_> {
         let time = Moments { mean: raw.mean * node.slow, var: raw.var * node.slow * node.slow };
         let device = usize::from(batch.device.0);
         let life = node.life;
-        let took = self.rng_runs.duration(time);
+        let held_up = self.scenario.nodes[at].jitter.filter(|jitter| self.rng_jitter.chance(jitter.chance));
+        let held_up =
+            held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
+        let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;

@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use modelless_profiler::TaskManifest;
 use modelless_types::{
-    Accuracy, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId,
-    TensorSpec,
+    Accuracy, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind,
+    TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -44,6 +44,10 @@ pub(crate) struct Show {
 pub(crate) struct Create {
     /// Its manifest.
     file: PathBuf,
+    /// How its queries share batches: deadline, aimd, off or fixed:SIZE:WAIT, such as fixed:16:5ms. Overrides the
+    /// manifest.
+    #[arg(long, value_name = "MODE")]
+    batching: Option<Batching>,
     #[command(flatten)]
     server: Server,
 }
@@ -64,7 +68,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Show(options) => show(&options),
         Command::Create(options) => {
-            let manifest = TaskManifest::read(&options.file)?;
+            let mut manifest = TaskManifest::read(&options.file)?;
+            manifest.batching = options.batching.or(manifest.batching);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
@@ -126,6 +131,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
             "max_cost": max_cost.map(CostPer1k::as_usd),
             "prefer": prefer,
         },
+        "batching": new.batching,
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
@@ -154,6 +160,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             outputs: tensors("outputs")?,
             default_space: SpaceId(0),
             defaults: Goals::default(),
+            batching: None,
             description: String::new(),
         })
     };
@@ -251,12 +258,13 @@ fn shown(task: &Value) -> String {
             resident.join(", "),
         ]);
     }
+    let batching = task["batching"].as_str().unwrap_or("as each node is set");
     let about = format!(
-        "{} ({}, {}): {}",
+        "{} ({}, {}): {}\nbatching: {batching}",
         text(task, "name"),
         text(task, "kind"),
         text(task, "metric"),
-        text(task, "description")
+        text(task, "description"),
     );
     let notes: Vec<String> = notes.into_iter().map(|note| format!("\n{note}")).collect();
     format!(

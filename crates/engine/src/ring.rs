@@ -240,6 +240,17 @@ impl Shapes {
         }
     }
 
+    /// How many were added.
+    pub(crate) fn count(&self) -> usize {
+        let mut rest = self.0.as_slice();
+        let mut count = 0;
+        while let Some(([_, axes], after)) = rest.split_first_chunk() {
+            rest = after.get(usize::from(*axes) * 4..).unwrap_or_default();
+            count += 1;
+        }
+        count
+    }
+
     /// Whether these are the outputs that were declared, for `rows` items; if not, what differs.
     pub(crate) fn check(&self, declared: &[Place], rows: u32) -> Result<(), String> {
         let mut rest = self.0.as_slice();

@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 use modelless_types::{
-    AppId, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile, ReplicaId,
-    ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
+    AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile,
+    ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId,
+    VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -155,6 +156,9 @@ pub struct NewTask {
     pub space: Option<NewSpace>,
     /// Goals that hold where a query gives none.
     pub defaults: Goals,
+    /// How its queries share batches. `None`: as the node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// One sentence for people.
     pub description: String,
 }
@@ -172,6 +176,7 @@ impl NewTask {
             outputs: self.outputs,
             default_space,
             defaults: self.defaults,
+            batching: self.batching,
             description: self.description,
         }
     }

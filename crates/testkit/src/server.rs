@@ -233,6 +233,21 @@ impl Server {
         process::stop(&mut self.child, STOP_WITHIN).with_context(|| self.output())
     }
 
+    /// Its runners as they are now.
+    pub fn runners(&self) -> Result<Vec<process::Other>> {
+        process::children(self.pid())?.into_iter().map(|(pid, _)| process::Other::open(pid)).collect()
+    }
+
+    /// Sends a signal, and no more.
+    pub fn signal(&self, signal: process::Signal) -> Result<()> {
+        process::signal(&self.child, signal)
+    }
+
+    /// Its end, if it comes within the time.
+    pub fn ends_within(&mut self, within: Duration) -> Result<Option<ExitStatus>> {
+        process::wait(&mut self.child, within)
+    }
+
     /// SIGKILL: as a crash, with no chance to clear up.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;

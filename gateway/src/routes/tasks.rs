@@ -8,7 +8,7 @@ use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::NewTask;
-use modelless_types::{DType, Labels, TaskKind, TenantId, TensorSpec};
+use modelless_types::{Batching, DType, Labels, TaskKind, TenantId, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -43,6 +43,8 @@ struct NewTaskBody {
     outputs: Vec<TensorBody>,
     #[serde(default)]
     defaults: Option<Box<RawValue>>,
+    #[serde(default)]
+    batching: Option<Batching>,
     #[serde(default)]
     description: String,
 }
@@ -88,6 +90,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),
             space: None,
             defaults: defaults.resolved(None, None),
+            batching: new.batching,
             description: new.description,
         })
         .await?;

@@ -159,6 +159,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         outputs,
         space: None,
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     }
 }
@@ -175,12 +176,7 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
         adapter: r#"{"layout":"nchw"}"#.to_owned(),
         variants: vec![NewVariant {
             name: format!("{name}-fp32"),
-            settings: VariantSettings {
-                engine: Engine::Onnx,
-                precision: "fp32".to_owned(),
-                threads: 1,
-                max_batch: 8,
-            },
+            settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
             artefact: "ab".repeat(32),
             artefact_bytes: Bytes(1_000),
             profiles: vec![profile(mean_us, right, 1_000)],
@@ -225,19 +221,11 @@ impl World {
         let does = Mutex::new(Does::Answer);
         let node = Arc::new(FakeNode { gateway: OnceLock::new(), does, models, seen });
         let price = PricePerHour(100_000);
+        let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
         let status = watch::Sender::new(NodeStatus {
-            node: NODE,
-            name: "node-a".to_owned(),
-            device_class: CLASS.to_owned(),
-            price,
-            price_given: false,
-            lanes: 1,
             memory_budget: Bytes::from_mib(100),
             memory_used: Bytes::from_mib(20),
-            draining: false,
-            info: NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all },
-            replicas: Vec::new(),
-            warnings: Vec::new(),
+            ..NodeStatus::idle(info, "node-a", CLASS)
         });
         let metrics = Arc::new(Metrics::new());
         let config = Config { http: ([127, 0, 0, 1], 0).into(), seed: Some(7), ..setup.config };

@@ -18,6 +18,7 @@ pub(crate) fn labelled(labels: usize) -> Task {
         outputs: Vec::new(),
         default_space: SpaceId(1),
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     }
 }

@@ -6,8 +6,7 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, Time, VariantId,
-    VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -27,6 +26,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         run: RunModel::from_points(&points, Moments::ZERO).expect("two points"),
         memory: Bytes(10),
         load_time: Micros(1_000),
+        batching: None,
     }
 }
 
@@ -45,6 +45,7 @@ impl World {
             queue_bytes: Bytes(100_000),
             back_off: Micros(500),
             give_up_after: 3,
+            ..WorkerConfig::default()
         });
         let mut world = Self { worker, now: Time(0) };
         world.feed(Event::Catalog(vec![variant(0, 100.0), variant(1, 1_000.0)]));
@@ -91,6 +92,9 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         Action::Start { .. }
         | Action::Discard { .. }
         | Action::Deliver { .. }
+        | Action::Quarantine { .. }
+        | Action::Discharge { .. }
+        | Action::QuarantineOver { .. }
         | Action::Refuse { .. }
         | Action::HandBack { .. }
         | Action::Load { .. }
@@ -138,21 +142,9 @@ fn a_batch_handed_over_behind_one_that_crashed_is_not_to_blame() {
     world.feed(Event::RunnerDied { model: ModelId(1), why: "killed".into() });
     world.died(first);
     world.died(second);
-    // Back in memory, the one that ran is alone; the others share a batch as if nothing had been.
-    world.now = world.now + Micros(600);
-    world.worker.handle_timeout(world.now);
-    let reload = std::iter::from_fn(|| world.worker.poll_action()).collect::<Vec<_>>();
-    assert!(reload.contains(&Action::Load { device: DEVICE, variant: VariantId(1) }), "{reload:?}");
-    let (alone, _, members) = bound(&world.load(1)).expect("bound");
-    assert_eq!(members, [1]);
-    let (_, _, members) = bound(&world.prepared(alone)).expect("bound");
+    // It is back at once, and serves those who were not in the batch that ran.
+    let (_, _, members) = bound(&world.load(1)).expect("bound");
     assert_eq!(members, [2, 3]);
-    // It crashes again, alone: it was its own doing.
-    world.feed(Event::RunnerDied { model: ModelId(1), why: "killed".into() });
-    let actions = world.died(alone);
-    let refused =
-        |a: &Action| matches!(a, Action::Refuse { key: QueryKey(1), refusal: Refusal::InputCrashed { .. } });
-    assert!(actions.iter().any(refused), "{actions:?}");
 }
 
 #[test]

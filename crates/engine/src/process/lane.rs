@@ -10,35 +10,67 @@ use modelless_types::{Bytes, VariantId};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Far more than the lanes and pools of any model. Each costs the kernel memory that is not counted as the runner's.
+const MOST_THREADS: u64 = 2_048;
+
+/// What a process takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Usage {
+    /// Memory that it touched.
+    resident: Bytes,
+    /// The part of it that is its own, and goes with it.
+    private: Bytes,
+    threads: u64,
+}
+
+impl Usage {
+    /// Of a process that is there.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        std::fs::read_to_string(format!("/proc/{pid}/status")).ok().map(|status| Self::parse(&status))
+    }
+
+    fn parse(status: &str) -> Self {
+        let number = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let kib = |name| Bytes(number(name).unwrap_or(0) << 10);
+        let threads = number("Threads:").unwrap_or(0);
+        Self { resident: kib("VmRSS:"), private: kib("RssAnon:"), threads }
+    }
+}
 
 /// A runner, as its lanes and the watch know it.
 #[derive(Debug, Default)]
 pub(super) struct Runner {
-    process: OnceLock<(u32, Arc<OwnedFd>)>,
+    process: Mutex<Option<(u32, Arc<OwnedFd>)>>,
     /// Why it was killed, if it was.
     killed: Mutex<Option<String>>,
+    /// Private memory that it may hold; 0 for no limit.
+    allowed: AtomicU64,
     pub(super) lanes: Mutex<Vec<Arc<Lane>>>,
 }
 
 impl Runner {
     pub(super) fn started(&self, pid: u32, pidfd: Arc<OwnedFd>) {
-        let _ = self.process.set((pid, pidfd));
+        *lock(&self.process) = Some((pid, pidfd));
         if let Some(why) = self.why_killed() {
             self.kill(&why);
         }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
-        self.process.get().map(|(pid, _)| *pid)
+        lock(&self.process).as_ref().map(|(pid, _)| *pid)
     }
 
     /// Kills it; the first reason is kept.
     pub(super) fn kill(&self, why: &str) {
         lock(&self.killed).get_or_insert_with(|| why.to_owned());
-        if let Some((_, pidfd)) = self.process.get() {
+        if let Some((_, pidfd)) = &*lock(&self.process) {
             spawn::kill(pidfd);
         }
     }
@@ -49,12 +81,23 @@ impl Runner {
 
     /// Memory that it holds now; none if it is gone.
     pub(super) fn memory(&self) -> Bytes {
-        let status = self.pid().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
-        let kib = status.as_deref().and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        });
-        Bytes(kib.unwrap_or(0) << 10)
+        self.pid().and_then(Usage::of).unwrap_or_default().resident
+    }
+
+    /// How much private memory it may hold from now on.
+    pub(super) fn allow(&self, memory: Option<Bytes>) {
+        self.allowed.store(memory.map_or(0, |bytes| bytes.0), Ordering::Relaxed);
+    }
+
+    /// Kills it if it holds more than it may.
+    pub(super) fn watch_usage(&self) {
+        let Some(usage) = self.pid().and_then(Usage::of) else { return };
+        let allowed = Bytes(self.allowed.load(Ordering::Relaxed));
+        if allowed.0 != 0 && usage.private > allowed {
+            self.kill(&format!("it held {} of memory, more than the {allowed} that it may", usage.private));
+        } else if usage.threads > MOST_THREADS {
+            self.kill(&format!("it had {} threads, more than the {MOST_THREADS} that it may", usage.threads));
+        }
     }
 }
 
@@ -276,5 +319,20 @@ fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
 fn tell(done: Done, result: BatchResult) {
     if std::panic::catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
         tracing::error!("what was called at the end of a batch panicked; this is a bug");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_from_what_the_kernel_says() {
+        let status =
+            "Name:\tx\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
+        let usage = Usage { resident: Bytes::from_mib(2), private: Bytes::from_mib(1), threads: 3 };
+        assert_eq!(Usage::parse(status), usage);
+        let own = Usage::of(std::process::id()).unwrap();
+        assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");
     }
 }

@@ -42,7 +42,8 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
     {
         catalog.spaces.push(space(row.read(name))?);
     }
-    let sql = "SELECT id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, description \
+    let sql = "SELECT id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, description, \
+               batching \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -115,6 +116,7 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         default_space: SpaceId(row.num()?),
         defaults: row.json()?,
         description: row.text()?,
+        batching: row.opt_word(|text| text.parse().ok())?,
     })
 }
 
@@ -133,7 +135,7 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let id = tx.next_id("tasks").await?;
     tx.exec(
         "INSERT INTO tasks (id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, \
-         description, next_ordinal) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 0)",
+         description, batching, next_ordinal) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 0)",
         args![
             id,
             new.tenant.0,
@@ -146,6 +148,7 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
             space.0,
             json("defaults", &new.defaults)?,
             new.description.as_str(),
+            new.batching.map(|batching| batching.to_string()),
         ],
     )
     .await?;
@@ -236,7 +239,8 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 }
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
-    let sql = "SELECT id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, description \
+    let sql = "SELECT id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, description, \
+               batching \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))

@@ -7,8 +7,10 @@ use super::conn::{Db, Tx, args};
 use crate::error::{Error, Result};
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 1] =
-    [(1, "foundation", include_str!("../../../../migrations/0001_foundation.sql"))];
+const STEPS: [(i64, &str, &str); 2] = [
+    (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
+    (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
+];
 
 /// The newest version known here.
 pub(crate) const KNOWN: i64 = STEPS[STEPS.len() - 1].0;
