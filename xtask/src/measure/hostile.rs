@@ -73,7 +73,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             let served = kind.model == "eats" && attack.poison.0 == 200;
             not_told += u64::from(attack.poison.0 != 422 && !served);
             ends.push(attack.json());
-            rows.push(json!({"kind": kind.model, "calm": bare(calm), "beside": bare(beside), "attack": attack.json()}));
+            rows.push(json!({"kind": kind.model, "calm": demo::bare(calm), "beside": demo::bare(beside), "attack": attack.json()}));
         }
         let of = |percent| modelless_testkit::stats::percentile(&ratios, percent).context("no rounds");
         let (median, worst) = (of(50)?, of(100)?);
@@ -171,16 +171,6 @@ fn attack(server: &Server, kind: &Kind) -> Result<Attack> {
 
 fn small(x: i64) -> Option<f64> {
     i32::try_from(x).ok().map(f64::from)
-}
-
-/// Without every single answer, which would make the file large.
-fn bare(mut load: Value) -> Value {
-    for stream in load["streams"].as_array_mut().into_iter().flatten() {
-        if let Some(stream) = stream.as_object_mut() {
-            stream.remove("answers");
-        }
-    }
-    load
 }
 
 fn p99(load: &Value) -> Result<f64> {
