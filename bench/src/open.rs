@@ -67,7 +67,8 @@ impl Seen {
     pub fn json(&self) -> Value {
         let latencies: Vec<u64> = self.answered.iter().map(|(_, took)| nanos(*took)).collect();
         json!({
-            "sent": self.sent, "in_time": self.in_time, "late": self.sent - self.in_time, "refused": self.refused,
+            "sent": self.sent, "in_time": self.in_time, "late": self.answered.len() - self.in_time,
+            "missed": self.sent - self.in_time, "refused": self.refused,
             "latency": percentiles(&latencies), "sent_after_due": percentiles(&self.lags),
             "queries_by_batch": self.sizes,
         })
