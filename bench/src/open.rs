@@ -9,7 +9,8 @@ use modelless_decision::Moments;
 use modelless_simulator::Rng;
 use serde_json::{Value, json};
 
-use crate::node::{End, How, Node, Sender};
+use crate::node::{End, How, Node};
+use crate::sender::Sender;
 use crate::timing::{nanos, percentiles};
 
 /// Times between arrivals of a given rate and coefficient of variation, gamma-distributed as the simulator draws them too;
