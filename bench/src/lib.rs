@@ -4,6 +4,7 @@
 
 pub mod node;
 pub mod open;
+pub mod sender;
 pub mod timing;
 
 use modelless_decision::query::Class;

@@ -9,7 +9,8 @@ use modelless_decision::Moments;
 use modelless_simulator::Rng;
 use serde_json::{Value, json};
 
-use crate::node::{End, How, Node, Sender};
+use crate::node::{End, How, Node};
+use crate::sender::Sender;
 use crate::timing::{nanos, percentiles};
 
 /// Times between arrivals of a given rate and coefficient of variation, gamma-distributed as the simulator draws them too;
@@ -67,7 +68,8 @@ impl Seen {
     pub fn json(&self) -> Value {
         let latencies: Vec<u64> = self.answered.iter().map(|(_, took)| nanos(*took)).collect();
         json!({
-            "sent": self.sent, "in_time": self.in_time, "late": self.sent - self.in_time, "refused": self.refused,
+            "sent": self.sent, "in_time": self.in_time, "late": self.answered.len() - self.in_time,
+            "missed": self.sent - self.in_time, "refused": self.refused,
             "latency": percentiles(&latencies), "sent_after_due": percentiles(&self.lags),
             "queries_by_batch": self.sizes,
         })

@@ -13,8 +13,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use modelless_bench::node::{How, Node, Sender, Spec, runner_if_asked};
+use modelless_bench::node::{How, Node, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
+use modelless_bench::sender::Sender;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
 use modelless_testkit::turns;
 use modelless_types::Bytes;

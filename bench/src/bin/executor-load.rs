@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use modelless_bench::node::{End, How, Node, Sender, Spec, runner_if_asked};
+use modelless_bench::node::{End, How, Node, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
+use modelless_bench::sender::Sender;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely, thread_cpu};
 use modelless_testkit::{process, turns};
 use serde_json::{Value, json};

@@ -35,6 +35,16 @@ pub(crate) fn load(context: &Context, server: &Server, streams: &[Value]) -> Res
     Side::start(&program, &[&server.address().to_string(), &streams, &context.seed.to_string()])
 }
 
+/// What `http-load` saw without every single answer, which would make the file of a measure large.
+pub(crate) fn bare(mut load: Value) -> Value {
+    for stream in load["streams"].as_array_mut().into_iter().flatten() {
+        if let Some(stream) = stream.as_object_mut() {
+            stream.remove("answers");
+        }
+    }
+    load
+}
+
 pub(crate) fn tensor_body(floats: usize, rng: &mut Rng) -> Vec<u8> {
     (0..floats).flat_map(|_| rng.unit_f32().to_le_bytes()).collect()
 }

@@ -1,5 +1,8 @@
 //! How many queries come late when they come at random at 70 % of what the executor can take.
 //!
+//! *Late* is what is answered after its bound; *missed* is that and what was refused because it would have been. The latter is
+//! told beside it, for whoever refuses everything is never late.
+//!
 //! The bound is five times what one query takes that is alone, asked through the same executor just before. Latency counts
 //! from when a query should have come, so a generator that falls behind makes the figure worse and not better; how far it
 //! fell behind is told beside it. The rates are those of `throughput`, found again here in the same minutes.
@@ -40,13 +43,21 @@ fn measure(context: &Context) -> Result<Outcome> {
     for model in &models {
         let found = late(context, model)?;
         let mut told = Map::new();
-        for (mode, arrivals, shares) in &found.shares {
-            let of = |percent| stats::percentile(shares, percent).context("no rounds");
-            let (median, worst) = (of(50)?, of(100)?);
-            results.push(format!("{} {mode} {arrivals}: {median:.2} % late (worst {worst:.2})", model.name));
+        for Share { mode, arrivals, late, missed } in &found.shares {
+            let of = |values: &[f64], percent| stats::percentile(values, percent).context("no rounds");
+            let (median, worst) = (of(late, 50)?, of(late, 100)?);
+            let (median_missed, worst_missed) = (of(missed, 50)?, of(missed, 100)?);
+            results.push(format!(
+                "{} {mode} {arrivals}: {median:.2} % late (worst {worst:.2}), {median_missed:.2} % missed (worst \
+                 {worst_missed:.2})",
+                model.name
+            ));
             told.insert(
                 format!("{mode} {arrivals}"),
-                json!({"late_percent_median": median, "late_percent_worst": worst}),
+                json!({
+                    "late_percent_median": median, "late_percent_worst": worst,
+                    "missed_percent_median": median_missed, "missed_percent_worst": worst_missed,
+                }),
             );
             if (*mode, *arrivals) == (MODES[0], ARRIVALS[0].0) {
                 let limit = context.choose(0.5, 60.0);
@@ -94,9 +105,16 @@ fn what(model: &Model) -> &'static str {
     }
 }
 
+/// Of one way of batching under one kind of arrivals, per cent in each round.
+struct Share {
+    mode: &'static str,
+    arrivals: &'static str,
+    late: Vec<f64>,
+    missed: Vec<f64>,
+}
+
 struct Found {
-    /// For each way of batching and each kind of arrivals, per cent late in each round.
-    shares: Vec<(&'static str, &'static str, Vec<f64>)>,
+    shares: Vec<Share>,
     single_us: f64,
     per_second: f64,
     seeds: Vec<u64>,
@@ -145,7 +163,13 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
                     "do": "open", "per_second": per_second, "cv": cv, "ms": ms, "seed": seed,
                     "bound_us": bound_us,
                 }))?;
-                note(&mut found.shares, mode, arrivals, percent_late(&answer)?);
+                note(
+                    &mut found.shares,
+                    mode,
+                    arrivals,
+                    percent(&answer, "late")?,
+                    percent(&answer, "missed")?,
+                );
                 raw.push(json!({"mode": mode, "arrivals": arrivals, "seed": seed, "seen": answer}));
             }
         }
@@ -154,20 +178,18 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
     Ok(found)
 }
 
-fn percent_late(answer: &Value) -> Result<f64> {
+fn percent(answer: &Value, which: &str) -> Result<f64> {
     let count = |name: &str| answer["seen"][name].as_f64().with_context(|| format!("no {name} was told"));
-    Ok(count("late")? * 100.0 / count("sent")?.max(1.0))
+    Ok(count(which)? * 100.0 / count("sent")?.max(1.0))
 }
 
-fn note(
-    shares: &mut Vec<(&'static str, &'static str, Vec<f64>)>,
-    mode: &'static str,
-    arrivals: &'static str,
-    late: f64,
-) {
-    match shares.iter_mut().find(|(m, a, _)| (*m, *a) == (mode, arrivals)) {
-        Some((_, _, all)) => all.push(late),
-        None => shares.push((mode, arrivals, vec![late])),
+fn note(shares: &mut Vec<Share>, mode: &'static str, arrivals: &'static str, late: f64, missed: f64) {
+    match shares.iter_mut().find(|share| (share.mode, share.arrivals) == (mode, arrivals)) {
+        Some(share) => {
+            share.late.push(late);
+            share.missed.push(missed);
+        }
+        None => shares.push(Share { mode, arrivals, late: vec![late], missed: vec![missed] }),
     }
 }
 
@@ -176,9 +198,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_is_whatever_was_not_answered_in_time() {
-        let seen = json!({"seen": {"sent": 200, "late": 1}});
-        assert!((percent_late(&seen).unwrap() - 0.5).abs() < 1e-9);
-        assert!(percent_late(&json!({"sent": 200})).is_err());
+    fn refusals_are_missed_and_not_late() {
+        let answer = json!({"seen": {"sent": 200, "late": 1, "missed": 5}});
+        assert!((percent(&answer, "late").unwrap() - 0.5).abs() < 1e-9);
+        assert!((percent(&answer, "missed").unwrap() - 2.5).abs() < 1e-9);
+        assert!(percent(&answer, "lost").is_err());
     }
 }

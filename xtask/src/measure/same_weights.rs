@@ -21,7 +21,7 @@ pub(crate) const MEASURE: Measure = Measure {
 const ENGINES: [(&str, &str, f64); 3] = [
     ("onnx", "examples/fashion/models/cnn_m.onnx", 0.0),
     ("openvino", "examples/fashion/models/cnn_m.onnx", 0.05),
-    ("torch", "examples/fashion/models/cnn_m.ts.pt", 1e-4),
+    ("torch", "examples/fashion/models/cnn_m.pt", 1e-4),
 ];
 const SAMPLE: &str = "examples/fashion/sample/sample-2000-images-idx3-ubyte.gz";
 const TASK: &str = "same-weights";
