@@ -8,6 +8,7 @@ mod backend;
 mod lane;
 mod onnx;
 mod openvino;
+mod remote;
 mod specs;
 
 pub use backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
@@ -68,7 +69,8 @@ pub fn builtin_runner_main(engine: &str, args: impl IntoIterator<Item = OsString
     let open: Open = match Engine::parse(engine) {
         Some(Engine::Onnx) => onnx::open,
         Some(Engine::Openvino) => openvino::open,
-        Some(Engine::Torch | Engine::Remote) | None => {
+        Some(Engine::Remote) => remote::open,
+        Some(Engine::Torch) | None => {
             eprintln!("runner: {engine} has no runner in this program");
             return ExitCode::FAILURE;
         }

@@ -6,6 +6,8 @@ mod agreement;
 mod conformance;
 mod failures;
 mod memory;
+#[cfg(feature = "conformance-remote")]
+mod remote;
 mod set;
 
 use modelless_engine::{
