@@ -253,7 +253,11 @@ fn torch(context: &mut Context) -> Result<Outcome> {
         "--package",
         "modelless-engine",
         "--features",
-        "conformance-torch",
+        "modelless-engine/conformance-torch",
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/torch",
         "--filterset",
         "test(torch)",
     ])
