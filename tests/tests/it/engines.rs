@@ -28,7 +28,7 @@ fn package(without: &[&str]) -> Result<tempfile::TempDir> {
     let kept = variants
         .split("[[variants]]")
         .filter(|variant| !without.iter().any(|engine| variant.contains(&format!("engine = \"{engine}\""))));
-    let kept: String = kept.map(|variant| format!("[[variants]]{variant}")).collect();
+    let kept: String = kept.flat_map(|variant| ["[[variants]]", variant]).collect();
     fs::create_dir(folder.path().join("models"))?;
     fs::write(folder.path().join("models/cnn_m.toml"), format!("{head}{kept}"))?;
     Ok(folder)
