@@ -3,6 +3,7 @@
 use crate::backends::open_at;
 use crate::samples::{a_task, model};
 use modelless_store::{Error, PlanId, SavePlan, Store, UnixMicros, open, open_sqlite};
+use modelless_types::{Engine, VariantSettings};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::fs;
@@ -42,6 +43,30 @@ async fn refuses_a_database_of_a_newer_version() {
     let error = fails(&path).await;
     assert!(matches!(error, Error::NewerDatabase { found: 999, known: 1, .. }), "{error}");
     assert!(error.to_string().contains("newer program"), "{error}");
+}
+
+#[tokio::test]
+async fn a_variant_from_before_there_were_other_engines_reads_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    let before =
+        r#"UPDATE variants SET settings = '{"engine":"onnx","precision":"int8","threads":3,"max_batch":9}'"#;
+    change(&path, before).await;
+    let store = open_sqlite(&path).await.unwrap();
+    let settings = store.catalog().await.unwrap().variants[0].settings.clone();
+    assert_eq!(settings, VariantSettings { threads: 3, ..VariantSettings::new(Engine::Onnx, "int8", 9) });
+}
+
+#[tokio::test]
+async fn an_engine_that_only_a_newer_program_knows_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    let newer =
+        r#"UPDATE variants SET settings = '{"engine":"tpu","precision":"int8","threads":3,"max_batch":9}'"#;
+    change(&path, newer).await;
+    let store = open_sqlite(&path).await.unwrap();
+    let error = store.catalog().await.unwrap_err().to_string();
+    assert!(error.contains("`tpu`") && error.contains("`remote`"), "{error}");
 }
 
 #[tokio::test]
