@@ -4,6 +4,7 @@ mod torch;
 
 use crate::out;
 use crate::progress::Phase;
+use crate::up::half_of_memory;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use modelless_engine::install::{self, Progress};
@@ -11,7 +12,7 @@ use modelless_engine::library::{self, Source};
 use modelless_engine::{
     Availability, Engine as _, EngineSet, Library, LibraryError, ProcessConfig, default_engines_dir,
 };
-use modelless_types::{Engine, Processor};
+use modelless_types::{Bytes, Engine, Processor};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -104,7 +105,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path)?;
+        let engines = set(&path, half_of_memory(), false)?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -208,15 +209,42 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// All engines there are, with this ONNX Runtime and runners that are this program.
+/// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
+/// memory.
 pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library)).map(Arc::new)
+    // It loads one model after another, and nobody waits.
+    set(&Ok(library), half_of_memory(), false).map(Arc::new)
 }
 
-fn set(onnx: &Result<PathBuf, String>) -> anyhow::Result<EngineSet> {
+/// Engines to serve with: no runner may take more than there is for all of them.
+pub(crate) fn serving(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, true).map(Arc::new)
+}
+
+/// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
+pub(crate) fn quarantine(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, false).map(Arc::new)
+}
+
+fn set(onnx: &Result<PathBuf, String>, memory: Bytes, spare: bool) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
-    Ok(EngineSet::new(|engine| match engine {
-        Engine::Onnx => Ok(ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() }),
-        Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder),
+    Ok(EngineSet::new(|engine| {
+        let config = match engine {
+            Engine::Onnx => ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() },
+            Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
+        };
+        Ok(ProcessConfig { memory_limit: Some(memory), spare: spare && engine == Engine::Onnx, ..config })
     })?)
+}
+
+/// How models are confined on this machine: said at once, and what is not as it should be returned as warnings.
+pub(crate) async fn confinement(engines: &EngineSet) -> Vec<String> {
+    let Some(engine) = engines.get(Engine::Onnx) else { return Vec::new() };
+    // Starts a runner, which tries. Why it did not start is told by whoever asks next.
+    let _ = engine.check().await;
+    let Some(confinement) = engine.confinement() else { return Vec::new() };
+    if confinement.is_whole() {
+        eprintln!("models run confined: {confinement}");
+    }
+    confinement.warnings()
 }

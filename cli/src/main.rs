@@ -37,6 +37,9 @@ enum Command {
     /// Register, list, show and remove models.
     #[command(subcommand)]
     Model(client::model::Command),
+    /// List and show the machines behind a server.
+    #[command(subcommand)]
+    Node(client::node::Command),
     /// Ask for a prediction.
     Query(client::query::Options),
     /// Show what would answer a query, and why.
@@ -73,6 +76,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Up(options) => up::run(*options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
+        Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(options) => profile::run(&options),

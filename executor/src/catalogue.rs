@@ -6,7 +6,7 @@ use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
 use modelless_store::Catalog;
 use modelless_types::{
-    Engine, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
+    Engine, Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -20,6 +20,8 @@ pub(crate) struct Known {
     pub(crate) settings: VariantSettings,
     pub(crate) task: Arc<Task>,
     pub(crate) ordinal: u8,
+    /// A batch of one, by its profile.
+    pub(crate) expected: Micros,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
@@ -85,7 +87,8 @@ impl Catalogue {
                     *left_out.entry(engine).or_default() += 1;
                     continue;
                 }
-                let Some(worker) = worker_variant(model.task, variant, device_class) else { continue };
+                let Some(worker) = worker_variant(task, variant, device_class) else { continue };
+                let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);
                 let known = Known {
@@ -95,6 +98,7 @@ impl Catalogue {
                     settings: variant.settings.clone(),
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
+                    expected,
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),
@@ -132,17 +136,19 @@ impl Catalogue {
     }
 }
 
-fn worker_variant(task: TaskId, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
+fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
     let profile = variant.profile_on(device_class)?;
     Some(WorkerVariant {
         id: variant.id,
         model: variant.model,
-        task,
+        task: task.id,
         ordinal: variant.ordinal,
-        accuracy: profile.accuracy.value,
+        accuracy: task.accuracy_rule.of(&profile.accuracy),
         max_batch: variant.settings.max_batch,
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
         load_time: profile.load_time,
+        threads: variant.settings.threads,
+        batching: task.batching,
     })
 }

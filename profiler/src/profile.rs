@@ -141,8 +141,15 @@ impl Profiler {
         report(name, Progress::Loading);
         let number = self.next.fetch_sub(1, Ordering::Relaxed);
         let (variant, model) = (VariantId(number), ModelId(number));
-        let expect = Io::needed(settings.engine, spec.tensors(task));
-        let load = LoadSpec { variant, model, artefact, settings: settings.clone(), lanes: 1, expect };
+        let load = LoadSpec {
+            variant,
+            model,
+            artefact,
+            settings: settings.clone(),
+            lanes: 1,
+            memory_limit: None,
+            expect: Io::needed(settings.engine, spec.tensors(task)),
+        };
         let loaded = self.engine.load(load).await;
         let loaded = loaded.map_err(|source| Error::Engine { variant: name.to_owned(), source })?;
         let adapter = match Adapter::new(spec, task, &loaded.inputs, &loaded.outputs) {

@@ -17,6 +17,7 @@ pub mod library;
 mod process;
 mod ring;
 mod runner;
+mod sandbox;
 mod seam;
 mod set;
 mod shm;
@@ -24,10 +25,12 @@ mod slot;
 
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
-pub use process::{ProcessConfig, ProcessEngine, RunnerInfo};
+pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};
 pub use runner::{
-    Backend, Declared, Inputs, LoadRequest, Model, Open, Program, Results, builtin_runner_main, runner_main,
+    Backend, Declared, Inputs, LoadRequest, Model, Needs, Open, Program, Results, Threads,
+    builtin_runner_main, hostile_runner_main, runner_main,
 };
+pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{
     Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
     Loaded,

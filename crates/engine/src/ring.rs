@@ -110,13 +110,23 @@ impl Ring {
         self.0.word(WATCHED).store(u32::from(watched), Ordering::SeqCst);
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.word(WATCHED).load(Ordering::SeqCst) != 0
+    }
+
     /// Executor: waits for more than `n` replies. How many there are, and whether the runner is gone.
     pub(crate) fn wait(&self, n: u32) -> (u32, bool) {
         let value = shm::wait_while(self.0.word(DONE), n);
         ((value & COUNT).wrapping_sub(n) & COUNT, value & GONE != 0)
     }
 
-    /// Executor: whether the reply to request number `n` is there.
+    /// Executor: whether the reply to request number `n` is the next to come.
+    pub(crate) fn awaits(&self, n: u32) -> bool {
+        self.0.word(DONE).load(Ordering::SeqCst) & COUNT == n
+    }
+
+    /// Executor: whether the reply to request number `n`, which is not long past, is there.
     pub(crate) fn has(&self, n: u32) -> bool {
         let value = self.0.word(DONE).load(Ordering::SeqCst);
         (1..=entries()).contains(&((value & COUNT).wrapping_sub(n) & COUNT))

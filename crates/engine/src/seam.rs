@@ -77,6 +77,8 @@ pub struct LoadSpec {
     pub settings: VariantSettings,
     /// How many lanes will run it, numbered from 0.
     pub lanes: u16,
+    /// The most private memory that its runner may hold on its account. `None`: what the engine allows any runner.
+    pub memory_limit: Option<Bytes>,
     /// What the caller knows about its tensors: checked, and used where the artefact leaves an axis open.
     pub expect: Option<Io>,
 }

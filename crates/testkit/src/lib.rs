@@ -19,6 +19,7 @@ pub mod process;
 pub mod rng;
 pub mod server;
 pub mod stats;
+pub mod turns;
 
 pub use http::{Connection, Request, Response};
 pub use postgres::Postgres;

@@ -1,5 +1,7 @@
 //! Tasks, models and variants: what is registered, as the store keeps it and everyone else reads it.
 
+use crate::AccuracyRule;
+use crate::batching::Batching;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
 use crate::profile::Profile;
@@ -58,6 +60,8 @@ pub struct Task {
     pub kind: TaskKind,
     /// Name of the one metric that `accuracy` means here, such as `top-1`.
     pub metric: String,
+    /// Which figure floors are compared with.
+    pub accuracy_rule: AccuracyRule,
     /// Output labels, for classification. Every model of the default output space has exactly these.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks. Empty for others.
@@ -68,6 +72,9 @@ pub struct Task {
     pub default_space: SpaceId,
     /// Goals that hold where a query gives none.
     pub defaults: Goals,
+    /// How its queries share batches. `None`: as the node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// One sentence for people.
     pub description: String,
 }

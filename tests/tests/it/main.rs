@@ -6,6 +6,7 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+mod ending;
 mod engines;
 mod goals;
 mod lifecycle;

@@ -7,24 +7,29 @@
 
 mod keeper;
 mod lane;
+mod spare;
 mod spawn;
 mod watch;
 
+use crate::control::Gently;
+use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::slot::{BatchSlot, Layout};
-use crate::{clock, library};
+use crate::{clock, library, runner};
 use crate::{seam::BatchError, shm::Mapping};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;
 use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
 use serde::{Deserialize, Serialize};
+pub use spare::SpareInfo;
+use spare::{Loading, Spare, again};
 use spawn::Process;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Deaths that nobody has read yet; the keepers of further ones wait.
@@ -42,14 +47,22 @@ pub struct ProcessConfig {
     pub command: Vec<String>,
     /// What a runner finds in its environment, and all of it.
     pub environment: BTreeMap<String, String>,
-    /// Address space of a runner.
+    /// The most private memory of a runner, whatever its model. One that holds more is killed; a little above it the
+    /// kernel gives no more.
     pub memory_limit: Option<Bytes>,
+    /// What runners are kept from. For tests and debugging.
+    pub sandbox: Sandbox,
     /// The largest batch that a variant may ask for.
     pub max_batch: u32,
     /// The most shared memory of one variant on one lane.
     pub max_arena: Bytes,
     /// How long starting a runner may take, and loading a variant.
     pub load_limit: Micros,
+    /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
+    /// others take the whole machine, is begun again without.
+    pub load_patience: Micros,
+    /// Keeps a runner started ahead, so that a model's load does not wait for that.
+    pub spare: bool,
 }
 
 impl Default for ProcessConfig {
@@ -60,9 +73,12 @@ impl Default for ProcessConfig {
             command: Vec::new(),
             environment: BTreeMap::new(),
             memory_limit: None,
+            sandbox: Sandbox::default(),
             max_batch: 1024,
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
+            load_patience: Micros::from_secs(10),
+            spare: true,
         }
     }
 }
@@ -79,7 +95,10 @@ impl ProcessConfig {
             }
             return Ok(Self { command: vec![runner.display().to_string()], library: runner, ..config });
         }
-        let Some(library) = library::installed_engine(engines_dir, engine) else { return Ok(config) };
+        let Some(library) = library::installed_engine(engines_dir, engine) else {
+            // One that is started ahead would not know which server it is to reach.
+            return Ok(Self { spare: false, ..config });
+        };
         if !library.is_file() {
             return Err(format!("it is not installed; run `modelless engine install {engine}`"));
         }
@@ -97,6 +116,10 @@ impl ProcessConfig {
     fn load_limit(&self) -> Duration {
         Duration::from_micros(self.load_limit.0)
     }
+
+    fn load_patience(&self) -> Duration {
+        Duration::from_micros(self.load_patience.0).min(self.load_limit())
+    }
 }
 
 /// A runner as it is now, for people.
@@ -106,6 +129,8 @@ pub struct RunnerInfo {
     pub model: ModelId,
     /// Its process, once started.
     pub pid: Option<u32>,
+    /// It was started ahead, as a spare.
+    pub from_spare: bool,
     /// What is resident in it.
     pub variants: Vec<VariantId>,
     /// Memory it holds now, shared memory that it touched included.
@@ -128,12 +153,17 @@ struct Inner {
     /// Numbers loads and runners, so that an old one is never taken for a new one.
     numbers: AtomicU64,
     watch: watch::Watch,
+    /// Loads that somebody waits for.
+    loading: AtomicUsize,
+    /// How the last runner that started is confined.
+    confinement: Mutex<Option<Confinement>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     runners: BTreeMap<ModelId, Handle>,
     variants: BTreeMap<VariantId, Arc<Seat>>,
+    spare: Spare,
     closed: bool,
 }
 
@@ -168,6 +198,8 @@ impl ProcessEngine {
             events: sender,
             numbers: AtomicU64::new(1),
             watch: watch::Watch::new(inner.clone()),
+            loading: AtomicUsize::new(0),
+            confinement: Mutex::default(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
         Ok(Self { inner, events: Mutex::default() })
@@ -179,16 +211,40 @@ impl ProcessEngine {
         Some(Arc::clone(lane))
     }
 
+    /// How runners are confined here, as the last one that started found. `None` until one has: [`Engine::check`]
+    /// starts one.
+    pub fn confinement(&self) -> Option<Confinement> {
+        lock(&self.inner.confinement).clone()
+    }
+
     /// The runners there are.
     pub fn runners(&self) -> Vec<RunnerInfo> {
         let state = self.inner.read();
         let info = |(model, handle): (&ModelId, &Handle)| RunnerInfo {
             model: *model,
             pid: handle.runner.pid(),
+            from_spare: handle.from_spare,
             variants: state.variants.values().filter(|s| s.model == *model).map(|s| s.variant).collect(),
             memory: handle.runner.memory(),
         };
         state.runners.iter().map(info).collect()
+    }
+
+    async fn load_once(&self, spec: LoadSpec, gently: bool, since: Instant) -> Result<Loaded, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let model = spec.model;
+        self.ask(model, Job::Load { spec: Box::new(spec), gently, since, reply })?;
+        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
+    }
+
+    /// The server that a runner started for a job has to reach, where that is what it hosts.
+    fn server(&self, job: &Job) -> Option<String> {
+        match job {
+            Job::Load { spec, .. } if self.inner.config.engine == Kind::Remote => {
+                runner::remote_authority(&spec.artefact)
+            }
+            Job::Load { .. } | Job::Unload { .. } | Job::Adopt { .. } => None,
+        }
     }
 
     /// Hands a job to the runner of a model, started if need be.
@@ -200,7 +256,11 @@ impl ProcessEngine {
         if let Some(runner) = state.runners.get(&model) {
             return runner.ask(job);
         }
-        let runner = keeper::start(&self.inner, model)?;
+        state.spare.want();
+        let runner = match state.spare.adopt(model) {
+            Some(spare) => spare,
+            None => keeper::start(&self.inner, model, self.server(&job))?,
+        };
         let asked = runner.ask(job);
         state.runners.insert(model, runner);
         self.inner.watch.wake();
@@ -214,13 +274,18 @@ impl Engine for ProcessEngine {
         let config = self.inner.config.clone();
         let library = config.library.display().to_string();
         let probe = tokio::task::spawn_blocking(move || {
-            let mut process = Process::spawn(&config)?;
+            let mut process = Process::spawn(&config, Gently::Not)?;
             let hello = process.hello(config.load_limit());
             process.end();
             hello
         });
         match probe.await {
-            Ok(Ok(version)) => Availability::Ready { version, library },
+            Ok(Ok((version, confinement))) => {
+                *lock(&self.inner.confinement) = Some(confinement);
+                self.inner.write().spare.want();
+                self.inner.watch.wake();
+                Availability::Ready { version, library }
+            }
             Ok(Err(EngineError::Unavailable(reason))) => Availability::Unavailable { reason },
             Ok(Err(error)) => Availability::Unavailable { reason: error.to_string() },
             Err(error) => Availability::Unavailable { reason: format!("the check was cut short: {error}") },
@@ -245,10 +310,15 @@ impl Engine for ProcessEngine {
         if threads == 0 {
             return Err(EngineError::range("the number of threads", threads, "at least 1"));
         }
-        let (reply, answer) = oneshot::channel();
-        let model = spec.model;
-        self.ask(model, Job::Load { spec: Box::new(spec), since: clock::now(), reply })?;
-        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
+        let (since, _loading) = (clock::now(), Loading::start(&self.inner));
+        let again = again(&spec)?;
+        match self.load_once(spec, true, since).await {
+            // It gave way for too long. Whatever else a runner does in vain counts against the whole limit.
+            Err(EngineError::Stuck { limit, .. }) if limit < self.inner.config.load_limit() => {
+                self.load_once(again, false, since).await
+            }
+            other => other,
+        }
     }
 
     async fn unload(&self, variant: VariantId) -> Result<Freed, EngineError> {
@@ -355,7 +425,8 @@ impl Inner {
         state.variants.clear();
         let handles = std::mem::take(&mut state.runners);
         self.watch.stop();
-        handles.into_values().filter_map(Handle::end).collect()
+        let spare = state.spare.end();
+        handles.into_values().chain(spare).filter_map(Handle::end).collect()
     }
 }
 

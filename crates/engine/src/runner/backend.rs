@@ -4,6 +4,7 @@
 //! stands beside this file. A library that has to be linked gets a binary of its own, whose `main` calls
 //! [`crate::runner_main`] with its backend.
 
+use super::gentle::Threads;
 use super::specs::{self, Declared};
 use crate::clock;
 use crate::ring::{Answer, Reply, Shapes};
@@ -11,6 +12,7 @@ use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::{Layout, Place};
 use modelless_types::{DType, TensorSpec, VariantSettings};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,12 +21,34 @@ use std::time::Instant;
 ///
 /// Opening it (what is given to [`crate::runner_main`]) maps the library and everything that it would open later, and
 /// starts nothing: what confines the process comes next, and does not reach threads that run already.
-pub trait Backend {
+pub trait Backend: Send {
+    /// What it needs once it is open, besides memory and threads. Whatever stands here, a model can do, too.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
     /// Starts what has to run beside the batches; the library's version.
     fn start(&mut self) -> Result<String, String>;
 
+    /// Whether all threads that will run batches come from [`LoadRequest::pool`] or are the lanes' own. Then a load may
+    /// give way to what is served; threads that a library starts by itself would go on giving way.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
     /// Makes a model runnable, once for each lane.
     fn load(&mut self, request: &LoadRequest<'_>) -> Result<Model, String>;
+}
+
+/// What a library cannot do without in a process that is confined.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// Files and folders it reads late, such as its own parts.
+    pub read: Vec<PathBuf>,
+    /// It makes code as it runs.
+    pub code: bool,
+    /// The one TCP port it connects to.
+    pub connect: Option<u16>,
 }
 
 /// A model to be made runnable.
@@ -38,6 +62,8 @@ pub struct LoadRequest<'a> {
     pub lanes: u16,
     /// What is known of its tensors.
     pub expect: Option<&'a Io>,
+    /// Starts threads that will run batches: this one may be giving way to others, which they would inherit.
+    pub pool: &'a Threads,
 }
 
 /// A model that was made runnable.

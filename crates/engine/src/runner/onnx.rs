@@ -8,8 +8,8 @@ mod gpu;
 
 use super::backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
 use super::specs::Declared;
-use modelless_types::{DType, Optimisation, TensorSpec, VariantSettings};
-use ort::environment::{Environment, EnvironmentBuilder};
+use modelless_types::{DType, Optimisation, TensorSpec};
+use ort::environment::Environment;
 use ort::memory::MemoryInfo;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{Session, SessionInputValue};
@@ -20,34 +20,33 @@ use std::ptr::NonNull;
 /// The library, mapped into this process for good.
 struct Onnx {
     path: PathBuf,
-    /// Taken when it starts.
-    builder: Option<EnvironmentBuilder>,
-    environment: Option<Environment>,
+    environment: Environment,
 }
 
-/// Maps the library.
+/// Maps the library and has it read what it wants to know of the machine. That starts no thread.
 pub(super) fn open(path: &Path) -> Result<Box<dyn Backend>, String> {
     let builder = ort::init_from(path).map_err(|error| error.to_string())?;
-    Ok(Box::new(Onnx { path: path.to_owned(), builder: Some(builder), environment: None }))
+    let environment = builder
+        .with_name("modelless")
+        .with_telemetry(false)
+        .build()
+        .map_err(|error| format!("ONNX Runtime does not start: {error}"))?;
+    Ok(Box::new(Onnx { path: path.to_owned(), environment }))
 }
 
 impl Backend for Onnx {
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     fn start(&mut self) -> Result<String, String> {
-        let builder = self.builder.take().ok_or("it was started already")?;
-        let environment = builder
-            .with_name("modelless")
-            .with_telemetry(false)
-            .build()
-            .map_err(|error| format!("ONNX Runtime does not start: {error}"))?;
-        self.environment = Some(environment);
         Ok(version(&self.path))
     }
 
     fn load(&mut self, request: &LoadRequest<'_>) -> Result<Model, String> {
-        let environment = self.environment.as_ref().ok_or("ONNX Runtime was not started")?;
         let mut sessions = Vec::new();
         for _ in 0..request.lanes {
-            let session = builder(environment, &self.path, request.settings)?
+            let session = builder(&self.environment, &self.path, request)?
                 .commit_from_memory(request.artefact)
                 .map_err(|error| error.to_string())?;
             sessions.push(session);
@@ -66,8 +65,9 @@ impl Backend for Onnx {
 fn builder(
     environment: &Environment,
     library: &Path,
-    settings: &VariantSettings,
+    request: &LoadRequest<'_>,
 ) -> Result<SessionBuilder, String> {
+    let settings = request.settings;
     let level = match settings.optimisation {
         Optimisation::Off => GraphOptimizationLevel::Disable,
         Optimisation::Basic => GraphOptimizationLevel::Level1,
@@ -81,7 +81,8 @@ fn builder(
             .with_inter_threads(1)?
             .with_parallel_execution(false)?
             .with_intra_op_spinning(false)?
-            .with_inter_op_spinning(false)?)
+            .with_inter_op_spinning(false)?
+            .with_thread_manager(request.pool.clone())?)
     };
     let builder = build().map_err(|error| error.to_string())?;
     gpu::provide(builder, library, settings)

@@ -187,6 +187,61 @@ model(
     ],
 )
 
+# Keeps 4 MiB more with every round, for as many rounds as its input says.
+side = [1024, 1024]
+body = helper.make_graph(
+    [
+        node("Add", ["m_in", "one"], ["m_out"]),
+        node("Mul", ["m_out", "one"], ["kept"]),
+        node("Identity", ["go_in"], ["go_out"]),
+    ],
+    "body",
+    [
+        helper.make_tensor_value_info("i", I64, []),
+        helper.make_tensor_value_info("go_in", BOOL, []),
+        helper.make_tensor_value_info("m_in", F32, side),
+    ],
+    [
+        helper.make_tensor_value_info("go_out", BOOL, []),
+        helper.make_tensor_value_info("m_out", F32, side),
+        helper.make_tensor_value_info("kept", F32, side),
+    ],
+)
+model(
+    "eats",
+    [
+        node("ConstantOfShape", ["sides"], ["zeros"], value=helper.make_tensor("v", F32, [1], [0.0])),
+        node("ReduceMax", ["rounds"], ["most"], keepdims=0),
+        node("Loop", ["most", "true", "zeros"], ["m", "all"], body=body),
+        node("Size", ["all"], ["size"]),
+        node("Mul", ["size", "nothing"], ["nil"]),
+        node("Add", ["rounds", "nil"], ["done"]),
+    ],
+    [("rounds", I64, ["batch"])],
+    [("done", I64, ["batch"])],
+    [
+        numpy_helper.from_array(np.array(side, dtype=np.int64), "sides"),
+        numpy_helper.from_array(np.array(1, dtype=np.float32), "one"),
+        numpy_helper.from_array(np.array(0, dtype=np.int64), "nothing"),
+        numpy_helper.from_array(np.array(True), "true"),
+    ],
+)
+
+# Asks for as many bytes at once as its input says.
+model(
+    "gulps",
+    [
+        node("ReduceMax", ["bytes"], ["most"], keepdims=1),
+        node("ConstantOfShape", ["most"], ["zeros"], value=helper.make_tensor("v", U8, [1], [0])),
+        node("Size", ["zeros"], ["size"]),
+        node("Mul", ["size", "nothing"], ["nil"]),
+        node("Add", ["bytes", "nil"], ["done"]),
+    ],
+    [("bytes", I64, ["batch"])],
+    [("done", I64, ["batch"])],
+    [numpy_helper.from_array(np.array(0, dtype=np.int64), "nothing")],
+)
+
 # Strings: not to be served.
 model(
     "strings",

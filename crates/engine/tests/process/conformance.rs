@@ -61,6 +61,7 @@ pub(crate) fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
         settings: VariantSettings::new(kind, "fp32", 8),
         lanes: 1,
         expect,
+        memory_limit: None,
     }
 }
 

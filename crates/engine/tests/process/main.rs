@@ -3,9 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agreement;
+mod beside;
 mod conformance;
 mod failures;
+mod isolation;
 mod memory;
+mod misbehaviour;
 #[cfg(feature = "conformance-remote")]
 mod remote;
 mod set;
@@ -44,7 +47,7 @@ pub fn config_of(kind: Kind) -> ProcessConfig {
         panic!("{kind}: {error}\nThe tests need it: run them by `cargo xtask test`.")
     });
     if config.command.is_empty() {
-        config.command = vec![env!("CARGO_BIN_EXE_modelless-test-runner").to_owned(), kind.name().to_owned()];
+        config.command = vec![runner(), kind.name().to_owned()];
     }
     config
 }
@@ -55,12 +58,24 @@ pub fn engine_of(kind: Kind, change: impl FnOnce(&mut ProcessConfig)) -> Process
     ProcessEngine::new(config).unwrap()
 }
 
+/// The program to run as a runner. Another one where the tests run again as another user.
+pub fn runner() -> String {
+    std::env::var("MODELLESS_TEST_RUNNER")
+        .unwrap_or_else(|_| env!("CARGO_BIN_EXE_modelless-test-runner").to_owned())
+}
+
+/// Where the small models lie.
+pub fn models() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    std::env::var_os("MODELLESS_TEST_MODELS").map_or(here, PathBuf::from)
+}
+
 /// A small model of these tests, or (with a slash) one of the repository's.
 pub fn model_file(name: &str) -> File {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let path = match name.split_once('/') {
         Some(("fashion", name)) => root.join("../../examples/fashion/models").join(name),
-        _ => root.join("tests/models").join(name),
+        _ => models().join(name),
     };
     File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -69,7 +84,15 @@ pub fn model_file(name: &str) -> File {
 pub fn spec(n: u32, name: &str) -> LoadSpec {
     let settings = VariantSettings::new(Kind::Onnx, "fp32", 8);
     let (variant, model) = (VariantId(n), ModelId(n));
-    LoadSpec { variant, model, artefact: model_file(name), settings, lanes: 1, expect: None }
+    LoadSpec {
+        variant,
+        model,
+        artefact: model_file(name),
+        settings,
+        lanes: 1,
+        memory_limit: None,
+        expect: None,
+    }
 }
 
 pub async fn load(engine: &ProcessEngine, n: u32, name: &str) -> Loaded {

@@ -72,6 +72,7 @@ functions! {
     text_free: "ov_free", fn(*const c_char);
     core_create: "ov_core_create", fn(*mut Object) -> c_int;
     core_free: "ov_core_free", fn(Object);
+    core_property: "ov_core_get_property", fn(Object, *const c_char, *const c_char, *mut *mut c_char) -> c_int;
     core_read: "ov_core_read_model_from_memory_buffer", fn(Object, *const c_char, usize, Object, *mut Object) -> c_int;
     core_compile: "ov_core_compile_model", fn(Object, Object, *const c_char, usize, *mut Object; ...) -> c_int;
     model_free: "ov_model_free", fn(Object);
@@ -154,6 +155,18 @@ impl Functions {
             let number = text(version.number);
             (self.version_free)(&raw mut version);
             Ok(number.split('-').next().unwrap_or_default().to_owned())
+        }
+    }
+
+    /// What a device says of itself. Asking loads it, and has it look at the machine.
+    pub(super) fn property(&self, core: Object, device: &CStr, key: &CStr) -> Result<String, String> {
+        let mut value = ptr::null_mut();
+        // SAFETY: written by the library, and given back to it once copied.
+        unsafe {
+            self.check((self.core_property)(core, device.as_ptr(), key.as_ptr(), &raw mut value))?;
+            let copy = text(value);
+            (self.text_free)(value);
+            Ok(copy)
         }
     }
 

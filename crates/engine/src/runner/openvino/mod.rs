@@ -6,12 +6,12 @@
 
 mod ffi;
 
-use super::backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
+use super::backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 use super::specs::Declared;
 use ffi::{Functions, Object, c};
 use modelless_types::{DType, Processor, VariantSettings};
 use std::ffi::{c_char, c_int};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 
@@ -21,7 +21,9 @@ const LATER: [&str; 2] = ["libopenvino_onnx_frontend.so", "libopenvino_intel_cpu
 /// The library, mapped into this process for good.
 struct Openvino {
     ov: Functions,
-    core: Option<Handle>,
+    /// Where its parts lie.
+    folder: PathBuf,
+    core: Handle,
 }
 
 /// Maps the library and what it would open later.
@@ -36,20 +38,30 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn Backend>, String> {
         });
         ffi::hold(&found.ok_or_else(|| format!("there is no {name} beside {}", path.display()))?)?;
     }
-    Ok(Box::new(Openvino { ov, core: None }))
+    // SAFETY: `made` gives the place to write to.
+    let core = ov.made(|core| unsafe { (ov.core_create)(core) })?;
+    let core = Handle { object: core, free: ov.core_free };
+    for key in [c"FULL_DEVICE_NAME", c"RANGE_FOR_STREAMS", c"OPTIMIZATION_CAPABILITIES"] {
+        ov.property(core.object, c"CPU", key)?;
+    }
+    Ok(Box::new(Openvino { ov, folder: folder.to_owned(), core }))
 }
 
 impl Backend for Openvino {
+    /// Its list of parts is read when it starts, and its kernels are compiled for each model.
+    fn needs(&self) -> Needs {
+        let machine = ["/proc/cpuinfo", "/sys/devices/system/cpu", "/sys/devices/system/node"];
+        let read = machine.map(PathBuf::from).into_iter().chain([self.folder.clone()]).collect();
+        Needs { read, code: true, connect: None }
+    }
+
     fn start(&mut self) -> Result<String, String> {
-        // SAFETY: `made` gives the place to write to.
-        let core = self.ov.made(|core| unsafe { (self.ov.core_create)(core) })?;
-        self.core = Some(Handle { object: core, free: self.ov.core_free });
         self.ov.number()
     }
 
     fn load(&mut self, request: &LoadRequest<'_>) -> Result<Model, String> {
         let ov = self.ov;
-        let core = self.core.as_ref().ok_or("OpenVINO was not started")?;
+        let core = &self.core;
         if request.settings.processor != Processor::Cpu {
             return Err(format!("OpenVINO runs on the CPU here, not on {}", request.settings.processor));
         }

@@ -4,7 +4,7 @@
 use crate::clock;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// A head is a few hundred bytes.
@@ -63,13 +63,15 @@ impl Response {
 #[derive(Debug)]
 pub(super) struct Client {
     server: Server,
+    /// Found before the process was confined: no name can be looked up since.
+    addresses: Vec<SocketAddr>,
     limit: Duration,
     stream: Option<TcpStream>,
 }
 
 impl Client {
-    pub(super) fn new(server: Server, limit: Duration) -> Self {
-        Self { server, limit, stream: None }
+    pub(super) fn new(server: Server, addresses: Vec<SocketAddr>, limit: Duration) -> Self {
+        Self { server, addresses, limit, stream: None }
     }
 
     /// Sends a request and waits for the answer. What fails on a connection kept from before is tried once more on a new
@@ -110,7 +112,7 @@ impl Client {
     ) -> io::Result<Response> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connect(&self.server.authority, until)?,
+            None => connect(&self.addresses, until)?,
         };
         let Server { authority, prefix } = &self.server;
         let mut head = format!("{method} {prefix}{path} HTTP/1.1\r\nhost: {authority}\r\naccept: */*\r\n");
@@ -140,10 +142,10 @@ impl Client {
     }
 }
 
-fn connect(authority: &str, until: Instant) -> io::Result<TcpStream> {
+fn connect(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "its name stands for no address");
-    for address in authority.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, left(until)?) {
+    for address in addresses {
+        match TcpStream::connect_timeout(address, left(until)?) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
@@ -321,8 +323,13 @@ mod tests {
         Server { authority, prefix: String::new() }
     }
 
+    fn client(server: Server, limit: Duration) -> Client {
+        let addresses = vec![server.authority.parse().unwrap()];
+        Client::new(server, addresses, limit)
+    }
+
     fn get(server: Server) -> Result<Response, String> {
-        Client::new(server, Duration::from_secs(5)).send("GET", "/v2", &[], b"")
+        client(server, Duration::from_secs(5)).send("GET", "/v2", &[], b"")
     }
 
     #[test]
@@ -354,7 +361,7 @@ mod tests {
     #[test]
     fn a_connection_that_was_closed_meanwhile_is_made_again() {
         let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-        let mut client = Client::new(serving(vec![answer, answer].leak()), Duration::from_secs(5));
+        let mut client = client(serving(vec![answer, answer].leak()), Duration::from_secs(5));
         for _ in 0..2 {
             assert_eq!(client.send("GET", "/", &[], b"").unwrap().body, b"ok");
         }
@@ -368,8 +375,7 @@ mod tests {
         assert!(said.contains("hung up"), "{said}");
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Server { authority: silent.local_addr().unwrap().to_string(), prefix: String::new() };
-        let said =
-            Client::new(server.clone(), Duration::from_millis(50)).send("GET", "/", &[], b"").unwrap_err();
+        let said = client(server.clone(), Duration::from_millis(50)).send("GET", "/", &[], b"").unwrap_err();
         assert!(said.contains("did not answer within 50 ms"), "{said}");
         drop(silent);
         let said = get(server).unwrap_err();

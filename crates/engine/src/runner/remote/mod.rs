@@ -7,19 +7,24 @@
 mod http;
 mod tensors;
 
-use super::backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
+use super::backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 use super::specs::Declared;
 use http::{Client, Response, Server};
 use modelless_types::{DType, TensorSpec};
 use serde::Deserialize;
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
 /// How long a request may take where the artefact says nothing: less than the least limit of a batch, so that the server
 /// is blamed and not the runner.
 const USUAL_LIMIT_MS: u64 = 4_000;
+/// A few lines.
+const MAX_ARTEFACT: usize = 64 << 10;
 /// What a reply to the executor has room for, and more than people read.
 const MAX_SAID: usize = 300;
 
@@ -47,15 +52,36 @@ struct Artefact {
     outputs: Vec<TensorSpec>,
 }
 
-struct Remote;
+/// A runner reaches one server, which it was started for: nothing else is open to it once it is confined.
+struct Remote {
+    /// Host and port.
+    authority: String,
+    addresses: Result<Vec<SocketAddr>, String>,
+}
 
-/// There is no library.
+/// The server stands in place of a library; nothing where it is only to be seen whether runners start.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of every backend")]
-pub(super) fn open(_: &Path) -> Result<Box<dyn Backend>, String> {
-    Ok(Box::new(Remote))
+pub(super) fn open(authority: &Path) -> Result<Box<dyn Backend>, String> {
+    let authority = authority.to_string_lossy().into_owned();
+    let found = authority.to_socket_addrs().map(Iterator::collect);
+    let addresses = found.map_err(|error| format!("the address of {authority} cannot be found: {error}"));
+    Ok(Box::new(Remote { authority, addresses }))
+}
+
+/// Which server an artefact is on, for whoever starts a runner for it. None where it is no artefact; loading says why.
+pub(crate) fn authority(artefact: &File) -> Option<String> {
+    let mut bytes = vec![0; MAX_ARTEFACT];
+    let count = artefact.read_at(&mut bytes, 0).ok()?;
+    let artefact: Artefact = serde_json::from_slice(&bytes[..count]).ok()?;
+    Server::parse(&artefact.url).ok().map(|server| server.authority)
 }
 
 impl Backend for Remote {
+    fn needs(&self) -> Needs {
+        let connect = self.addresses.as_ref().ok().and_then(|all| Some(all.first()?.port()));
+        Needs { connect, ..Needs::default() }
+    }
+
     fn start(&mut self) -> Result<String, String> {
         Ok("Open Inference Protocol 2".to_owned())
     }
@@ -65,12 +91,20 @@ impl Backend for Remote {
             format!("it must be a JSON file with `url` and `model` (and maybe `version`, `timeout_ms`, `binary`): {error}")
         })?;
         let server = Server::parse(&artefact.url)?;
+        if server.authority != self.authority {
+            return Err(format!(
+                "its server is {}, but this model's runner reaches {} only; variants on another server need a model of \
+                 their own",
+                server.authority, self.authority
+            ));
+        }
+        let addresses = self.addresses.clone()?;
         let limit = artefact.timeout_ms.unwrap_or(USUAL_LIMIT_MS);
         if limit == 0 {
             return Err("`timeout_ms` is 0; it must be at least 1".to_owned());
         }
         let limit = Duration::from_millis(limit);
-        let mut client = Client::new(server.clone(), limit);
+        let mut client = Client::new(server.clone(), addresses.clone(), limit);
         let path = path(&artefact.model, artefact.version.as_deref());
         let ready = client.send("GET", &format!("{path}/ready"), &[], b"")?;
         if ready.status != 200 {
@@ -100,7 +134,7 @@ impl Backend for Remote {
         let names: Vec<String> = outputs.iter().map(|output| output.name.clone()).collect();
         let program = |_| {
             Box::new(RemoteProgram {
-                client: Client::new(server.clone(), limit),
+                client: Client::new(server.clone(), addresses.clone(), limit),
                 path: format!("{path}/infer"),
                 binary,
                 names: names.clone(),
