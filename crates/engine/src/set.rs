@@ -13,6 +13,7 @@ use crate::{ProcessConfig, ProcessEngine};
 use async_trait::async_trait;
 use modelless_types::{Engine as Kind, VariantId};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -24,6 +25,8 @@ pub struct EngineSet {
     engines: [Result<ProcessEngine, String>; Kind::ALL.len()],
     /// Where a variant is resident. A runner that dies leaves an entry behind; its engine knows better.
     seats: RwLock<BTreeMap<VariantId, u8>>,
+    /// The same for what was loaded last of those that share an entry: the usual case takes no lock.
+    near: [AtomicU64; NEAR],
     events: Mutex<Option<mpsc::Receiver<EngineEvent>>>,
 }
 
@@ -44,6 +47,7 @@ impl EngineSet {
         Ok(Self {
             engines: [onnx?, openvino?, torch?, remote?],
             seats: RwLock::default(),
+            near: [const { AtomicU64::new(0) }; NEAR],
             events: Mutex::new(Some(receiver)),
         })
     }
@@ -55,7 +59,12 @@ impl EngineSet {
 
     /// The engine that has a variant.
     fn of(&self, variant: VariantId) -> Option<(u8, &ProcessEngine)> {
-        let place = *self.seats.read().unwrap_or_else(PoisonError::into_inner).get(&variant)?;
+        let near = self.near[entry(variant)].load(Ordering::Acquire);
+        let place = if near >> 8 == tag(variant) {
+            near.to_le_bytes()[0]
+        } else {
+            *self.seats.read().unwrap_or_else(PoisonError::into_inner).get(&variant)?
+        };
         Some((place, self.engines[usize::from(place)].as_ref().ok()?))
     }
 
@@ -66,6 +75,18 @@ impl EngineSet {
         };
         (kind, availability)
     }
+}
+
+/// More than the variants that are resident on one node at a time, most likely.
+const NEAR: usize = 256;
+
+const fn entry(variant: VariantId) -> usize {
+    variant.0 as usize % NEAR
+}
+
+/// Never 0, which is no variant.
+fn tag(variant: VariantId) -> u64 {
+    u64::from(variant.0) + 1
 }
 
 const fn place(kind: Kind) -> usize {
@@ -109,8 +130,10 @@ impl Engine for EngineSet {
             .as_ref()
             .map_err(|why| EngineError::Unavailable(format!("{kind} is not available: {why}")))?;
         let loaded = engine.load(spec).await?;
+        let place = u8::try_from(place).unwrap_or_default();
         let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
-        seats.insert(variant, u8::try_from(place).unwrap_or_default());
+        seats.insert(variant, place);
+        self.near[entry(variant)].store(tag(variant) << 8 | u64::from(place), Ordering::Release);
         Ok(loaded)
     }
 
@@ -118,7 +141,12 @@ impl Engine for EngineSet {
         let (_, engine) = self.of(variant).ok_or(EngineError::NotLoaded(variant))?;
         let unloaded = engine.unload(variant).await;
         if !matches!(unloaded, Err(EngineError::InUse(_) | EngineError::Busy(_))) {
-            self.seats.write().unwrap_or_else(PoisonError::into_inner).remove(&variant);
+            let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
+            seats.remove(&variant);
+            let near = &self.near[entry(variant)];
+            if near.load(Ordering::Acquire) >> 8 == tag(variant) {
+                near.store(0, Ordering::Release);
+            }
         }
         unloaded
     }

@@ -7,6 +7,7 @@ mod data;
 mod database;
 mod demo;
 mod ending;
+mod engines;
 mod goals;
 mod lifecycle;
 mod store;

@@ -1,4 +1,4 @@
-//! A virtual environment with the clients that end-to-end tests use, as `tests/requirements.txt` pins them.
+//! Virtual environments: the clients that end-to-end tests use, and a server of others, each as its requirements pin it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,24 @@ use anyhow::{Context, Result};
 use crate::command::{output, program, run};
 use crate::say;
 
-/// Makes it, or finds it as it should be, and gives its `python`.
+/// The clients.
 pub(super) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
-    let requirements = root.join("tests/requirements.txt");
-    let wanted = fs::read_to_string(&requirements).context("reading tests/requirements.txt")?;
+    environment(root, &target.join("python-clients"), "tests/requirements.txt")
+}
+
+/// The server of others.
+pub(super) fn peer(root: &Path, target: &Path) -> Result<PathBuf> {
+    environment(root, &target.join("python-peer"), "crates/engine/tests/peer/requirements.txt")
+}
+
+/// Makes one, or finds it as it should be, and gives its `python`.
+fn environment(root: &Path, folder: &Path, requirements: &str) -> Result<PathBuf> {
+    let requirements = root.join(requirements);
+    let wanted =
+        fs::read_to_string(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
     let version = output(program(root, "python3").arg("--version"))?;
     let wanted = format!("# {version}{wanted}");
 
-    let folder = target.join("python-clients");
     let python = folder.join("bin/python");
     // Written last, so a venv that was cut short is made again.
     let stamp = folder.join("installed.txt");
@@ -23,7 +33,7 @@ pub(super) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
         return Ok(python);
     }
     say("making a virtual environment");
-    run(program(root, "python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
+    run(program(root, "python3").args(["-m", "venv", "--clear"]).arg(folder))?;
     run(program(root, &python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
         .arg(&requirements))

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::{Postgres, server};
 
+use super::peer::Peer;
 use super::{Outcome, python, system};
 use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
 use crate::{measure, say, tidy};
@@ -59,6 +60,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: torch,
     },
     Stage {
+        name: "remote",
+        what: "the suite that every engine passes, against a KServe server",
+        quick: false,
+        needs: &["system", "engine"],
+        run: remote,
+    },
+    Stage {
         name: "python",
         what: "clients for the end-to-end tests",
         quick: false,
@@ -87,6 +95,8 @@ pub(super) struct Context {
     target: PathBuf,
     postgres: Option<Postgres>,
     python: Option<PathBuf>,
+    /// Where the server of others listens, while it runs.
+    peer: Option<String>,
     /// One build of the tested binary for all stages.
     binary: Option<PathBuf>,
     filter: Vec<String>,
@@ -96,7 +106,16 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn new(root: PathBuf, filter: Vec<String>) -> Result<Self> {
         let target = target_dir(&root)?;
-        Ok(Self { root, target, postgres: None, python: None, binary: None, filter, closing: Vec::new() })
+        Ok(Self {
+            root,
+            target,
+            postgres: None,
+            python: None,
+            peer: None,
+            binary: None,
+            filter,
+            closing: Vec::new(),
+        })
     }
 
     /// Stops what was started and gives the closing lines of the test runs.
@@ -137,6 +156,9 @@ impl Context {
         command.env("MODELLESS_TEST_POSTGRES", url);
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
+        }
+        if let Some(peer) = &self.peer {
+            command.env("MODELLESS_TEST_PEER", peer);
         }
         if let Some(binary) = &self.binary {
             command.env("MODELLESS_BIN", binary);
@@ -231,10 +253,29 @@ fn torch(context: &mut Context) -> Result<Outcome> {
         "--package",
         "modelless-engine",
         "--features",
-        "conformance-torch",
+        "modelless-engine/conformance-torch",
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/torch",
         "--filterset",
         "test(torch)",
     ])
+}
+
+fn remote(context: &mut Context) -> Result<Outcome> {
+    let peer = Peer::start(&context.root, &context.target)?;
+    context.peer = Some(peer.url.clone());
+    let outcome = context.nextest(&[
+        "--package",
+        "modelless-engine",
+        "--features",
+        "conformance-remote",
+        "--filterset",
+        "test(remote)",
+    ]);
+    context.peer = None;
+    outcome
 }
 
 fn python(context: &mut Context) -> Result<Outcome> {

@@ -5,7 +5,7 @@
 
 use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
-use super::{Inner, Seat};
+use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
 use crate::control::{Ask, Gently, Say};
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
@@ -80,16 +80,26 @@ impl Handle {
 }
 
 /// Starts a keeper, which starts its runner when it gets to it.
-pub(super) fn start(inner: &Arc<Inner>, model: ModelId) -> Result<Handle, EngineError> {
-    start_as(inner, Some(model), format!("keeper-{}", model.0))
+/// Its runner may reach that server, if one is named.
+pub(super) fn start(
+    inner: &Arc<Inner>,
+    model: ModelId,
+    server: Option<String>,
+) -> Result<Handle, EngineError> {
+    start_as(inner, Some(model), server, format!("keeper-{}", model.0))
 }
 
 /// Starts a keeper that starts its runner and waits for a model.
 pub(super) fn start_spare(inner: &Arc<Inner>) -> Result<Handle, EngineError> {
-    start_as(inner, None, "keeper-spare".to_owned())
+    start_as(inner, None, None, "keeper-spare".to_owned())
 }
 
-fn start_as(inner: &Arc<Inner>, model: Option<ModelId>, name: String) -> Result<Handle, EngineError> {
+fn start_as(
+    inner: &Arc<Inner>,
+    model: Option<ModelId>,
+    server: Option<String>,
+    name: String,
+) -> Result<Handle, EngineError> {
     let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let bell = Arc::new(bell.map_err(|error| EngineError::system("make an eventfd")(error.into()))?);
     let (sender, jobs) = sync_channel(JOBS);
@@ -98,6 +108,7 @@ fn start_as(inner: &Arc<Inner>, model: Option<ModelId>, name: String) -> Result<
         inner: Arc::clone(inner),
         model: model.unwrap_or(ModelId(0)),
         number,
+        server,
         runner: Arc::clone(&runner),
         bell: Arc::clone(&bell),
         readers: Vec::new(),
@@ -120,6 +131,8 @@ pub(super) struct Keeper {
     pub(super) inner: Arc<Inner>,
     pub(super) model: ModelId,
     pub(super) number: u64,
+    /// What its runner reaches in place of a library that it opens.
+    server: Option<String>,
     runner: Arc<Runner>,
     pub(super) bell: Arc<OwnedFd>,
     readers: Vec<JoinHandle<()>>,
@@ -151,7 +164,13 @@ impl Keeper {
 
     /// Starts the runner and hears that it is ready.
     pub(super) fn begin(&self, gently: Gently, limit: Duration) -> Result<Process, EngineError> {
-        let mut process = Process::spawn(&self.inner.config, gently)?;
+        let mut process = match &self.server {
+            Some(server) => {
+                let config = ProcessConfig { library: server.into(), ..self.inner.config.clone() };
+                Process::spawn(&config, gently)
+            }
+            None => Process::spawn(&self.inner.config, gently),
+        }?;
         self.runner.started(process.pid(), process.pidfd());
         let (version, confinement) = process.hello(limit)?;
         *lock(&self.inner.confinement) = Some(confinement);

@@ -15,7 +15,7 @@ use crate::control::Gently;
 use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::slot::{BatchSlot, Layout};
-use crate::{clock, library};
+use crate::{clock, library, runner};
 use crate::{seam::BatchError, shm::Mapping};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
@@ -95,7 +95,10 @@ impl ProcessConfig {
             }
             return Ok(Self { command: vec![runner.display().to_string()], library: runner, ..config });
         }
-        let Some(library) = library::installed_engine(engines_dir, engine) else { return Ok(config) };
+        let Some(library) = library::installed_engine(engines_dir, engine) else {
+            // One that is started ahead would not know which server it is to reach.
+            return Ok(Self { spare: false, ..config });
+        };
         if !library.is_file() {
             return Err(format!("it is not installed; run `modelless engine install {engine}`"));
         }
@@ -234,6 +237,16 @@ impl ProcessEngine {
         answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
     }
 
+    /// The server that a runner started for a job has to reach, where that is what it hosts.
+    fn server(&self, job: &Job) -> Option<String> {
+        match job {
+            Job::Load { spec, .. } if self.inner.config.engine == Kind::Remote => {
+                runner::remote_authority(&spec.artefact)
+            }
+            Job::Load { .. } | Job::Unload { .. } | Job::Adopt { .. } => None,
+        }
+    }
+
     /// Hands a job to the runner of a model, started if need be.
     fn ask(&self, model: ModelId, job: Job) -> Result<(), EngineError> {
         let mut state = self.inner.write();
@@ -246,7 +259,7 @@ impl ProcessEngine {
         state.spare.want();
         let runner = match state.spare.adopt(model) {
             Some(spare) => spare,
-            None => keeper::start(&self.inner, model)?,
+            None => keeper::start(&self.inner, model, self.server(&job))?,
         };
         let asked = runner.ask(job);
         state.runners.insert(model, runner);

@@ -9,10 +9,12 @@ mod gentle;
 mod lane;
 mod onnx;
 mod openvino;
+mod remote;
 mod specs;
 
 pub use backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 pub use gentle::Threads;
+pub(crate) use remote::authority as remote_authority;
 pub use specs::Declared;
 
 use crate::control::{self, Ask, Gently, Say};
@@ -96,7 +98,8 @@ fn begin_builtin(engine: &str, args: impl IntoIterator<Item = OsString>, probe: 
     let open: Open = match Engine::parse(engine) {
         Some(Engine::Onnx) => onnx::open,
         Some(Engine::Openvino) => openvino::open,
-        Some(Engine::Torch | Engine::Remote) | None => {
+        Some(Engine::Remote) => remote::open,
+        Some(Engine::Torch) | None => {
             eprintln!("runner: {engine} has no runner in this program");
             return ExitCode::FAILURE;
         }

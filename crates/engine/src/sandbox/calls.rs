@@ -202,6 +202,8 @@ fn allowed(policy: &Policy) -> Result<Rules> {
                 rules.entry(libc::SYS_socket).or_default().push(rule(&args)?);
             }
         }
+        // To wait for a connection no longer than it should: a socket's blocking is set like this, and nothing else.
+        rules.entry(libc::SYS_ioctl).or_default().push(rule(&[Is(1, libc::FIONBIO)])?);
         // To where it is connected only.
         rules.entry(libc::SYS_sendto).or_default().push(rule(&[Bits(3, fast, 0), IsWhole(4, 0)])?);
         rules.extend(SPEAKING.iter().map(|call| (*call, Vec::new())));

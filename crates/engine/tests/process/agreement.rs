@@ -30,3 +30,9 @@ async fn openvino_answers_as_onnx_runtime_does() {
 async fn libtorch_answers_as_onnx_runtime_does() {
     agree(Kind::Torch).await;
 }
+
+#[cfg(feature = "conformance-remote")]
+#[tokio::test]
+async fn a_remote_server_answers_as_onnx_runtime_does() {
+    agree(Kind::Remote).await;
+}

@@ -11,6 +11,7 @@ mod loading;
 use super::*;
 use modelless_engine::Io;
 use modelless_types::{DType, TensorSpec};
+use std::io::Write as _;
 
 /// An engine under test.
 pub(crate) struct Bench {
@@ -51,7 +52,7 @@ pub(crate) fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
     let (file, expect) = match kind {
         Kind::Onnx | Kind::Openvino => (model_file(&format!("{name}.onnx")), None),
         Kind::Torch => (model_file(&format!("{name}.pt")), tensors_of(name)),
-        Kind::Remote => panic!("the conformance of remote servers has models of its own"),
+        Kind::Remote => (at_peer(&peer(), name, ""), None),
     };
     LoadSpec {
         variant: VariantId(n),
@@ -62,6 +63,23 @@ pub(crate) fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
         expect,
         memory_limit: None,
     }
+}
+
+/// The server of others that `cargo xtask test --only remote` starts.
+pub(crate) fn peer() -> String {
+    std::env::var("MODELLESS_TEST_PEER").unwrap_or_else(|_| {
+        panic!("MODELLESS_TEST_PEER names no server; `cargo xtask test --only remote` starts one")
+    })
+}
+
+/// A model of a server as an artefact; `more` are further fields, each with a comma before it.
+pub(crate) fn at_peer(url: &str, name: &str, more: &str) -> File {
+    let model = name.trim_start_matches("fashion/");
+    let binary = if more.contains("binary") { "" } else { ", \"binary\": true" };
+    let limit = if more.contains("timeout_ms") { "" } else { ", \"timeout_ms\": 120000" };
+    let mut file = tempfile::tempfile().unwrap();
+    write!(file, r#"{{"url": "{url}", "model": "{model}"{binary}{limit}{more}}}"#).unwrap();
+    file
 }
 
 /// TorchScript does not say what its tensors look like.
@@ -124,7 +142,6 @@ macro_rules! conforms {
                 faults: a_model_that_throws_fails_its_batch_and_nothing_else,
                 faults: outputs_of_another_shape_are_an_error_not_an_answer,
                 faults: a_model_that_hangs_is_ended_within_the_limit,
-                faults: a_model_that_takes_memory_without_end_is_stopped_at_the_limit,
                 faults: a_model_that_aborts_its_process_takes_nothing_else_with_it,
             );
         }
@@ -141,3 +158,20 @@ conforms!(onnx, Kind::Onnx);
 conforms!(openvino, Kind::Openvino);
 #[cfg(feature = "conformance-torch")]
 conforms!(torch, Kind::Torch);
+#[cfg(feature = "conformance-remote")]
+conforms!(remote, Kind::Remote);
+
+/// For those that compute on this machine.
+macro_rules! computes_here {
+    ($module:ident, $kind:expr) => {
+        mod $module {
+            use super::*;
+            conforms!(@ $kind, faults: a_model_that_takes_memory_without_end_is_stopped_at_the_limit,);
+        }
+    };
+}
+
+computes_here!(onnx_here, Kind::Onnx);
+computes_here!(openvino_here, Kind::Openvino);
+#[cfg(feature = "conformance-torch")]
+computes_here!(torch_here, Kind::Torch);

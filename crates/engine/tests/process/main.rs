@@ -9,6 +9,8 @@ mod failures;
 mod isolation;
 mod memory;
 mod misbehaviour;
+#[cfg(feature = "conformance-remote")]
+mod remote;
 mod set;
 
 use modelless_engine::{

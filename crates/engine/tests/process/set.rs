@@ -43,6 +43,20 @@ async fn a_variant_goes_to_the_engine_its_settings_name() {
 }
 
 #[tokio::test]
+async fn variants_whose_numbers_look_alike_are_told_apart() {
+    let engines = set();
+    let far = 1 + 256 * 7;
+    engines.load(spec_of(Kind::Onnx, 1, "echo")).await.unwrap();
+    engines.load(spec_of(Kind::Openvino, far, "echo")).await.unwrap();
+    for n in [1, far, 1] {
+        assert!(echo(&engines, n).await.is_ok(), "{n}");
+    }
+    engines.unload(VariantId(far)).await.unwrap();
+    assert!(echo(&engines, 1).await.is_ok());
+    assert_eq!(engines.slot(VariantId(far), 0, 1).unwrap_err(), EngineError::NotLoaded(VariantId(far)));
+}
+
+#[tokio::test]
 async fn an_engine_that_is_not_there_says_so_and_harms_no_other() {
     let engines = set();
     let error = engines

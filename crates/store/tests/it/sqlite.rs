@@ -3,6 +3,7 @@
 use crate::backends::open_at;
 use crate::samples::{a_task, model};
 use modelless_store::{Error, PlanId, SavePlan, Store, UnixMicros, open, open_sqlite};
+use modelless_types::{Engine, VariantSettings};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::fs;
@@ -50,10 +51,35 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     let path = filled(folder.path()).await;
     let before = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     change(&path, "ALTER TABLE tasks DROP COLUMN batching").await;
+    change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
     assert_eq!((after.models, after.variants), (before.models, before.variants));
+}
+
+#[tokio::test]
+async fn a_variant_from_before_there_were_other_engines_reads_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    let before =
+        r#"UPDATE variants SET settings = '{"engine":"onnx","precision":"int8","threads":3,"max_batch":9}'"#;
+    change(&path, before).await;
+    let store = open_sqlite(&path).await.unwrap();
+    let settings = store.catalog().await.unwrap().variants[0].settings.clone();
+    assert_eq!(settings, VariantSettings { threads: 3, ..VariantSettings::new(Engine::Onnx, "int8", 9) });
+}
+
+#[tokio::test]
+async fn an_engine_that_only_a_newer_program_knows_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    let newer =
+        r#"UPDATE variants SET settings = '{"engine":"tpu","precision":"int8","threads":3,"max_batch":9}'"#;
+    change(&path, newer).await;
+    let store = open_sqlite(&path).await.unwrap();
+    let error = store.catalog().await.unwrap_err().to_string();
+    assert!(error.contains("`tpu`") && error.contains("`remote`"), "{error}");
 }
 
 #[tokio::test]

@@ -13,7 +13,8 @@ pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
     assert_eq!(named(&loaded.inputs), expected);
     assert_eq!(loaded.outputs.len(), 10);
     assert!(loaded.inputs.iter().all(|spec| spec.shape == [3]));
-    assert_eq!((loaded.fixed_batch, loaded.device.as_str()), (None, "cpu"));
+    let device = if kind == Kind::Remote { peer().replace("http://", "remote:") } else { "cpu".to_owned() };
+    assert_eq!((loaded.fixed_batch, loaded.device), (None, device));
 
     // Finite numbers of each type, different in every place.
     let rows = |dtype: DType| -> Vec<u8> {
@@ -44,8 +45,11 @@ pub(crate) async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) 
     let bench = Bench::new(kind);
     let names = ["linear", "mlp_s", "mlp_l", "cnn_s", "cnn_m", "cnn_l"];
     let all = names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}.int8")]);
-    let names: Vec<String> =
-        if kind == Kind::Torch { vec!["cnn_s".to_owned(), "cnn_m".to_owned()] } else { all.collect() };
+    let names: Vec<String> = if matches!(kind, Kind::Torch | Kind::Remote) {
+        vec!["cnn_s".to_owned(), "cnn_m".to_owned()]
+    } else {
+        all.collect()
+    };
     for (n, name) in (1..).zip(names) {
         let loaded = bench.load(n, &format!("fashion/{name}")).await;
         let input = &loaded.inputs[0];

@@ -1,0 +1,132 @@
+//! What can happen between here and another server.
+
+use super::conformance::{Bench, at_peer, peer};
+use super::*;
+use modelless_engine::BatchError;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+/// Something between a test and the server that can be cut.
+struct Line {
+    address: String,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+    up: Arc<Mutex<bool>>,
+}
+
+impl Line {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let line = Self { address, open: Arc::default(), up: Arc::new(Mutex::new(true)) };
+        let (open, up) = (Arc::clone(&line.open), Arc::clone(&line.up));
+        let server = peer().trim_start_matches("http://").to_owned();
+        std::thread::spawn(move || {
+            for near in listener.incoming().map(Result::unwrap) {
+                if *up.lock().unwrap() {
+                    let far = TcpStream::connect(&server).unwrap();
+                    open.lock().unwrap().extend([near.try_clone().unwrap(), far.try_clone().unwrap()]);
+                    pass(near.try_clone().unwrap(), far.try_clone().unwrap());
+                    pass(far, near);
+                }
+            }
+        });
+        line
+    }
+
+    fn set(&self, up: bool) {
+        *self.up.lock().unwrap() = up;
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream) {
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            if to.write_all(&bytes[..count]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    });
+}
+
+async fn echo(bench: &Bench) -> Result<(), BatchError> {
+    let rows = bytes_f32([1.0, 2.5, -3.0, 4.0]);
+    let outputs = bench.run(1, 1, &[&rows]).await?;
+    assert_eq!(outputs.output(0), rows);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_named_and_used_again_when_it_is_back() {
+    let bench = Bench::new(Kind::Remote);
+    let line = Line::new();
+    let spec = LoadSpec { artefact: at_peer(&line.address, "echo", ""), ..bench.spec(1, "echo") };
+    bench.engine.load(spec).await.unwrap();
+    let runner = bench.engine.runners()[0].pid;
+    echo(&bench).await.unwrap();
+    line.set(false);
+    let gone = echo(&bench).await.unwrap_err();
+    assert!(
+        matches!(&gone, BatchError::Model(why) if why.contains("cannot be reached") && why.contains(&line.address)),
+        "{gone}"
+    );
+    let spec = LoadSpec { artefact: at_peer(&line.address, "echo", ""), ..bench.spec(2, "echo") };
+    let why = bench.refused(spec).await;
+    assert!(why.contains("cannot be reached"), "{why}");
+    line.set(true);
+    echo(&bench).await.unwrap();
+    // Its connection was closed meanwhile, as servers do with idle ones: nobody notices.
+    line.set(true);
+    echo(&bench).await.unwrap();
+    assert_eq!(bench.engine.runners()[0].pid, runner);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_too_long_fails_the_batch_and_is_asked_again() {
+    let bench = Bench::new(Kind::Remote);
+    let artefact = at_peer(&peer(), "slow", ", \"timeout_ms\": 500");
+    bench.engine.load(LoadSpec { artefact, ..bench.spec(1, "slow") }).await.unwrap();
+    let late = bench.run(1, 1, &[&bytes_i64([30_000_000])]).await.unwrap_err();
+    assert!(
+        matches!(&late, BatchError::Model(why) if why.contains("did not answer within 500 ms")),
+        "{late}"
+    );
+    let outputs = bench.run(1, 1, &[&bytes_i64([7])]).await.unwrap();
+    assert_eq!(i64s(outputs.output(0)), [7]);
+}
+
+#[tokio::test]
+async fn numbers_cross_as_json_where_there_is_no_binary_form() {
+    let bench = Bench::new(Kind::Remote);
+    let json = |n: u32, name: &str| LoadSpec {
+        artefact: at_peer(&peer(), name, ", \"binary\": false"),
+        ..bench.spec(n, name)
+    };
+    bench.engine.load(json(1, "echo")).await.unwrap();
+    echo(&bench).await.unwrap();
+    let not_finite = bench.run(1, 1, &[&bytes_f32([f32::NAN, 0.0, 0.0, 0.0])]).await.unwrap_err();
+    assert!(matches!(&not_finite, BatchError::Model(why) if why.contains("not finite")), "{not_finite}");
+    bench.engine.load(json(2, "slow")).await.unwrap();
+    let outputs = bench.run(2, 2, &[&bytes_i64([3, -(1 << 60)])]).await.unwrap();
+    assert_eq!(i64s(outputs.output(0)), [3, -(1 << 60)]);
+    drop(outputs);
+    let why = bench.refused(json(3, "types")).await;
+    assert!(why.contains("FP16") && why.contains("binary"), "{why}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_an_artefact_or_its_model_is_said() {
+    let bench = Bench::new(Kind::Remote);
+    let refuse = async |artefact| bench.refused(LoadSpec { artefact, ..bench.spec(1, "echo") }).await;
+    let why = refuse(at_peer(&peer(), "nothing", "")).await;
+    assert!(why.contains("`nothing` is not ready: status 404"), "{why}");
+    let why = refuse(at_peer("https://h", "echo", "")).await;
+    assert!(why.contains("http://"), "{why}");
+    let why = refuse(at_peer(&peer(), "echo", ", \"colour\": 1")).await;
+    assert!(why.contains("colour"), "{why}");
+}
