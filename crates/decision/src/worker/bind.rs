@@ -236,6 +236,8 @@ impl Draw<'_> {
         if drawn < 2 || self.worker.batching(variant) != Batching::Deadline {
             return None;
         }
+        // When the largest batch there can be is waiting, throughput is what is short.
+        let spare = spare && drawn < self.worker.largest(self.device, variant);
         let enough = self.worker.enough(self.device, variant, drawn, spare);
         let smaller = if enough < drawn { self.draw(variant, lead, enough) } else { None };
         smaller.filter(|smaller| !spare || self.rest_drains(variant, smaller))

@@ -112,7 +112,7 @@ impl Worker {
 
     fn advance(&mut self, now: Time) {
         let (queue, rates) = (&self.queue, &self.rates);
-        let needed = |residency: &Residency, device| -> BTreeSet<VariantId> {
+        let needed = |residency: &Residency, device: DeviceIx, waited_for: bool| -> BTreeSet<VariantId> {
             let here = queue.classes().map(|(class, _)| class);
             let at_gateways = queue.demand(now).map(|(class, _)| class);
             let lately = rates.lately(now);
@@ -121,7 +121,8 @@ impl Worker {
                 let each = serving.map(|v| (batched(v).mean, v.id));
                 each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
             };
-            here.chain(at_gateways).chain(lately).filter_map(cheapest).collect()
+            let others = at_gateways.chain(lately).filter(|_| !waited_for);
+            here.chain(others).filter_map(cheapest).collect()
         };
         self.residency.advance(now, &needed, &mut self.actions);
     }

@@ -143,6 +143,19 @@ fn what_was_loaded_moments_ago_is_not_evicted_and_what_waits_is_loaded_right_aft
 }
 
 #[test]
+fn what_turns_out_too_large_makes_room_at_once_whatever_is_in_demand() {
+    let mut world = World::new(10, &[5, 5]);
+    world.ask(&[0]);
+    world.pass(STAY);
+    world.ask(&[1]);
+    assert_eq!(world.resident(), [0, 1]);
+    // Measured again, larger than profiled: both were asked for a moment ago, and one must go all the same.
+    let (device, variant, took) = (DEVICE, VariantId(1), LOAD);
+    world.feed(Event::Loaded { device, variant, memory: Bytes(6), took });
+    assert_eq!(world.resident(), [1]);
+}
+
+#[test]
 fn one_large_model_may_take_the_whole_device_if_only_it_is_wanted() {
     let mut world = World::new(12, &[3, 3, 3, 12]);
     for at in 0..3 {

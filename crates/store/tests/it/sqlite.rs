@@ -70,6 +70,18 @@ async fn an_engine_that_only_a_newer_program_knows_is_named() {
 }
 
 #[tokio::test]
+async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = filled(folder.path()).await;
+    let before = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
+    change(&path, "ALTER TABLE tasks DROP COLUMN batching").await;
+    change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
+    let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
+    assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
+    assert_eq!((after.models, after.variants), (before.models, before.variants));
+}
+
+#[tokio::test]
 async fn refuses_a_damaged_file_and_says_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let path = filled(folder.path()).await;

@@ -17,10 +17,13 @@ enum Room {
     Never,
 }
 
+/// The replicas of a device that somebody depends on, or that at least somebody who waits here does.
+pub(in crate::worker) type Needed<'a> = dyn Fn(&Residency, DeviceIx, bool) -> BTreeSet<VariantId> + 'a;
+
 /// How hard room is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Press {
-    /// What is in memory takes more than there is: whatever is idle and not needed leaves.
+    /// What is in memory takes more than there is: whatever is idle and not waited for leaves.
     Over,
     /// For something wanted: what besides has been there for its least time.
     Gentle,
@@ -86,12 +89,7 @@ impl Residency {
     /// Starts the next wanted load of each device that is not loading and has, or can be made to have, room. `needed`
     /// names the replicas of a device that somebody depends on. Called last, when every lane has taken what it can:
     /// what was just loaded must not go before it served.
-    pub(in crate::worker) fn advance(
-        &mut self,
-        now: Time,
-        needed: &dyn Fn(&Self, DeviceIx) -> BTreeSet<VariantId>,
-        actions: &mut VecDeque<Action>,
-    ) {
+    pub(in crate::worker) fn advance(&mut self, now: Time, needed: &Needed, actions: &mut VecDeque<Action>) {
         for device in self.device_ids() {
             // What was loaded may have turned out larger than it was thought to be.
             if self.used(device) > self.device(device).memory {
@@ -204,7 +202,7 @@ impl Residency {
         device: DeviceIx,
         memory: Bytes,
         press: Press,
-        needed: &dyn Fn(&Self, DeviceIx) -> BTreeSet<VariantId>,
+        needed: &Needed,
         actions: &mut VecDeque<Action>,
     ) -> Room {
         let state = self.device(device);
@@ -225,7 +223,8 @@ impl Residency {
         if Bytes(may_go.iter().map(|(_, r)| r.memory.0).sum()) < excess {
             return Room::Never;
         }
-        let needed = if press == Press::Firm { BTreeSet::new() } else { needed(self, device) };
+        let needed =
+            if press == Press::Firm { BTreeSet::new() } else { needed(self, device, press == Press::Over) };
         may_go.retain(|(id, r)| match press {
             Press::Over => r.busy == 0 && !needed.contains(id),
             Press::Gentle => r.busy == 0 && !needed.contains(id) && r.stays_until <= now,
