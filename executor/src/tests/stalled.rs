@@ -131,9 +131,14 @@ async fn a_store_that_never_answers_holds_up_neither_serving_nor_the_timer_nor_t
     // What waits behind a batch that hangs and the one that is bound behind that is refused when its time is up,
     // which is the timer's work.
     bed.hang();
+    for (key, bound) in [(500, 1), (501, 2)] {
+        bed.send(key, LONG, bed.all(), super::distinct(key));
+        // Or the next one would share its batch, which is not refused while it runs.
+        while bed.handle.batches().len() < bound {
+            tokio::task::yield_now().await;
+        }
+    }
     let asked = Instant::now();
-    bed.send(500, LONG, bed.all(), super::distinct(500));
-    bed.send(501, LONG, bed.all(), super::distinct(501));
     bed.send(502, Duration::from_millis(300), bed.all(), super::distinct(502));
     let Body::Refused { key: QueryKey(502), refusal: Refusal::TooLate { .. } } = bed.hear().await else {
         panic!("not refused in time")
