@@ -61,6 +61,26 @@ async fn two_gateways_with_equal_keys_each_get_their_own_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_that_a_node_gives_twice_is_passed_on_once() {
+    let served = Served::start(&tcp(), config()).await;
+    let kept = Kept::start(dial(&served.address));
+    let (_, link) = kept.connection(0).await;
+    for key in 1..=2_u64 {
+        link.send(ToNode::Query(Box::new(query(key, raw("x")))));
+        let named = served.node.query(usize::try_from(key).expect("small") - 1).await.key;
+        served.answer(named, Buffer::from_static(b"first"), 8);
+        served.answer(named, Buffer::from_static(b"second"), 8);
+        assert_eq!(kept.gateway.answer_to(key).await.body, "first");
+    }
+    served.say(Body::Report, 77); // behind everything that was said before
+    kept.gateway.report_with(77).await;
+    let heard = kept.gateway.heard.all();
+    assert_eq!(heard.iter().filter(|(_, frame)| matches!(frame.body, Body::Answer { .. })).count(), 2);
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn credit_is_divided_among_gateways_and_a_scheduler_takes_none() {
     let served = Served::start(&tcp(), config()).await;
     let one = Kept::start(dial(&served.address));
