@@ -1,8 +1,8 @@
 //! What a connection adds to a query: its round trip over TCP and a Unix socket beside a plain call.
 //!
 //! `cargo run --release -p modelless-wire --example round_trip`. The node answers inside the call that brings the
-//! query, so all that is measured is the way. One query is open at a time; loopback only, and whatever else the host
-//! does is in the figures.
+//! query, so all that is measured is the way; over sockets it is another process. One query is open at a time;
+//! loopback only, and whatever else the host does is in the figures.
 #![expect(clippy::print_stdout, reason = "it prints what it measured")]
 
 use bytes::Bytes as Buffer;
@@ -17,8 +17,11 @@ use modelless_wire::{
     Address, Answer, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Listener, NodeLink,
     NodeStatus, QueryFrame, Reason, ToNode, keep, serve_node,
 };
+use std::io::Read as _;
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -108,8 +111,13 @@ async fn measure(name: &str, gateway: &Gateway, link: &dyn NodeLink) {
     }
 }
 
-async fn over(name: &str, address: Address) {
-    let node = Arc::new(Echo::default());
+fn config() -> Config {
+    Config::new(|| Time(0))
+}
+
+/// A node that echoes, until its input ends. Tells its address in its first line.
+async fn node(address: &str) {
+    let echo = Arc::new(Echo::default());
     let price = PricePerHour(1);
     let status = NodeStatus {
         node: NODE,
@@ -126,44 +134,69 @@ async fn over(name: &str, address: Address) {
         warnings: Vec::new(),
     };
     let (_status, watched) = watch::channel(status);
+    let address = address.parse().expect("an address");
     let listener = Listener::bind(&address).await.expect("a free address");
-    let config = Config::new(|| Time(0));
-    let server = serve_node(listener, Arc::clone(&node) as Arc<dyn NodeLink>, watched, config.clone());
-    assert!(node.0.set(server.link()).is_ok());
-    let address = server.address().clone();
+    let server = serve_node(listener, Arc::clone(&echo) as Arc<dyn NodeLink>, watched, config());
+    assert!(echo.0.set(server.link()).is_ok());
+    println!("{}", server.address());
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(stop.clone()));
+    let input = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+    let _ = input.await;
+    stop.cancel();
+    tasks.join_next().await;
+}
+
+/// Measures a node in another process.
+async fn over(name: &str, address: &str) {
+    let this = std::env::current_exe().expect("this program");
+    let mut child = Command::new(this)
+        .args(["node", address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("another process");
+    let mut line = String::new();
+    let out = child.stdout.take().expect("it is piped");
+    BufReader::new(out).read_line(&mut line).await.expect("an address");
+    let address: Address = line.trim().parse().expect("an address");
 
     let gateway = Arc::new(Gateway::default());
     let (joined, mut connections) = mpsc::channel(1);
+    let config = config();
     let dial = Dial { address, node: Some(NODE), name: "bench".into(), queries: true, seed: 1, config };
     let note = move |status, link| {
         let _ = joined.try_send((status, link));
     };
+    let stop = CancellationToken::new();
+    let mut tasks = JoinSet::new();
     tasks.spawn(keep(dial, Arc::clone(&gateway) as Arc<dyn GatewayLink>, note, stop.clone()));
     let (mut watched, link): (watch::Receiver<NodeStatus>, Arc<dyn NodeLink>) =
         connections.recv().await.expect("a connection");
     measure(name, &gateway, &*link).await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let rtt = watched.borrow_and_update().info.rtt;
-    println!("{name:>5} heartbeats: mean {:.0} us, deviation {:.0} us", rtt.mean, rtt.var.sqrt());
+    println!("{name:>5} by heartbeats: mean {:.0} us, deviation {:.0} us", rtt.mean, rtt.var.sqrt());
     stop.cancel();
-    while let Some(end) = tasks.join_next().await {
-        end.expect("no panic");
-    }
+    tasks.join_next().await;
+    drop(child.stdin.take());
+    child.wait().await.expect("it ends");
 }
 
 #[tokio::main]
 async fn main() {
+    let mut args = std::env::args().skip(1);
+    if let (Some("node"), Some(address)) = (args.next().as_deref(), args.next()) {
+        return node(&address).await;
+    }
     // On a worker of the runtime, as the real ones are.
     let run = async {
         let (node, gateway) = (Arc::new(Echo::default()), Arc::new(Gateway::default()));
         assert!(node.0.set(Arc::clone(&gateway) as Arc<dyn GatewayLink>).is_ok());
         measure("call", &gateway, &*node).await;
-        over("tcp", Address::Tcp("127.0.0.1:0".into())).await;
+        over("tcp", "127.0.0.1:0").await;
         let socket = std::env::temp_dir().join(format!("modelless-round-trip-{}.sock", std::process::id()));
-        over("unix", Address::Unix(socket.clone())).await;
+        over("unix", &format!("unix:{}", socket.display())).await;
         let _ = std::fs::remove_file(socket);
     };
     let mut tasks = JoinSet::new();
