@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// What a lane of a device without a price is taken to cost: about a core-hour of a cloud's ordinary machines.
-const ASSUMED_PRICE: PricePerHour = PricePerHour(50_000);
+pub(crate) const ASSUMED_PRICE: PricePerHour = PricePerHour(50_000);
 /// Less is not worth starting with.
 const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
 
@@ -74,8 +74,6 @@ impl Options {
         if self.lanes == Some(0) {
             return Err(usage("--lanes must be at least 1"));
         }
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let spare = u16::try_from(cores.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
         let memory = match &self.memory {
             Some(text) => size(text).ok_or_else(|| {
                 usage(format!(
@@ -103,7 +101,7 @@ impl Options {
             },
             executor: modelless_executor::Config {
                 device_class: device::class(),
-                lanes: self.lanes.unwrap_or(spare),
+                lanes: self.lanes.unwrap_or_else(spare_cores),
                 memory,
                 price: price.unwrap_or(ASSUMED_PRICE),
                 price_given: price.is_some(),
@@ -114,7 +112,7 @@ impl Options {
 }
 
 /// `$XDG_DATA_HOME/modelless`, or `~/.local/share/modelless`.
-fn default_data() -> anyhow::Result<PathBuf> {
+pub(crate) fn default_data() -> anyhow::Result<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = var("XDG_DATA_HOME").filter(|path| path.is_absolute());
     let data = data.or_else(|| var("HOME").map(|home| home.join(".local/share")));
@@ -146,8 +144,14 @@ fn size(text: &str) -> Option<Bytes> {
     number.checked_mul(unit).map(Bytes)
 }
 
+/// One is left for the rest, where there is more than one.
+pub(crate) fn spare_cores() -> u16 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    u16::try_from(cores.saturating_sub(1)).unwrap_or(u16::MAX).max(1)
+}
+
 /// Of the machine's memory or the container's, whichever is less.
-fn half_of_memory() -> Bytes {
+pub(crate) fn half_of_memory() -> Bytes {
     let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit = limits.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min();

@@ -9,6 +9,7 @@
 )]
 
 pub mod blocks;
+pub mod cluster;
 pub mod http;
 pub mod lines;
 pub mod malformed;
