@@ -173,7 +173,13 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
     let bad = |why: &'static str| Nonsense::Unreadable { kind, why: why.to_owned() };
     Ok(match kind {
         Kind::Hello => Frame::Hello(read_json(kind, head)?),
-        Kind::Status => Frame::Status(Box::new(read_json(kind, head)?)),
+        Kind::Status => {
+            let head: StatusHead = read_json(kind, head)?;
+            if !head.status.info.offers.iter().all(|offer| offer.run.is_sound()) {
+                return Err(bad("an offer's times are no times"));
+            }
+            Frame::Status(Box::new(head))
+        }
         Kind::Ping => {
             let PingHead { sent, rtt } = read(kind, head)?;
             Frame::Ping { sent, rtt: Micros(rtt.into()) }

@@ -1,8 +1,8 @@
 //! The node's side: several gateways over one socket, in front of one [`NodeLink`].
 //!
 //! Each gateway names its queries itself, so two may use one name: to the node a query is called after its connection
-//! and its name there. Credit is divided among the gateways, what waits at them is added up, and a gateway
-//! that is lost takes its queries with it.
+//! and its name there. Credit is divided among the gateways that ask for something, what waits at them is added up,
+//! and a gateway that is lost takes its queries with it.
 
 use crate::codec::{self, Frame, Hello, Role};
 use crate::config::{Config, limits};
@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 const KEY_BITS: u32 = 40;
 /// What is left for connections.
 const CONNECTIONS: u32 = 1 << (u64::BITS - KEY_BITS);
+/// A gateway that has asked for nothing for so long leaves its share of the credit to the others.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After a failed `accept` (no descriptors left), which would fail again at once.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -115,6 +117,8 @@ struct Peer {
 struct PeerState {
     open: BTreeSet<u64>,
     demand: BTreeMap<Class, Waiting>,
+    /// When it last asked for something.
+    asked: Option<Instant>,
 }
 
 #[derive(Clone, Copy)]
@@ -134,6 +138,13 @@ fn unqualified(key: QueryKey) -> (u32, QueryKey) {
 }
 
 impl Peer {
+    /// Whether it has queries here or had some lately.
+    fn asks(&self, now: Instant) -> bool {
+        let state = self.state();
+        let lately = state.asked.is_some_and(|asked| now.saturating_duration_since(asked) < IDLE_AFTER);
+        self.queries && (lately || !state.open.is_empty() || !state.demand.is_empty())
+    }
+
     fn state(&self) -> MutexGuard<'_, PeerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,30 +166,46 @@ impl Hub {
         }
     }
 
-    /// The newest report with what each gateway gets of the credit, and its number.
-    fn shared_report(&self) -> (u64, NodeReport) {
-        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
-        let gateways = peers.values().filter(|peer| peer.queries).count();
-        drop(peers);
+    /// Those that ask for something at this moment.
+    fn asking(&self) -> BTreeSet<u32> {
+        let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        peers.values().filter(|peer| peer.asks(now)).map(|peer| peer.number).collect()
+    }
+
+    /// The newest report with what a gateway gets of the credit, and its number. One that has asked for nothing lately is
+    /// told what it would get if it did.
+    fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
+        let asking = self.asking();
+        let gateways = asking.len() + usize::from(!asking.contains(&peer.number));
         let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
         report.limit = report.limit.share(u32::try_from(gateways).unwrap_or(u32::MAX));
         (number, report)
     }
 
     fn tell(&self, peer: &Peer, body: Body) {
-        let (number, report) = self.shared_report();
+        let (number, report) = self.shared_report(peer);
         let frame = FromNode { body, report };
         peer.link.say(codec::from_node(&frame).or_else(|error| instead(frame, error)));
         peer.told.fetch_max(number, Ordering::AcqRel);
     }
 
-    /// Tells gateways what others heard with their answers, a little later and together.
+    /// Tells gateways what others heard with their answers, a little later and together; and all of them when others
+    /// share the credit than before.
     async fn spread(self: Arc<Self>, stop: CancellationToken) {
+        let mut look = interval(self.config.heartbeat);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shared = BTreeSet::new();
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
+                _ = look.tick() => {}
+            }
+            let asking = self.asking();
+            if std::mem::replace(&mut shared, asking.clone()) != asking {
+                self.reshare();
+                continue;
             }
             let newest = self.report.lock().unwrap_or_else(PoisonError::into_inner).0;
             for peer in self.peers() {
@@ -324,7 +351,9 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                open(&mut peer.state(), key)?;
+                if open(&mut peer.state(), key)? {
+                    self.news.notify_one(); // one more shares the credit
+                }
                 // What the way here took is gone already, and the way back must be left.
                 let (gone, needed) = (late + way, late + way + way);
                 ToNode::Query(Box::new(QueryFrame {
@@ -401,11 +430,17 @@ impl Hub {
 /// Microseconds of a day: as good as never for what waits, and no sum overflows.
 const DAY: u64 = 86_400_000_000;
 
-fn open(state: &mut PeerState, key: QueryKey) -> Result<(), Nonsense> {
+/// Whether it is the first in a while.
+fn open(state: &mut PeerState, key: QueryKey) -> Result<bool, Nonsense> {
     if state.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
         return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
     }
-    if state.open.insert(key.0) { Ok(()) } else { Err(Nonsense::Twice(key.0)) }
+    let now = Instant::now();
+    let before = state.asked.replace(now);
+    if !state.open.insert(key.0) {
+        return Err(Nonsense::Twice(key.0));
+    }
+    Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
 }
 
 /// What takes the place of an answer that no gateway would accept.

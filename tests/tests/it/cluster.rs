@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::{Connection, Request};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,43 +19,53 @@ const LATENCY: Duration = Duration::from_secs(3);
 #[derive(Default)]
 struct Load {
     stop: AtomicBool,
-    answered: AtomicU64,
+    seen: Mutex<Seen>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Seen {
+    answered: u64,
     /// What was no answer, or came too late.
-    wrong: Mutex<Vec<String>>,
+    wrong: Vec<String>,
 }
 
 impl Load {
+    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
     fn ask(&self, gateway: SocketAddr) {
         let mut connection = None;
         while !self.stop.load(Ordering::Relaxed) {
             let began = Instant::now();
             let answer = ask(&mut connection, gateway);
             let took = began.elapsed();
-            let wrong = match answer {
-                Ok(200) if took < LATENCY + Duration::from_secs(1) => {
-                    self.answered.fetch_add(1, Ordering::Relaxed);
-                    continue;
-                }
-                other => format!("{other:?} after {took:?}"),
-            };
-            connection = None;
-            self.wrong.lock().unwrap_or_else(PoisonError::into_inner).push(wrong);
+            let mut seen = self.seen();
+            if matches!(answer, Ok(200)) && took < LATENCY + Duration::from_secs(1) {
+                seen.answered += 1;
+            } else {
+                connection = None;
+                seen.wrong.push(format!("{answer:?} after {took:?}"));
+            }
+            drop(seen);
+            self.more.notify_all();
         }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Until so many more were answered.
     fn more(&self, queries: u64) -> Result<()> {
-        let goal = self.answered.load(Ordering::Relaxed) + queries;
-        let patience = Instant::now() + Duration::from_secs(60);
-        while self.answered.load(Ordering::Relaxed) < goal {
-            ensure!(Instant::now() < patience, "hardly anything is answered any longer");
-            thread::sleep(Duration::from_millis(5));
-        }
+        let seen = self.seen();
+        let goal = seen.answered + queries;
+        let waited = self.more.wait_timeout_while(seen, Duration::from_mins(1), |seen| seen.answered < goal);
+        let in_time = !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        ensure!(in_time, "hardly anything is answered any longer");
         Ok(())
     }
 
     fn none_wrong(&self, when: &str) -> Result<()> {
-        let wrong = std::mem::take(&mut *self.wrong.lock().unwrap_or_else(PoisonError::into_inner));
+        let wrong = std::mem::take(&mut self.seen().wrong);
         ensure!(wrong.is_empty(), "{when}: {} queries went wrong, such as {:?}", wrong.len(), &wrong[0]);
         Ok(())
     }

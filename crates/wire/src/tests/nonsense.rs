@@ -7,7 +7,9 @@ use crate::frame::{HEADER, Header, Kind, VERSION};
 use crate::sim::Rng;
 use crate::{Address, Demand, Input, Nonsense, ToNode};
 use bytes::Bytes as Buffer;
-use modelless_types::QueryKey;
+use modelless_decision::route::{Offer, Ready};
+use modelless_decision::{Moments, RunModel};
+use modelless_types::{BatchPoint, QueryKey, Time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -138,6 +140,33 @@ async fn an_input_that_no_node_would_accept_is_refused_where_it_is_sent() {
     assert_eq!(served.node.query(0).await.input, raw("small"));
     kept.stop().await;
     served.stop().await;
+}
+
+#[test]
+fn a_status_whose_times_are_no_times_is_not_believed() {
+    let point = BatchPoint { batch: 1, mean_us: 1e3, var_us2: 0.0, p99_us: 1e3, samples: 9 };
+    let mut status = super::status();
+    status.info.offers.push(Offer {
+        task: class(3).task,
+        ordinal: 1,
+        ready: Ready::Resident,
+        run: RunModel::from_points(&[point], Moments::ZERO).expect("a usable point"),
+    });
+    let read = |text: &str| {
+        let length = u32::try_from(text.len()).expect("small");
+        let header = Header::parse(&header(Kind::Status as u8, 0, length, 0)).expect("a header");
+        codec::decode(&header, text.as_bytes(), Buffer::new())
+    };
+    let encoded = codec::status(&status, Time(1)).expect("small");
+    let text = String::from_utf8(encoded.head[HEADER..].to_vec()).expect("JSON");
+    assert!(read(&text).is_ok());
+    for (was, is) in
+        [("[[1,{", "[[0,{"), ("\"mean\":1000.0", "\"mean\":-1.0"), ("\"ratio\":1.0", "\"ratio\":0.0")]
+    {
+        assert!(text.contains(was), "{text}");
+        let refused = read(&text.replace(was, is));
+        assert!(matches!(refused, Err(Nonsense::Unreadable { .. })), "{is}: {refused:?}");
+    }
 }
 
 #[test]

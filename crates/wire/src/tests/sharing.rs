@@ -80,28 +80,40 @@ async fn an_answer_that_a_node_gives_twice_is_passed_on_once() {
     served.stop().await;
 }
 
-#[tokio::test]
-async fn credit_is_divided_among_gateways_and_a_scheduler_takes_none() {
-    let served = Served::start(&tcp(), config()).await;
+#[tokio::test(start_paused = true)]
+async fn credit_is_divided_among_gateways_that_ask_and_a_scheduler_takes_none() {
+    let host = Host::new(6, Duration::from_micros(100));
+    let served = Served::start(&Address::Sim(host), config()).await;
     let one = Kept::start(dial(&served.address));
     one.gateway.report_with(8).await;
     let scheduler = Kept::start(Dial { queries: false, ..dial(&served.address) });
     scheduler.connection(0).await;
     let two = Kept::start(dial(&served.address));
-    for kept in [&one, &two] {
-        kept.gateway.report_with(4).await;
-    }
+    two.gateway.report_with(8).await; // nobody else asks for anything
+    let (_, first) = one.connection(0).await;
+    let (_, second) = two.connection(0).await;
+    first.send(ToNode::Query(Box::new(query(1, raw("x")))));
+    two.gateway.report_with(4).await; // what it would get if it asked as well
+    second.send(ToNode::Query(Box::new(query(1, raw("y")))));
+    one.gateway.report_with(4).await;
     // What one gateway hears with its answer, the other hears soon after.
-    let (_, link) = one.connection(0).await;
-    link.send(ToNode::Query(Box::new(query(1, raw("x")))));
     let key = served.node.query(0).await.key;
     served.answer(key, Buffer::new(), 20);
     for kept in [&one, &two] {
         kept.gateway.report_with(10).await;
     }
-    // One that goes leaves its share.
+    // One that has nothing open and asks no more leaves its share; the other's query is still open.
+    two.gateway.report_with(10).await;
+    let key = served.node.query(1).await.key;
+    first.send(ToNode::Demand(Demand { class: class(3), waiting: 0, first: None }));
+    second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None }));
+    two.gateway.report_with(20).await;
+    // And one that goes.
+    first.send(ToNode::Query(Box::new(query(2, raw("z")))));
+    served.answer(key, Buffer::new(), 30);
+    one.gateway.report_with(15).await;
     two.stop().await;
-    one.gateway.report_with(20).await;
+    one.gateway.report_with(30).await;
     scheduler.stop().await;
     one.stop().await;
     served.stop().await;
