@@ -5,7 +5,7 @@ use crate::database::Database;
 use crate::demo::{Place, picture};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Request};
+use modelless_testkit::{Connection, Request, Response};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,11 +39,14 @@ impl Load {
             let answer = ask(&mut connection, gateway);
             let took = began.elapsed();
             let mut seen = self.seen();
-            if matches!(answer, Ok(200)) && took < LATENCY + Duration::from_secs(1) {
+            if matches!(&answer, Ok(response) if response.status == 200)
+                && took < LATENCY + Duration::from_secs(1)
+            {
                 seen.answered += 1;
             } else {
                 connection = None;
-                seen.wrong.push(format!("{answer:?} after {took:?}"));
+                let what = answer.map_or_else(|error| format!("{error:#}"), |response| response.to_string());
+                seen.wrong.push(format!("{what} after {took:?}"));
             }
             drop(seen);
             self.more.notify_all();
@@ -66,12 +69,12 @@ impl Load {
 
     fn none_wrong(&self, when: &str) -> Result<()> {
         let wrong = std::mem::take(&mut self.seen().wrong);
-        ensure!(wrong.is_empty(), "{when}: {} queries went wrong, such as {:?}", wrong.len(), &wrong[0]);
+        ensure!(wrong.is_empty(), "{when}: {} queries went wrong, such as {}", wrong.len(), &wrong[0]);
         Ok(())
     }
 }
 
-fn ask(connection: &mut Option<Connection>, gateway: SocketAddr) -> Result<u16> {
+fn ask(connection: &mut Option<Connection>, gateway: SocketAddr) -> Result<Response> {
     let request = Request::post(&format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis()))
         .header("content-type", "image/png")
         .body(picture("boot.png"));
@@ -79,7 +82,30 @@ fn ask(connection: &mut Option<Connection>, gateway: SocketAddr) -> Result<u16> 
         Some(open) => open,
         None => connection.insert(Connection::open(gateway)?),
     };
-    Ok(open.exchange(&request)?.status)
+    open.exchange(&request)
+}
+
+/// Waits until a gateway knows of each of these nodes that it has something in memory, and nothing on its way there.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
+    let patience = Instant::now() + Duration::from_mins(1);
+    loop {
+        let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
+        let replicas = answer["replicas"].as_array().context("a list of replicas")?;
+        let states = |node: &str| {
+            let here = replicas.iter().filter(|replica| replica["node"] == node);
+            here.map(|replica| replica["state"].clone()).collect::<Vec<_>>()
+        };
+        let settled = |node: &&str| {
+            let states = states(node);
+            states.iter().any(|state| state == "active") && !states.iter().any(|state| state == "loading")
+        };
+        if nodes.iter().all(settled) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < patience, "the nodes never loaded: {answer}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
@@ -98,12 +124,16 @@ fn a_cluster_answers_every_query_while_its_parts_are_killed_stopped_and_drained(
         }
     }
 
+    for gateway in &gateways {
+        loaded(*gateway, &["one", "two"])?;
+    }
+
     let load = Load::default();
     let result = thread::scope(|scope| {
         for gateway in gateways.iter().cycle().take(4) {
             scope.spawn(|| load.ask(*gateway));
         }
-        let result = losses(&mut cluster, &load);
+        let result = losses(&mut cluster, &gateways, &load);
         load.stop.store(true, Ordering::Relaxed);
         result
     });
@@ -114,7 +144,7 @@ fn a_cluster_answers_every_query_while_its_parts_are_killed_stopped_and_drained(
     Ok(())
 }
 
-fn losses(cluster: &mut Cluster, load: &Load) -> Result<()> {
+fn losses(cluster: &mut Cluster, gateways: &[SocketAddr], load: &Load) -> Result<()> {
     load.more(100)?;
     load.none_wrong("with all there")?;
 
@@ -134,6 +164,9 @@ fn losses(cluster: &mut Cluster, load: &Load) -> Result<()> {
     load.none_wrong("after a node was killed")?;
     cluster.executor("two", &["executor.lanes=1"])?;
     cluster.scheduler("planner", &[])?;
+    for gateway in gateways {
+        loaded(*gateway, &["two"])?; // all that is left while the other one is stopped
+    }
     load.more(100)?;
     load.none_wrong("with the node back")?;
 
