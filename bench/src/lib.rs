@@ -1,4 +1,11 @@
-//! Fleets and queries that the benchmarks of routing share: made from a seed, the same on every machine.
+//! What the programs and benchmarks here share: fleets and queries for routing, made from a seed, the same on every
+//! machine; in [`node`] an executor in this process.
+#![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
+
+pub mod node;
+pub mod open;
+pub mod sender;
+pub mod timing;
 
 use modelless_decision::query::Class;
 use modelless_decision::route::{
@@ -7,9 +14,11 @@ use modelless_decision::route::{
 use modelless_decision::{Moments, Query, RunModel};
 use modelless_simulator::fixtures::{FASHION, FASHION_SPACE, fashion_mnist};
 use modelless_simulator::{Rng, VariantSpec};
+use modelless_testkit::Rng as Bytewise;
+use modelless_types::DType;
 use modelless_types::{
     AppId, BatchPoint, Bytes, ClassId, Goals, Micros, NodeId, Prefer, PricePerHour, Priority, QueryKey,
-    TenantId, Time, VariantSet,
+    TenantId, TensorSpec, Time, VariantSet,
 };
 
 /// Replicas of one node.
@@ -161,4 +170,28 @@ fn query(key: u64, class: Class, latency: Micros, prefer: Prefer) -> Query {
         best_effort: false,
         bytes: Bytes(784),
     }
+}
+
+/// Random tensors as a task takes them, one after the other: numbers between 0 and 1; token numbers, and masks that hide
+/// nothing.
+pub fn random(tensors: &[TensorSpec], rng: &mut Bytewise) -> anyhow::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    for tensor in tensors {
+        let mask = tensor.name.contains("mask");
+        for _ in 0..tensor.shape.iter().product::<u32>() {
+            match tensor.dtype {
+                DType::Fp32 => out.extend_from_slice(&rng.unit_f32().to_le_bytes()),
+                DType::Int64 if mask => out.extend_from_slice(&1_i64.to_le_bytes()),
+                DType::Int64 => out.extend_from_slice(&(1_996 + rng.next_u64() % 10_000).to_le_bytes()),
+                DType::Bool
+                | DType::Uint8
+                | DType::Int8
+                | DType::Int32
+                | DType::Fp16
+                | DType::Fp64
+                | DType::Bytes => anyhow::bail!("no random numbers of {} are made here", tensor.dtype.name()),
+            }
+        }
+    }
+    Ok(out)
 }

@@ -1,14 +1,18 @@
 //! `modelless engine`: the inference library, found or installed.
 
+mod torch;
+
 use crate::out;
 use crate::progress::Phase;
+use crate::up::half_of_memory;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use modelless_engine::install::{Progress, install_onnx};
-use modelless_engine::library::{ONNX_VERSION, Source};
+use modelless_engine::install::{self, Progress};
+use modelless_engine::library::{self, Source};
 use modelless_engine::{
-    Availability, Engine, Library, LibraryError, ProcessConfig, ProcessEngine, default_engines_dir,
+    Availability, Engine as _, EngineSet, Library, LibraryError, ProcessConfig, default_engines_dir,
 };
+use modelless_types::{Bytes, Engine, Processor};
 use serde_json::json;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +30,8 @@ pub(crate) struct Install {
     /// Which one.
     #[arg(value_enum)]
     engine: Known,
+    #[command(flatten)]
+    torch: torch::Options,
     /// For programs.
     #[arg(long)]
     json: bool,
@@ -42,8 +48,23 @@ pub(crate) struct List {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Known {
-    /// ONNX Runtime.
+    /// ONNX Runtime (24 MB).
     Onnx,
+    /// OpenVINO (59 MB): a second engine for the CPU, on the same models.
+    Openvino,
+    /// libtorch (546 MB, or your own) for TorchScript, and its runner, which is built from source: some three minutes
+    /// on two cores, and it takes the sources of modelless, cargo and a C++ compiler.
+    Torch,
+}
+
+impl Known {
+    fn engine(self) -> Engine {
+        match self {
+            Self::Onnx => Engine::Onnx,
+            Self::Openvino => Engine::Openvino,
+            Self::Torch => Engine::Torch,
+        }
+    }
 }
 
 /// Which library to use, for commands that run models.
@@ -56,10 +77,18 @@ pub(crate) struct LibraryOption {
 
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
-        Command::Install(Install { engine: Known::Onnx, json }) => {
-            let path = install()?;
+        Command::Install(Install { engine, torch, json }) => {
+            let path = match engine {
+                Known::Onnx | Known::Openvino => install(engine.engine())?,
+                Known::Torch => torch::install(&torch)?,
+            };
             if json {
-                out::json(&json!({"engine": "onnx", "version": ONNX_VERSION, "library": path}))
+                let version = match engine {
+                    Known::Onnx => library::ONNX_VERSION,
+                    Known::Openvino => library::OPENVINO_VERSION,
+                    Known::Torch => library::TORCH_VERSION,
+                };
+                out::json(&json!({"engine": engine.engine().name(), "version": version, "library": path}))
             } else {
                 out::line(path.display())
             }
@@ -69,71 +98,153 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 }
 
 fn list(List { json, library }: List) -> anyhow::Result<()> {
-    let (found, availability) = match Library::locate(library.path, &default_engines_dir()) {
-        Ok(found) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let availability = {
-                let engine = engine(found.path.clone())?;
-                runtime.block_on(engine.check())
-            };
-            (Some(found), availability)
+    let onnx = Library::locate(library.path, &default_engines_dir());
+    let (path, source) = match &onnx {
+        Ok(found) => (Ok(found.path.clone()), Some(found.source)),
+        Err(error) => (Err(error.to_string()), None),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let found = {
+        let engines = set(&path, half_of_memory(), false)?;
+        runtime.block_on(async {
+            let found = engines.engines().await;
+            engines.shutdown().await;
+            found
+        })
+    };
+    let mut rows = Vec::new();
+    for (engine, availability) in found {
+        let (version, library, reason) = match availability {
+            Availability::Ready { version, library } => (Some(version), Some(library), None),
+            Availability::Unavailable { reason } => (None, None, Some(reason)),
+        };
+        let source = match (engine, source, &library) {
+            (Engine::Onnx, Some(Source::Option), _) => Some("--onnxruntime"),
+            (Engine::Onnx, Some(Source::Environment), _) => Some("ORT_DYLIB_PATH"),
+            (Engine::Remote, ..) | (_, _, None) => None,
+            _ => Some("installed"),
+        };
+        // What ONNX Runtime could compute on besides the CPU.
+        let mut lacking = Vec::new();
+        if let (Engine::Onnx, Ok(path), None) = (engine, &path, &reason) {
+            for processor in [Processor::Cuda(0), Processor::Tensorrt(0)] {
+                lacking.push((processor, library::has_processor(path, processor).err()));
+            }
         }
-        Err(error) => (None, Availability::Unavailable { reason: error.to_string() }),
-    };
-    let source = found.as_ref().map(|found| match found.source {
-        Source::Option => "--onnxruntime",
-        Source::Environment => "ORT_DYLIB_PATH",
-        Source::Installed => "installed",
-    });
-    let (version, reason) = match &availability {
-        Availability::Ready { version, .. } => (Some(version), None),
-        Availability::Unavailable { reason } => (None, Some(reason)),
-    };
+        rows.push((engine, version, library.filter(|path| !path.is_empty()), source, reason, lacking));
+    }
     if json {
-        let library = found.as_ref().map(|found| &found.path);
-        return out::json(&json!([{
-            "engine": "onnx", "version": version, "library": library, "source": source, "unavailable": reason,
-        }]));
+        let row = |(engine, version, library, source, reason, processors): &Row| {
+            let processors: Vec<_> = processors
+                .iter()
+                .map(|(processor, why)| json!({"processor": processor.to_string(), "unavailable": why}))
+                .collect();
+            json!({
+                "engine": engine.name(), "version": version, "library": library, "source": source,
+                "unavailable": reason, "processors": processors,
+            })
+        };
+        return out::json(&rows.iter().map(row).collect::<Vec<_>>());
     }
-    match (version, reason) {
-        (Some(version), _) => {
-            let path = found.map(|found| found.path.display().to_string()).unwrap_or_default();
-            out::line(format!("onnx  {version}  {path} ({})", source.unwrap_or_default()))
+    for (engine, version, library, source, reason, processors) in &rows {
+        match (version, reason) {
+            (Some(version), _) => {
+                let library = library.as_deref().unwrap_or_default();
+                let source = source.map(|source| format!(" ({source})")).unwrap_or_default();
+                out::line(format!("{:<9} {version}  {library}{source}", engine.name()))?;
+            }
+            (None, reason) => {
+                let reason = reason.as_deref().unwrap_or_default();
+                out::line(format!("{:<9} not available: {reason}", engine.name()))?;
+            }
         }
-        (None, reason) => out::line(format!("onnx  not available: {}", reason.map_or("", String::as_str))),
+        for (processor, why) in processors {
+            let why = why.as_deref().unwrap_or("its library and the device are there");
+            out::line(format!("{:<9} {processor}: {why}", ""))?;
+        }
     }
+    Ok(())
 }
+
+type Row = (
+    Engine,
+    Option<String>,
+    Option<String>,
+    Option<&'static str>,
+    Option<String>,
+    Vec<(Processor, Option<String>)>,
+);
 
 /// The library to use, installed first if there is none. One that the user named is never replaced.
 pub(crate) fn library(option: &LibraryOption) -> anyhow::Result<PathBuf> {
     match Library::locate(option.path.clone(), &default_engines_dir()) {
         Ok(found) => Ok(found.path),
-        Err(LibraryError::Missing(_)) => install(),
+        Err(LibraryError::Missing(_)) => install(Engine::Onnx),
         Err(error @ LibraryError::NotThere { .. }) => Err(crate::exit::usage(error.to_string())),
     }
 }
 
-fn install() -> anyhow::Result<PathBuf> {
-    let mut phase = Phase::start("ONNX Runtime");
+fn install(engine: Engine) -> anyhow::Result<PathBuf> {
+    let title = match engine {
+        Engine::Onnx => "ONNX Runtime",
+        Engine::Openvino => "OpenVINO",
+        Engine::Torch => "libtorch",
+        Engine::Remote => "nothing",
+    };
+    let mut phase = Phase::start(title);
     let mut fetched = false;
-    let path = install_onnx(&default_engines_dir(), &mut |step| match step {
+    let path = install::install(engine, &default_engines_dir(), &mut |step| match step {
         Progress::Downloading { bytes, of } => {
             fetched = true;
-            phase.at("downloading ONNX Runtime", "");
+            phase.at(&format!("downloading {title}"), "");
             phase.bytes(bytes, of);
         }
         Progress::Verifying => phase.at("checking its digest", ""),
         Progress::Unpacking => phase.at("unpacking", ""),
         Progress::Done => {}
     })
-    .context("ONNX Runtime was not installed")?;
-    let done = if fetched { "ONNX Runtime installed" } else { "ONNX Runtime found" };
-    phase.done(done);
+    .with_context(|| format!("{title} was not installed"))?;
+    let done = if fetched { "installed" } else { "found" };
+    phase.done(&format!("{title} {done}"));
     Ok(path)
 }
 
-/// An engine whose runners are this program.
-pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<ProcessEngine>> {
-    let config = ProcessConfig { library, ..ProcessConfig::default() };
-    Ok(Arc::new(ProcessEngine::new(config)?))
+/// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
+/// memory.
+pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<EngineSet>> {
+    // It loads one model after another, and nobody waits.
+    set(&Ok(library), half_of_memory(), false).map(Arc::new)
+}
+
+/// Engines to serve with: no runner may take more than there is for all of them.
+pub(crate) fn serving(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, true).map(Arc::new)
+}
+
+/// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
+pub(crate) fn quarantine(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, false).map(Arc::new)
+}
+
+fn set(onnx: &Result<PathBuf, String>, memory: Bytes, spare: bool) -> anyhow::Result<EngineSet> {
+    let folder = default_engines_dir();
+    Ok(EngineSet::new(|engine| {
+        let config = match engine {
+            Engine::Onnx => ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() },
+            Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
+        };
+        Ok(ProcessConfig { memory_limit: Some(memory), spare: spare && engine == Engine::Onnx, ..config })
+    })?)
+}
+
+/// How models are confined on this machine: said at once, and what is not as it should be returned as warnings.
+pub(crate) async fn confinement(engines: &EngineSet) -> Vec<String> {
+    let Some(engine) = engines.get(Engine::Onnx) else { return Vec::new() };
+    // Starts a runner, which tries. Why it did not start is told by whoever asks next.
+    let _ = engine.check().await;
+    let Some(confinement) = engine.confinement() else { return Vec::new() };
+    if confinement.is_whole() {
+        eprintln!("models run confined: {confinement}");
+    }
+    confinement.warnings()
 }

@@ -45,6 +45,9 @@ enum Command {
     /// Register, list, show and remove models.
     #[command(subcommand)]
     Model(client::model::Command),
+    /// List and show the machines behind a server.
+    #[command(subcommand)]
+    Node(client::node::Command),
     /// Ask for a prediction.
     Query(client::query::Options),
     /// Show what would answer a query, and why.
@@ -61,8 +64,13 @@ enum Command {
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     // A runner is started by the executor and lives in a process with nothing else in it.
-    if args.get(1).is_some_and(|arg| arg == "runner") && args.get(2).is_some_and(|arg| arg == "onnx") {
-        return modelless_engine::runner_main(args.into_iter().skip(3));
+    if let (Some(role), Some(engine)) = (args.get(1), args.get(2))
+        && role == "runner"
+    {
+        return modelless_engine::builtin_runner_main(
+            &engine.to_string_lossy(),
+            args.iter().skip(3).cloned(),
+        );
     }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -79,6 +87,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Scheduler(options) => roles::scheduler::run(&options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
+        Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(options) => profile::run(&options),

@@ -8,7 +8,8 @@ use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
 use modelless_engine::Engine;
-use modelless_profiler::{Config, LabelledSet, Package, Profiler, Progress, Report, Subject, device};
+use modelless_executor::node;
+use modelless_profiler::{Config, LabelledSet, Package, Profiler, Progress, Report, Subject};
 use modelless_store::{MemStore, Store};
 use modelless_types::{AccuracyMeasure, Profile, Task, TenantId};
 use serde::Serialize;
@@ -99,7 +100,8 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
     if chosen.is_empty() {
         return Err(usage(format!("no variant of this package is called {}", options.variants.join(" or "))));
     }
-    let profiler = Profiler::new(engine, Config::default(), device::class(), options.command());
+    let profiler =
+        Profiler::new(engine, Config::default(), node::device_class(&node::hardware()), options.command());
     let mut phase = Phase::start("measuring");
     let mut measured = Vec::new();
     for (model, variant) in chosen {
@@ -124,7 +126,7 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
         };
         measured.push(Measured { variant: variant.name.clone(), accuracy, profile });
     }
-    phase.done(&format!("{} measured on {}", count(measured.len(), "variant"), device::class()));
+    phase.done(&format!("{} measured on {}", count(measured.len(), "variant"), profiler.device_class()));
     Ok(measured)
 }
 

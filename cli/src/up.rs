@@ -3,8 +3,10 @@
 pub(crate) mod admin;
 pub(crate) mod config;
 pub(crate) mod measure;
+pub(crate) mod node;
 
 pub(crate) use config::Options;
+pub(crate) use node::half_of_memory;
 
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
@@ -21,7 +23,7 @@ use modelless_scheduler as scheduler;
 use modelless_store::{Artefacts, DataDir, Store};
 use modelless_telemetry::{Metrics, log};
 use modelless_types::ReplicaState;
-use modelless_wire::{NodeLink, NodeStatus};
+use modelless_wire::{Gpu, Hardware, NodeLink, NodeStatus, PriceOrigin};
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -35,11 +37,6 @@ use tokio_util::task::TaskTracker;
 
 /// How long models that the plan pins may take to load before `up` says that it is ready without them.
 const PINS_WITHIN: Duration = Duration::from_secs(30);
-/// Said at every start, for as long as it is so.
-const UNCONFINED: &str = "models run unconfined: their processes have no sandbox and no memory limit of their own yet, \
-                          so register only models you trust";
-/// The parts bound their own drains below this.
-const DRAIN_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     let config = options.config()?;
@@ -84,6 +81,7 @@ struct Parts {
     registering: TaskTracker,
     addresses: gateway::Addresses,
     picture: Option<PathBuf>,
+    drain_within: Duration,
     /// Held for as long as the process uses the folder.
     _data: DataDir,
 }
@@ -101,31 +99,30 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
 
     let executor_handle: Arc<OnceLock<executor::Handle>> = Arc::default();
-    let told = Arc::clone(&executor_handle);
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
+        device_class: config.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
         places: Places::default(),
-        changed: Arc::new(move || {
-            if let Some(executor) = told.get() {
-                executor.catalog_changed();
-            }
-        }),
+        executor: Arc::clone(&executor_handle),
     };
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
     let mut warnings = measure(&registry, &packages).await?;
-    warnings.push(UNCONFINED.to_owned());
+    let engine = engines::serving(library.clone(), config.executor.memory)?;
+    let quarantine = engines::quarantine(library, config.executor.memory)?;
+    warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();
     let (router_log, worker_log) = recorders(options.record.as_deref(), config)?;
     let deps = executor::Deps {
         store: Arc::clone(&store),
         artefacts: Arc::new(artefacts.clone()),
-        engine: engines::engine(library)?,
+        engine,
+        quarantine,
         clock,
         recorder: worker_log,
         warnings,
@@ -164,6 +161,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         registering: registry.tasks,
         addresses,
         picture: options.demo.then(|| demo::picture(&folder)),
+        drain_within: config.drain_within,
         _data: data,
     })
 }
@@ -226,7 +224,7 @@ impl Parts {
         };
 
         let draining = Instant::now();
-        let drained = timeout(DRAIN_WITHIN, async {
+        let drained = timeout(self.drain_within, async {
             end_gateway.cancel();
             while serving.join_next().await.is_some() {}
             self.registering.close();
@@ -236,7 +234,7 @@ impl Parts {
             self.store.close().await;
         });
         if drained.await.is_err() {
-            eprintln!("not everything ended within {}; the rest is cut off", short(DRAIN_WITHIN));
+            eprintln!("not everything ended within {}; the rest is cut off", short(self.drain_within));
         } else {
             eprintln!("stopped in {}", short(draining.elapsed()));
         }
@@ -269,6 +267,15 @@ async fn pinned(mut status: watch::Receiver<NodeStatus>, store: &dyn Store) -> a
     Ok(())
 }
 
+/// Each with its memory and what it would cost; nothing runs on them yet.
+fn gpus(gpus: &[Gpu]) -> String {
+    let shown = gpus.iter().map(|Gpu { name, memory }| match memory {
+        Some(memory) => format!("{name} with {memory}"),
+        None => name.clone(),
+    });
+    format!("{} (not used yet)", shown.collect::<Vec<_>>().join(", "))
+}
+
 /// The one line that programs wait for, and what people may want to do next.
 fn say_ready(
     addresses: gateway::Addresses,
@@ -281,9 +288,26 @@ fn say_ready(
     }
     let price = status.price.as_usd();
     let lanes = count(usize::from(status.lanes), "lane");
-    let assumed = if status.price_given { "" } else { ", assumed" };
+    let origin = match &status.price_origin {
+        PriceOrigin::Declared => String::new(),
+        PriceOrigin::Listed { source } => format!(" ({source})"),
+        PriceOrigin::Assumed => ", assumed: give yours with --price".to_owned(),
+    };
+    let Hardware { cpu, arch, isa, cores, memory, gpus } = &status.hardware;
     eprintln!(
-        "{} with {lanes}, {} for models, {price} USD an hour and lane{assumed}",
+        "node {} in pool {}, zone {}: {}, {}, {memory} of memory, {}",
+        status.name,
+        status.pool,
+        status.zone,
+        if cpu.is_empty() { arch } else { cpu },
+        count(usize::from(*cores), "core"),
+        if gpus.is_empty() { "no GPU".to_owned() } else { self::gpus(gpus) },
+    );
+    if !isa.is_empty() {
+        eprintln!("  which knows {}", isa.join(" "));
+    }
+    eprintln!(
+        "{} with {lanes}, {} for models, {price} USD an hour and lane{origin}",
         status.device_class, status.memory_budget
     );
     let serving = status.replicas.iter().filter(|replica| replica.state.serves()).count();

@@ -163,7 +163,8 @@ class Calibration(CalibrationDataReader):
 
 
 def export(model, name, out, images):
-    """Both files. The batch axis stays open."""
+    """All files. The batch axis stays open."""
+    torch.jit.trace(model, torch.rand(2, 1, 28, 28)).save(str(out / f"{name}.pt"))
     path = out / f"{name}.onnx"
     torch.onnx.export(
         model,

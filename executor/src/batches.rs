@@ -4,8 +4,8 @@ use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
 use modelless_adapter::{Decoded, OutputParams, Scratch};
-use modelless_decision::Moments;
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
+use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
 use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Answer, Body};
@@ -44,6 +44,22 @@ struct Member {
     decode: Micros,
     /// `None` once it fell out; its row is left as zeros and nobody hears of it.
     input: Option<Arc<Decoded>>,
+}
+
+impl Flight {
+    /// It is handed over now.
+    pub(crate) fn starts(&mut self, now: Time) {
+        self.started = now;
+    }
+}
+
+/// What an engine's error says of a batch.
+pub(crate) const fn failure(error: &BatchError) -> Failure {
+    match error {
+        BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
+        BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
+        BatchError::NotStarted(_) => Failure::NotStarted,
+    }
 }
 
 impl Handle {
@@ -93,6 +109,41 @@ impl Handle {
                 me.not_started(batch, "its inputs could not be written".into());
             }
         });
+    }
+
+    /// A query that is rerun alone.
+    pub(crate) fn alone(
+        &self,
+        key: QueryKey,
+        variant: VariantId,
+        known: Arc<Known>,
+        expected: Moments,
+    ) -> Flight {
+        let bound = self.now();
+        Flight {
+            variant,
+            lane: LaneIx(0),
+            known,
+            members: self.members(vec![(key, Reason::Rerun)]),
+            expected,
+            bound,
+            prepare: Micros::ZERO,
+            started: bound,
+            slot: None,
+            answers: Vec::new(),
+        }
+    }
+
+    /// Writes the only member of such a flight. `Err(None)`: nobody waits for it any longer.
+    pub(crate) fn write_first(
+        &self,
+        flight: &mut Flight,
+        slot: &mut BatchSlot,
+    ) -> Result<(), Option<String>> {
+        let member = flight.members.first().ok_or(None)?;
+        self.write_row(&flight.known, member, 0, slot)?;
+        flight.prepare = self.now() - flight.bound;
+        Ok(())
     }
 
     /// Pictures that must be resized cost real time; what is copied does not.
@@ -211,11 +262,13 @@ impl Handle {
     pub(crate) fn start(&self, batch: BatchId) {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
-            flight.slot.take().map(|slot| (slot, flight.expected, (flight.variant, flight.lane)))
+            let place = (flight.variant, flight.lane);
+            flight.slot.take().map(|slot| (slot, flight.expected, place, flight.members.len()))
         });
-        let Some((slot, expected, place)) = taken else {
+        let Some((slot, expected, place, members)) = taken else {
             return self.not_started(batch, "its slot is gone; this is a bug".into());
         };
+        self.tally().started(members);
         *self.core().last.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         let me = self.clone();
         let limit = self.config().hung_limit(expected.p99());
@@ -254,15 +307,17 @@ impl Handle {
     }
 
     fn not_started(&self, batch: BatchId, why: String) {
-        self.feed(Event::Done { batch, outcome: Outcome::Failed { failure: Failure::NotStarted, why } });
+        self.fell_through(batch, Outcome::Failed { failure: Failure::NotStarted, why });
     }
 
     /// On the engine's thread: answers are made from the slot, which is free again before the machine hears of it.
     fn ended(&self, batch: BatchId, result: BatchResult) {
+        let mut variant = None;
         let outcome = match result {
             Ok(outputs) => {
                 let flight = self.batches().remove(&batch);
                 if let Some(mut flight) = flight {
+                    variant = Some(flight.variant);
                     flight.answers = self.answers(&flight, &outputs);
                     self.batches().insert(batch, flight);
                 }
@@ -270,18 +325,30 @@ impl Handle {
                 Outcome::Ran
             }
             Err(error) => {
-                let failure = match error {
-                    BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
-                    BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
-                    BatchError::NotStarted(_) => Failure::NotStarted,
-                };
-                Outcome::Failed { failure, why: error.to_string() }
+                let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
+                if failure(&error) != Failure::Model {
+                    return self.fell_through(batch, outcome);
+                }
+                outcome
             }
         };
         self.feed(Event::Done { batch, outcome });
+        if let Some(variant) = variant {
+            self.tell_leap(variant);
+        }
     }
 
-    fn answers(&self, flight: &Flight, outputs: &Outputs) -> Vec<(QueryKey, Body)> {
+    /// Has the status made known now, instead of within a second, if the variant became so much slower or quicker.
+    fn tell_leap(&self, variant: VariantId) {
+        let core = self.core();
+        let now = core.driver.look(|worker, _| worker.correction(variant));
+        let told = core.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.leapt_from(told.get(&variant).unwrap_or(&Correction::NONE)) {
+            core.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn answers(&self, flight: &Flight, outputs: &Outputs) -> Vec<(QueryKey, Body)> {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();

@@ -5,7 +5,9 @@ use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
 use modelless_store::Catalog;
-use modelless_types::{ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings};
+use modelless_types::{
+    Engine, Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -18,6 +20,8 @@ pub(crate) struct Known {
     pub(crate) settings: VariantSettings,
     pub(crate) task: Arc<Task>,
     pub(crate) ordinal: u8,
+    /// A batch of one, by its profile.
+    pub(crate) expected: Micros,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
@@ -34,6 +38,11 @@ impl Known {
         Ok(())
     }
 
+    /// What task and adapter say of the model's tensors.
+    pub(crate) fn tensors(&self) -> (Vec<TensorSpec>, Vec<TensorSpec>) {
+        self.spec.tensors(&self.task)
+    }
+
     /// The adapter, once the variant was loaded.
     pub(crate) fn adapter(&self) -> Option<&Adapter> {
         self.adapter.get()
@@ -45,15 +54,24 @@ impl Known {
 pub(crate) struct Catalogue {
     pub(crate) version: u64,
     variants: BTreeMap<VariantId, Arc<Known>>,
+    /// How many variants lack their engine here.
+    left_out: BTreeMap<Engine, usize>,
 }
 
 impl Catalogue {
-    /// From what the store holds. What has no profile for this hardware cannot be run here yet and is left out.
-    pub(crate) fn new(catalog: &Catalog, device_class: &str, before: &Self) -> (Self, Vec<WorkerVariant>) {
+    /// From what the store holds. What has no profile for this hardware cannot be run here yet and is left out, and so
+    /// is what needs an engine that is lacking.
+    pub(crate) fn new(
+        catalog: &Catalog,
+        device_class: &str,
+        lacking: &[Engine],
+        before: &Self,
+    ) -> (Self, Vec<WorkerVariant>) {
         let tasks: BTreeMap<TaskId, Arc<Task>> =
             catalog.tasks.iter().map(|task| (task.id, Arc::new(task.clone()))).collect();
         let mut variants = BTreeMap::new();
         let mut runnable = Vec::new();
+        let mut left_out = BTreeMap::new();
         for model in &catalog.models {
             let Some(task) = tasks.get(&model.task) else { continue };
             let spec = match AdapterSpec::parse(&model.adapter) {
@@ -64,7 +82,13 @@ impl Catalogue {
                 }
             };
             for variant in catalog.variants_of(model.id) {
-                let Some(worker) = worker_variant(model.task, variant, device_class) else { continue };
+                let engine = variant.settings.engine;
+                if lacking.contains(&engine) {
+                    *left_out.entry(engine).or_default() += 1;
+                    continue;
+                }
+                let Some(worker) = worker_variant(task, variant, device_class) else { continue };
+                let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);
                 let known = Known {
@@ -74,6 +98,7 @@ impl Catalogue {
                     settings: variant.settings.clone(),
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
+                    expected,
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),
@@ -83,7 +108,7 @@ impl Catalogue {
                     .insert(variant.id, before.same(variant.id, &known).unwrap_or_else(|| Arc::new(known)));
             }
         }
-        (Self { version: catalog.version, variants }, runnable)
+        (Self { version: catalog.version, variants, left_out }, runnable)
     }
 
     /// The one known before if nothing of it changed, so that its bound adapter is kept.
@@ -91,6 +116,11 @@ impl Catalogue {
         let before = self.variants.get(&id)?;
         let same = before.artefact == now.artefact && before.spec == now.spec && before.task == now.task;
         same.then(|| Arc::clone(before))
+    }
+
+    /// How many variants are left out for want of an engine.
+    pub(crate) fn left_out(&self, engine: Engine) -> usize {
+        self.left_out.get(&engine).copied().unwrap_or(0)
     }
 
     pub(crate) fn variant(&self, id: VariantId) -> Option<Arc<Known>> {
@@ -106,17 +136,19 @@ impl Catalogue {
     }
 }
 
-fn worker_variant(task: TaskId, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
+fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
     let profile = variant.profile_on(device_class)?;
     Some(WorkerVariant {
         id: variant.id,
         model: variant.model,
-        task,
+        task: task.id,
         ordinal: variant.ordinal,
-        accuracy: profile.accuracy.value,
+        accuracy: task.accuracy_rule.of(&profile.accuracy),
         max_batch: variant.settings.max_batch,
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
         load_time: profile.load_time,
+        threads: variant.settings.threads,
+        batching: task.batching,
     })
 }

@@ -1,7 +1,8 @@
 //! What can be set of an executor.
 
 use modelless_decision::worker::{DeviceConfig, WorkerConfig};
-use modelless_types::{Bytes, Micros, PricePerHour};
+use modelless_types::{Batching, Bytes, Micros, PricePerHour};
+use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -19,12 +20,16 @@ pub struct Config {
     pub device_class: String,
     /// Batches that run side by side.
     pub lanes: u16,
+    /// Cores of each lane. The device has `lanes` times as many, and is cut otherwise as goals need it.
+    pub width: u16,
     /// Memory for replicas.
     pub memory: Bytes,
     /// What an hour of a lane costs.
     pub price: PricePerHour,
-    /// Whether somebody gave that price.
-    pub price_given: bool,
+    /// Where that price comes from.
+    pub price_origin: PriceOrigin,
+    /// What it runs on, for people.
+    pub hardware: Hardware,
     /// Queries that may wait here.
     pub queue: u32,
     /// Decoded bytes that may wait here.
@@ -36,6 +41,9 @@ pub struct Config {
     /// A query that is alone here and whose batch is expected to take no longer than this is waited for on the thread
     /// that brought it, which saves waking another. Zero: never.
     pub wait_inline: Micros,
+    /// A variant whose batch of one is expected to take no longer than this runs empty inputs when it was loaded, so
+    /// that no query is its first. Zero: never.
+    pub warm_up: Micros,
     /// How long a failed replica rests; doubles with each failure in a row.
     pub back_off: Micros,
     /// Failures in a row after which a variant is left alone.
@@ -44,8 +52,14 @@ pub struct Config {
     pub hung_factor: u32,
     /// See `hung_factor`.
     pub hung_after: Micros,
+    /// A replica is not evicted sooner than this after it was loaded.
+    pub min_residence: Micros,
+    /// How queries share batches where their task does not say.
+    pub batching: Batching,
     /// How long a drain may take before what is left is refused.
     pub drain: Micros,
+    /// How long the store may take at the end to be told of it. Serving never waits for the store.
+    pub store_within: Micros,
 }
 
 impl Default for Config {
@@ -56,19 +70,25 @@ impl Default for Config {
             zone: "local".into(),
             device_class: "cpu:unknown:1".into(),
             lanes: 1,
+            width: 1,
             memory: Bytes::from_mib(1_024),
             price: PricePerHour(50_000),
-            price_given: false,
+            price_origin: PriceOrigin::Assumed,
+            hardware: Hardware::default(),
             queue: 1_024,
             queue_bytes: Bytes::from_mib(256),
             decode_inline: Bytes(16 << 10),
             prepare_inline: Micros(500),
             wait_inline: Micros(500),
+            warm_up: Micros::from_millis(2),
             back_off: Micros::from_millis(100),
             give_up_after: 5,
             hung_factor: 20,
             hung_after: Micros::from_secs(5),
+            batching: Batching::Deadline,
+            min_residence: Micros::from_millis(500),
             drain: Micros::from_secs(10),
+            store_within: Micros::from_secs(5),
         }
     }
 }
@@ -77,12 +97,26 @@ impl Config {
     /// What the machine is told of these settings: what a replay of its recording needs.
     pub fn worker(&self) -> WorkerConfig {
         WorkerConfig {
-            devices: vec![DeviceConfig { lanes: self.lanes, memory: self.memory, price: self.price }],
+            devices: vec![DeviceConfig {
+                lanes: self.lanes,
+                width: self.width,
+                memory: self.memory,
+                price: self.price,
+            }],
             queue: self.queue,
             queue_bytes: self.queue_bytes,
             back_off: self.back_off,
             give_up_after: self.give_up_after,
+            batching: self.batching,
+            min_residence: self.min_residence,
         }
+    }
+
+    /// How many lanes a variant is loaded for: as many as the device could be cut into that are wide enough for it, so
+    /// that a new cut needs no load.
+    pub(crate) fn lanes_for(&self, threads: u16) -> u16 {
+        let cores = self.lanes.max(1).saturating_mul(self.width.max(1));
+        (cores / threads.clamp(1, cores)).max(1)
     }
 
     /// How long a batch may run before its runner is taken for hung.

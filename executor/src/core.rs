@@ -5,18 +5,21 @@ use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
+use crate::node::Tally;
+use crate::quarantine::Quarantine;
+use modelless_decision::Correction;
 use modelless_decision::query::Class;
-use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Worker};
+use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
 use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
 /// The executor as others reach it. Cheap to clone.
@@ -28,6 +31,7 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) driver: Driver<Worker>,
     pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) quarantine: Quarantine,
     pub(crate) artefacts: Arc<Artefacts>,
     pub(crate) catalogue: RwLock<Arc<Catalogue>>,
     pub(crate) gateway: OnceLock<Arc<dyn GatewayLink>>,
@@ -35,6 +39,9 @@ pub(crate) struct Core {
     pub(crate) queries: Mutex<HashMap<QueryKey, Pending>>,
     /// Batches that are bound and not done: at most two a lane.
     pub(crate) batches: Mutex<HashMap<BatchId, Flight>>,
+    /// Batches that crashed or could not start, for the loop that reads the engine's events: whatever death is behind
+    /// it must be told first, or the machine would give more to a runner that is gone.
+    pub(crate) endings: mpsc::Sender<(BatchId, Outcome)>,
     /// Batches whose inputs are being written on another thread.
     pub(crate) writing: Mutex<BTreeSet<BatchId>>,
     pub(crate) history: Mutex<Option<History>>,
@@ -46,6 +53,10 @@ pub(crate) struct Core {
     /// The last batch's place: a query that comes alone most likely runs there again.
     pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
     pub(crate) draining: AtomicBool,
+    /// The corrections that the status last told.
+    pub(crate) told: Mutex<BTreeMap<VariantId, Correction>>,
+    /// What was done since the start.
+    pub(crate) tally: Mutex<Tally>,
     /// The catalogue should be read again.
     pub(crate) catalog: Notify,
     /// How many large inputs are decoded at once.
@@ -112,12 +123,24 @@ impl Handle {
         self.0.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.0.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn writing(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {
         self.0.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn feed(&self, event: Event) {
         self.0.driver.feed(event, self);
+    }
+
+    /// A batch crashed or could not start.
+    pub(crate) fn fell_through(&self, batch: BatchId, outcome: Outcome) {
+        if let Err(full) = self.0.endings.try_send((batch, outcome)) {
+            let (batch, outcome) = full.into_inner();
+            self.feed(Event::Done { batch, outcome });
+        }
     }
 
     /// Runs something beside the query path; a drain waits for it.
@@ -198,11 +221,20 @@ impl Perform<Action> for Handle {
                     self.0.changed.notify_one();
                 }
             }
+            Action::Quarantine { key, variant, device: _, expected } => {
+                self.quarantine(key, variant, expected);
+            }
+            Action::Discharge { key } => self.discharge(key),
+            Action::QuarantineOver { device } => self.end_quarantine(device),
             Action::Refuse { key, refusal } => self.refuse(key, refusal),
             Action::HandBack { key } => {
                 if self.queries().remove(&key).is_some() {
                     self.say([Body::HandedBack { key }]);
                 }
+            }
+            Action::Recut { device, width, lanes } => {
+                tracing::info!(?device, width, lanes, "lanes are cut anew");
+                self.0.changed.notify_one();
             }
             Action::Load { device, variant } => self.load(device, variant),
             Action::Unload { device, variant } => self.unload(device, variant),

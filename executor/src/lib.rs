@@ -13,6 +13,8 @@ mod config;
 mod core;
 mod history;
 mod intake;
+pub mod node;
+mod quarantine;
 mod residency;
 mod service;
 

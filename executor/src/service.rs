@@ -4,14 +4,16 @@ use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::core::{Core, Handle};
 use crate::history::{self, Writer};
+use crate::node::Tally;
+use crate::quarantine::Quarantine;
 use modelless_decision::route::NodeInfo;
-use modelless_decision::worker::{Event, Worker};
+use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
-use modelless_engine::{Availability, Engine, EngineEvent};
+use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{Bytes, NodeId, Refusal, ReplicaState};
-use modelless_wire::{NodeStatus, ReplicaStatus};
+use modelless_types::{DeviceIx, Engine, NodeId, Refusal, ReplicaState};
+use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -24,6 +26,8 @@ use tokio_util::task::TaskTracker;
 
 /// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
 const TICK: Duration = Duration::from_secs(1);
+/// Batches that crashed or could not start and are not told of yet: more than two for each lane there could be.
+const ENDINGS: usize = 4_096;
 /// How often history is tidied, and how long it is kept.
 const TIDY: Duration = Duration::from_hours(1);
 const HISTORY: Duration = Duration::from_hours(30 * 24);
@@ -35,7 +39,9 @@ pub struct Deps {
     /// Where artefacts lie.
     pub artefacts: Arc<Artefacts>,
     /// What runs them.
-    pub engine: Arc<dyn Engine>,
+    pub engine: Arc<dyn modelless_engine::Engine>,
+    /// What reruns queries whose batch crashed: the same engine again, so that its runners are its own.
+    pub quarantine: Arc<dyn modelless_engine::Engine>,
     /// The process's clock.
     pub clock: Clock,
     /// Keeps what the machine was told.
@@ -58,15 +64,17 @@ pub struct Service {
     store: Arc<dyn Store>,
     /// Taken when it starts to run.
     writer: Option<Writer>,
+    started: UnixMicros,
+    /// Taken when it starts to run.
+    ended: Option<mpsc::Receiver<(BatchId, Outcome)>>,
     warnings: Vec<String>,
+    engines: Vec<EngineStatus>,
 }
 
 /// Registers the node and reads the catalogue. Nothing is loaded before a plan or a query asks for it.
 pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Error> {
-    let Deps { store, artefacts, engine, clock, recorder, mut warnings } = deps;
-    if let Availability::Unavailable { reason } = engine.check().await {
-        warnings.push(format!("onnx: {reason}"));
-    }
+    let Deps { store, artefacts, engine, quarantine, clock, recorder, warnings } = deps;
+    let engines: Vec<EngineStatus> = engine.engines().await.into_iter().map(engine_status).collect();
     let about = NewNode {
         name: config.name.clone(),
         pool: config.pool.clone(),
@@ -81,12 +89,16 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     let (history, mut writer) = history::channel(Arc::clone(&store), node, who);
     writer.settle().await?;
     let worker = Worker::new(config.worker());
-    let (status, _) = watch::channel(empty_status(&config, node, &warnings));
+    let started = UnixMicros::of(SystemTime::now());
+    let (status, _) = watch::channel(empty_status(&config, node, started, &warnings, &engines));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (endings, ended) = mpsc::channel(ENDINGS);
     let handle = Handle::new(Core {
+        endings,
         node,
         driver: Driver::new(worker, clock, recorder),
         engine,
+        quarantine: Quarantine::new(quarantine),
         artefacts,
         catalogue: RwLock::default(),
         gateway: OnceLock::new(),
@@ -99,32 +111,55 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         demanded: Mutex::default(),
         last: Mutex::default(),
         draining: AtomicBool::new(false),
+        told: Mutex::default(),
+        tally: Mutex::new(Tally::default()),
         catalog: Notify::new(),
         decoders: Arc::new(Semaphore::new(cores)),
         tasks: TaskTracker::new(),
         runtime: tokio::runtime::Handle::current(),
         config,
     });
-    let service = Service { handle: handle.clone(), store, writer: Some(writer), warnings };
+    let service = Service {
+        handle: handle.clone(),
+        store,
+        writer: Some(writer),
+        started,
+        ended: Some(ended),
+        warnings,
+        engines,
+    };
     service.read_catalogue().await?;
     service.publish();
     Ok((service, handle))
 }
 
-fn empty_status(config: &Config, node: NodeId, warnings: &[String]) -> NodeStatus {
+fn engine_status((engine, availability): (Engine, Availability)) -> EngineStatus {
+    let (version, unavailable) = match availability {
+        Availability::Ready { version, .. } => (Some(version), None),
+        Availability::Unavailable { reason } => (None, Some(reason)),
+    };
+    EngineStatus { engine, version, unavailable }
+}
+
+fn empty_status(
+    config: &Config,
+    node: NodeId,
+    started: UnixMicros,
+    warnings: &[String],
+    engines: &[EngineStatus],
+) -> NodeStatus {
+    let info = NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() };
     NodeStatus {
-        node,
-        name: config.name.clone(),
-        device_class: config.device_class.clone(),
-        price: config.price,
-        price_given: config.price_given,
+        pool: config.pool.clone(),
+        zone: config.zone.clone(),
+        hardware: config.hardware.clone(),
+        price_origin: config.price_origin.clone(),
         lanes: config.lanes,
         memory_budget: config.memory,
-        memory_used: Bytes(0),
-        draining: false,
-        info: NodeInfo { id: node, rtt: Moments::ZERO, price: config.price, offers: Vec::new() },
-        replicas: Vec::new(),
+        started_unix_us: started.0,
         warnings: warnings.to_vec(),
+        engines: engines.to_vec(),
+        ..NodeStatus::idle(info, &config.name, &config.device_class)
     }
 }
 
@@ -137,9 +172,12 @@ impl Service {
         if let Some(writer) = self.writer.take() {
             tasks.spawn(writer.run());
         }
+        let mut fallen = self.ended.take();
         let ended = CancellationToken::new();
         let me = Arc::new(self);
         tasks.spawn(Arc::clone(&me).keep_store(ended.clone()));
+        let quarantine = Arc::clone(me.handle.core().quarantine.engine());
+        tasks.spawn(Quarantine::mourn(quarantine, ended.clone()));
         let handle = me.handle.clone();
         let mut events = handle.engine().events();
         let mut tick = tokio::time::interval(TICK);
@@ -156,6 +194,8 @@ impl Service {
                 }
                 () = until(drain_by) => break,
                 Some(event) = next(&mut events) => me.engine_event(event),
+                // After the events: the death that it comes of is told first.
+                Some((batch, outcome)) = next(&mut fallen) => handle.feed(Event::Done { batch, outcome }),
                 () = handle.core().changed.notified() => me.publish(),
                 _ = tick.tick() => me.publish(),
                 () = &mut timer => {}
@@ -166,7 +206,12 @@ impl Service {
         }
         me.end().await;
         ended.cancel();
-        while tasks.join_next().await.is_some() {}
+        let told = async { while tasks.join_next().await.is_some() {} };
+        let within = Duration::from_micros(handle.config().store_within.0);
+        if tokio::time::timeout(within, told).await.is_err() {
+            tracing::warn!("the store was not told of everything at the end: it does not answer");
+        }
+        tasks.shutdown().await;
     }
 
     /// Reads the catalogue when it changed, says that the node is there, forgets old history; at the end says that
@@ -180,11 +225,11 @@ impl Service {
             tokio::select! {
                 biased;
                 () = ended.cancelled() => break,
-                () = self.handle.core().catalog.notified() => self.refresh().await,
-                _ = tidy.tick() => self.forget().await,
+                () = self.handle.core().catalog.notified() => unless(&ended, self.refresh()).await,
+                _ = tidy.tick() => unless(&ended, self.forget()).await,
                 _ = tick.tick() => {
-                    self.refresh().await;
-                    self.seen(if draining { NodeState::Draining } else { NodeState::Up }).await;
+                    let state = if draining { NodeState::Draining } else { NodeState::Up };
+                    unless(&ended, async { self.refresh().await; self.seen(state).await; }).await;
                 }
             }
         }
@@ -213,6 +258,7 @@ impl Service {
         }
         self.handle.engine().shutdown().await;
         let core = self.handle.core();
+        core.quarantine.engine().shutdown().await;
         core.tasks.close();
         core.tasks.wait().await;
         let history = core.history.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -240,6 +286,7 @@ impl Service {
         match event {
             EngineEvent::RunnerDied { model, variants, cause } => {
                 tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
+                self.handle.tally().crashed(&variants);
                 self.handle.feed(Event::RunnerDied { model, why: cause });
             }
         }
@@ -263,10 +310,31 @@ impl Service {
     async fn read_catalogue(&self) -> Result<(), Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
-        let (now, runnable) = Catalogue::new(&catalog, &self.handle.config().device_class, &before);
+        let (now, runnable) =
+            Catalogue::new(&catalog, &self.handle.config().device_class, &self.lacking(), &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
         Ok(())
+    }
+
+    /// Engines that nothing can run with here.
+    fn lacking(&self) -> Vec<Engine> {
+        let lacks = |status: &&EngineStatus| status.unavailable.is_some();
+        self.engines.iter().filter(lacks).map(|status| status.engine).collect()
+    }
+
+    /// What was said at start, and which variants cannot run for want of an engine.
+    fn warnings(&self, catalogue: &Catalogue) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        for status in &self.engines {
+            let Some(why) = &status.unavailable else { continue };
+            let count = catalogue.left_out(status.engine);
+            if count > 0 {
+                let what = if count == 1 { "1 variant".to_owned() } else { format!("{count} variants") };
+                warnings.push(format!("{what} cannot run: {} is not available: {why}", status.engine));
+            }
+        }
+        warnings
     }
 
     async fn seen(&self, state: NodeState) {
@@ -279,9 +347,23 @@ impl Service {
     /// Makes known what changed, to the gateway's routing and to people.
     fn publish(&self) {
         let core = self.handle.core();
-        let (offers, replicas, memory_used) =
-            core.driver.look(|worker, now| (worker.offers(now), worker.replicas(), worker.memory_used()));
+        let (offers, replicas, memory_used, load, (lanes, _)) = core.driver.look(|worker, now| {
+            let lanes = worker.lanes_of(DeviceIx(0));
+            (worker.offers(now), worker.replicas(), worker.memory_used(), worker.load(), lanes)
+        });
         let known = self.handle.catalogue();
+        *core.told.lock().unwrap_or_else(PoisonError::into_inner) =
+            replicas.iter().map(|replica| (replica.variant, replica.correction)).collect();
+        // Those that are still being decoded are known to the machine only afterwards.
+        let here = u32::try_from(self.handle.queries().len()).unwrap_or(u32::MAX);
+        let load = NodeLoad {
+            lanes_busy: load.lanes_busy,
+            queued: here.saturating_sub(load.running).max(load.queued),
+            running: load.running,
+            ..NodeLoad::default()
+        };
+        let mut tally = self.handle.tally();
+        tally.keep(|variant| known.variant(variant).is_some());
         let replica = |view: modelless_decision::worker::ReplicaView| {
             let seen = view.correction != Correction::NONE;
             ReplicaStatus {
@@ -290,11 +372,14 @@ impl Service {
                 memory: view.memory,
                 slowdown: seen.then_some(view.correction.ratio),
                 cause: view.cause,
+                loads: tally.loads(view.variant),
             }
         };
         let config = self.handle.config();
         let status = NodeStatus {
+            lanes,
             memory_used,
+            load: tally.with(load),
             draining: core.draining.load(Ordering::SeqCst),
             info: NodeInfo { id: core.node, rtt: Moments::ZERO, price: config.price, offers },
             replicas: replicas
@@ -302,8 +387,9 @@ impl Service {
                 .filter(|r| known.variant(r.variant).is_some())
                 .map(replica)
                 .collect(),
-            ..empty_status(config, core.node, &self.warnings)
+            ..empty_status(config, core.node, self.started, &self.warnings(&known), &self.engines)
         };
+        drop(tally);
         let changed = core.status.send_if_modified(|known| {
             let changed = *known != status;
             *known = status;
@@ -315,6 +401,14 @@ impl Service {
     }
 }
 
+/// Does something, unless the end comes first.
+async fn unless(ended: &CancellationToken, what: impl Future<Output = ()>) {
+    tokio::select! {
+        () = ended.cancelled() => {}
+        () = what => {}
+    }
+}
+
 /// Never, until there is a deadline.
 async fn until(deadline: Option<Instant>) {
     match deadline {
@@ -323,8 +417,8 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Never, when someone else has the engine's events.
-async fn next(events: &mut Option<mpsc::Receiver<EngineEvent>>) -> Option<EngineEvent> {
+/// Never, when someone else has what comes.
+async fn next<T>(events: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
     match events {
         Some(events) => events.recv().await,
         None => std::future::pending().await,

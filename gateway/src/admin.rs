@@ -3,6 +3,7 @@
 
 use async_trait::async_trait;
 use modelless_store::Registered;
+use modelless_types::{Bytes, Engine, Optimisation, Processor};
 use serde::{Deserialize, Serialize};
 
 /// A model to be registered. Its artefacts were uploaded before and are named by their sha256.
@@ -41,6 +42,9 @@ pub struct RegisterVariant {
     /// Unique in its task; `NAME-PRECISION` if it is not given.
     #[serde(default)]
     pub name: Option<String>,
+    /// The library that runs it.
+    #[serde(default = "usual_engine")]
+    pub engine: Engine,
     /// Numbers the artefact computes in, such as `fp32`.
     pub precision: String,
     /// Threads of one run.
@@ -49,6 +53,15 @@ pub struct RegisterVariant {
     /// The largest batch it may be given.
     #[serde(default = "usual_batch")]
     pub max_batch: u32,
+    /// How far the graph may be rewritten.
+    #[serde(default)]
+    pub optimisation: Optimisation,
+    /// What it computes on.
+    #[serde(default)]
+    pub processor: Processor,
+    /// The most memory of a GPU that one replica takes on one lane, in bytes.
+    #[serde(default)]
+    pub gpu_memory: Option<Bytes>,
     /// The artefact: sha256 in lower-case hexadecimal.
     pub artefact_sha256: String,
 }
@@ -65,6 +78,10 @@ pub struct SetRef {
 
 const fn first_version() -> u32 {
     1
+}
+
+const fn usual_engine() -> Engine {
+    Engine::Onnx
 }
 
 const fn one_thread() -> u16 {

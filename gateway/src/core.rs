@@ -35,6 +35,15 @@ struct Early {
     report: Option<NodeReport>,
 }
 
+/// How far what requests see goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shown {
+    /// The version of the catalogue.
+    pub(crate) version: u64,
+    /// The catalogue and the nodes as they were after so many were asked for.
+    pub(crate) asked: u64,
+}
+
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) driver: Driver<Router>,
@@ -47,8 +56,10 @@ pub(crate) struct Core {
     next_key: AtomicU64,
     nodes: RwLock<Vec<Arc<Node>>>,
     view: RwLock<Arc<View>>,
-    /// The version of the catalogue that requests see.
-    pub(crate) shown: watch::Sender<u64>,
+    /// What requests see.
+    pub(crate) shown: watch::Sender<Shown>,
+    /// How often it was asked to look anew.
+    pub(crate) asked: AtomicU64,
     loaded: AtomicBool,
     draining: AtomicBool,
     /// Something may have changed: look again.
@@ -81,7 +92,8 @@ impl Core {
             number_base,
             next_key: AtomicU64::new(1),
             nodes: RwLock::default(),
-            shown: watch::Sender::new(view.catalog.version),
+            shown: watch::Sender::new(Shown { version: view.catalog.version, asked: 0 }),
+            asked: AtomicU64::new(0),
             view: RwLock::new(Arc::new(view)),
             loaded: AtomicBool::new(false),
             draining: AtomicBool::new(false),
@@ -100,10 +112,11 @@ impl Core {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn publish(&self, view: View) {
-        let version = view.catalog.version;
+    /// `asked` is how often it had been asked to look anew before it looked.
+    pub(crate) fn publish(&self, view: View, asked: u64) {
+        let shown = Shown { version: view.catalog.version, asked };
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
-        self.shown.send_if_modified(|shown| std::mem::replace(shown, version) != version);
+        self.shown.send_if_modified(|known| std::mem::replace(known, shown) != shown);
         self.loaded.store(true, Ordering::Release);
         self.refresh_ready();
     }

@@ -226,10 +226,12 @@ impl Handle {
 }
 
 impl Core {
-    /// Has the catalogue read soon.
-    pub(crate) fn look_at_catalog(&self) {
+    /// Has the catalogue and the nodes looked at soon; [`crate::core::Shown::asked`] tells when that is done.
+    pub(crate) fn look_at_catalog(&self) -> u64 {
+        let asked = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
         self.catalog_changed.store(true, Ordering::Release);
         self.changed.notify_one();
+        asked
     }
 }
 

@@ -4,7 +4,7 @@ use modelless_decision::admission::DEFAULT_LATENCY;
 use modelless_decision::route::{NodeInfo, Ready, Table, TaskInfo, VariantInfo};
 use modelless_decision::{Correction, Moments};
 use modelless_store::Catalog;
-use modelless_types::{Accuracy, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
+use modelless_types::{Accuracy, AccuracyRule, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,6 +35,18 @@ pub(crate) fn shape(table: &Table) -> Table {
     shape
 }
 
+/// Whether a variant that both tables know became so much slower or quicker that routing should hear of it at once.
+pub(crate) fn leaps(before: &Table, now: &Table) -> bool {
+    now.nodes.iter().any(|node| {
+        let Some(known) = before.nodes.iter().find(|known| known.id == node.id) else { return false };
+        node.offers.iter().any(|offer| {
+            let place = (offer.task, offer.ordinal);
+            let was = known.offers.iter().find(|known| (known.task, known.ordinal) == place);
+            was.is_some_and(|was| offer.run.correction.leapt_from(&was.run.correction))
+        })
+    })
+}
+
 type Classes<'a> = BTreeMap<(TaskId, u8), BTreeSet<&'a str>>;
 
 /// The device classes of the nodes that offer each variant.
@@ -60,7 +72,7 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
                 model: variant.model,
                 ordinal: variant.ordinal,
                 space: *spaces.get(&variant.model)?,
-                accuracy: accuracy(variant, classes.get(&(task.id, variant.ordinal)))?,
+                accuracy: accuracy(variant, task.accuracy_rule, classes.get(&(task.id, variant.ordinal)))?,
                 max_batch: variant.settings.max_batch,
             })
         })
@@ -72,11 +84,11 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
 
 /// What floors are compared with: the lowest accuracy on any device class that may answer, since the node is chosen
 /// after the floor was checked. Where nothing offers it, the lowest known. `None` if nothing was measured.
-fn accuracy(variant: &Variant, classes: Option<&BTreeSet<&str>>) -> Option<Accuracy> {
+fn accuracy(variant: &Variant, rule: AccuracyRule, classes: Option<&BTreeSet<&str>>) -> Option<Accuracy> {
     let on = |class: &str| classes.is_some_and(|classes| classes.contains(class));
     let measured = |profile: &&modelless_types::Profile| on(&profile.device_class);
-    let offered = variant.profiles.iter().filter(measured).map(|profile| profile.accuracy.value).min();
-    offered.or_else(|| variant.profiles.iter().map(|profile| profile.accuracy.value).min())
+    let offered = variant.profiles.iter().filter(measured).map(|profile| rule.of(&profile.accuracy)).min();
+    offered.or_else(|| variant.profiles.iter().map(|profile| rule.of(&profile.accuracy)).min())
 }
 
 /// A node that drains offers nothing but stays, because it still has queries; offers of what is no longer registered
@@ -98,24 +110,11 @@ mod tests {
     use modelless_decision::RunModel;
     use modelless_decision::route::Offer;
     use modelless_store::{MemStore, Store as _};
-    use modelless_types::{Bytes, Micros, NodeId, PricePerHour, TaskKind};
+    use modelless_types::{Micros, NodeId, PricePerHour, TaskKind};
 
     fn node(id: u32, class: &str, offers: Vec<Offer>) -> NodeStatus {
-        let (node, price) = (NodeId(id), PricePerHour(1));
-        NodeStatus {
-            node,
-            name: format!("node-{id}"),
-            device_class: class.to_owned(),
-            price,
-            price_given: true,
-            lanes: 1,
-            memory_budget: Bytes(1),
-            memory_used: Bytes(0),
-            draining: false,
-            info: NodeInfo { id: node, rtt: Moments::ZERO, price, offers },
-            replicas: Vec::new(),
-            warnings: Vec::new(),
-        }
+        let info = NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers };
+        NodeStatus::idle(info, &format!("node-{id}"), class)
     }
 
     /// A variant measured at 90 % on one device class and at 88 % on another, and its offer.
@@ -151,6 +150,16 @@ mod tests {
             "nobody knows yet who will answer"
         );
         assert_eq!(build(&catalog, &[], Moments::ZERO).tasks[0].defaults.latency, Some(DEFAULT_LATENCY));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_asks_for_the_lower_bound_has_its_floors_compared_with_that() {
+        let (mut catalog, offer) = catalog().await;
+        catalog.tasks[0].accuracy_rule = AccuracyRule::LowerBound;
+        let low = Accuracy::from_ppm(870_000).unwrap();
+        catalog.variants[0].profiles[0].accuracy.low = low;
+        let table = build(&catalog, &[node(1, "fast", vec![offer])], Moments::ZERO);
+        assert_eq!(table.tasks[0].variants[0].accuracy, low);
     }
 
     #[tokio::test]

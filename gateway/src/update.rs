@@ -1,7 +1,7 @@
 //! Keeps the router's table and everybody's view in step with the catalogue and the nodes.
 //!
-//! What changes where queries may go (a variant resident or gone, a new model) counts at once; what only moves
-//! estimates is passed on about once a second. If the store does not answer, the last table stays.
+//! What changes where queries may go (a variant resident or gone, a new model) counts at once, and so does an
+//! estimate that leaps; what only moves estimates a little is passed on about once a second. If the store does not answer, the last table stays.
 
 use crate::core::{Core, Node};
 use crate::table;
@@ -42,7 +42,7 @@ impl Updater {
         let tasks = Arc::default();
         let mut updater =
             Self { core, store, catalog, tasks, table, shape, fed: Instant::now(), outage: false };
-        updater.refresh(true);
+        updater.refresh(true, 0);
         updater
     }
 
@@ -70,8 +70,9 @@ impl Updater {
                 () = self.core.changed.notified() => {}
             }
             ask_store |= self.core.catalog_changed.swap(false, Ordering::AcqRel);
+            let asked = self.core.asked.load(Ordering::Acquire);
             let new_catalog = ask_store && self.read_catalog().await;
-            self.refresh(new_catalog);
+            self.refresh(new_catalog, asked);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep_until(looked + PACE) => {}
@@ -104,13 +105,14 @@ impl Updater {
         }
     }
 
-    fn refresh(&mut self, new_catalog: bool) {
+    fn refresh(&mut self, new_catalog: bool, asked: u64) {
         let nodes = self.core.nodes();
         let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
         let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
         let shape = table::shape(&table);
         let reshaped = shape != self.shape;
-        if reshaped || (table != self.table && self.fed.elapsed() >= ESTIMATES) {
+        let urgent = reshaped || table::leaps(&self.table, &table);
+        if urgent || (table != self.table && self.fed.elapsed() >= ESTIMATES) {
             self.core.driver.feed(Event::Table(table.clone()), &*self.core);
             self.table = table;
             self.shape = shape;
@@ -123,7 +125,7 @@ impl Updater {
         }
         let view = View::new(Arc::clone(&self.catalog), Arc::clone(&self.tasks), statuses);
         self.core.metrics.set_nodes(&gauges(&view));
-        self.core.publish(view);
+        self.core.publish(view, asked);
     }
 }
 
@@ -138,6 +140,7 @@ async fn follow(core: Arc<Core>, node: Arc<Node>) -> Arc<Node> {
 
 fn gauges(view: &View) -> Vec<NodeGauges> {
     let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
+        slowdown: replica.slowdown,
         variant: view
             .catalog
             .variants
@@ -150,6 +153,15 @@ fn gauges(view: &View) -> Vec<NodeGauges> {
         node: node.name.clone(),
         used: node.memory_used.0,
         budget: node.memory_budget.0,
+        started_unix_us: node.started_unix_us,
+        lanes: u64::from(node.lanes),
+        lanes_busy: u64::from(node.load.lanes_busy),
+        queued: u64::from(node.load.queued),
+        running: u64::from(node.load.running),
+        batches: node.load.batches,
+        queries: node.load.queries,
+        crashes: node.load.crashes,
+        restarts: node.load.restarts,
         replicas: node.replicas.iter().map(replica).collect(),
     };
     view.nodes.iter().map(node).collect()

@@ -10,7 +10,6 @@
 #![warn(missing_docs)]
 
 mod accuracy;
-pub mod device;
 mod error;
 mod idx;
 mod latency;

@@ -7,8 +7,8 @@ use crate::error::Error;
 use modelless_adapter::AdapterSpec;
 use modelless_store::NewTask;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, CostPer1k, Engine, Fallback, Goals, Micros, Prefer, Priority, TaskKind,
-    TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, Micros,
+    Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -36,6 +36,9 @@ pub struct TaskManifest {
     /// Name of the one metric.
     #[serde(default = "top_1")]
     pub metric: String,
+    /// Which figure floors are compared with.
+    #[serde(default)]
+    pub accuracy_rule: AccuracyRule,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -48,6 +51,8 @@ pub struct TaskManifest {
     /// One sentence for people.
     #[serde(default)]
     pub description: String,
+    /// How its queries share batches, such as `deadline` or `fixed:16:5ms`. None: as each node is set.
+    pub batching: Option<Batching>,
     /// Goals that hold where a query gives none.
     #[serde(default)]
     goals: GoalsManifest,
@@ -124,6 +129,15 @@ pub struct VariantManifest {
     /// The largest batch it may be given.
     #[serde(default = "max_batch")]
     pub max_batch: u32,
+    /// How far the graph may be rewritten.
+    #[serde(default)]
+    pub optimisation: Optimisation,
+    /// What it computes on.
+    #[serde(default)]
+    pub processor: Processor,
+    /// The most memory of a GPU that one replica takes on one lane, in bytes.
+    #[serde(default)]
+    pub gpu_memory: Option<Bytes>,
 }
 
 fn top_1() -> String {
@@ -186,11 +200,13 @@ impl TaskManifest {
             name: self.name.clone(),
             kind: self.kind,
             metric: self.metric.clone(),
+            accuracy_rule: self.accuracy_rule,
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
             space: None,
             defaults: self.goals().map_err(why)?,
+            batching: self.batching,
             description: self.description.clone(),
         })
     }
@@ -274,6 +290,9 @@ impl VariantManifest {
             precision: self.precision.clone(),
             threads: self.threads,
             max_batch: self.max_batch,
+            optimisation: self.optimisation,
+            processor: self.processor,
+            gpu_memory: self.gpu_memory,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::set::{LabelledSet, png};
 use crate::stats::Summary;
 use bytes::Bytes;
 use modelless_adapter::{Adapter, AdapterSpec, Body, Decoded, Limits, Scratch};
-use modelless_engine::{Engine, LoadSpec, Loaded};
+use modelless_engine::{Engine, Io, LoadSpec, Loaded};
 use modelless_types::{
     Accuracy, AccuracyMeasure, BatchPoint, ModelId, Profile, Provenance, StageTime, Task, VariantId,
     VariantSettings,
@@ -141,7 +141,15 @@ impl Profiler {
         report(name, Progress::Loading);
         let number = self.next.fetch_sub(1, Ordering::Relaxed);
         let (variant, model) = (VariantId(number), ModelId(number));
-        let load = LoadSpec { variant, model, artefact, settings: settings.clone(), lanes: 1, expect: None };
+        let load = LoadSpec {
+            variant,
+            model,
+            artefact,
+            settings: settings.clone(),
+            lanes: 1,
+            memory_limit: None,
+            expect: Io::needed(settings.engine, spec.tensors(task)),
+        };
         let loaded = self.engine.load(load).await;
         let loaded = loaded.map_err(|source| Error::Engine { variant: name.to_owned(), source })?;
         let adapter = match Adapter::new(spec, task, &loaded.inputs, &loaded.outputs) {

@@ -8,10 +8,8 @@ use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::AdapterSpec;
-use modelless_store::{Artefacts, Catalog, NewModel, NewVariant, Registered, Store};
-use modelless_types::{
-    Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant, VariantSettings,
-};
+use modelless_store::{Artefacts, NewModel, NewVariant, Registered, Store};
+use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Model, Task, TenantId, Variant, VariantSettings};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
@@ -164,37 +162,15 @@ impl Registrar {
         Ok(missing.len())
     }
 
-    /// Measures what has no profile on this device class, as after a move to another machine. Accuracy is measured
-    /// where a package brings the labelled set of the task; elsewhere the one of another device class is kept, which
-    /// its own words say. How many variants it was.
-    pub async fn unmeasured(&self, packages: &[Package], report: Report<'_>) -> Result<usize, Error> {
-        let catalog = self.store.catalog().await?;
-        let class = self.profiler.device_class();
-        let mut sets: BTreeMap<&str, Option<LabelledSet>> = BTreeMap::new();
-        let mut measured = 0;
-        for variant in catalog.variants.iter().filter(|variant| variant.profile_on(class).is_none()) {
-            let Some((task, model)) = owner(&catalog, variant) else { continue };
-            if !sets.contains_key(task.name.as_str()) {
-                let package = packages.iter().find(|package| package.task.name == task.name);
-                let set = package.map(|package| package.open_set(task)).transpose()?.flatten();
-                sets.insert(&task.name, set);
-            }
-            let set = sets.get(task.name.as_str()).and_then(Option::as_ref);
-            let profile = self.again(task, model, variant, set, &mut *report).await?;
-            self.store.put_profile(variant.id, profile).await?;
-            measured += 1;
-        }
-        Ok(measured)
-    }
-
-    async fn again(
+    /// Measures a variant on this device class too, as after a move to another machine, and keeps that. Accuracy is
+    /// measured where there is a labelled set; without one that of another device class is kept, which its own words
+    /// say.
+    pub async fn again(
         &self,
-        task: &Task,
-        model: &Model,
-        variant: &Variant,
+        (task, model, variant): (&Task, &Model, &Variant),
         set: Option<&LabelledSet>,
         report: Report<'_>,
-    ) -> Result<Profile, Error> {
+    ) -> Result<(), Error> {
         let adapter = AdapterSpec::parse(&model.adapter)
             .map_err(|source| Error::Adapter { model: model.name.clone(), source })?;
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
@@ -215,7 +191,8 @@ impl Registrar {
             }
             profile.also.clone_from(&elsewhere.also);
         }
-        Ok(profile)
+        self.store.put_profile(variant.id, profile).await?;
+        Ok(())
     }
 }
 
@@ -224,11 +201,6 @@ impl Package {
     pub fn open_set(&self, task: &Task) -> Result<Option<LabelledSet>, Error> {
         self.task.labelled_set.as_ref().map(|set| LabelledSet::open(&set.path, &set.name, task)).transpose()
     }
-}
-
-fn owner<'a>(catalog: &'a Catalog, variant: &Variant) -> Option<(&'a Task, &'a Model)> {
-    let model = catalog.models.iter().find(|model| model.id == variant.model)?;
-    Some((catalog.tasks.iter().find(|task| task.id == model.task)?, model))
 }
 
 fn open(artefacts: &Artefacts, sha256: &str) -> Result<(File, Bytes), Error> {

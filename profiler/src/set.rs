@@ -264,7 +264,7 @@ pub(crate) fn png(pixels: &[u8], width: u32, height: u32, colour: ExtendedColorT
 mod tests {
     use super::*;
     use modelless_testkit::temp_dir;
-    use modelless_types::{Goals, SpaceId, TaskId, TenantId, TensorSpec};
+    use modelless_types::{AccuracyRule, Goals, SpaceId, TaskId, TenantId, TensorSpec};
 
     fn task(kind: TaskKind, labels: &[&str], inputs: &[TensorSpec]) -> Task {
         Task {
@@ -273,11 +273,13 @@ mod tests {
             tenant: TenantId::DEFAULT,
             kind,
             metric: "top-1".to_owned(),
+            accuracy_rule: AccuracyRule::default(),
             labels: labels.iter().map(|&label| label.to_owned()).collect(),
             inputs: inputs.to_vec(),
             outputs: Vec::new(),
             default_space: SpaceId(1),
             defaults: Goals::default(),
+            batching: None,
             description: String::new(),
         }
     }

@@ -19,6 +19,7 @@ pub(crate) fn input(catalog: &Catalog, nodes: &[NodeStatus], discretionary_permi
 
 fn planned(catalog: &Catalog, node: &NodeStatus, variant: &Variant) -> Option<PlanVariant> {
     let task = catalog.models.iter().find(|model| model.id == variant.model)?.task;
+    let rule = catalog.tasks.iter().find(|known| known.id == task)?.accuracy_rule;
     let offer =
         node.info.offers.iter().find(|offer| offer.task == task && offer.ordinal == variant.ordinal)?;
     let profile = variant.profile_on(&node.device_class)?;
@@ -28,7 +29,7 @@ fn planned(catalog: &Catalog, node: &NodeStatus, variant: &Variant) -> Option<Pl
     Some(PlanVariant {
         id: variant.id,
         task,
-        accuracy: profile.accuracy.value,
+        accuracy: rule.of(&profile.accuracy),
         latency: run.service().p99(),
         cost: run.cost(1, node.price),
         memory: profile.memory,

@@ -4,8 +4,8 @@ use modelless_decision::RunModel;
 use modelless_decision::route::{NodeInfo, Offer, Ready};
 use modelless_store::{MemStore, NewModel, NewTask, NewVariant};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, Bytes, Engine, Goals, Micros, PricePerHour, Profile, Provenance,
-    StageTime, TaskKind, TenantId, Variant, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, Engine, Goals, Micros, PricePerHour, Profile,
+    Provenance, StageTime, TaskKind, TenantId, Variant, VariantSettings,
 };
 use std::sync::Mutex;
 
@@ -47,12 +47,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
 fn variant(name: &str, ppm: u32, us: f64) -> NewVariant {
     NewVariant {
         name: name.into(),
-        settings: VariantSettings {
-            engine: Engine::Onnx,
-            precision: "fp32".into(),
-            threads: 1,
-            max_batch: 8,
-        },
+        settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
         artefact: "0".repeat(64),
         artefact_bytes: Bytes(1),
         profiles: vec![profile(ppm, us)],
@@ -66,11 +61,13 @@ async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
         name: "t".into(),
         kind: TaskKind::ImageClassification,
         metric: "top-1".into(),
+        accuracy_rule: AccuracyRule::default(),
         labels: vec!["a".into(), "b".into()],
         inputs: Vec::new(),
         outputs: Vec::new(),
         space: None,
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     };
     let task = store.create_task(task).await.unwrap();
@@ -101,24 +98,15 @@ fn node(variants: &[Variant]) -> (watch::Sender<NodeStatus>, watch::Receiver<Nod
         run: RunModel::from_profile(&v.profiles[0]).unwrap(),
     };
     let id = NodeId(1);
-    watch::channel(NodeStatus {
-        node: id,
-        name: "n".into(),
-        device_class: "cpu:test:2".into(),
+    let info = NodeInfo {
+        id,
+        rtt: Moments::ZERO,
         price: PricePerHour(50_000),
-        price_given: false,
-        lanes: 1,
+        offers: variants.iter().map(offer).collect(),
+    };
+    watch::channel(NodeStatus {
         memory_budget: Bytes::from_mib(100),
-        memory_used: Bytes(0),
-        draining: false,
-        info: NodeInfo {
-            id,
-            rtt: Moments::ZERO,
-            price: PricePerHour(50_000),
-            offers: variants.iter().map(offer).collect(),
-        },
-        replicas: Vec::new(),
-        warnings: Vec::new(),
+        ..NodeStatus::idle(info, "n", "cpu:test:2")
     })
 }
 

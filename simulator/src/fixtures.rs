@@ -47,6 +47,7 @@ pub fn fashion_mnist() -> TaskSpec {
             space: FASHION_SPACE,
             accuracy: Accuracy::from_ppm(ppm).expect("at most a million"),
             max_batch: 32,
+            threads: 1,
             latency: vec![point(1, one), point(32, full)],
             decode: StageTime { mean_us: 5.0, var_us2: 1.0, samples: 0 },
             prepare: StageTime { mean_us: 1.0, var_us2: 0.04, samples: 0 },
@@ -59,6 +60,7 @@ pub fn fashion_mnist() -> TaskSpec {
         id: FASHION,
         default_space: FASHION_SPACE,
         defaults: Goals { latency: Some(Micros::from_millis(100)), ..Goals::default() },
+        batching: None,
         variants: variants.collect(),
     }
 }

@@ -10,12 +10,15 @@
 //! [`Worker`]: modelless_decision::worker::Worker
 #![warn(missing_docs)]
 
+pub mod batching;
 mod check;
 pub mod fixtures;
 mod gateway;
 mod heap;
+mod memory;
 mod node;
 mod outcome;
+mod quarantine;
 mod rng;
 mod scenario;
 mod workload;
@@ -24,7 +27,9 @@ mod world;
 pub use check::Broken;
 pub use outcome::{Outcome, Percentiles, StreamOutcome, table};
 pub use rng::Rng;
-pub use scenario::{Arrivals, Fault, LinkSpec, NodeSpec, Scenario, Step, Stream, TaskSpec, VariantSpec};
+pub use scenario::{
+    Arrivals, Fault, Jitter, LinkSpec, NodeSpec, Scenario, Step, Stream, TaskSpec, VariantSpec,
+};
 
 /// Why a run gave no outcome.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]

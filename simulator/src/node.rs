@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::check::ensure;
+use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
@@ -46,28 +47,28 @@ struct Held {
     query: Query,
 }
 
-struct Batch {
-    device: DeviceIx,
+pub(crate) struct Batch {
+    pub(crate) device: DeviceIx,
     lane: LaneIx,
-    variant: VariantId,
+    pub(crate) variant: VariantId,
     members: Vec<QueryKey>,
     prepared: bool,
     started: bool,
-    ended: bool,
+    pub(crate) ended: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Memory {
+pub(crate) enum Memory {
     Loading,
     Loaded,
     Unloading,
 }
 
-struct Resident {
-    state: Memory,
-    bytes: Bytes,
+pub(crate) struct Resident {
+    pub(crate) state: Memory,
+    pub(crate) bytes: Bytes,
     /// Which load it was; what is said of an earlier one is void.
-    load: u64,
+    pub(crate) load: u64,
 }
 
 pub(crate) struct Node {
@@ -80,14 +81,15 @@ pub(crate) struct Node {
     pub(crate) slow: f64,
     pub(crate) drained: bool,
     held: BTreeMap<QueryKey, Held>,
-    batches: BTreeMap<BatchId, Batch>,
+    pub(crate) batches: BTreeMap<BatchId, Batch>,
     /// What was handed to the process of each lane; the first is on the device.
     lanes: BTreeMap<(DeviceIx, LaneIx), VecDeque<BatchId>>,
-    memory: BTreeMap<(DeviceIx, VariantId), Resident>,
-    next_load: u64,
+    pub(crate) memory: BTreeMap<(DeviceIx, VariantId), Resident>,
+    pub(crate) next_load: u64,
     /// What waits at each gateway, per class.
     demand: BTreeMap<Class, BTreeMap<usize, (u32, Option<Time>)>>,
     armed: Option<Time>,
+    pub(crate) wards: Wards,
 }
 
 impl Node {
@@ -107,6 +109,7 @@ impl Node {
             next_load: 0,
             demand: BTreeMap::new(),
             armed: None,
+            wards: Wards::default(),
         }
     }
 }
@@ -161,6 +164,15 @@ impl World<'_> {
                         frames.push((held.gateway, held.epoch, answer));
                     }
                 }
+                Action::Quarantine { key, variant, device, .. } => {
+                    self.quarantine(at, device, variant, key)?;
+                }
+                Action::Discharge { key } => {
+                    let answer = self.discharged(at, key)?;
+                    let held = self.take(at, key)?;
+                    frames.push((held.gateway, held.epoch, answer));
+                }
+                Action::QuarantineOver { device } => self.quarantine_over(at, device),
                 Action::Refuse { key, refusal } => {
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::Refused { key, refusal }));
@@ -169,6 +181,12 @@ impl World<'_> {
                     self.handed_back += 1;
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::HandedBack { key }));
+                }
+                Action::Recut { device, .. } => {
+                    let busy = self.nodes[at].batches.values().any(|b| b.device == device && !b.ended);
+                    ensure(!busy, self.now, "lanes are empty when they are cut anew", || {
+                        format!("{device}")
+                    })?;
                 }
                 Action::Load { device, variant } => self.load(at, device, variant)?,
                 Action::Unload { device, variant } => self.unload(at, device, variant)?,
@@ -384,7 +402,10 @@ impl World<'_> {
         let time = Moments { mean: raw.mean * node.slow, var: raw.var * node.slow * node.slow };
         let device = usize::from(batch.device.0);
         let life = node.life;
-        let took = self.rng_runs.duration(time);
+        let held_up = self.scenario.nodes[at].jitter.filter(|jitter| self.rng_jitter.chance(jitter.chance));
+        let held_up =
+            held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
+        let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
@@ -453,96 +474,6 @@ impl World<'_> {
             self.feed_worker(at, Event::Done { batch, outcome })?;
         }
         Ok(())
-    }
-
-    fn load(&mut self, at: usize, device: DeviceIx, variant: VariantId) -> Result<(), Error> {
-        let Some((_, spec)) = self.scenario.variants().find(|(_, v)| v.id == variant) else { return Ok(()) };
-        let node_spec = &self.scenario.nodes[at];
-        let node = &mut self.nodes[at];
-        let load = node.next_load;
-        node.next_load += 1;
-        let before = node
-            .memory
-            .insert((device, variant), Resident { state: Memory::Loading, bytes: spec.memory, load });
-        ensure(before.is_none(), self.now, "what is in memory is not loaded again", || spec.name.clone())?;
-        let used = node.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, m)| m.bytes.0).sum();
-        let budget = node_spec.worker.devices[usize::from(device.0)].memory;
-        ensure(used <= budget.0, self.now, "the memory budget is kept", || {
-            format!("{} of {budget} with {}", Bytes(used), spec.name)
-        })?;
-        self.loads += 1;
-        let mean = Moments::exactly(spec.load_time);
-        let sd = mean.mean * node_spec.load_scatter;
-        let took = self.rng_runs.duration(Moments { var: sd * sd, ..mean });
-        let failed = self.rng_faults.chance(node_spec.load_failure);
-        let life = node.life;
-        let event = Ev::Loaded { node: at, life, device, variant, load, took, failed };
-        self.push(self.now + took, Rank::Completion, event);
-        Ok(())
-    }
-
-    pub(crate) fn loaded(
-        &mut self,
-        at: usize,
-        (device, variant): (DeviceIx, VariantId),
-        load: u64,
-        took: Micros,
-        failed: bool,
-    ) -> Result<(), Error> {
-        let node = &mut self.nodes[at];
-        let Some(resident) = node.memory.get_mut(&(device, variant)).filter(|m| m.load == load) else {
-            return Ok(());
-        };
-        if failed {
-            node.memory.remove(&(device, variant));
-            self.load_failures += 1;
-            let why = "it would not load".into();
-            return self.feed_worker(at, Event::LoadFailed { device, variant, why });
-        }
-        resident.state = Memory::Loaded;
-        let memory = resident.bytes;
-        self.feed_worker(at, Event::Loaded { device, variant, memory, took })
-    }
-
-    fn unload(&mut self, at: usize, device: DeviceIx, variant: VariantId) -> Result<(), Error> {
-        let node = &mut self.nodes[at];
-        let used = node.batches.values().any(|b| b.device == device && b.variant == variant && !b.ended);
-        ensure(!used, self.now, "nothing is unloaded while it runs", || format!("{variant}"))?;
-        let load = match node.memory.get_mut(&(device, variant)) {
-            Some(resident) => {
-                ensure(
-                    resident.state == Memory::Loaded,
-                    self.now,
-                    "only what is loaded is unloaded",
-                    || format!("{variant} is {:?}", resident.state),
-                )?;
-                resident.state = Memory::Unloading;
-                resident.load
-            }
-            None => u64::MAX, // its process died first; it is as good as unloaded
-        };
-        self.unloads += 1;
-        let life = node.life;
-        let at_time = self.now + self.scenario.nodes[at].unload;
-        self.push(at_time, Rank::Completion, Ev::Unloaded { node: at, life, device, variant, load });
-        Ok(())
-    }
-
-    pub(crate) fn unloaded(
-        &mut self,
-        at: usize,
-        (device, variant): (DeviceIx, VariantId),
-        load: u64,
-    ) -> Result<(), Error> {
-        let node = &mut self.nodes[at];
-        match node.memory.get(&(device, variant)) {
-            Some(resident) if resident.load == load => {
-                node.memory.remove(&(device, variant));
-            }
-            None if load == u64::MAX => {}
-            Some(_) | None => return Ok(()), // told already, when its process died
-        }
-        self.feed_worker(at, Event::Unloaded { device, variant })
     }
 
     /// A node is gone with all it had.

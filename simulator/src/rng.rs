@@ -55,14 +55,18 @@ impl Rng {
         radius * libm::cos(core::f64::consts::TAU * self.unit())
     }
 
-    /// Gamma-distributed with given mean and variance (Marsaglia and Tsang's method): never negative, skewed to the
-    /// right as run times are.
+    /// A time with given mean and variance: never negative, skewed to the right as run times are.
     pub fn duration(&mut self, moments: Moments) -> Micros {
+        Moments { mean: self.gamma(moments), var: 0.0 }.mean()
+    }
+
+    /// Gamma-distributed with given mean and variance (Marsaglia and Tsang's method).
+    pub fn gamma(&mut self, moments: Moments) -> f64 {
         if moments.mean <= 0.0 {
-            return Micros::ZERO;
+            return 0.0;
         }
         if moments.var <= 0.0 {
-            return moments.mean();
+            return moments.mean;
         }
         let shape = moments.mean * moments.mean / moments.var;
         let scale = moments.var / moments.mean;
@@ -78,7 +82,7 @@ impl Rng {
             }
             let v = v * v * v;
             if libm::log(self.unit()) < 0.5 * x * x + d - d * v + d * libm::log(v) {
-                return Moments { mean: d * v * boost * scale, var: 0.0 }.mean();
+                return d * v * boost * scale;
             }
         }
     }

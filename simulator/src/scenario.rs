@@ -4,7 +4,8 @@ use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId, VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId,
+    VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,9 @@ pub struct TaskSpec {
     pub default_space: SpaceId,
     /// Goals where a stream gives none.
     pub defaults: Goals,
+    /// How queries share batches. `None`: as each node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// By rising ordinal.
     pub variants: Vec<VariantSpec>,
 }
@@ -69,6 +73,9 @@ pub struct VariantSpec {
     pub accuracy: Accuracy,
     /// The largest batch it takes.
     pub max_batch: u32,
+    /// Threads of a run; 0 stands for 1.
+    #[serde(default)]
+    pub threads: u16,
     /// Device time by batch.
     pub latency: Vec<BatchPoint>,
     /// Decoding one input.
@@ -96,6 +103,18 @@ pub struct NodeSpec {
     pub unload: Micros,
     /// How often a batch takes its process with it.
     pub crash: f64,
+    /// Batches that are held up now and then, as by another tenant of the processor.
+    #[serde(default)]
+    pub jitter: Option<Jitter>,
+}
+
+/// Some batches take longer than their model does.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Jitter {
+    /// How often.
+    pub chance: f64,
+    /// By how much: the mean of an exponentially distributed addition.
+    pub mean: Micros,
 }
 
 /// Delay of a frame one way.
@@ -147,6 +166,13 @@ pub enum Arrivals {
         calm_for: Micros,
         /// Mean length of a burst.
         burst_for: Micros,
+    },
+    /// With gamma-distributed gaps that are independent of each other.
+    Renewal {
+        /// Mean rate.
+        rate: f64,
+        /// Standard deviation of a gap over its mean: 1 is Poisson, more is burstier.
+        cv: f64,
     },
     /// At exactly these times.
     At(Vec<Micros>),
@@ -257,17 +283,19 @@ impl NodeSpec {
     pub fn with(lanes: u16, memory: Bytes, pinned: Vec<VariantId>) -> Self {
         Self {
             worker: WorkerConfig {
-                devices: vec![DeviceConfig { lanes, memory, price: PricePerHour(50_000) }],
+                devices: vec![DeviceConfig { lanes, width: 1, memory, price: PricePerHour(50_000) }],
                 queue: 1_024,
                 queue_bytes: Bytes::from_mib(256),
                 back_off: Micros::from_millis(100),
                 give_up_after: 5,
+                ..WorkerConfig::default()
             },
             pinned,
             load_scatter: 0.05,
             load_failure: 0.0,
             unload: Micros::from_millis(2),
             crash: 0.0,
+            jitter: None,
         }
     }
 }
@@ -305,6 +333,7 @@ impl Scenario {
     }
 
     pub(crate) fn catalog(&self) -> Vec<WorkerVariant> {
+        let batching = |id| self.tasks.iter().find(|task| task.id == id).and_then(|task| task.batching);
         let variant = |(task, v): (TaskId, &VariantSpec)| {
             Some(WorkerVariant {
                 id: v.id,
@@ -316,6 +345,8 @@ impl Scenario {
                 run: v.run_model()?,
                 memory: v.memory,
                 load_time: v.load_time,
+                threads: v.threads,
+                batching: batching(task),
             })
         };
         self.variants().filter_map(variant).collect()
@@ -362,6 +393,7 @@ impl Scenario {
                         || *calm_for == Micros::ZERO
                         || *burst_for == Micros::ZERO
                 }
+                Arrivals::Renewal { rate, cv } => endless(*rate) || !cv.is_finite() || *cv < 0.0,
                 Arrivals::At(_) => false,
             };
             if bad {

@@ -2,6 +2,7 @@
 
 use crate::rng::Rng;
 use crate::scenario::{Arrivals, Step};
+use modelless_decision::Moments;
 use modelless_types::Micros;
 
 /// The arrival process of one stream.
@@ -29,6 +30,14 @@ impl Source {
             let at = times.get(self.served).copied();
             self.served += 1;
             return at;
+        }
+        if let Arrivals::Renewal { rate, cv } = self.arrivals {
+            if rate <= 0.0 {
+                return None;
+            }
+            let mean = 1e6 / rate;
+            self.at += self.rng.gamma(Moments { mean, var: cv * cv * mean * mean });
+            return Some(whole(self.at));
         }
         // A unit of exponential work is used up at the present rate, through as many changes of it as it takes.
         let mut work = self.rng.exponential();
@@ -67,7 +76,7 @@ impl Source {
                 }
                 (if self.bursting { *burst } else { *calm }, self.until)
             }
-            Arrivals::At(_) => (0.0, f64::INFINITY),
+            Arrivals::Renewal { .. } | Arrivals::At(_) => (0.0, f64::INFINITY),
         }
     }
 }
@@ -106,6 +115,9 @@ mod tests {
         assert_eq!(count(steps.clone(), s(5), s(6)), 0);
         let seen = count(steps, s(6), s(16));
         assert!((19_000..21_000).contains(&seen), "{seen}");
+        let renewal = Arrivals::Renewal { rate: 5_000.0, cv: 4.0 };
+        let seen = count(renewal, s(0), s(20));
+        assert!((90_000..110_000).contains(&seen), "{seen}");
         let bursty = Arrivals::Bursty {
             calm: 100.0,
             burst: 900.0,

@@ -74,6 +74,11 @@ pub(crate) enum Ev {
         variant: VariantId,
         load: u64,
     },
+    Judged {
+        node: usize,
+        life: u32,
+        device: DeviceIx,
+    },
     Heartbeat {
         node: usize,
         life: u32,
@@ -122,6 +127,7 @@ pub(crate) struct World<'a> {
     /// The true behaviour of each variant.
     pub(crate) runs: BTreeMap<VariantId, RunModel>,
     pub(crate) rng_runs: Rng,
+    pub(crate) rng_jitter: Rng,
     pub(crate) rng_faults: Rng,
     pub(crate) rng_clients: Rng,
     pub(crate) rng_links: Rng,
@@ -174,6 +180,7 @@ impl<'a> World<'a> {
             tallies: vec![Tally::default(); scenario.streams.len()],
             runs: runs.collect(),
             rng_runs: Rng::new(seed, "runs"),
+            rng_jitter: Rng::new(seed, "jitter"),
             rng_faults: Rng::new(seed, "faults"),
             rng_clients: Rng::new(seed, "clients"),
             rng_links: Rng::new(seed, "links"),
@@ -291,6 +298,7 @@ impl<'a> World<'a> {
             Ev::Unloaded { node, life, device, variant, load } if alive(self, node, life) => {
                 self.unloaded(node, (device, variant), load)
             }
+            Ev::Judged { node, life, device } if alive(self, node, life) => self.judged(node, device),
             Ev::Heartbeat { node, life } if alive(self, node, life) => {
                 self.speak(node);
                 self.push_idle(self.now + self.scenario.heartbeat, Ev::Heartbeat { node, life });
@@ -323,6 +331,7 @@ impl<'a> World<'a> {
             | Ev::Ran { .. }
             | Ev::Loaded { .. }
             | Ev::Unloaded { .. }
+            | Ev::Judged { .. }
             | Ev::Heartbeat { .. }
             | Ev::NodeLost { .. }
             | Ev::GatewayLost { .. }

@@ -5,14 +5,23 @@
 //! nothing written.
 
 mod attribution;
+mod chaos;
+mod cold_start;
+mod cycles;
 mod demo;
 mod host;
+mod hostile;
 mod idle_memory;
+mod lateness;
+mod load_beside;
 mod malformed;
+mod models;
 mod overhead;
 mod pick;
 mod record;
+mod same_weights;
 mod start;
+mod throughput;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -38,6 +47,14 @@ const MEASURES: &[&Measure] = &[
     &overhead::MEASURE,
     &malformed::MEASURE,
     &attribution::MEASURE,
+    &throughput::MEASURE,
+    &lateness::MEASURE,
+    &cycles::MEASURE,
+    &chaos::MEASURE,
+    &hostile::MEASURE,
+    &load_beside::MEASURE,
+    &cold_start::MEASURE,
+    &same_weights::MEASURE,
 ];
 
 /// What a measure found.

@@ -4,6 +4,7 @@ pub(crate) mod explain;
 mod goals;
 mod http;
 pub(crate) mod model;
+pub(crate) mod node;
 pub(crate) mod query;
 pub(crate) mod task;
 

@@ -213,9 +213,13 @@ fn register(options: &Register) -> anyhow::Result<()> {
         for variant in &model.variants {
             variants.push(json!({
                 "name": variant.name,
+                "engine": variant.engine,
                 "precision": variant.precision,
                 "threads": variant.threads,
                 "max_batch": variant.max_batch,
+                "optimisation": variant.optimisation,
+                "processor": variant.processor,
+                "gpu_memory": variant.gpu_memory,
                 "artefact_sha256": upload(&api, read(&variant.file)?)?,
             }));
         }

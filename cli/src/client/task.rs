@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use modelless_profiler::TaskManifest;
 use modelless_types::{
-    Accuracy, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId,
-    TensorSpec,
+    Accuracy, AccuracyRule, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task,
+    TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -44,6 +44,10 @@ pub(crate) struct Show {
 pub(crate) struct Create {
     /// Its manifest.
     file: PathBuf,
+    /// How its queries share batches: deadline, aimd, off or fixed:SIZE:WAIT, such as fixed:16:5ms. Overrides the
+    /// manifest.
+    #[arg(long, value_name = "MODE")]
+    batching: Option<Batching>,
     #[command(flatten)]
     server: Server,
 }
@@ -64,7 +68,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Show(options) => show(&options),
         Command::Create(options) => {
-            let manifest = TaskManifest::read(&options.file)?;
+            let mut manifest = TaskManifest::read(&options.file)?;
+            manifest.batching = options.batching.or(manifest.batching);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
@@ -117,6 +122,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "name": new.name,
         "kind": new.kind,
         "metric": new.metric,
+        "accuracy_rule": new.accuracy_rule,
         "labels": new.labels,
         "inputs": tensors(&new.inputs),
         "outputs": tensors(&new.outputs),
@@ -126,6 +132,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
             "max_cost": max_cost.map(CostPer1k::as_usd),
             "prefer": prefer,
         },
+        "batching": new.batching,
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
@@ -149,11 +156,13 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             tenant: TenantId::DEFAULT,
             kind: TaskKind::parse(text(answer, "kind"))?,
             metric: text(answer, "metric").to_owned(),
+            accuracy_rule: AccuracyRule::parse(text(answer, "accuracy_rule")).unwrap_or_default(),
             labels: labels.collect(),
             inputs: tensors("inputs")?,
             outputs: tensors("outputs")?,
             default_space: SpaceId(0),
             defaults: Goals::default(),
+            batching: None,
             description: String::new(),
         })
     };
@@ -251,12 +260,13 @@ fn shown(task: &Value) -> String {
             resident.join(", "),
         ]);
     }
+    let batching = task["batching"].as_str().unwrap_or("as each node is set");
     let about = format!(
-        "{} ({}, {}): {}",
+        "{} ({}, {}): {}\nbatching: {batching}",
         text(task, "name"),
         text(task, "kind"),
         text(task, "metric"),
-        text(task, "description")
+        text(task, "description"),
     );
     let notes: Vec<String> = notes.into_iter().map(|note| format!("\n{note}")).collect();
     format!(

@@ -4,18 +4,18 @@ use super::{BEAT, Options, database, host_name, live, process, random};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
-use crate::up::config::{ASSUMED_PRICE, default_data, half_of_memory, spare_cores};
+use crate::up::config::default_data;
 use crate::up::measure::measure;
+use crate::up::node::NodeOptions;
 use crate::{demo, out};
 use anyhow::Context;
 use modelless_decision::plan::Plan;
 use modelless_drive::Clock;
 use modelless_executor as executor;
 use modelless_live::{Load, Member, Resident, Role, keep_announced};
-use modelless_profiler::device;
 use modelless_store::{Artefacts, Store};
 use modelless_types::DeviceIx;
-use modelless_wire::{Address, Listener, NodeLink, NodeStatus, ToNode, serve_node};
+use modelless_wire::{Address, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ struct Settings {
 }
 
 fn defaults() -> anyhow::Result<Settings> {
+    let mut executor = executor::Config { name: host_name(), ..executor::Config::default() };
+    NodeOptions::default().fill(&mut executor)?;
     Ok(Settings {
         database: String::new(),
         redis: None,
@@ -58,21 +60,16 @@ fn defaults() -> anyhow::Result<Settings> {
         artefacts: default_data()?.join("artefacts"),
         demo: false,
         onnxruntime: None,
-        executor: executor::Config {
-            name: host_name(),
-            device_class: device::class(),
-            lanes: spare_cores(),
-            memory: half_of_memory(),
-            price: ASSUMED_PRICE,
-            ..executor::Config::default()
-        },
+        executor,
     })
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let defaults = defaults()?;
     let Some(mut settings) = options.settings(&defaults)? else { return Ok(()) };
-    settings.executor.price_given |= settings.executor.price != ASSUMED_PRICE;
+    if settings.executor.price != defaults.executor.price {
+        settings.executor.price_origin = PriceOrigin::Declared;
+    }
     process(|stop| role(settings, stop))
 }
 
@@ -92,23 +89,29 @@ async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()>
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
+        device_class: settings.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
         places: Places::default(),
-        changed: Arc::new(|| ()),
+        executor: Arc::default(), // nothing is registered through this node
     };
     let packages = if settings.demo { demo::unpack(&settings.artefacts.join("demo"))? } else { Vec::new() };
-    let warnings = tokio::select! {
+    let mut warnings = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
         warnings = measure(&registry, &packages) => warnings?,
     };
 
+    let engine = engines::serving(library.clone(), settings.executor.memory)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory)?;
+    warnings.extend(engines::confinement(&engine).await);
+
     let clock = Clock::start();
     let deps = executor::Deps {
         store: Arc::clone(&store),
         artefacts: Arc::new(artefacts),
-        engine: engines::engine(library)?,
+        engine,
+        quarantine,
         clock,
         recorder: None,
         warnings,
@@ -177,10 +180,12 @@ fn describe(status: &NodeStatus, instance: u64, address: &str) -> Member {
         address: Some(address.to_owned()),
         draining: status.draining,
         load: Load {
+            queries: status.load.queued + status.load.running,
+            waiting: status.load.queued,
+            busy_lanes: status.load.lanes_busy,
             lanes: status.lanes,
             memory_used: status.memory_used,
             memory_budget: status.memory_budget,
-            ..Load::default()
         },
         resident: status
             .replicas

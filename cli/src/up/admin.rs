@@ -4,15 +4,19 @@ use crate::engines;
 use async_trait::async_trait;
 use modelless_adapter::AdapterSpec;
 use modelless_engine::{Engine, EngineError};
+use modelless_executor as executor;
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::{
-    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar, device,
+    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar,
 };
 use modelless_store::{Artefacts, Registered, Store};
 use modelless_types::{Accuracy, TenantId, VariantSettings};
+use modelless_wire::NodeStatus;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,13 +29,18 @@ pub(crate) struct Registry {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
+    /// What is measured here is measured for.
+    pub(crate) device_class: String,
     /// The work goes on when whoever asked for it goes away; a drain ends it.
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) places: Places,
-    /// Told when something was registered.
-    pub(crate) changed: Arc<dyn Fn() + Send + Sync>,
+    /// What will run it. Set once it is built.
+    pub(crate) executor: Arc<OnceLock<executor::Handle>>,
 }
+
+/// How long the executor may take to know what was registered. It reads the store for that.
+const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Bounds what is measured.
 #[derive(Clone)]
@@ -61,7 +70,8 @@ impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
     pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
         let engine: Arc<dyn Engine> = engines::engine(self.library.clone())?;
-        let profiler = Profiler::new(Arc::clone(&engine), Config::default(), device::class(), command);
+        let profiler =
+            Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
         Ok((Registrar { store, artefacts, profiler, tenant: TenantId::DEFAULT }, engine))
     }
@@ -84,10 +94,25 @@ impl Registry {
             () = self.stop.cancelled() => Err(ending()),
         };
         engine.shutdown().await;
-        if registered.is_ok() {
-            (self.changed)();
+        if let Ok(registered) = &registered {
+            self.known(registered).await;
         }
         registered
+    }
+
+    /// Waits until the executor offers what was registered: a query that comes next finds something to run.
+    async fn known(&self, registered: &Registered) {
+        let Some(executor) = self.executor.get() else { return };
+        executor.catalog_changed();
+        let task = registered.model.task;
+        let offered = |status: &NodeStatus, ordinal: u8| {
+            status.info.offers.iter().any(|offer| (offer.task, offer.ordinal) == (task, ordinal))
+        };
+        let mut status = executor.status();
+        let all = status.wait_for(|status| registered.variants.iter().all(|v| offered(status, v.ordinal)));
+        if timeout(KNOWN_WITHIN, all).await.is_err() {
+            tracing::warn!(model = registered.model.name, "the executor does not offer all of it yet");
+        }
     }
 }
 
@@ -142,10 +167,13 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
     let variants = variants.into_iter().map(|variant| NewRegistrationVariant {
         name: variant.name.unwrap_or_else(|| format!("{name}-{}", variant.precision)),
         settings: VariantSettings {
-            engine: modelless_types::Engine::Onnx,
+            engine: variant.engine,
             precision: variant.precision,
             threads: variant.threads,
             max_batch: variant.max_batch,
+            optimisation: variant.optimisation,
+            processor: variant.processor,
+            gpu_memory: variant.gpu_memory,
         },
         artefact: variant.artefact_sha256,
     });

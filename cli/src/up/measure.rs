@@ -4,8 +4,7 @@
 use super::admin::Registry;
 use crate::profile::detail;
 use crate::progress::{Phase, count};
-use modelless_adapter::AdapterSpec;
-use modelless_profiler::{Error, LabelledSet, Package, Registrar, Report, Subject};
+use modelless_profiler::{Error, LabelledSet, Package, Registrar};
 use modelless_store::{Catalog, Error as StoreError};
 use modelless_types::{Model, Task, Variant};
 use std::collections::BTreeMap;
@@ -40,7 +39,10 @@ async fn measured(registrar: &Registrar, packages: &[Package]) -> Result<Vec<Str
     for variant in catalog.variants.iter().filter(|variant| variant.profile_on(class).is_none()) {
         let Some((task, model)) = owner(&catalog, variant) else { continue };
         let report = &mut |name: &str, progress| phase.at(name, &detail(progress));
-        let result = again(registrar, (task, model, variant), sets.of(packages, task), report).await;
+        let result = match sets.of(packages, task) {
+            Ok(set) => registrar.again((task, model, variant), set, report).await,
+            Err(error) => Err(error),
+        };
         variants += usize::from(left_out.unless(result, "variant", &variant.name)?.is_some());
     }
     match (models, variants) {
@@ -98,40 +100,6 @@ impl Sets {
 fn owner<'a>(catalog: &'a Catalog, variant: &Variant) -> Option<(&'a Task, &'a Model)> {
     let model = catalog.models.iter().find(|model| model.id == variant.model)?;
     Some((catalog.tasks.iter().find(|task| task.id == model.task)?, model))
-}
-
-/// Measures what was measured elsewhere. Accuracy is measured where a package brings the labelled set of the task;
-/// otherwise that of another device class is kept, which its own words say.
-async fn again(
-    registrar: &Registrar,
-    (task, model, variant): (&Task, &Model, &Variant),
-    set: Result<Option<&LabelledSet>, Error>,
-    report: Report<'_>,
-) -> Result<(), Error> {
-    let set = set?;
-    let adapter = AdapterSpec::parse(&model.adapter)
-        .map_err(|source| Error::Adapter { model: model.name.clone(), source })?;
-    let (artefacts, sha256) = (registrar.artefacts.clone(), variant.artefact.clone());
-    let opened = tokio::task::spawn_blocking(move || artefacts.open(&sha256)).await;
-    let artefact = opened.map_err(|error| Error::Cancelled(error.to_string()))??;
-    let elsewhere = variant.profiles.first();
-    let subject = Subject {
-        name: &variant.name,
-        task,
-        adapter: &adapter,
-        settings: &variant.settings,
-        artefact,
-        declared: elsewhere.map(|profile| profile.accuracy.value),
-    };
-    let mut profile = registrar.profiler.profile(subject, set, report).await?;
-    if let Some(elsewhere) = elsewhere {
-        if set.is_none() {
-            profile.accuracy = elsewhere.accuracy.clone();
-        }
-        profile.also.clone_from(&elsewhere.also);
-    }
-    registrar.store.put_profile(variant.id, profile).await?;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -171,6 +171,36 @@ pub enum InputType {
     Uint8,
 }
 
+impl AdapterSpec {
+    /// The model's inputs and outputs, as far as task and adapter alone tell them: what an engine needs for formats that
+    /// say nothing of their tensors. Inputs are all there, in the order in which such a model takes them; outputs are
+    /// left out where only the model knows them.
+    pub fn tensors(&self, task: &Task) -> (Vec<TensorSpec>, Vec<TensorSpec>) {
+        match self {
+            Self::ImageClassification(image) => {
+                let (width, height) = (image.width, image.height);
+                let channels = if image.channels == Channels::Grey { 1 } else { 3 };
+                let shape = match image.layout {
+                    Layout::Nchw => vec![channels, height, width],
+                    Layout::Nhwc => vec![height, width, channels],
+                };
+                let name = image.input.clone().unwrap_or_else(|| "input".to_owned());
+                (vec![TensorSpec { name, dtype: image.dtype.dtype(), shape }], Vec::new())
+            }
+            Self::Tensor(names) => {
+                let renamed = |specs: &[TensorSpec], names: &BTreeMap<String, String>| {
+                    let renamed = |spec: &TensorSpec| TensorSpec {
+                        name: names.get(&spec.name).unwrap_or(&spec.name).clone(),
+                        ..spec.clone()
+                    };
+                    specs.iter().map(renamed).collect()
+                };
+                (renamed(&task.inputs, &names.inputs), renamed(&task.outputs, &names.outputs))
+            }
+        }
+    }
+}
+
 impl InputType {
     /// The tensor type.
     pub const fn dtype(self) -> DType {

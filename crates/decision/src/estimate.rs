@@ -117,6 +117,14 @@ impl Correction {
     /// Below this a correction says nothing.
     const NEGLIGIBLE: f64 = 0.01;
 
+    /// A change by this factor does not wait: what is promised by the old figure meanwhile is wrong.
+    const LEAP: f64 = 1.25;
+
+    /// Whether what runs is so much slower or quicker than it was when `before` was told.
+    pub fn leapt_from(&self, before: &Self) -> bool {
+        self.ratio > before.ratio * Self::LEAP || before.ratio > self.ratio * Self::LEAP
+    }
+
     /// Takes in one observation.
     #[must_use]
     pub fn observe(self, seen: Micros, predicted: Moments) -> Self {
@@ -228,6 +236,11 @@ impl RunModel {
             var: (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread),
         };
         scaled + self.per_item.times(f64::from(batch))
+    }
+
+    /// The part of it that is writing the inputs.
+    pub(crate) fn writing(&self, batch: usize) -> Moments {
+        self.per_item.times(f64::from(u32::try_from(batch).unwrap_or(u32::MAX)))
     }
 
     /// The same if live traffic had said nothing.

@@ -2,8 +2,9 @@
 //!
 //! One message is a version byte and JSON, with descriptors beside it. The executor asks, the runner answers once.
 
+use crate::sandbox::Confinement;
 use crate::seam::Io;
-use modelless_types::TensorSpec;
+use modelless_types::{TensorSpec, VariantSettings};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -18,16 +19,29 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Lanes of a runner, and so descriptors beside one message, are at most this many.
 pub(crate) const MAX_LANES: u16 = 64;
 
-const VERSION: u8 = 1;
+/// Raised with every change: a runner that is a binary of its own may be an older one.
+const VERSION: u8 = 2;
 const MAX_MESSAGE: usize = 64 << 10;
+
+/// How far a load gives way to what is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum Gently {
+    /// Not at all.
+    Not,
+    /// It gets a tenth of a core that somebody else wants. For loading into a runner that serves: they share locks, and
+    /// one that got no time at all might hold one.
+    Nice,
+    /// It gets what nobody else wants.
+    Idle,
+}
 
 /// What the executor asks of a runner.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Ask {
     /// Serve lane `lane`, whose ring comes along.
     OpenLane { lane: u16 },
-    /// Make the model that comes along runnable on lanes `0..lanes`, for batches of up to `rows`.
-    Load { variant: u32, threads: u16, lanes: u16, rows: u32, expect: Option<Io> },
+    /// Make the model that comes along runnable on lanes `0..lanes`.
+    Load { variant: u32, settings: VariantSettings, lanes: u16, expect: Option<Io>, gently: Gently },
     /// Its slots, one arena for each lane, for batches of up to `rows`.
     Attach { variant: u32, rows: u32, slot_bytes: usize },
     /// Forget it.
@@ -37,12 +51,12 @@ pub(crate) enum Ask {
 /// What the runner answers.
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Say {
-    /// Said once, unasked, when the library is loaded.
-    Hello { version: String },
+    /// Said once, unasked, when the library is loaded and the process is confined.
+    Hello { version: String, confinement: Confinement },
     /// Done.
     Done,
     /// Loaded.
-    Loaded { inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, fixed_batch: Option<u32> },
+    Loaded { inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, fixed_batch: Option<u32>, device: String },
     /// Not done, and the runner is as it was. In place of `Hello`: it cannot work at all, and ends.
     Failed { why: String },
 }
@@ -54,6 +68,24 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends one message with descriptors.
 pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    transmit(socket, message, fds, SendFlags::NOSIGNAL)
+}
+
+/// The same, but never waits: an other side that does not read what it is sent is an error.
+pub(crate) fn send_now<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    transmit(socket, message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn transmit<T: Serialize>(
+    socket: impl AsFd,
+    message: &T,
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let mut bytes = vec![VERSION];
     serde_json::to_writer(&mut bytes, message)?;
     if bytes.len() > MAX_MESSAGE || fds.len() > usize::from(MAX_LANES) {
@@ -65,7 +97,7 @@ pub(crate) fn send<T: Serialize>(socket: impl AsFd, message: &T, fds: &[Borrowed
         return Err(io::Error::other("too many descriptors for one control message"));
     }
     loop {
-        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+        match rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
             Err(Errno::INTR) => {}
             other => return other.map(|_| ()).map_err(Into::into),
         }
@@ -128,7 +160,7 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x02\"Done\""[..], b"\x01{", b"\x01\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x02{", b"\x02\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }

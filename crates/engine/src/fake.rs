@@ -49,6 +49,9 @@ pub enum Fault {
 /// Looks at a batch (its number, counted from 0 for each variant, and its items) and says what goes wrong.
 pub type Faults = Arc<dyn Fn(u64, u32) -> Option<Fault> + Send + Sync>;
 
+/// Looks at the first input of an item and says what goes wrong with every batch that holds it.
+pub type Poison = Arc<dyn Fn(&[u8]) -> Option<Fault> + Send + Sync>;
+
 /// How a variant behaves.
 #[derive(Clone)]
 pub struct FakeModel {
@@ -66,6 +69,8 @@ pub struct FakeModel {
     pub refuses: Option<String>,
     /// What goes wrong.
     pub faults: Faults,
+    /// What goes wrong with particular inputs.
+    pub poison: Poison,
 }
 
 impl Default for FakeModel {
@@ -79,6 +84,7 @@ impl Default for FakeModel {
             memory: Bytes::from_mib(1),
             refuses: None,
             faults: Arc::new(|_, _| None),
+            poison: Arc::new(|_| None),
         }
     }
 }
@@ -200,19 +206,20 @@ impl Inner {
     }
 
     /// What becomes of a batch whose turn it is; `run_us` is what it took.
-    fn run(&self, slot: BatchSlot, run_us: u64, fault: Option<Fault>, limit: Duration) -> BatchResult {
+    fn run(&self, mut slot: BatchSlot, run_us: u64, fault: Option<Fault>, limit: Duration) -> BatchResult {
         let (variant, load) = (slot.variant, slot.load);
-        let (model, computes) = {
+        let (model, FakeModel { computes, poison, .. }) = {
             let mut state = self.lock();
-            let computes = state.models.get(&variant).map_or(Computes::Sum, |model| model.computes);
+            let fake = state.models.get(&variant).cloned().unwrap_or_default();
             match state.seats.get_mut(&variant).filter(|seat| seat.load == load) {
                 Some(seat) => {
                     seat.in_flight -= 1;
-                    (seat.model, computes)
+                    (seat.model, fake)
                 }
                 None => return Err(BatchError::NotStarted("the runner is gone".to_owned())),
             }
         };
+        let fault = fault.or_else(|| (0..slot.batch).find_map(|item| poison(slot.item_mut(0, item))));
         match fault {
             Some(Fault::Model(why)) => Err(BatchError::Model(why)),
             Some(Fault::Shape(why)) => Err(BatchError::Shape(why)),

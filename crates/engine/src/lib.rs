@@ -1,8 +1,8 @@
 //! Inference engines, each in runner processes of its own that are spawned and supervised here.
 //!
 //! Inference libraries crash, leak and hold memory, so none is ever loaded into the server. [`Engine`] is the
-//! seam; [`ProcessEngine`] the real implementation (ONNX Runtime in `modelless runner onnx`); [`FakeEngine`] the
-//! one for tests. A batch's tensors lie in shared memory and are never copied on their way in; submitting is one
+//! seam; [`ProcessEngine`] the real implementation, hosting one library ([`Backend`]) in `modelless runner ENGINE` or in
+//! a binary of its own; [`EngineSet`] all of a node's together; [`FakeEngine`] the one for tests. A batch's tensors lie in shared memory and are never copied on their way in; submitting is one
 //! store and one futex wake, and so is the way back.
 //!
 //! Nothing here decides: which variant runs, when and with what is `decision`'s to say; how an input becomes a
@@ -17,16 +17,23 @@ pub mod library;
 mod process;
 mod ring;
 mod runner;
+mod sandbox;
 mod seam;
+mod set;
 mod shm;
 mod slot;
 
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
-pub use process::{ProcessConfig, ProcessEngine, RunnerInfo};
-pub use runner::runner_main;
+pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};
+pub use runner::{
+    Backend, Declared, Inputs, LoadRequest, Model, Needs, Open, Program, Results, Threads,
+    builtin_runner_main, hostile_runner_main, runner_main,
+};
+pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{
     Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
     Loaded,
 };
+pub use set::EngineSet;
 pub use slot::{BatchSlot, Outputs, SLOTS_PER_LANE};

@@ -1,11 +1,60 @@
-//! Where the inference library lies.
+//! Where the inference libraries lie, and what they can compute on.
 
+use modelless_types::{Engine, Processor};
 use std::env;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The version that is installed and tested.
+/// The version of ONNX Runtime that is installed and tested.
 pub const ONNX_VERSION: &str = "1.31.1";
+/// The version of OpenVINO that is installed and tested.
+pub const OPENVINO_VERSION: &str = "2026.4.1";
+/// The version of libtorch that is installed and tested.
+pub const TORCH_VERSION: &str = "2.11.0";
+
+/// Where what `modelless engine install` fetches for an engine lies, whether it is there or not: its library, or the
+/// runner that is linked to it. `None` for engines that need none.
+pub fn installed_engine(engines_dir: &Path, engine: Engine) -> Option<PathBuf> {
+    match engine {
+        Engine::Onnx => Some(installed(engines_dir)),
+        Engine::Openvino => Some(engines_dir.join("openvino").join(OPENVINO_VERSION).join(OPENVINO_LIBRARY)),
+        Engine::Torch => Some(engines_dir.join("torch").join(TORCH_VERSION).join("lib").join(TORCH_LIBRARY)),
+        Engine::Remote => None,
+    }
+}
+
+/// The runner that hosts libtorch, beside what it is linked to.
+pub fn torch_runner(engines_dir: &Path) -> PathBuf {
+    engines_dir.join("torch").join(TORCH_VERSION).join("bin").join("modelless-runner-torch")
+}
+
+const OPENVINO_LIBRARY: &str = "libopenvino_c.so.2641";
+const TORCH_LIBRARY: &str = "libtorch_cpu.so";
+
+/// Whether ONNX Runtime at `library` could compute on a processor: the provider's library lies beside it, and the
+/// device is there. Whether the two get on is known when a model is loaded.
+pub fn has_processor(library: &Path, processor: Processor) -> Result<(), String> {
+    let (name, number) = match processor {
+        Processor::Cpu => return Ok(()),
+        Processor::Cuda(number) => ("cuda", number),
+        Processor::Tensorrt(number) => ("tensorrt", number),
+    };
+    let provider =
+        library.parent().unwrap_or(Path::new("/")).join(format!("libonnxruntime_providers_{name}.so"));
+    if !provider.is_file() {
+        return Err(format!(
+            "{processor} needs {}, which is not there; it comes with the package onnxruntime-gpu: name the \
+             libonnxruntime.so of that with --onnxruntime PATH",
+            provider.display()
+        ));
+    }
+    let device = format!("/dev/nvidia{number}");
+    if Path::new(&device).exists() {
+        Ok(())
+    } else {
+        Err(format!("{processor} needs an NVIDIA GPU, and there is no {device} here"))
+    }
+}
 
 /// A library that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,6 +181,18 @@ mod tests {
         fs::write(&own, "").unwrap();
         let found = Library::locate(Some(own.clone()), dir.path()).unwrap();
         assert_eq!(found, Library { path: own, source: Source::Option });
+    }
+
+    #[test]
+    fn a_processor_that_is_not_there_is_said_to_be_missing_and_what_brings_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = dir.path().join("libonnxruntime.so");
+        assert_eq!(has_processor(&library, Processor::Cpu), Ok(()));
+        let missing = has_processor(&library, Processor::Cuda(0)).unwrap_err();
+        assert!(missing.contains("onnxruntime-gpu") && missing.contains("providers_cuda"), "{missing}");
+        fs::write(dir.path().join("libonnxruntime_providers_tensorrt.so"), "").unwrap();
+        let missing = has_processor(&library, Processor::Tensorrt(9_999)).unwrap_err();
+        assert!(missing.contains("/dev/nvidia9999"), "{missing}");
     }
 
     #[test]

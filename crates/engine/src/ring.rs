@@ -110,13 +110,23 @@ impl Ring {
         self.0.word(WATCHED).store(u32::from(watched), Ordering::SeqCst);
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.0.word(WATCHED).load(Ordering::SeqCst) != 0
+    }
+
     /// Executor: waits for more than `n` replies. How many there are, and whether the runner is gone.
     pub(crate) fn wait(&self, n: u32) -> (u32, bool) {
         let value = shm::wait_while(self.0.word(DONE), n);
         ((value & COUNT).wrapping_sub(n) & COUNT, value & GONE != 0)
     }
 
-    /// Executor: whether the reply to request number `n` is there.
+    /// Executor: whether the reply to request number `n` is the next to come.
+    pub(crate) fn awaits(&self, n: u32) -> bool {
+        self.0.word(DONE).load(Ordering::SeqCst) & COUNT == n
+    }
+
+    /// Executor: whether the reply to request number `n`, which is not long past, is there.
     pub(crate) fn has(&self, n: u32) -> bool {
         let value = self.0.word(DONE).load(Ordering::SeqCst);
         (1..=entries()).contains(&((value & COUNT).wrapping_sub(n) & COUNT))
@@ -238,6 +248,17 @@ impl Shapes {
         for axis in axes {
             self.0.extend_from_slice(&axis.to_le_bytes());
         }
+    }
+
+    /// How many were added.
+    pub(crate) fn count(&self) -> usize {
+        let mut rest = self.0.as_slice();
+        let mut count = 0;
+        while let Some(([_, axes], after)) = rest.split_first_chunk() {
+            rest = after.get(usize::from(*axes) * 4..).unwrap_or_default();
+            count += 1;
+        }
+        count
     }
 
     /// Whether these are the outputs that were declared, for `rows` items; if not, what differs.

@@ -2,7 +2,7 @@
 
 use crate::slot::{BatchSlot, Outputs};
 use async_trait::async_trait;
-use modelless_types::{Bytes, Micros, ModelId, TensorSpec, VariantId, VariantSettings};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, TensorSpec, VariantId, VariantSettings};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::time::Duration;
@@ -16,6 +16,11 @@ use tokio::sync::mpsc;
 pub trait Engine: Send + Sync {
     /// Whether variants can be loaded at all, and if not, why.
     async fn check(&self) -> Availability;
+
+    /// The engines there are, and whether each can run anything. None that nothing is known of.
+    async fn engines(&self) -> Vec<(Kind, Availability)> {
+        Vec::new()
+    }
 
     /// Makes a variant resident. The artefact was opened (and its digest verified) by the caller.
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError>;
@@ -72,6 +77,8 @@ pub struct LoadSpec {
     pub settings: VariantSettings,
     /// How many lanes will run it, numbered from 0.
     pub lanes: u16,
+    /// The most private memory that its runner may hold on its account. `None`: what the engine allows any runner.
+    pub memory_limit: Option<Bytes>,
     /// What the caller knows about its tensors: checked, and used where the artefact leaves an axis open.
     pub expect: Option<Io>,
 }
@@ -81,8 +88,18 @@ pub struct LoadSpec {
 pub struct Io {
     /// In the order of the model.
     pub inputs: Vec<TensorSpec>,
-    /// In the order of the model.
+    /// In the order of the model; none where nothing is known of them.
     pub outputs: Vec<TensorSpec>,
+}
+
+impl Io {
+    /// What has to be said to an engine of a model's tensors: nothing where its format says it.
+    pub fn needed(engine: Kind, (inputs, outputs): (Vec<TensorSpec>, Vec<TensorSpec>)) -> Option<Self> {
+        match engine {
+            Kind::Onnx | Kind::Openvino | Kind::Remote => None,
+            Kind::Torch => Some(Self { inputs, outputs }),
+        }
+    }
 }
 
 /// What was found on loading a variant.

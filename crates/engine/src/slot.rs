@@ -135,6 +135,8 @@ pub struct BatchSlot {
     pub(crate) variant: VariantId,
     /// Which load of the variant this belongs to; the memory of an earlier one means nothing to a later one.
     pub(crate) load: u64,
+    /// Which of several engines it came from; see [`crate::EngineSet`].
+    pub(crate) engine: u8,
     pub(crate) lane: u16,
     pub(crate) batch: u32,
     pub(crate) layout: Arc<Layout>,
@@ -156,7 +158,7 @@ impl BatchSlot {
         }
         let token = gate.take().ok_or(EngineError::NoSlot { variant, lane })?;
         let (layout, arena) = (Arc::clone(layout), Arc::clone(arena));
-        Ok(Self { variant, load, lane, batch, layout, arena, token })
+        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token })
     }
 
     /// The variant it is for.

@@ -6,12 +6,14 @@
 
 use crate::check;
 use crate::error::{Error, Result};
+use crate::opened::{Opened, Verified};
 use crate::records::hex;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::io::{self, ErrorKind, Read, Seek as _, Write as _};
+use std::io::{ErrorKind, Read, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Half-written files of a crashed process are cleared away once they are this old.
@@ -21,6 +23,8 @@ const LEFTOVER_AFTER: Duration = Duration::from_hours(24);
 #[derive(Clone, Debug)]
 pub struct Artefacts {
     folder: PathBuf,
+    /// Which files were read through and found whole.
+    verified: Arc<Verified>,
 }
 
 /// An artefact that was put away.
@@ -35,7 +39,7 @@ pub struct PutArtefact {
 impl Artefacts {
     /// Uses a folder, making it if it does not exist.
     pub fn new(folder: impl Into<PathBuf>) -> Result<Self> {
-        let artefacts = Self { folder: folder.into() };
+        let artefacts = Self { folder: folder.into(), verified: Arc::default() };
         make_folder(&artefacts.incoming())?;
         artefacts.clear_leftovers();
         Ok(artefacts)
@@ -96,23 +100,18 @@ impl Artefacts {
         Ok(PutArtefact { sha256, bytes })
     }
 
-    /// Opens an artefact, at its start, after reading it through: its content is what its address says.
+    /// Opens an artefact, at its start, whose content is what its address says: it was read through, now or earlier.
     pub fn open(&self, sha256: &str) -> Result<File> {
+        let opened = self.open_ahead(sha256)?;
+        opened.verify()?;
+        Ok(opened.into_file())
+    }
+
+    /// Opens an artefact without reading it, for who can use the time that [`Opened::verify`] takes. Nothing that was
+    /// made of it may be used before that has said yes.
+    pub fn open_ahead(&self, sha256: &str) -> Result<Opened> {
         let path = self.path(sha256)?;
-        let io = |source| Error::Io { doing: "read the artefact", path: path.clone(), source };
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Err(Error::not_found("artefact", path.display()));
-            }
-            Err(error) => return Err(io(error)),
-        };
-        let found = digest(&mut file).map_err(io)?;
-        if found != sha256 {
-            return Err(Error::ArtefactCorrupt { path, expected: sha256.to_owned(), found });
-        }
-        file.rewind().map_err(io)?;
-        Ok(file)
+        Opened::open(path, sha256, &self.verified)
     }
 
     fn incoming(&self) -> PathBuf {
@@ -130,19 +129,6 @@ impl Artefacts {
             {
                 tracing::info!(file = %entry.path().display(), "cleared away an artefact that was never finished");
             }
-        }
-    }
-}
-
-fn digest(file: &mut File) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return Ok(hex(&hash.finalize())),
-            Ok(read) => hash.update(&buffer[..read]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
         }
     }
 }

@@ -15,6 +15,7 @@ mod check;
 mod data_dir;
 mod error;
 mod mem;
+mod opened;
 mod records;
 mod sql;
 mod url;
@@ -24,6 +25,7 @@ pub use artefacts::{Artefacts, PutArtefact};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use mem::MemStore;
+pub use opened::Opened;
 pub use records::{
     App, Catalog, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node, NodeState, Plan,
     PlanId, Registered, Replica, SavePlan, Space, SpaceKind, Tenant, Transition, UnixMicros,

@@ -2,8 +2,9 @@
 
 use crate::error::{Error, Result};
 use modelless_types::{
-    AppId, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour, Profile, ReplicaId,
-    ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
+    AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour,
+    Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant,
+    VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -145,6 +146,8 @@ pub struct NewTask {
     pub kind: TaskKind,
     /// Name of its metric.
     pub metric: String,
+    /// Which figure floors are compared with.
+    pub accuracy_rule: AccuracyRule,
     /// Output labels, for classification.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks.
@@ -155,6 +158,9 @@ pub struct NewTask {
     pub space: Option<NewSpace>,
     /// Goals that hold where a query gives none.
     pub defaults: Goals,
+    /// How its queries share batches. `None`: as the node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// One sentence for people.
     pub description: String,
 }
@@ -167,11 +173,13 @@ impl NewTask {
             tenant: self.tenant,
             kind: self.kind,
             metric: self.metric,
+            accuracy_rule: self.accuracy_rule,
             labels: self.labels,
             inputs: self.inputs,
             outputs: self.outputs,
             default_space,
             defaults: self.defaults,
+            batching: self.batching,
             description: self.description,
         }
     }

@@ -11,7 +11,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -53,6 +55,12 @@ struct OfNode {
     node: String,
 }
 
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfNodeAndVariant {
+    node: String,
+    variant: String,
+}
+
 /// Everything that is counted.
 #[derive(Debug)]
 pub struct Metrics {
@@ -65,15 +73,101 @@ pub struct Metrics {
     run_seconds: Histograms<OfVariant>,
     batch_items: Histograms<OfVariant>,
     replicas: Family<OfReplica, Gauge>,
-    memory_used: Family<OfNode, Gauge>,
-    memory_budget: Family<OfNode, Gauge>,
+    slowdown: Family<OfNodeAndVariant, Gauge<f64, AtomicU64>>,
+    nodes: NodeFamilies,
     waiting: Gauge,
     open: Gauge,
     connections: Gauge,
 }
 
-/// A node's memory, for [`Metrics::set_nodes`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// What is shown of each node.
+#[derive(Debug, Default)]
+struct NodeFamilies {
+    memory_used: Family<OfNode, Gauge>,
+    memory_budget: Family<OfNode, Gauge>,
+    started: Family<OfNode, Gauge>,
+    lanes: Family<OfNode, Gauge>,
+    lanes_busy: Family<OfNode, Gauge>,
+    queued: Family<OfNode, Gauge>,
+    running: Family<OfNode, Gauge>,
+    batches: Family<OfNode, Counter>,
+    queries: Family<OfNode, Counter>,
+    crashes: Family<OfNode, Counter>,
+    restarts: Family<OfNode, Counter>,
+    /// Whose they are. A node that stays is never taken out meanwhile, or its counters would seem to begin anew.
+    known: Mutex<BTreeSet<String>>,
+}
+
+impl NodeFamilies {
+    fn register(&self, r: &mut Registry) {
+        let help = "Memory that replicas take";
+        r.register_with_unit("node_memory_used", help, Unit::Bytes, self.memory_used.clone());
+        let help = "Memory that replicas may take";
+        r.register_with_unit("node_memory_budget", help, Unit::Bytes, self.memory_budget.clone());
+        let help = "When the node started, since 1970";
+        r.register_with_unit("node_start_time", help, Unit::Seconds, self.started.clone());
+        r.register("node_lanes", "Batches that can run side by side", self.lanes.clone());
+        r.register("node_lanes_busy", "Lanes on which a batch runs", self.lanes_busy.clone());
+        r.register("node_queries_queued", "Queries that wait at the node", self.queued.clone());
+        r.register("node_queries_running", "Queries in batches handed to runners", self.running.clone());
+        r.register("node_batches", "Batches handed to runners", self.batches.clone());
+        let help = "Queries in batches handed to runners, reruns counted again";
+        r.register("node_queries", help, self.queries.clone());
+        r.register("node_runner_crashes", "Runners that ended unasked", self.crashes.clone());
+        let help = "Replicas that came back after their runner had ended";
+        r.register("node_replica_restarts", help, self.restarts.clone());
+    }
+
+    fn set(&self, nodes: &[NodeGauges]) {
+        let now: BTreeSet<String> = nodes.iter().map(|node| node.node.clone()).collect();
+        let before = {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *known, now.clone())
+        };
+        for node in nodes {
+            let labels = OfNode { node: node.node.clone() };
+            for (family, value) in [
+                (&self.memory_used, node.used),
+                (&self.memory_budget, node.budget),
+                (&self.started, node.started_unix_us / 1_000_000),
+                (&self.lanes, node.lanes),
+                (&self.lanes_busy, node.lanes_busy),
+                (&self.queued, node.queued),
+                (&self.running, node.running),
+            ] {
+                family.get_or_create(&labels).set(signed(value));
+            }
+            for (family, value) in [
+                (&self.batches, node.batches),
+                (&self.queries, node.queries),
+                (&self.crashes, node.crashes),
+                (&self.restarts, node.restarts),
+            ] {
+                family.get_or_create(&labels).inner().store(value, Ordering::Relaxed);
+            }
+        }
+        for gone in before.difference(&now) {
+            let labels = OfNode { node: gone.clone() };
+            for family in [
+                &self.memory_used,
+                &self.memory_budget,
+                &self.started,
+                &self.lanes,
+                &self.lanes_busy,
+                &self.queued,
+                &self.running,
+            ] {
+                family.remove(&labels);
+            }
+            for family in [&self.batches, &self.queries, &self.crashes, &self.restarts] {
+                family.remove(&labels);
+            }
+        }
+    }
+}
+
+/// A node, for [`Metrics::set_nodes`].
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct NodeGauges {
     /// Its name.
     pub node: String,
@@ -81,17 +175,37 @@ pub struct NodeGauges {
     pub used: u64,
     /// What they may take.
     pub budget: u64,
+    /// When it started.
+    pub started_unix_us: u64,
+    /// Batches that can run side by side.
+    pub lanes: u64,
+    /// Batches that do.
+    pub lanes_busy: u64,
+    /// Queries that wait there.
+    pub queued: u64,
+    /// Queries handed to runners and not back.
+    pub running: u64,
+    /// Batches handed to runners since it started.
+    pub batches: u64,
+    /// Queries in them.
+    pub queries: u64,
+    /// Runners that ended unasked since it started.
+    pub crashes: u64,
+    /// Replicas that came back after that.
+    pub restarts: u64,
     /// Its replicas.
     pub replicas: Vec<ReplicaGauge>,
 }
 
 /// A replica, for [`Metrics::set_nodes`].
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ReplicaGauge {
     /// The variant's name.
     pub variant: String,
     /// The state's name.
     pub state: &'static str,
+    /// Live over profiled time, once anything was seen.
+    pub slowdown: Option<f64>,
 }
 
 impl Default for Metrics {
@@ -122,8 +236,8 @@ impl Metrics {
             run_seconds: Histograms::new_with_constructor(times),
             batch_items: Histograms::new_with_constructor(batches),
             replicas: Family::default(),
-            memory_used: Family::default(),
-            memory_budget: Family::default(),
+            slowdown: Family::default(),
+            nodes: NodeFamilies::default(),
             waiting: Gauge::default(),
             open: Gauge::default(),
             connections: Gauge::default(),
@@ -146,10 +260,9 @@ impl Metrics {
         r.register_with_unit("run", help, seconds(), self.run_seconds.clone());
         r.register("batch_items", "Queries in the batch of an answered query", self.batch_items.clone());
         r.register("replicas", "Replicas by state", self.replicas.clone());
-        let help = "Memory that replicas take";
-        r.register_with_unit("node_memory_used", help, Unit::Bytes, self.memory_used.clone());
-        let help = "Memory that replicas may take";
-        r.register_with_unit("node_memory_budget", help, Unit::Bytes, self.memory_budget.clone());
+        let help = "Live over profiled time of a variant";
+        r.register("replica_slowdown", help, self.slowdown.clone());
+        self.nodes.register(r);
         r.register("queries_waiting", "Queries that wait at the gateway", self.waiting.clone());
         r.register("queries_open", "Queries at the gateway or at a node", self.open.clone());
         r.register("connections", "Open HTTP connections", self.connections.clone());
@@ -186,15 +299,16 @@ impl Metrics {
     /// The state of all nodes, in place of what was said before.
     pub fn set_nodes(&self, nodes: &[NodeGauges]) {
         self.replicas.clear();
-        self.memory_used.clear();
-        self.memory_budget.clear();
+        self.slowdown.clear();
+        self.nodes.set(nodes);
         for node in nodes {
-            let labels = OfNode { node: node.node.clone() };
-            self.memory_used.get_or_create(&labels).set(signed(node.used));
-            self.memory_budget.get_or_create(&labels).set(signed(node.budget));
-            for replica in &node.replicas {
-                let (variant, state) = (replica.variant.clone(), replica.state);
-                self.replicas.get_or_create(&OfReplica { node: node.node.clone(), variant, state }).inc();
+            for ReplicaGauge { variant, state, slowdown } in &node.replicas {
+                let (node, variant) = (node.node.clone(), variant.clone());
+                if let Some(slowdown) = slowdown {
+                    let labels = OfNodeAndVariant { node: node.clone(), variant: variant.clone() };
+                    self.slowdown.get_or_create(&labels).set(*slowdown);
+                }
+                self.replicas.get_or_create(&OfReplica { node, variant, state }).inc();
             }
         }
     }
@@ -334,17 +448,32 @@ mod tests {
     #[test]
     fn replicas_that_are_gone_are_no_longer_shown() {
         let metrics = Metrics::new();
-        let replica = ReplicaGauge { variant: "cnn_m-fp32".to_owned(), state: "active" };
-        let node =
-            NodeGauges { node: "n".to_owned(), used: 5, budget: 9, replicas: vec![replica.clone(), replica] };
+        let replica = ReplicaGauge { variant: "cnn_m-fp32".to_owned(), state: "active", slowdown: Some(1.5) };
+        let node = NodeGauges {
+            node: "n".to_owned(),
+            used: 5,
+            queued: 3,
+            crashes: 2,
+            replicas: vec![replica.clone(), replica],
+            ..NodeGauges::default()
+        };
+        metrics.set_nodes(std::slice::from_ref(&node));
         metrics.set_nodes(&[node]);
         let text = metrics.encode();
+        for line in [
+            r#"modelless_node_queries_queued{node="n"} 3"#,
+            r#"modelless_node_runner_crashes_total{node="n"} 2"#,
+            r#"modelless_replica_slowdown{node="n",variant="cnn_m-fp32"} 1.5"#,
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+        }
         assert!(
             text.contains(r#"modelless_replicas{node="n",variant="cnn_m-fp32",state="active"} 2"#),
             "{text}"
         );
         assert!(text.contains(r#"modelless_node_memory_used_bytes{node="n"} 5"#), "{text}");
         metrics.set_nodes(&[]);
-        assert!(!metrics.encode().contains("cnn_m-fp32"));
+        let text = metrics.encode();
+        assert!(!text.contains("cnn_m-fp32") && !text.contains(r#"node="n""#), "{text}");
     }
 }

@@ -21,6 +21,7 @@ pub mod redis;
 pub mod rng;
 pub mod server;
 pub mod stats;
+pub mod turns;
 
 pub use http::{Connection, Request, Response};
 pub use postgres::Postgres;

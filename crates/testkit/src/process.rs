@@ -1,12 +1,15 @@
 //! Children and what the kernel says about them.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
+
+pub use rustix::process::Signal;
 
 /// Sends a signal to a child that has not been waited for, so the number cannot belong to somebody else.
 pub fn signal(child: &Child, signal: Signal) -> Result<()> {
@@ -40,6 +43,38 @@ pub fn stop(child: &mut Child, within: Duration) -> Result<ExitStatus> {
     anyhow::bail!("it did not end within {within:?} of SIGINT and was killed ({status})")
 }
 
+/// A process that is not our child, held so that its number cannot come to mean another.
+#[derive(Debug)]
+pub struct Other {
+    pid: u32,
+    handle: OwnedFd,
+}
+
+impl Other {
+    pub fn open(pid: u32) -> Result<Self> {
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).context("a process number")?;
+        let handle =
+            pidfd_open(raw, PidfdFlags::empty()).with_context(|| format!("opening process {pid}"))?;
+        Ok(Self { pid, handle })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        pidfd_send_signal(&self.handle, signal).with_context(|| format!("signalling process {}", self.pid))
+    }
+
+    /// Whether it ends within the time.
+    pub fn ends_within(&self, within: Duration) -> Result<bool> {
+        let timeout = Timespec::try_from(within).context("a time the kernel can count")?;
+        let ended = poll(&mut [PollFd::new(&self.handle, PollFlags::IN)], Some(&timeout))
+            .context("waiting for a process to end")?;
+        Ok(ended > 0)
+    }
+}
+
 /// Resident memory of a process (`VmRSS`), without its children.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
@@ -70,6 +105,13 @@ pub fn children(pid: u32) -> Result<Vec<(u32, String)>> {
     Ok(found)
 }
 
+/// SIGKILL. Whether there was such a process. Only for one that was just seen to be a child of a process under test:
+/// a number may be given to another once its process was waited for.
+pub fn kill(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, Signal::KILL).is_ok())
+}
+
 /// User and system time this process has used so far.
 pub fn own_cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
@@ -90,6 +132,16 @@ mod tests {
         assert!(wait(&mut child, Duration::ZERO).unwrap().is_none());
         drop(child.stdin.take());
         assert!(wait(&mut child, Duration::from_secs(10)).unwrap().unwrap().success());
+    }
+
+    #[test]
+    fn a_process_that_is_held_can_be_signalled_and_its_end_seen() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let other = Other::open(child.id()).unwrap();
+        assert!(!other.ends_within(Duration::ZERO).unwrap());
+        other.signal(Signal::KILL).unwrap();
+        assert!(other.ends_within(Duration::from_secs(10)).unwrap());
+        child.wait().unwrap();
     }
 
     #[test]

@@ -158,6 +158,11 @@ impl Server {
         self.ready_after
     }
 
+    /// Since it was spawned.
+    pub fn up_for(&self) -> Duration {
+        self.started.elapsed()
+    }
+
     /// Resident memory of the server itself, its runners not counted.
     pub fn resident_bytes(&self) -> Result<u64> {
         process::resident_bytes(self.pid())
@@ -226,6 +231,21 @@ impl Server {
     /// As [`Server::stop`], but the exit status is the caller's to judge.
     pub fn interrupt(&mut self) -> Result<ExitStatus> {
         process::stop(&mut self.child, STOP_WITHIN).with_context(|| self.output())
+    }
+
+    /// Its runners as they are now.
+    pub fn runners(&self) -> Result<Vec<process::Other>> {
+        process::children(self.pid())?.into_iter().map(|(pid, _)| process::Other::open(pid)).collect()
+    }
+
+    /// Sends a signal, and no more.
+    pub fn signal(&self, signal: process::Signal) -> Result<()> {
+        process::signal(&self.child, signal)
+    }
+
+    /// Its end, if it comes within the time.
+    pub fn ends_within(&mut self, within: Duration) -> Result<Option<ExitStatus>> {
+        process::wait(&mut self.child, within)
     }
 
     /// SIGKILL: as a crash, with no chance to clear up.

@@ -1,11 +1,14 @@
 //! Tasks, models and variants: what is registered, as the store keeps it and everyone else reads it.
 
+use crate::AccuracyRule;
+use crate::batching::Batching;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
 use crate::profile::Profile;
 use crate::tensor::TensorSpec;
 use crate::units::Bytes;
-use alloc::string::String;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use serde::{Deserialize, Serialize};
@@ -57,6 +60,8 @@ pub struct Task {
     pub kind: TaskKind,
     /// Name of the one metric that `accuracy` means here, such as `top-1`.
     pub metric: String,
+    /// Which figure floors are compared with.
+    pub accuracy_rule: AccuracyRule,
     /// Output labels, for classification. Every model of the default output space has exactly these.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks. Empty for others.
@@ -67,6 +72,9 @@ pub struct Task {
     pub default_space: SpaceId,
     /// Goals that hold where a query gives none.
     pub defaults: Goals,
+    /// How its queries share batches. `None`: as the node is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
     /// One sentence for people.
     pub description: String,
 }
@@ -101,14 +109,31 @@ pub struct Model {
 pub enum Engine {
     /// ONNX Runtime.
     Onnx,
+    /// OpenVINO, on the same artefacts as ONNX Runtime.
+    Openvino,
+    /// libtorch, on TorchScript.
+    Torch,
+    /// Another server that speaks the Open Inference Protocol.
+    Remote,
 }
 
 impl Engine {
+    /// All there are.
+    pub const ALL: [Self; 4] = [Self::Onnx, Self::Openvino, Self::Torch, Self::Remote];
+
     /// As users write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Onnx => "onnx",
+            Self::Openvino => "openvino",
+            Self::Torch => "torch",
+            Self::Remote => "remote",
         }
+    }
+
+    /// From that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|engine| engine.name() == name)
     }
 }
 
@@ -118,17 +143,122 @@ impl fmt::Display for Engine {
     }
 }
 
+/// How far an engine may rewrite a model's graph before running it. Engines without such a choice take it as it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Optimisation {
+    /// Not at all.
+    Off,
+    /// What changes no result: constants folded, what is unused removed.
+    Basic,
+    /// Also operators fused.
+    Extended,
+    /// Everything it knows, layouts of memory included.
+    #[default]
+    All,
+}
+
+impl Optimisation {
+    /// As users write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Basic => "basic",
+            Self::Extended => "extended",
+            Self::All => "all",
+        }
+    }
+}
+
+/// What a variant computes on: `cpu`, `cuda` or `cuda:N`, `tensorrt` or `tensorrt:N`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Processor {
+    /// The machine's own cores.
+    #[default]
+    Cpu,
+    /// An NVIDIA GPU, by its number.
+    Cuda(u16),
+    /// An NVIDIA GPU, by its number, through TensorRT.
+    Tensorrt(u16),
+}
+
+impl Processor {
+    /// From what users write.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (kind, number) = text.split_once(':').unwrap_or((text, "0"));
+        let number = number.parse().ok()?;
+        match kind {
+            "cpu" if kind == text => Some(Self::Cpu),
+            "cuda" => Some(Self::Cuda(number)),
+            "tensorrt" => Some(Self::Tensorrt(number)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Processor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(number) => write!(f, "cuda:{number}"),
+            Self::Tensorrt(number) => write!(f, "tensorrt:{number}"),
+        }
+    }
+}
+
+impl TryFrom<String> for Processor {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::parse(&text).ok_or_else(|| {
+            format!("{text:?} is no processor; it is cpu, cuda, cuda:N, tensorrt or tensorrt:N")
+        })
+    }
+}
+
+impl From<Processor> for String {
+    fn from(processor: Processor) -> Self {
+        processor.to_string()
+    }
+}
+
 /// How a model is made runnable.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VariantSettings {
     /// The library.
     pub engine: Engine,
-    /// Numbers the artefact computes in, such as `fp32` or `int8`. A name; the artefact decides.
+    /// Numbers the artefact computes in, such as `fp32` or `int8`. A name; the artefact decides. OpenVINO alone also
+    /// computes an `fp32` artefact in `bf16` where this says so.
     pub precision: String,
     /// Threads of one run.
     pub threads: u16,
     /// The largest batch it may be given.
     pub max_batch: u32,
+    /// How far the graph may be rewritten.
+    #[serde(default)]
+    pub optimisation: Optimisation,
+    /// What it computes on.
+    #[serde(default)]
+    pub processor: Processor,
+    /// The most memory of a GPU that one replica takes on one lane; where nothing is said, as much as it likes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory: Option<Bytes>,
+}
+
+impl VariantSettings {
+    /// One thread on the CPU, with everything the engine knows done to the graph.
+    pub fn new(engine: Engine, precision: impl Into<String>, max_batch: u32) -> Self {
+        Self {
+            engine,
+            precision: precision.into(),
+            threads: 1,
+            max_batch,
+            optimisation: Optimisation::All,
+            processor: Processor::Cpu,
+            gpu_memory: None,
+        }
+    }
 }
 
 /// A model made runnable, with what was measured of it.
@@ -156,5 +286,34 @@ impl Variant {
     /// What was measured of it on a device class.
     pub fn profile_on(&self, device_class: &str) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.device_class == device_class)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_read_as_they_are_written() {
+        for (text, processor) in [
+            ("cpu", Processor::Cpu),
+            ("cuda", Processor::Cuda(0)),
+            ("cuda:3", Processor::Cuda(3)),
+            ("tensorrt:1", Processor::Tensorrt(1)),
+        ] {
+            assert_eq!(Processor::parse(text), Some(processor));
+            assert_eq!(Processor::parse(&processor.to_string()), Some(processor));
+        }
+        for text in ["", "cpu:0", "gpu", "cuda:", "cuda:-1", "cuda:x"] {
+            assert_eq!(Processor::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_engine_has_a_name_of_its_own() {
+        for engine in Engine::ALL {
+            assert_eq!(Engine::parse(engine.name()), Some(engine));
+        }
+        assert_eq!(Engine::parse("tpu"), None);
     }
 }

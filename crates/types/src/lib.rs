@@ -8,6 +8,7 @@
 
 extern crate alloc;
 
+pub mod batching;
 pub mod catalog;
 pub mod goals;
 pub mod ids;
@@ -18,12 +19,13 @@ pub mod tensor;
 pub mod units;
 pub mod variant_set;
 
-pub use catalog::{Engine, Labels, Model, Task, TaskKind, Variant, VariantSettings};
+pub use batching::Batching;
+pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
     AppId, ClassId, DeviceIx, ModelId, NodeId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId, VariantId,
 };
-pub use profile::{AccuracyMeasure, BatchPoint, Profile, Provenance, StageTime};
+pub use profile::{AccuracyMeasure, AccuracyRule, BatchPoint, Profile, Provenance, StageTime};
 pub use refusal::{Nearest, Refusal};
 pub use replica::ReplicaState;
 pub use tensor::{DType, TensorSpec};

@@ -60,7 +60,7 @@ pub struct StageTime {
 /// An accuracy with what stands behind it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AccuracyMeasure {
-    /// The point value: what floors are compared with.
+    /// The point value: what floors are compared with, unless the task asks for `low` ([`AccuracyRule`]).
     pub value: Accuracy,
     /// Lower end of the 95 % Wilson interval; equal to `value` when it was only declared.
     pub low: Accuracy,
@@ -76,6 +76,43 @@ pub struct AccuracyMeasure {
     pub device_class: String,
     /// The command that makes the figure again.
     pub command: String,
+}
+
+/// Which figure of a measured accuracy a task's floors are compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccuracyRule {
+    /// The share of the labelled set that was right.
+    #[default]
+    Point,
+    /// The lower end of its 95 % interval: a small set has to show more.
+    LowerBound,
+}
+
+impl AccuracyRule {
+    /// With the names in texts.
+    pub const NAMES: [(&'static str, Self); 2] = [("point", Self::Point), ("lower_bound", Self::LowerBound)];
+
+    /// As in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Point => "point",
+            Self::LowerBound => "lower_bound",
+        }
+    }
+
+    /// From its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rule)| *rule)
+    }
+
+    /// The figure that a floor is compared with.
+    pub const fn of(self, accuracy: &AccuracyMeasure) -> Accuracy {
+        match self {
+            Self::Point => accuracy.value,
+            Self::LowerBound => accuracy.low,
+        }
+    }
 }
 
 /// A variant on a device class.

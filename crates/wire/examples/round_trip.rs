@@ -118,21 +118,8 @@ fn config() -> Config {
 /// A node that echoes, until its input ends. Tells its address in its first line.
 async fn node(address: &str) {
     let echo = Arc::new(Echo::default());
-    let price = PricePerHour(1);
-    let status = NodeStatus {
-        node: NODE,
-        name: "echo".into(),
-        device_class: "none".into(),
-        price,
-        price_given: true,
-        lanes: 1,
-        memory_budget: Bytes(0),
-        memory_used: Bytes(0),
-        draining: false,
-        info: NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: Vec::new() },
-        replicas: Vec::new(),
-        warnings: Vec::new(),
-    };
+    let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price: PricePerHour(1), offers: Vec::new() };
+    let status = NodeStatus::idle(info, "echo", "none");
     let (_status, watched) = watch::channel(status);
     let address = address.parse().expect("an address");
     let listener = Listener::bind(&address).await.expect("a free address");

@@ -6,7 +6,8 @@ use crate::head::{
     QueryHead, RefusedHead, ReportHead, WakeHead, fault, fault_code, words,
 };
 use crate::lost::Nonsense;
-use crate::seam::{Body, FromNode, Input, NodeStatus, ToNode};
+use crate::seam::{Body, FromNode, Input, ToNode};
+use crate::status::NodeStatus;
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Ready;
 use modelless_types::{DeviceIx, Micros, NodeId, QueryKey, TaskId, Time, VariantId};

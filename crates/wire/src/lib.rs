@@ -24,6 +24,7 @@ mod rtt;
 mod seam;
 #[cfg(test)]
 mod sim;
+mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -34,7 +35,7 @@ pub use lost::{Lost, Nonsense};
 pub use modelless_decision::worker::Reason;
 pub use node::{NodeServer, serve_node};
 pub use seam::{
-    Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame,
-    ReplicaStatus, ToNode,
+    Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
 };
+pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
 pub use stream::{Address, Listener};

@@ -2,13 +2,12 @@
 
 use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
-use modelless_decision::route::{NodeInfo, NodeReport};
+use modelless_decision::route::NodeReport;
 use modelless_decision::worker::Reason;
 use modelless_types::{
-    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey,
-    Refusal, ReplicaState, SpaceId, TaskId, TenantId, VariantId,
+    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, Priority, QueryKey, Refusal, SpaceId,
+    TaskId, TenantId, VariantId,
 };
-use serde::{Deserialize, Serialize};
 
 /// Where a gateway sends what a node is to do.
 pub trait NodeLink: Send + Sync {
@@ -192,48 +191,4 @@ pub struct Answer {
     pub at_node: Micros,
     /// Why this variant, in a few words.
     pub why: Reason,
-}
-
-/// What a node makes known of itself, replaced whole when something in it changes. Not on any query's path.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct NodeStatus {
-    /// Its number in the store.
-    pub node: NodeId,
-    /// Its name for people.
-    pub name: String,
-    /// Hardware that behaves alike.
-    pub device_class: String,
-    /// What an hour of a lane costs.
-    pub price: PricePerHour,
-    /// Whether somebody gave that price, or it is the default of an unpriced device.
-    pub price_given: bool,
-    /// Batches that run side by side.
-    pub lanes: u16,
-    /// Memory that replicas may take.
-    pub memory_budget: Bytes,
-    /// Memory that they take.
-    pub memory_used: Bytes,
-    /// Takes nothing new.
-    pub draining: bool,
-    /// What it could run, for routing.
-    pub info: NodeInfo,
-    /// Its replicas.
-    pub replicas: Vec<ReplicaStatus>,
-    /// What is missing or weakened here (no library, no isolation layer), for people.
-    pub warnings: Vec<String>,
-}
-
-/// A replica as a node makes it known.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub struct ReplicaStatus {
-    /// What.
-    pub variant: VariantId,
-    /// Its state.
-    pub state: ReplicaState,
-    /// Memory it takes.
-    pub memory: Bytes,
-    /// Live over profiled time, once anything was seen.
-    pub slowdown: Option<f64>,
-    /// Why it is in this state.
-    pub cause: String,
 }

@@ -1,7 +1,7 @@
 //! What bodies look like.
 
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
-use modelless_types::{DType, Fallback, Prefer, Priority, Provenance, ReplicaState, TaskKind};
+use modelless_types::{AccuracyRule, DType, Fallback, Prefer, Priority, Provenance, ReplicaState, TaskKind};
 use serde_json::{Map, Value, json};
 
 pub(super) fn reference(name: &str) -> Value {
@@ -137,11 +137,19 @@ fn requests() -> Value {
             "name": {"type": "string", "pattern": "^[a-z0-9_-]{1,200}$", "example": "sample-task"},
             "kind": kinds(),
             "metric": {"type": "string", "description": "What `accuracy` means; `top-1` for classification."},
+            "accuracy_rule": {
+                "type": "string", "enum": AccuracyRule::NAMES.map(|(name, _)| name), "default": "point",
+                "description": "What floors are compared with: the measured value, or the lower end of its 95 % \
+                                interval.",
+            },
             "labels": {"type": "array", "items": text(), "description": "In the order of outputs; for classification.",
                 "example": ["a", "b"]},
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "outputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "defaults": reference("Goals"),
+            "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
+                "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
+                                each node is set.", "example": "deadline"},
             "description": text(),
         }), &["name", "kind", "labels"]),
         "RegisterModel": strict(json!({
@@ -157,9 +165,13 @@ fn requests() -> Value {
         }), &["task", "name", "adapter", "variants"]),
         "RegisterVariant": strict(json!({
             "name": text(),
+            "engine": {"enum": ["onnx", "openvino", "torch", "remote"], "default": "onnx"},
             "precision": {"type": "string", "example": "fp32"},
             "threads": {"type": "integer", "minimum": 1, "maximum": u16::MAX, "default": 1},
             "max_batch": {"type": "integer", "minimum": 1, "maximum": u32::MAX, "default": 16},
+            "optimisation": {"enum": ["off", "basic", "extended", "all"], "default": "all"},
+            "processor": {"type": "string", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
+            "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes on one lane."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
@@ -195,15 +207,18 @@ fn answers() -> Value {
         "Variant": object(json!({
             "task": text(), "id": count(), "name": text(), "model": text(), "model_id": count(),
             "model_version": count(), "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
+            "optimisation": text(), "processor": text(),
             "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
-            "on_frontier": {"type": ["boolean", "null"]}, "profiles": list("Profile"),
+            "on_frontier": {"type": ["boolean", "null"]}, "unavailable": {"type": ["string", "null"], "description": "Why no node can run it, where all lack its engine."},
+            "profiles": list("Profile"),
         }), &["task", "name", "model", "profiles"]),
         "Model": object(json!({
             "task": text(), "id": count(), "name": text(), "version": count(), "architecture": text(),
             "licence": text(), "variants": {"type": "array"},
         }), &["task", "name", "version"]),
         "Task": object(json!({
-            "name": text(), "kind": kinds(), "metric": text(), "description": text(), "defaults": timed(),
+            "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(), "description": text(),
+            "defaults": timed(), "batching": text_or_null(),
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),
         "Explanation": object(json!({
@@ -216,14 +231,40 @@ fn answers() -> Value {
         }), &["task", "candidates"]),
         "Replica": object(json!({
             "node": text(), "variant": text_or_null(), "state": enumeration(&ReplicaState::ALL.map(ReplicaState::name)),
-            "memory_bytes": count(), "cause": text(),
-        }), &["node", "state"]),
+            "memory_bytes": count(), "cause": text(), "slowdown": {
+                "type": ["object", "null"], "required": ["ratio", "provenance"],
+                "properties": {"ratio": number(), "provenance": provenance()},
+            },
+            "loads": object(json!({
+                "count": count(), "cold_ms": number_or_null(), "warm_ms": number_or_null(),
+            }), &["count", "cold_ms", "warm_ms"]),
+        }), &["node", "state", "loads"]),
         "Transition": object(json!({
             "seq": count(), "replica": count(), "variant": text_or_null(), "node": text_or_null(), "from": text(),
             "to": text(), "cause": text(), "who": text(), "at_unix_us": count(),
         }), &["seq", "from", "to", "cause", "who", "at_unix_us"]),
         "Node": object(json!({
-            "id": count(), "name": text(), "device_class": text(), "connected": {"type": "boolean"}, "state": text(),
+            "id": count(), "name": text(), "pool": text(), "zone": text(), "device_class": text(),
+            "connected": {"type": "boolean"}, "state": text(), "draining": {"type": "boolean"},
+            "hardware": object(json!({
+                "cpu": text(), "arch": text(), "isa": {"type": "array", "items": text()}, "cores": count(),
+                "memory_bytes": count(),
+                "gpus": {"type": "array", "items": object(json!({
+                    "name": text(), "memory_bytes": json!({"type": ["integer", "null"], "minimum": 0}),
+                }), &["name", "memory_bytes"])},
+            }), &["cpu", "arch", "isa", "cores", "memory_bytes", "gpus"]),
+            "lanes": count(), "price_usd_per_hour": number(),
+            "price_provenance": {"type": "string", "enum": ["declared", "listed", "default"]},
+            "price_source": text_or_null(), "started_unix_us": count(), "uptime_s": count(),
+            "load": object(json!({
+                "lanes_busy": count(), "queued": count(), "running": count(), "batches": count(),
+                "queries": count(), "runner_crashes": count(), "replica_restarts": count(),
+            }), &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes", "replica_restarts"]),
+            "memory": object(json!({
+                "used_bytes": count(), "budget_bytes": count(),
+            }), &["used_bytes", "budget_bytes"]),
+            "replicas": count(), "replica_states": list("Replica"),
+            "warnings": {"type": "array", "items": text()},
         }), &["id", "name", "connected"]),
     })
 }

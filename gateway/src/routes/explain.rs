@@ -8,7 +8,7 @@ use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
-use modelless_decision::explain::{Candidate, Explanation, explain as decide, preference};
+use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
 use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, Micros, Refusal};
 use serde_json::{Value, json};
@@ -127,6 +127,11 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
     let finding = crate::show::finding(&candidate.finding);
     if let (Value::Object(shown), Value::Object(finding)) = (&mut shown, finding) {
         shown.extend(finding);
+    }
+    if let (Finding::NoNode, Some(variant)) = (&candidate.finding, task.variant(candidate.variant))
+        && let Some(why) = crate::show::unavailable(view, variant.variant.settings.engine)
+    {
+        shown["because"] = json!(why);
     }
     shown
 }

@@ -45,10 +45,10 @@ impl App {
     /// Waits until the next request sees what was just written to the store.
     async fn catalog_changed(&self) {
         let version = self.store.catalog_version().await;
-        self.core.look_at_catalog();
+        let asked = self.core.look_at_catalog();
         let Ok(version) = version else { return };
         let mut shown = self.core.shown.subscribe();
-        let seen = shown.wait_for(|shown| *shown >= version);
+        let seen = shown.wait_for(|shown| shown.version >= version && shown.asked >= asked);
         if tokio::time::timeout(SHOWN_WITHIN, seen).await.is_err() {
             tracing::warn!("a change of the catalogue is not shown yet: the store answers slowly");
         }

@@ -8,7 +8,7 @@ use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::NewTask;
-use modelless_types::{DType, Labels, TaskKind, TenantId, TensorSpec};
+use modelless_types::{AccuracyRule, Batching, DType, Labels, TaskKind, TenantId, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -36,6 +36,8 @@ struct NewTaskBody {
     #[serde(default)]
     metric: Option<String>,
     #[serde(default)]
+    accuracy_rule: AccuracyRule,
+    #[serde(default)]
     labels: Labels,
     #[serde(default)]
     inputs: Vec<TensorBody>,
@@ -43,6 +45,8 @@ struct NewTaskBody {
     outputs: Vec<TensorBody>,
     #[serde(default)]
     defaults: Option<Box<RawValue>>,
+    #[serde(default)]
+    batching: Option<Batching>,
     #[serde(default)]
     description: String,
 }
@@ -83,11 +87,13 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             name: new.name,
             kind: new.kind,
             metric: new.metric.unwrap_or_else(|| show::usual_metric(new.kind).to_owned()),
+            accuracy_rule: new.accuracy_rule,
             labels: new.labels,
             inputs: new.inputs.into_iter().map(TensorSpec::from).collect(),
             outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),
             space: None,
             defaults: defaults.resolved(None, None),
+            batching: new.batching,
             description: new.description,
         })
         .await?;

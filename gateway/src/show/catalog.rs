@@ -4,7 +4,7 @@ use super::profile::profile;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::frontier::{Point, frontier};
 use modelless_types::{
-    Accuracy, CostPer1k, Goals, Micros, Model, Prefer, Task, TaskKind, TensorSpec, VariantId,
+    Accuracy, CostPer1k, Engine, Goals, Micros, Model, Prefer, Task, TaskKind, TensorSpec, VariantId,
 };
 use serde_json::{Value, json};
 
@@ -24,8 +24,10 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "name": task.name,
         "kind": task.kind.name(),
         "metric": task.metric,
+        "accuracy_rule": task.accuracy_rule.name(),
         "description": task.description,
         "defaults": goals(&task.defaults),
+        "batching": task.batching,
         "space": space(view, task.default_space),
         "models": of.models.len(),
         "variants": of.variants.len(),
@@ -116,9 +118,18 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
     let on = frontier(&points.iter().map(|(_, point)| *point).collect::<Vec<_>>());
     let on_frontier = |id| points.iter().zip(&on).find(|((known, _), _)| *known == id).map(|(_, on)| *on);
     let shown = |(variant, best): (&VariantView, &Option<Best>)| {
-        self::variant(of, variant, best.as_ref(), on_frontier(variant.variant.id))
+        let mut shown = self::variant(of, variant, best.as_ref(), on_frontier(variant.variant.id));
+        shown["unavailable"] = json!(unavailable(view, variant.variant.settings.engine));
+        shown
     };
     of.variants.iter().zip(&best).map(shown).collect()
+}
+
+/// Why no node could run a variant, where all lack its engine.
+pub(crate) fn unavailable(view: &View, engine: Engine) -> Option<String> {
+    let mut reasons = view.nodes.iter().map(|node| node.without(engine).map(str::to_owned));
+    let first = reasons.next()??;
+    reasons.all(|reason| reason.is_some()).then(|| format!("the engine {engine} is not available: {first}"))
 }
 
 fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: Option<bool>) -> Value {
@@ -134,6 +145,8 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
         "precision": variant.settings.precision,
         "threads": variant.settings.threads,
         "max_batch": variant.settings.max_batch,
+        "optimisation": variant.settings.optimisation.name(),
+        "processor": variant.settings.processor.to_string(),
         "artefact": {"sha256": variant.artefact, "bytes": variant.artefact_bytes.0},
         // What floors are compared with: the lowest over the device classes that may answer.
         "accuracy": view.accuracy.map(Accuracy::as_f64),

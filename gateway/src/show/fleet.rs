@@ -2,10 +2,13 @@
 
 use crate::view::View;
 use modelless_decision::explain::Finding;
-use modelless_store::{Node, Transition};
+use modelless_store::{Node, Transition, UnixMicros};
 use modelless_types::{Micros, VariantId};
-use modelless_wire::{NodeStatus, ReplicaStatus};
+use modelless_wire::{
+    EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus,
+};
 use serde_json::{Value, json};
+use std::time::SystemTime;
 
 /// Every node known to the store, with what it makes known of itself where it is connected here.
 pub(crate) fn nodes(view: &View, stored: &[Node]) -> Vec<Value> {
@@ -23,30 +26,74 @@ pub(crate) fn nodes(view: &View, stored: &[Node]) -> Vec<Value> {
                 "connected": false,
             });
             if let Some(status) = view.node(node.id) {
-                extend(&mut shown, status_of(status));
+                extend(&mut shown, status_of(view, status));
             }
             shown
         })
         .collect();
     let unstored = view.nodes.iter().filter(|status| !stored.iter().any(|node| node.id == status.node));
-    shown.extend(unstored.map(status_of));
+    shown.extend(unstored.map(|status| status_of(view, status)));
     shown
 }
 
-fn status_of(status: &NodeStatus) -> Value {
+fn status_of(view: &View, status: &NodeStatus) -> Value {
+    let source = match &status.price_origin {
+        PriceOrigin::Listed { source } => Some(source),
+        PriceOrigin::Declared | PriceOrigin::Assumed => None,
+    };
+    let now = UnixMicros::of(SystemTime::now()).0;
     json!({
         "id": status.node,
         "name": status.name,
+        "pool": status.pool,
+        "zone": status.zone,
+        "hardware": hardware(&status.hardware),
         "device_class": status.device_class,
         "connected": true,
+        "started_unix_us": status.started_unix_us,
+        "uptime_s": now.saturating_sub(status.started_unix_us) / 1_000_000,
+        "load": load(&status.load),
         "draining": status.draining,
         "lanes": status.lanes,
         "price_usd_per_hour": status.price.as_usd(),
-        "price_provenance": if status.price_given { "declared" } else { "default" },
+        "price_provenance": status.price_origin.name(),
+        "price_source": source,
         "memory": {"used_bytes": status.memory_used.0, "budget_bytes": status.memory_budget.0},
         "replicas": status.replicas.len(),
+        "replica_states": status.replicas.iter().map(|known| replica(view, status, known)).collect::<Vec<_>>(),
         "warnings": status.warnings,
+        "engines": status.engines.iter().map(engine).collect::<Vec<_>>(),
     })
+}
+
+fn hardware(hardware: &Hardware) -> Value {
+    let Hardware { cpu, arch, isa, cores, memory, gpus } = hardware;
+    let gpu = |Gpu { name, memory }: &Gpu| json!({"name": name, "memory_bytes": memory.map(|bytes| bytes.0)});
+    json!({
+        "cpu": cpu,
+        "arch": arch,
+        "isa": isa,
+        "cores": cores,
+        "memory_bytes": memory.0,
+        "gpus": gpus.iter().map(gpu).collect::<Vec<_>>(),
+    })
+}
+
+fn load(load: &NodeLoad) -> Value {
+    let NodeLoad { lanes_busy, queued, running, batches, queries, crashes, restarts } = load;
+    json!({
+        "lanes_busy": lanes_busy,
+        "queued": queued,
+        "running": running,
+        "batches": batches,
+        "queries": queries,
+        "runner_crashes": crashes,
+        "replica_restarts": restarts,
+    })
+}
+
+fn engine(status: &EngineStatus) -> Value {
+    json!({"engine": status.engine.name(), "version": status.version, "unavailable": status.unavailable})
 }
 
 fn extend(into: &mut Value, with: Value) {
@@ -65,6 +112,7 @@ pub(crate) fn replicas(view: &View) -> Vec<Value> {
 }
 
 fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -> Value {
+    let LoadTimes { count, cold, warm } = replica.loads;
     json!({
         "node": node.name,
         "variant": variant_name(view, replica.variant),
@@ -73,6 +121,11 @@ fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -> Value {
         "memory_bytes": replica.memory.0,
         "slowdown": replica.slowdown.map(|ratio| json!({"ratio": ratio, "provenance": "live"})),
         "cause": replica.cause,
+        "loads": {
+            "count": count,
+            "cold_ms": cold.map(Micros::as_millis_f64),
+            "warm_ms": warm.map(Micros::as_millis_f64),
+        },
     })
 }
 

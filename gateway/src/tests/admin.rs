@@ -13,7 +13,7 @@ const JSON: &str = "application/json";
 async fn a_task_is_made_found_and_removed() {
     let run = World::new().await.run().await;
     let body = json!({"name": "birds", "kind": "image-classification", "labels": ["a", "b"],
-        "defaults": {"accuracy": 0.5, "latency_ms": 40}});
+        "accuracy_rule": "lower_bound", "defaults": {"accuracy": 0.5, "latency_ms": 40}});
     let shown = run
         .with_connection(move |mut connection| {
             let created =
@@ -28,7 +28,7 @@ async fn a_task_is_made_found_and_removed() {
             shown.json().unwrap()
         })
         .await;
-    assert_eq!(shown["metric"], "top-1");
+    assert_eq!((&shown["metric"], &shown["accuracy_rule"]), (&json!("top-1"), &json!("lower_bound")));
     assert_eq!(
         (&shown["defaults"]["accuracy"], &shown["defaults"]["latency_ms"]),
         (&json!(0.5), &json!(40.0))

@@ -4,8 +4,8 @@ use crate::openapi::document;
 use crate::routes::ROUTES;
 use http::Method;
 use modelless_store::{NewNode, NewTransition, Store, UnixMicros};
-use modelless_types::{Bytes, DeviceIx, PricePerHour, ReplicaState, VariantId};
-use modelless_wire::ReplicaStatus;
+use modelless_types::{Bytes, DeviceIx, Micros, PricePerHour, ReplicaState, VariantId};
+use modelless_wire::{LoadTimes, NodeLoad, ReplicaStatus};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -175,12 +175,14 @@ async fn models_variants_nodes_and_replicas_are_shown() {
     };
     world.store.record_transition(change).await.unwrap();
     world.status.send_modify(|status| {
+        status.load = NodeLoad { lanes_busy: 1, queued: 4, crashes: 2, ..NodeLoad::default() };
         status.replicas.push(ReplicaStatus {
             variant: VariantId(1),
             state: ReplicaState::Loading,
             memory: Bytes(7),
             slowdown: None,
             cause: "a query could not wait".to_owned(),
+            loads: LoadTimes { count: 2, cold: Some(Micros(9_000)), warm: None },
         });
     });
     world = {
@@ -201,6 +203,7 @@ async fn models_variants_nodes_and_replicas_are_shown() {
         };
         assert_eq!(shown["replicas"][0]["variant"], "small-fp32");
         assert_eq!(shown["replicas"][0]["state"], "loading");
+        assert_eq!(shown["replicas"][0]["loads"], json!({"count": 2, "cold_ms": 9.0, "warm_ms": null}));
         let transition = &shown["transitions"][0];
         assert_eq!(transition["who"], "worker");
         assert_eq!((&transition["from"], &transition["to"]), (&json!("inactive"), &json!("loading")));
@@ -208,7 +211,17 @@ async fn models_variants_nodes_and_replicas_are_shown() {
         World::new().await
     };
     let nodes = world.get("/v1/nodes").await.json();
-    assert_eq!(nodes["nodes"][0]["price_provenance"], "default");
+    let node = &nodes["nodes"][0];
+    assert_eq!((&node["price_provenance"], &node["price_source"]), (&json!("default"), &Value::Null));
+    assert_eq!((&node["pool"], &node["zone"]), (&json!("default"), &json!("local")));
+    for (part, names) in [
+        ("load", &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes"][..]),
+        ("hardware", &["cpu", "cores", "memory_bytes", "gpus"][..]),
+    ] {
+        for name in names {
+            assert!(!node[part][name].is_null(), "{part}.{name} in {node}");
+        }
+    }
 }
 
 #[tokio::test]

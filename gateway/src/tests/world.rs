@@ -12,9 +12,9 @@ use modelless_drive::{Clock, Recorder};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros, NodeId,
-    PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskKind, TenantId, TensorSpec,
-    VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros,
+    NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskKind, TenantId,
+    TensorSpec, VariantSettings,
 };
 use modelless_wire::{
     Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
@@ -154,11 +154,13 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         name: name.to_owned(),
         kind,
         metric: "top-1".to_owned(),
+        accuracy_rule: AccuracyRule::default(),
         labels,
         inputs,
         outputs,
         space: None,
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     }
 }
@@ -175,12 +177,7 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
         adapter: r#"{"layout":"nchw"}"#.to_owned(),
         variants: vec![NewVariant {
             name: format!("{name}-fp32"),
-            settings: VariantSettings {
-                engine: Engine::Onnx,
-                precision: "fp32".to_owned(),
-                threads: 1,
-                max_batch: 8,
-            },
+            settings: VariantSettings::new(Engine::Onnx, "fp32", 8),
             artefact: "ab".repeat(32),
             artefact_bytes: Bytes(1_000),
             profiles: vec![profile(mean_us, right, 1_000)],
@@ -225,19 +222,11 @@ impl World {
         let does = Mutex::new(Does::Answer);
         let node = Arc::new(FakeNode { gateway: OnceLock::new(), does, models, seen });
         let price = PricePerHour(100_000);
+        let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
         let status = watch::Sender::new(NodeStatus {
-            node: NODE,
-            name: "node-a".to_owned(),
-            device_class: CLASS.to_owned(),
-            price,
-            price_given: false,
-            lanes: 1,
             memory_budget: Bytes::from_mib(100),
             memory_used: Bytes::from_mib(20),
-            draining: false,
-            info: NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all },
-            replicas: Vec::new(),
-            warnings: Vec::new(),
+            ..NodeStatus::idle(info, "node-a", CLASS)
         });
         let metrics = Arc::new(Metrics::new());
         let config = Config { http: ([127, 0, 0, 1], 0).into(), seed: Some(7), ..setup.config };

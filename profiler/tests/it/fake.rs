@@ -92,14 +92,16 @@ async fn another_machine_measures_again_and_says_which_accuracy_is_whose() {
     let (mut registrar, _artefacts) = registrar(profiler(&engine));
     let (_folder, package) = package();
     registrar.package(&package, &mut |_, _| ()).await.unwrap();
-    assert_eq!(registrar.unmeasured(&[], &mut |_, _| ()).await.unwrap(), 0);
 
-    for (class, packages, measured_on) in
-        [("cpu:other:8", vec![], "cpu:fake:1"), ("cpu:third:8", vec![package.clone()], "cpu:third:8")]
+    for (class, with_set, measured_on) in
+        [("cpu:other:8", false, "cpu:fake:1"), ("cpu:third:8", true, "cpu:third:8")]
     {
         registrar.profiler =
             Profiler::new(Arc::<FakeEngine>::clone(&engine), Config::default(), class, "again");
-        assert_eq!(registrar.unmeasured(&packages, &mut |_, _| ()).await.unwrap(), 1);
+        let catalog = registrar.store.catalog().await.unwrap();
+        let (task, model, variant) = (&catalog.tasks[0], &catalog.models[0], &catalog.variants[0]);
+        let set = if with_set { package.open_set(task).unwrap() } else { None };
+        registrar.again((task, model, variant), set.as_ref(), &mut |_, _| ()).await.unwrap();
         let catalog = registrar.store.catalog().await.unwrap();
         let profile = catalog.variants[0].profile_on(class).unwrap();
         assert_eq!(profile.accuracy.device_class, measured_on);
@@ -168,5 +170,4 @@ fn measuring_can_move_between_threads() {
     let (registrar, _artefacts) = registrar(profiler(&engine));
     let (_folder, package) = package();
     check(registrar.package(&package, &mut |_, _| ()));
-    check(registrar.unmeasured(&[], &mut |_, _| ()));
 }

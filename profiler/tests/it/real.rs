@@ -1,9 +1,11 @@
 use crate::{example, registrar};
 use anyhow::Context;
 use modelless_engine::{Engine, Library, ProcessConfig, ProcessEngine, default_engines_dir};
-use modelless_profiler::{Config, Profiler, device};
+use modelless_profiler::{Config, Profiler};
 use modelless_testkit::server::cargo_build;
 use std::sync::Arc;
+
+const CLASS: &str = "cpu:test:1";
 
 /// ONNX Runtime in real runner processes. `cargo xtask test` installs the library.
 fn engine() -> Arc<ProcessEngine> {
@@ -18,8 +20,7 @@ fn engine() -> Arc<ProcessEngine> {
 #[tokio::test(flavor = "multi_thread")]
 async fn real_models_are_as_accurate_as_they_were_trained() -> anyhow::Result<()> {
     let engine = engine();
-    let profiler =
-        Profiler::new(Arc::<ProcessEngine>::clone(&engine), Config::default(), device::class(), "a test");
+    let profiler = Profiler::new(Arc::<ProcessEngine>::clone(&engine), Config::default(), CLASS, "a test");
     let (registrar, _artefacts) = registrar(profiler);
     let mut demo = example("fashion");
     demo.models.retain(|model| ["linear", "cnn_s"].contains(&model.name.as_str()));
@@ -31,7 +32,7 @@ async fn real_models_are_as_accurate_as_they_were_trained() -> anyhow::Result<()
         let task = catalog.tasks.iter().find(|known| known.name == task).context("the task")?;
         let variants = catalog.models_of(task.id).flat_map(|model| catalog.variants_of(model.id));
         let variant = variants.into_iter().find(|variant| variant.name == name).context("the variant")?;
-        variant.profile_on(&device::class()).context("its profile")
+        variant.profile_on(CLASS).context("its profile")
     };
     for (name, task, least) in [
         ("linear-fp32", "fashion", 0.80),

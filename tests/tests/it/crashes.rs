@@ -28,21 +28,10 @@ fn killing_runners_under_load_costs_at_most_their_batches_and_never_the_server()
             Ok(outcomes)
         };
         let askers: Vec<_> = (0..4).map(|_| scope.spawn(asker)).collect();
-        let mut killed = 0;
-        // Bounded, since a server without runners would leave nothing to kill.
-        for _ in 0..1_000 {
-            if killed >= 5 {
-                break;
-            }
-            for (pid, _) in process::children(demo.server.pid())? {
-                // As the kernel's out-of-memory killer would.
-                ensure!(Command::new("kill").args(["-KILL", &pid.to_string()]).status()?.success());
-                killed += 1;
-            }
-            // The next kill waits until the server serves again.
-            demo.answer("boot.png", "?latency_ms=10000")?;
-        }
+        let killed = kill_some(&demo);
+        // Also when that failed, or the askers would go on for ever.
         over.store(true, Ordering::Relaxed);
+        let killed = killed?;
         ensure!(killed >= 5, "only {killed} runners were there to be killed");
         let mut all: BTreeMap<String, u32> = BTreeMap::new();
         for asker in askers {
@@ -61,6 +50,25 @@ fn killing_runners_under_load_costs_at_most_their_batches_and_never_the_server()
     let history = demo.server.get_json("/v1/replicas")?.to_string();
     ensure!(history.contains("failed"), "the crash is in the record: {history}");
     demo.server.stop()
+}
+
+/// Kills every runner, again and again, until there were at least five; how many it was.
+fn kill_some(demo: &Demo) -> Result<u32> {
+    let mut killed = 0;
+    // Bounded, since a server without runners would leave nothing to kill.
+    for _ in 0..1_000 {
+        if killed >= 5 {
+            break;
+        }
+        for (pid, _) in process::children(demo.server.pid())? {
+            // As the kernel's out-of-memory killer would.
+            ensure!(Command::new("kill").args(["-KILL", &pid.to_string()]).status()?.success());
+            killed += 1;
+        }
+        // The next kill waits until the server serves again.
+        demo.answer("boot.png", "?latency_ms=10000")?;
+    }
+    Ok(killed)
 }
 
 #[test]

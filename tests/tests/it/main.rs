@@ -7,6 +7,7 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+mod ending;
 mod goals;
 mod lifecycle;
 mod store;

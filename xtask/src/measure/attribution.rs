@@ -232,13 +232,7 @@ fn register_identity(server: &Server) -> Result<()> {
     std::fs::write(models.join("identity.toml"), model)?;
     std::fs::write(models.join("identity.onnx"), onnx::identity(WIDTH as u64))?;
 
-    let package = folder.path().to_string_lossy();
-    let output = server.command(&["model", "register", &package, "--server", &server.url()])?;
-    ensure!(
-        output.status.success(),
-        "`modelless model register` failed: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    demo::register(server, folder.path())?;
     // What was registered is taken up a moment later.
     let body = demo::tensor_body(WIDTH, &mut Rng::new(1));
     let deadline = Instant::now() + Duration::from_secs(10);

@@ -1,6 +1,9 @@
-//! The demo as measures use it: how to start it, and one query whose answer can be told right from wrong.
+//! Servers as measures use them: the demo, other packages, and one query whose answer can be told right from wrong.
+
+use std::path::Path;
 
 use anyhow::{Result, ensure};
+use modelless_testkit::turns::Side;
 use modelless_testkit::{Request, Response, Rng, Server};
 use serde_json::Value;
 
@@ -14,6 +17,32 @@ pub(crate) const TENSOR_FLOATS: usize = 28 * 28;
 
 pub(crate) fn start(context: &Context) -> Result<Server> {
     Server::builder().binary(context.binary()?).arg("--demo").start()
+}
+
+/// Registers a package with the command line a user would use.
+pub(crate) fn register(server: &Server, package: &Path) -> Result<()> {
+    let output =
+        server.command(&["model", "register", &package.to_string_lossy(), "--server", &server.url()])?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`modelless model register` failed: {}", said.trim());
+    Ok(())
+}
+
+/// The load generator for these streams.
+pub(crate) fn load(context: &Context, server: &Server, streams: &[Value]) -> Result<Side> {
+    let streams = Value::Array(streams.to_vec()).to_string();
+    let program = context.bench_program("http-load")?;
+    Side::start(&program, &[&server.address().to_string(), &streams, &context.seed.to_string()])
+}
+
+/// What `http-load` saw without every single answer, which would make the file of a measure large.
+pub(crate) fn bare(mut load: Value) -> Value {
+    for stream in load["streams"].as_array_mut().into_iter().flatten() {
+        if let Some(stream) = stream.as_object_mut() {
+            stream.remove("answers");
+        }
+    }
+    load
 }
 
 pub(crate) fn tensor_body(floats: usize, rng: &mut Rng) -> Vec<u8> {

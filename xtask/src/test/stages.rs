@@ -37,13 +37,26 @@ pub(super) const STAGES: &[Stage] = &[
         run: doc,
     },
     Stage { name: "system", what: "the programs the tests start", quick: true, needs: &[], run: system },
-    Stage { name: "engine", what: "the ONNX Runtime library", quick: true, needs: &["system"], run: engine },
+    Stage {
+        name: "engine",
+        what: "the inference libraries: ONNX Runtime, OpenVINO",
+        quick: true,
+        needs: &["system"],
+        run: engine,
+    },
     Stage {
         name: "nextest",
         what: "unit tests, stores and engines with the real thing behind them",
         quick: true,
         needs: &["system", "engine"],
         run: nextest,
+    },
+    Stage {
+        name: "torch",
+        what: "libtorch, its runner, and the suite that every engine passes",
+        quick: false,
+        needs: &["system"],
+        run: torch,
     },
     Stage {
         name: "python",
@@ -198,12 +211,30 @@ fn system(context: &mut Context) -> Result<Outcome> {
 
 fn engine(context: &mut Context) -> Result<Outcome> {
     let binary = context.binary()?;
-    run(program(&context.root, binary).args(["engine", "install", "onnx"]))?;
+    for engine in ["onnx", "openvino"] {
+        run(program(&context.root, binary.clone()).args(["engine", "install", engine]))?;
+    }
     Ok(Outcome::Passed)
 }
 
 fn nextest(context: &mut Context) -> Result<Outcome> {
     context.nextest(&["--workspace", "--exclude", "modelless-tests"])
+}
+
+/// Library and build are kept in the folder of engines, so only the first run takes its minutes.
+fn torch(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    run(program(&context.root, binary).args(["engine", "install", "torch"]))?;
+    let manifest = "runners/torch/Cargo.toml";
+    run(cargo(&context.root).args(["fmt", "--check", "--manifest-path", manifest, "--", "-l"]))?;
+    context.nextest(&[
+        "--package",
+        "modelless-engine",
+        "--features",
+        "conformance-torch",
+        "--filterset",
+        "test(torch)",
+    ])
 }
 
 fn python(context: &mut Context) -> Result<Outcome> {

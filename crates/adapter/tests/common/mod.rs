@@ -3,7 +3,7 @@
 
 use image::{ExtendedColorType, ImageEncoder};
 use modelless_adapter::{AdapterSpec, Body, Colour, Decoded, InputError, Limits, Picture, Preparation};
-use modelless_types::{DType, Goals, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec};
+use modelless_types::{AccuracyRule, DType, Goals, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec};
 
 /// A classification task with labels `l0`, `l1`, ...
 pub(crate) fn labelled(labels: usize) -> Task {
@@ -13,11 +13,13 @@ pub(crate) fn labelled(labels: usize) -> Task {
         tenant: TenantId::DEFAULT,
         kind: TaskKind::ImageClassification,
         metric: "top-1".to_owned(),
+        accuracy_rule: AccuracyRule::default(),
         labels: (0..labels).map(|i| format!("l{i}")).collect(),
         inputs: Vec::new(),
         outputs: Vec::new(),
         default_space: SpaceId(1),
         defaults: Goals::default(),
+        batching: None,
         description: String::new(),
     }
 }

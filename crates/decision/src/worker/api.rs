@@ -6,8 +6,8 @@ use crate::query::{Class, Query};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal, ReplicaState,
-    TaskId, Time, VariantId,
+    Accuracy, Batching, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
+    ReplicaState, TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +22,14 @@ pub struct BatchId(pub u64);
 /// A device of this node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DeviceConfig {
-    /// How many batches run side by side.
+    /// How many batches run side by side, before it is cut otherwise.
     pub lanes: u16,
+    /// Cores of each lane; 0 stands for 1.
+    #[serde(default)]
+    pub width: u16,
     /// Memory that replicas may take together.
     pub memory: Bytes,
-    /// What an hour of one lane costs.
+    /// What an hour of one core costs, and so of a lane of one core.
     pub price: PricePerHour,
 }
 
@@ -39,10 +42,33 @@ pub struct WorkerConfig {
     pub queue: u32,
     /// Decoded bytes that may wait here.
     pub queue_bytes: Bytes,
-    /// How long a failed replica rests before it may be tried again; doubles with each failure in a row.
+    /// How long a failed replica rests before it may be tried again; doubles with each failure in a row, up to a
+    /// minute. After a first crash it restarts at once.
     pub back_off: Micros,
-    /// Failures in a row after which a variant is left alone until the catalogue changes.
+    /// Failures in a row after which a variant is not waited for any more: queries are refused until it has rested,
+    /// then one at a time tries it.
     pub give_up_after: u32,
+    /// How queries share batches where their task does not say.
+    #[serde(default)]
+    pub batching: Batching,
+    /// A replica is not evicted sooner than this after it was loaded.
+    #[serde(default)]
+    pub min_residence: Micros,
+}
+
+impl Default for WorkerConfig {
+    /// Without a device. Every figure is told in `docs/defaults.md`.
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            queue: 1_024,
+            queue_bytes: Bytes::from_mib(256),
+            back_off: Micros::from_millis(100),
+            give_up_after: 5,
+            batching: Batching::Deadline,
+            min_residence: Micros::from_millis(500),
+        }
+    }
 }
 
 /// A variant this node could run.
@@ -66,6 +92,12 @@ pub struct WorkerVariant {
     pub memory: Bytes,
     /// From asking for it to ready.
     pub load_time: Micros,
+    /// Threads of a run: it runs on lanes of at least as many cores. 0 stands for 1.
+    #[serde(default)]
+    pub threads: u16,
+    /// How its task wants batches made. `None`: as the worker is set.
+    #[serde(default)]
+    pub batching: Option<Batching>,
 }
 
 /// How a batch ended.
@@ -189,6 +221,13 @@ pub enum Event {
         /// What is known of it.
         why: String,
     },
+    /// What became of a query that was rerun alone in quarantine.
+    Quarantined {
+        /// The query.
+        key: QueryKey,
+        /// How its run ended.
+        outcome: Outcome,
+    },
     /// Nobody waits for a query any longer.
     Cancel {
         /// The query.
@@ -205,6 +244,13 @@ pub enum Event {
     },
     /// What can be run here changed.
     Catalog(Vec<WorkerVariant>),
+    /// A device's cores are to be cut into lanes of this width.
+    Recut {
+        /// Which.
+        device: DeviceIx,
+        /// Cores of each lane.
+        width: u16,
+    },
     /// Take nothing new, hand back what is not started, finish the rest.
     Drain,
 }
@@ -217,13 +263,15 @@ impl Ranked for Event {
             | Self::Loaded { .. }
             | Self::LoadFailed { .. }
             | Self::Unloaded { .. }
-            | Self::RunnerDied { .. } => Rank::Completion,
+            | Self::RunnerDied { .. }
+            | Self::Quarantined { .. } => Rank::Completion,
             Self::Arrive(_)
             | Self::Demand { .. }
             | Self::Cancel { .. }
             | Self::Pin(_)
             | Self::Wake { .. }
             | Self::Catalog(_)
+            | Self::Recut { .. }
             | Self::Drain => Rank::Arrival,
         }
     }
@@ -266,6 +314,28 @@ pub enum Action {
         /// Who still waits; all others of the batch are cancelled.
         queries: Vec<QueryKey>,
     },
+    /// Run this query alone in the device's quarantine runner, which nothing else is given meanwhile. If it holds
+    /// another variant, that one leaves first.
+    Quarantine {
+        /// The query.
+        key: QueryKey,
+        /// The variant that it was in a crashed batch of.
+        variant: VariantId,
+        /// Whose quarantine runner.
+        device: DeviceIx,
+        /// Device time expected of it.
+        expected: Moments,
+    },
+    /// Answer the query with what its run in quarantine gave.
+    Discharge {
+        /// The query.
+        key: QueryKey,
+    },
+    /// Nobody needs the device's quarantine runner any longer: end it.
+    QuarantineOver {
+        /// Which.
+        device: DeviceIx,
+    },
     /// Say no.
     Refuse {
         /// The query.
@@ -277,6 +347,15 @@ pub enum Action {
     HandBack {
         /// The query.
         key: QueryKey,
+    },
+    /// The device's lanes are empty and cut anew; from now on batches are bound to these.
+    Recut {
+        /// Which.
+        device: DeviceIx,
+        /// Cores of each lane.
+        width: u16,
+        /// How many there are.
+        lanes: u16,
     },
     /// Bring a variant into memory.
     Load {

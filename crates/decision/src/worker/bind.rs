@@ -13,7 +13,7 @@ use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
-use modelless_types::{DeviceIx, Prefer, PricePerHour, QueryKey, Time, VariantId};
+use modelless_types::{Batching, DeviceIx, Prefer, PricePerHour, QueryKey, TaskId, Time, VariantId};
 
 /// A batch that could be bound.
 pub(super) struct Binding {
@@ -21,6 +21,12 @@ pub(super) struct Binding {
     pub(super) members: Vec<QueryKey>,
     pub(super) reasons: Vec<Reason>,
     pub(super) expected: Moments,
+    /// What waits behind it can be in time.
+    pub(super) drains: bool,
+    /// Too early to bind it.
+    until: Option<Time>,
+    /// The first is in time.
+    in_time: bool,
 }
 
 /// What to do with a lane's free slot.
@@ -28,22 +34,36 @@ pub(super) enum Bound {
     Batch(Binding),
     /// This query can no longer be in time anywhere here.
     Late(QueryKey),
-    Nothing,
+    /// Nothing before this moment; `None`: not before something happens.
+    Later(Option<Time>),
 }
 
 impl Worker {
     pub(super) fn bind_for(&self, now: Time, lane: &Lane) -> Bound {
-        let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).collect();
+        let free = |v: &&WorkerVariant| !self.residency.tried(lane.device, v.id);
+        let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).filter(free).collect();
         if serving.is_empty() {
-            return Bound::Nothing;
+            return Bound::Later(None);
+        }
+        if let Some(until) = self.surely_too_early(now, lane, &serving) {
+            return Bound::Later(Some(until));
         }
         let start = lane.remaining(now);
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
+        if let Some(key) = self.sheds(now, lane, &rates) {
+            return Bound::Late(key);
+        }
+        let mut later: Option<Time> = None;
+        let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         for head in self.queue.merged(|class| rates.contains_key(class)) {
+            if deferred.contains(&head.query.class.task) {
+                continue;
+            }
             let draw = Draw {
                 worker: self,
                 now,
+                lane,
                 device: lane.device,
                 start,
                 price,
@@ -60,11 +80,16 @@ impl Worker {
                 return Bound::Late(head.query.key);
             }
             // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
-            if let Some(binding) = draw.best() {
-                return Bound::Batch(binding);
+            match draw.best().or_else(|| draw.last_chance()) {
+                Some(Binding { until: Some(until), .. }) => {
+                    later = Some(later.map_or(until, |known| known.min(until)));
+                    deferred.insert(head.query.class.task);
+                }
+                Some(binding) => return Bound::Batch(binding),
+                None => {}
             }
         }
-        Bound::Nothing
+        Bound::Later(later)
     }
 
     /// Device time per query, at its fastest, of each class that waits here or at the gateways and can be served.
@@ -76,7 +101,7 @@ impl Worker {
     }
 
     /// How long until some lane of a device could start a batch bound now.
-    fn soonest(&self, now: Time, device: DeviceIx) -> Moments {
+    pub(super) fn soonest(&self, now: Time, device: DeviceIx) -> Moments {
         let lanes = self.lanes.iter().filter(|lane| lane.device == device);
         let free = lanes.map(|lane| lane.until_free(now));
         free.min_by(|a, b| a.mean.total_cmp(&b.mean)).unwrap_or(Moments::ZERO)
@@ -89,10 +114,11 @@ impl Worker {
     }
 }
 
-/// Device time per query of a variant's largest batch.
-fn batched(variant: &WorkerVariant) -> Moments {
+/// Device time per query of a variant's largest batch, or of one alone where batches gain nothing.
+pub(super) fn batched(variant: &WorkerVariant) -> Moments {
     let batch = variant.max_batch.min(variant.run.largest_measured()).max(1);
-    variant.run.estimate(batch).times(1.0 / f64::from(batch))
+    let (full, alone) = (variant.run.estimate(batch).times(1.0 / f64::from(batch)), variant.run.estimate(1));
+    if alone.mean < full.mean { alone } else { full }
 }
 
 /// Whether a class may be answered by a variant.
@@ -108,6 +134,7 @@ fn slack(now: Time, waiting: &Waiting) -> f64 {
 struct Draw<'a> {
     worker: &'a Worker,
     now: Time,
+    lane: &'a Lane,
     device: DeviceIx,
     start: Moments,
     price: PricePerHour,
@@ -117,9 +144,23 @@ struct Draw<'a> {
 }
 
 impl Draw<'_> {
+    /// Whether the head more likely than not is in time if it goes alone.
     fn in_time_alone(&self, start: Moments) -> bool {
         let slack = slack(self.now, self.head);
-        self.admitted().any(|v| (start + v.run.estimate(1)).within(slack))
+        self.admitted().any(|v| start.mean + v.run.estimate(1).mean <= slack)
+    }
+
+    /// The head alone with the fastest, where nothing is in time for certain: a probable answer is worth more than a
+    /// sure refusal.
+    fn last_chance(&self) -> Option<Binding> {
+        let slack = slack(self.now, self.head);
+        let sure = |v: &WorkerVariant| (self.start + v.run.estimate(1)).within(slack);
+        let mean = |v: &WorkerVariant| v.run.estimate(1).mean;
+        if self.admitted().any(|v| sure(v)) {
+            return None; // its price ceiling is in the way
+        }
+        let quickest = self.admitted().min_by(|a, b| mean(a).total_cmp(&mean(b)))?;
+        self.draw(quickest, Reason::InTime, 1)
     }
 
     fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
@@ -129,7 +170,7 @@ impl Draw<'_> {
     fn best(&self) -> Option<Binding> {
         let mut order: Vec<&WorkerVariant> = self.admitted().copied().collect();
         order.sort_by(|a, b| self.preferred(a, b));
-        let mut widest: Option<(f64, Binding)> = None;
+        let mut widest: Option<(f64, Binding, &WorkerVariant, Reason)> = None;
         for (rank, variant) in order.iter().enumerate() {
             let lead = match (order.len(), rank) {
                 (1, _) => Reason::Only,
@@ -137,15 +178,23 @@ impl Draw<'_> {
                 _ => Reason::InTime,
             };
             let Some(binding) = self.fill(variant, lead) else { continue };
-            if self.rest_drains(variant, &binding) {
-                return Some(binding);
+            let good = match self.worker.batching(variant) {
+                Batching::Deadline => self.rest_drains(variant, &binding),
+                Batching::Aimd | Batching::Fixed { .. } | Batching::Off => binding.in_time,
+            };
+            if good {
+                return Some(self.smaller(variant, &binding, lead, true).unwrap_or(binding));
             }
             let per_query = binding.expected.mean / count(binding.members.len());
-            if widest.as_ref().is_none_or(|(known, _)| per_query < *known) {
-                widest = Some((per_query, binding));
+            if widest.as_ref().is_none_or(|(known, ..)| per_query < *known) {
+                widest = Some((per_query, binding, *variant, lead));
             }
         }
-        widest.map(|(_, binding)| binding)
+        widest.map(|(_, binding, variant, lead)| {
+            let binding = self.smaller(variant, &binding, lead, false).unwrap_or(binding);
+            let drains = self.worker.batching(variant) != Batching::Deadline;
+            Binding { drains, ..binding }
+        })
     }
 
     /// The first query of a batch decides what it prefers.
@@ -162,15 +211,43 @@ impl Draw<'_> {
         }
     }
 
-    /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time. `None` if the
-    /// head does not get into it.
+    /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time, or as many as
+    /// the task's way of batching says. `None` if the head does not get into it.
     fn fill(&self, variant: &WorkerVariant, lead: Reason) -> Option<Binding> {
+        let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
+        let alone = self.start + variant.run.estimate(1);
+        let by_deadline = self.worker.batching(variant) == Batching::Deadline;
+        if by_deadline && !alone.within(slack(self.now, self.head)) {
+            return None;
+        }
+        self.draw(variant, lead, largest)
+    }
+
+    /// The same batch with fewer members, where that wastes nothing. With time to `spare` it may waste a little, if
+    /// what is left out drains all the same.
+    fn smaller(
+        &self,
+        variant: &WorkerVariant,
+        binding: &Binding,
+        lead: Reason,
+        spare: bool,
+    ) -> Option<Binding> {
+        let drawn = binding.members.len();
+        if drawn < 2 || self.worker.batching(variant) != Batching::Deadline {
+            return None;
+        }
+        let enough = self.worker.enough(self.device, variant, drawn, spare);
+        let smaller = if enough < drawn { self.draw(variant, lead, enough) } else { None };
+        smaller.filter(|smaller| !spare || self.rest_drains(variant, smaller))
+    }
+
+    fn draw(&self, variant: &WorkerVariant, lead: Reason, largest: usize) -> Option<Binding> {
         if !self.payable(variant) {
             return None;
         }
+        let by_deadline = self.worker.batching(variant) == Batching::Deadline;
         let mut members: Vec<&Waiting> = Vec::new();
         let mut tightest = f64::INFINITY;
-        let largest = if self.head.alone { 1 } else { variant.max_batch.max(1) as usize };
         let others = self.worker.queue.merged(|class| admits(class, variant));
         let others = others.filter(|w| w.query.key != self.head.query.key && !w.alone);
         for waiting in core::iter::once(self.head).chain(others) {
@@ -179,7 +256,8 @@ impl Draw<'_> {
             }
             let slack = slack(self.now, waiting).min(tightest);
             let batch = u32::try_from(members.len() + 1).ok()?;
-            if !(self.start + variant.run.estimate(batch)).within(slack) {
+            let sure = by_deadline && largest > 1;
+            if sure && !(self.start + variant.run.estimate(batch)).within(slack) {
                 if members.is_empty() {
                     return None;
                 }
@@ -196,6 +274,7 @@ impl Draw<'_> {
             return None;
         }
         let batch = u32::try_from(members.len()).ok()?;
+        let until = self.worker.wait_until(self.now, self.lane, variant, &members);
         let reason = |(at, w): (usize, &&Waiting)| match (w.alone, w.loaded, at) {
             (true, ..) => Reason::Rerun,
             (_, true, _) => Reason::Loaded,
@@ -204,7 +283,9 @@ impl Draw<'_> {
         };
         let reasons = members.iter().enumerate().map(reason).collect();
         let members = members.iter().map(|w| w.query.key).collect();
-        Some(Binding { variant: variant.id, members, reasons, expected: variant.run.estimate(batch) })
+        let expected = variant.run.estimate(batch);
+        let in_time = (self.start + expected).within(slack(self.now, self.head));
+        Some(Binding { variant: variant.id, members, reasons, expected, drains: true, until, in_time })
     }
 
     /// Whether any batch of a variant could be cheap enough for the head: saves drawing one that cannot.

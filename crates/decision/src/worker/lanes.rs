@@ -8,6 +8,7 @@
 use super::api::{Action, BatchId, LaneIx};
 use super::queue::Waiting;
 use crate::estimate::Moments;
+use crate::query::Query;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use modelless_types::{DeviceIx, Micros, ModelId, QueryKey, Time, VariantId};
@@ -133,6 +134,27 @@ impl Lane {
             Some(_) => {}
         }
         None
+    }
+
+    /// Members of the batch that follows who are still waited for.
+    fn following(&self) -> impl Iterator<Item = &Member> {
+        self.next.iter().flat_map(|batch| batch.members.iter()).filter(|member| !member.gone)
+    }
+
+    /// When the next of those that do not run yet stops waiting.
+    pub(super) fn next_expiry(&self) -> Option<Time> {
+        self.following().map(|member| member.waiting.query.expires).min()
+    }
+
+    /// Gives up those that do not run yet and whose time is up.
+    pub(super) fn expire(&mut self, now: Time) -> Vec<Query> {
+        let next = self.next.iter_mut().flat_map(|batch| batch.members.iter_mut());
+        let over = next.filter(|member| !member.gone && member.waiting.query.expires <= now);
+        let give_up = |member: &mut Member| {
+            member.gone = true;
+            member.waiting.query
+        };
+        over.map(give_up).collect()
     }
 
     /// Takes out the batch that is not handed over yet if its replica is gone.

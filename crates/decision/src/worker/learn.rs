@@ -19,6 +19,7 @@ impl Worker {
             self.seen.insert(batch.variant, now);
             self.fade_at.get_or_insert(now + FADE_EVERY);
         }
+        self.residency.compare(&mut self.actions);
     }
 
     /// Corrections that saw nothing new for a while lose a part of their weight.
@@ -35,6 +36,7 @@ impl Worker {
                 variant.run.correction = variant.run.correction.faded();
             }
         }
+        self.residency.compare(&mut self.actions);
         let left = self.residency.variants().any(|v| v.run.correction != Correction::NONE);
         self.fade_at = left.then_some(now + FADE_EVERY);
     }

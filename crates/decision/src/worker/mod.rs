@@ -11,19 +11,37 @@
 //! | `queue` | what waits, by class and deadline |
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
+//! | `batching` | how large batches become and how long they wait for more |
+//! | `shedding` | who gives way when not all can be in time |
+//! | `cutting` | how cores are cut into lanes |
+//! | `place` | what a query that came could be answered by |
+//! | `ending` | what becomes of the members of a batch that ended |
+//! | `quarantine` | members of crashed batches, rerun alone |
+//! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
 mod api;
+mod batching;
 mod bind;
+mod cutting;
+mod ending;
 mod lanes;
 mod learn;
+mod load;
 mod machine;
+mod place;
+mod quarantine;
 mod queue;
+mod report;
 mod residency;
+mod shedding;
 
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
 };
-pub use machine::{ReplicaView, Worker};
+pub use load::WorkerLoad;
+pub use machine::Worker;
+pub use report::ReplicaView;

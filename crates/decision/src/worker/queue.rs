@@ -3,7 +3,7 @@
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use modelless_types::{Bytes, QueryKey, Time};
+use modelless_types::{Bytes, Priority, QueryKey, Time};
 
 /// Where a query stands in its class: deadline, then order of coming.
 type Place = (Time, QueryKey);
@@ -36,6 +36,8 @@ pub(super) struct Queue {
     expiry: BTreeSet<Place>,
     demand: BTreeMap<Class, Demand>,
     bytes: Bytes,
+    /// How many wait at each priority level.
+    levels: [u32; Priority::LOWEST as usize + 1],
 }
 
 impl Queue {
@@ -44,6 +46,7 @@ impl Queue {
         self.classes.entry(query.class).or_default().insert((query.deadline, query.key));
         self.expiry.insert((query.expires, query.key));
         self.bytes = self.bytes + query.bytes;
+        self.levels[usize::from(query.priority.level())] += 1;
         self.queries.insert(query.key, waiting);
     }
 
@@ -58,6 +61,7 @@ impl Queue {
         }
         self.expiry.remove(&(query.expires, key));
         self.bytes = Bytes(self.bytes.0.saturating_sub(query.bytes.0));
+        self.levels[usize::from(query.priority.level())] -= 1;
         Some(waiting)
     }
 
@@ -67,6 +71,11 @@ impl Queue {
 
     pub(super) fn len(&self) -> usize {
         self.queries.len()
+    }
+
+    /// Whether queries of more than one priority level wait.
+    pub(super) fn mixed(&self) -> bool {
+        self.levels.iter().filter(|waiting| **waiting > 0).count() > 1
     }
 
     pub(super) fn bytes(&self) -> Bytes {

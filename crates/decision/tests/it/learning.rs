@@ -15,13 +15,15 @@ use crate::common::{TASK, query};
 const PROFILED: u64 = 200;
 
 fn worker() -> Worker {
-    let device = DeviceConfig { lanes: 1, memory: Bytes::from_mib(100), price: PricePerHour(50_000) };
+    let device =
+        DeviceConfig { lanes: 1, width: 1, memory: Bytes::from_mib(100), price: PricePerHour(50_000) };
     let mut worker = Worker::new(WorkerConfig {
         devices: vec![device],
         queue: 100,
         queue_bytes: Bytes::from_mib(10),
         back_off: Micros::from_millis(100),
         give_up_after: 5,
+        ..WorkerConfig::default()
     });
     let point = BatchPoint { batch: 1, mean_us: 200.0, var_us2: 25.0, p99_us: 220.0, samples: 100 };
     let variant = WorkerVariant {
@@ -34,6 +36,8 @@ fn worker() -> Worker {
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
         memory: Bytes::from_mib(1),
         load_time: Micros(1_000),
+        threads: 1,
+        batching: None,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));
     worker.handle(Time(2), Event::Pin(vec![(DeviceIx(0), VariantId(1))]));

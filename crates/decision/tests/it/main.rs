@@ -1,10 +1,15 @@
 //! What must hold for any table, any goals and any order of events.
 
 mod admitting;
+mod batching;
 mod binding;
 mod common;
+mod cutting;
+mod evicting;
 mod learning;
 mod picking;
 mod priority;
+mod quarantine;
 mod routing;
+mod shedding;
 mod working;

@@ -6,11 +6,11 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Query};
 use modelless_types::{
-    Accuracy, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time, VariantId,
-    VariantSet,
+    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
+    VariantId, VariantSet,
 };
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const LARGEST: u32 = 8;
 
@@ -36,11 +36,14 @@ enum Step {
     Done(usize, bool),
     Loaded(usize, bool, u64),
     Unloaded(usize),
+    /// The n-th quarantine runner has run its query: well, or in one of the ways a run can fail.
+    Judged(usize, Option<Failure>),
     /// A process dies; its death is told before the end of its batches, or after.
     RunnerDied(u32, bool),
     NotStarted(usize),
     Pin(u8),
     Wake(u8),
+    Recut(u16),
     Catalog(u8),
     Drain,
     Wait(u64),
@@ -67,44 +70,68 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (at(), prop::bool::weighted(0.1)).prop_map(|(n, bad)| Step::Done(n, bad)),
         8 => (at(), prop::bool::weighted(0.1), 0_u64..3).prop_map(|(n, bad, more)| Step::Loaded(n, bad, more)),
         4 => at().prop_map(Step::Unloaded),
+        6 => (at(), verdict()).prop_map(|(n, verdict)| Step::Judged(n, verdict)),
         2 => (1_u32..=3, any::<bool>()).prop_map(|(model, late)| Step::RunnerDied(model, late)),
         1 => at().prop_map(Step::NotStarted),
         1 => (0_u8..16).prop_map(Step::Pin),
         1 => (0_u8..5).prop_map(Step::Wake),
+        1 => (0_u16..5).prop_map(Step::Recut),
         1 => (0_u8..16).prop_map(Step::Catalog),
         10 => (0_u64..60_000).prop_map(Step::Wait),
     ]
 }
 
+fn verdict() -> impl Strategy<Value = Option<Failure>> {
+    let failed = vec![Failure::Model, Failure::Process, Failure::NotStarted];
+    proptest::option::weighted(0.3, proptest::sample::select(failed))
+}
+
+fn batching() -> impl Strategy<Value = Batching> {
+    let fixed = (1_u32..=LARGEST + 2, 0_u64..80_000);
+    prop_oneof![
+        3 => Just(Batching::Deadline),
+        1 => Just(Batching::Aimd),
+        1 => fixed.prop_map(|(size, wait)| Batching::Fixed { size, wait: Micros(wait) }),
+        1 => Just(Batching::Off),
+    ]
+}
+
 /// Four variants of up to three models, each of at most eleven of the sixteen units of memory that a device has.
 fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
-    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST);
-    proptest::collection::vec(variant, 4).prop_map(|variants| {
+    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST, 1_u16..=3);
+    let task = proptest::option::of(batching());
+    (proptest::collection::vec(variant, 4), task).prop_map(|(variants, batching)| {
         let variants = variants.into_iter().zip(0_u8..);
         let variant =
-            |((model, run, memory, load, max_batch), at): ((u32, _, u64, u64, u32), u8)| WorkerVariant {
-                id: VariantId(u32::from(at)),
-                model: ModelId(model),
-                task: TASK,
-                ordinal: at,
-                accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
-                max_batch,
-                run,
-                memory: Bytes(memory),
-                load_time: Micros(load),
+            |((model, run, memory, load, max_batch, threads), at): ((u32, _, u64, u64, u32, u16), u8)| {
+                WorkerVariant {
+                    id: VariantId(u32::from(at)),
+                    model: ModelId(model),
+                    task: TASK,
+                    ordinal: at,
+                    accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
+                    max_batch,
+                    run,
+                    memory: Bytes(memory),
+                    load_time: Micros(load),
+                    threads,
+                    batching,
+                }
             };
         variants.map(variant).collect()
     })
 }
 
-fn config(lanes: u16, devices: usize) -> WorkerConfig {
-    let device = DeviceConfig { lanes, memory: Bytes(16), price: PricePerHour(50_000) };
+fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
+    let device = DeviceConfig { lanes, width: 1, memory: Bytes(16), price: PricePerHour(50_000) };
     WorkerConfig {
         devices: vec![device; devices],
         queue: 40,
         queue_bytes: Bytes(8_000),
         back_off: Micros(10_000),
         give_up_after: 3,
+        batching,
+        min_residence: Micros(5_000),
     }
 }
 
@@ -131,11 +158,20 @@ struct Shell {
     worker: Logged<Worker>,
     now: Time,
     all: Vec<WorkerVariant>,
+    batching: Batching,
+    lanes_at_first: u16,
+    /// Width and number of lanes, where they were cut anew.
+    cuts: BTreeMap<DeviceIx, (u16, u16)>,
     queries: BTreeMap<QueryKey, Query>,
     batches: BTreeMap<BatchId, Batch>,
     /// Handed to the process of a lane, in order.
     lanes: BTreeMap<(DeviceIx, LaneIx), Vec<BatchId>>,
     memory: BTreeMap<(DeviceIx, VariantId), (Held, Bytes)>,
+    /// Who is in each device's quarantine runner, and which of them hold anything.
+    quarantine: BTreeMap<DeviceIx, (QueryKey, VariantId)>,
+    held_there: BTreeMap<DeviceIx, VariantId>,
+    /// Who was there: nobody is twice.
+    suspected: BTreeSet<QueryKey>,
     next: u64,
     left: u64,
     /// Loads may turn out larger than profiled, which no machine can foresee.
@@ -194,10 +230,35 @@ impl Shell {
                         self.leave(key)?;
                     }
                 }
-                Action::Refuse { key, .. } => self.leave(key)?,
+                Action::Quarantine { key, variant, device, .. } => {
+                    let ordinal = self.variant(variant).ordinal;
+                    let query = self.queries.get(&key);
+                    prop_assert!(
+                        query.is_some_and(|q| q.class.admits.contains(ordinal)),
+                        "{key} below its floor"
+                    );
+                    prop_assert!(self.suspected.insert(key), "{key} is rerun twice");
+                    let before = self.quarantine.insert(device, (key, variant));
+                    prop_assert!(before.is_none(), "two in one quarantine runner: {before:?} and {key}");
+                    prop_assert!(!self.batches.values().any(|b| b.members.contains(&key)));
+                    self.held_there.insert(device, variant);
+                }
+                Action::QuarantineOver { device } => {
+                    prop_assert!(!self.quarantine.contains_key(&device), "it is not over");
+                    prop_assert!(self.held_there.remove(&device).is_some(), "there was none");
+                }
+                Action::Discharge { key } | Action::Refuse { key, .. } => self.leave(key)?,
                 Action::HandBack { key } => {
                     prop_assert!(self.draining);
                     self.leave(key)?;
+                }
+                Action::Recut { device, width, lanes } => {
+                    prop_assert!(
+                        self.batches.values().all(|b| b.lane.0 != device),
+                        "its lanes are not empty"
+                    );
+                    prop_assert!(width * lanes <= self.lanes_at_first, "more than there are");
+                    self.cuts.insert(device, (width, lanes));
                 }
                 Action::Load { device, variant } => {
                     let memory = self.variant(variant).memory;
@@ -235,6 +296,9 @@ impl Shell {
         let size = u32::try_from(members.len()).expect("small");
         prop_assert!((1..=v.max_batch).contains(&size), "{size} of {}", v.max_batch);
         prop_assert!(self.batches.values().filter(|b| b.lane == lane).count() < 2, "two are bound there");
+        let (width, lanes) = self.cuts.get(&lane.0).copied().unwrap_or((1, self.lanes_at_first));
+        prop_assert!(lane.1.0 < lanes, "{:?} of {lanes}", lane.1);
+        prop_assert!(v.threads.min(self.lanes_at_first) <= width, "{} threads on {width}", v.threads);
         let held = self.memory.get(&(lane.0, variant)).map(|(held, _)| *held);
         prop_assert_eq!(held, Some(Held::Loaded), "{} is not in memory", variant);
         let cost = CostPer1k::of_batch(expected, PricePerHour(50_000), size);
@@ -248,6 +312,11 @@ impl Shell {
             let affordable = query.best_effort || query.max_cost.is_none_or(|ceiling| cost <= ceiling);
             prop_assert!(affordable, "{key} pays {cost:?} for {:?}", query.max_cost);
             deadlines.push((query.deadline, *key));
+        }
+        match v.batching.unwrap_or(self.batching) {
+            Batching::Off => prop_assert_eq!(size, 1),
+            Batching::Fixed { size: most, .. } => prop_assert!(size <= most, "{} of {}", size, most),
+            Batching::Deadline | Batching::Aimd => {}
         }
         // The first leads; behind it they stand by deadline.
         prop_assert!(deadlines[1..].is_sorted(), "{deadlines:?}");
@@ -302,6 +371,17 @@ impl Shell {
         self.surprised |= more > 0;
         self.memory.insert((device, variant), (Held::Loaded, memory));
         self.feed(Event::Loaded { device, variant, memory, took: Micros(20_000) })
+    }
+
+    fn judged(&mut self, at: usize, verdict: Option<Failure>) -> Checked {
+        let inside = self.quarantine.iter().nth(at % self.quarantine.len().max(1));
+        let Some((&device, &(key, _))) = inside else { return Ok(()) };
+        self.quarantine.remove(&device);
+        if matches!(verdict, Some(Failure::Process | Failure::NotStarted)) {
+            self.held_there.remove(&device);
+        }
+        let failed = |failure| Outcome::Failed { failure, why: "judged".into() };
+        self.feed(Event::Quarantined { key, outcome: verdict.map_or(Outcome::Ran, failed) })
     }
 
     fn unloaded(&mut self, at: usize) -> Checked {
@@ -374,6 +454,7 @@ impl Shell {
             Step::Done(at, bad) => self.done(at, bad),
             Step::Loaded(at, bad, more) => self.loaded(at, bad, more),
             Step::Unloaded(at) => self.unloaded(at),
+            Step::Judged(at, verdict) => self.judged(at, verdict),
             Step::RunnerDied(model, late) => self.died(ModelId(model), late),
             Step::NotStarted(at) => {
                 let bound: Vec<_> =
@@ -390,6 +471,7 @@ impl Shell {
                 let pins = set(bits).iter().map(|o| (DeviceIx(0), VariantId(u32::from(o)))).collect();
                 self.feed(Event::Pin(pins))
             }
+            Step::Recut(width) => self.feed(Event::Recut { device: DeviceIx(0), width }),
             Step::Wake(ordinal) => self.feed(Event::Wake { task: TASK, ordinal }),
             Step::Catalog(bits) => {
                 let all = self.all.iter().filter(|v| set(bits).contains(v.ordinal));
@@ -407,8 +489,9 @@ impl Shell {
     /// Everything that was begun ends well; then nobody may be left.
     fn finish(&mut self) -> Checked {
         for _ in 0..2_000 {
-            let busy =
-                !self.batches.is_empty() || self.memory.values().any(|(held, _)| *held != Held::Loaded);
+            let busy = !self.batches.is_empty()
+                || !self.held_there.is_empty()
+                || self.memory.values().any(|(held, _)| *held != Held::Loaded);
             if !busy && self.queries.is_empty() {
                 return Ok(());
             }
@@ -417,6 +500,7 @@ impl Shell {
             self.done(0, false)?;
             self.loaded(0, false, 0)?;
             self.unloaded(0)?;
+            self.judged(0, None)?;
             self.sleep(self.now + Micros(1_000))?;
         }
         prop_assert!(
@@ -435,20 +519,27 @@ proptest! {
     #[test]
     fn every_query_leaves_exactly_once_whatever_happens(
         catalog in catalog(),
-        lanes in 1_u16..=2,
+        lanes in 1_u16..=4,
         devices in 1_usize..=2,
+        batching in batching(),
         steps in proptest::collection::vec(step(), 1..200),
         drain in any::<bool>(),
     ) {
-        let config = config(lanes, devices);
+        let config = config(lanes, devices, batching);
         let mut shell = Shell {
             worker: Logged::new(Worker::new(config.clone())),
             now: Time(0),
             all: catalog,
+            batching,
+            lanes_at_first: lanes,
+            cuts: BTreeMap::new(),
             queries: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
             memory: BTreeMap::new(),
+            quarantine: BTreeMap::new(),
+            held_there: BTreeMap::new(),
+            suspected: BTreeSet::new(),
             next: 0,
             left: 0,
             surprised: false,

@@ -7,9 +7,17 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 async fn load(engine: &FakeEngine, model: FakeModel) -> Loaded {
     engine.behave(VARIANT, model);
-    let settings = VariantSettings { engine: Kind::Onnx, precision: "fp32".into(), threads: 1, max_batch: 8 };
+    let settings = VariantSettings::new(Kind::Onnx, "fp32", 8);
     let artefact = tempfile::tempfile().unwrap();
-    let spec = LoadSpec { variant: VARIANT, model: ModelId(1), artefact, settings, lanes: 1, expect: None };
+    let spec = LoadSpec {
+        variant: VARIANT,
+        model: ModelId(1),
+        artefact,
+        settings,
+        lanes: 1,
+        memory_limit: None,
+        expect: None,
+    };
     engine.load(spec).await.unwrap()
 }
 

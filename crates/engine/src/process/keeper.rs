@@ -7,18 +7,19 @@ use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
 use super::{Inner, Seat};
 use crate::clock;
-use crate::control::{Ask, Say};
+use crate::control::{Ask, Gently, Say};
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
 use crate::slot::Layout;
 use modelless_types::{Bytes, Micros, ModelId, VariantId};
 use rustix::event::EventfdFlags;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::lock;
@@ -28,15 +29,28 @@ const JOBS: usize = 32;
 
 /// What is asked of a runner.
 pub(super) enum Job {
-    Load { spec: Box<LoadSpec>, since: Instant, reply: oneshot::Sender<Result<Loaded, EngineError>> },
-    Unload { variant: VariantId, reply: oneshot::Sender<Result<Freed, EngineError>> },
+    /// To a spare, first of all: what it is for from now on.
+    Adopt {
+        model: ModelId,
+    },
+    Load {
+        spec: Box<LoadSpec>,
+        gently: bool,
+        since: Instant,
+        reply: oneshot::Sender<Result<Loaded, EngineError>>,
+    },
+    Unload {
+        variant: VariantId,
+        reply: oneshot::Sender<Result<Freed, EngineError>>,
+    },
 }
 
 /// A keeper, from outside.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) runner: Arc<Runner>,
-    number: u64,
+    pub(super) number: u64,
+    pub(super) from_spare: bool,
     jobs: SyncSender<Job>,
     bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -67,37 +81,53 @@ impl Handle {
 
 /// Starts a keeper, which starts its runner when it gets to it.
 pub(super) fn start(inner: &Arc<Inner>, model: ModelId) -> Result<Handle, EngineError> {
+    start_as(inner, Some(model), format!("keeper-{}", model.0))
+}
+
+/// Starts a keeper that starts its runner and waits for a model.
+pub(super) fn start_spare(inner: &Arc<Inner>) -> Result<Handle, EngineError> {
+    start_as(inner, None, "keeper-spare".to_owned())
+}
+
+fn start_as(inner: &Arc<Inner>, model: Option<ModelId>, name: String) -> Result<Handle, EngineError> {
     let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let bell = Arc::new(bell.map_err(|error| EngineError::system("make an eventfd")(error.into()))?);
     let (sender, jobs) = sync_channel(JOBS);
     let (runner, number) = (Arc::new(Runner::default()), inner.number());
     let keeper = Keeper {
         inner: Arc::clone(inner),
-        model,
+        model: model.unwrap_or(ModelId(0)),
         number,
         runner: Arc::clone(&runner),
         bell: Arc::clone(&bell),
         readers: Vec::new(),
         resident: Vec::new(),
-        stuck: Cell::new(false),
+        allowed: BTreeMap::new(),
+        stuck: Cell::new(None),
     };
     let thread = std::thread::Builder::new()
-        .name(format!("keeper-{}", model.0))
-        .spawn(move || keeper.run(&jobs))
+        .name(name)
+        .spawn(move || match model {
+            Some(_) => keeper.run(&jobs),
+            None => keeper.run_spare(&jobs),
+        })
         .map_err(EngineError::system("start a thread"))?;
-    Ok(Handle { runner, number, jobs: sender, bell, thread: Some(thread) })
+    let from_spare = model.is_none();
+    Ok(Handle { runner, number, from_spare, jobs: sender, bell, thread: Some(thread) })
 }
 
-struct Keeper {
-    inner: Arc<Inner>,
-    model: ModelId,
-    number: u64,
+pub(super) struct Keeper {
+    pub(super) inner: Arc<Inner>,
+    pub(super) model: ModelId,
+    pub(super) number: u64,
     runner: Arc<Runner>,
-    bell: Arc<OwnedFd>,
+    pub(super) bell: Arc<OwnedFd>,
     readers: Vec<JoinHandle<()>>,
     resident: Vec<VariantId>,
-    /// It did not answer in time.
-    stuck: Cell<bool>,
+    /// What their loads said that the runner may hold.
+    allowed: BTreeMap<VariantId, Option<Bytes>>,
+    /// The time within which it did not answer.
+    stuck: Cell<Option<Duration>>,
 }
 
 /// Why a keeper stops.
@@ -109,24 +139,31 @@ enum Stop {
 }
 
 impl Keeper {
-    fn run(mut self, jobs: &Receiver<Job>) {
-        let started = Process::spawn(&self.inner.config).and_then(|mut process| {
-            self.runner.started(process.pid(), process.pidfd());
-            process.hello(self.inner.config.load_limit()).map(|version| (process, version))
-        });
-        let mut process = match started {
-            Ok((process, version)) => {
-                tracing::debug!(model = %self.model, pid = process.pid(), version, "a runner started");
-                process
-            }
+    pub(super) fn run(self, jobs: &Receiver<Job>) {
+        match self.begin(Gently::Not, self.inner.config.load_limit()) {
+            Ok(process) => self.run_with(process, jobs),
             Err(error) => {
                 self.forget();
-                return refuse(jobs, &error);
+                refuse(jobs, &error);
             }
-        };
+        }
+    }
+
+    /// Starts the runner and hears that it is ready.
+    pub(super) fn begin(&self, gently: Gently, limit: Duration) -> Result<Process, EngineError> {
+        let mut process = Process::spawn(&self.inner.config, gently)?;
+        self.runner.started(process.pid(), process.pidfd());
+        let (version, confinement) = process.hello(limit)?;
+        *lock(&self.inner.confinement) = Some(confinement);
+        tracing::debug!(model = %self.model, pid = process.pid(), version, "a runner started");
+        Ok(process)
+    }
+
+    pub(super) fn run_with(mut self, mut process: Process, jobs: &Receiver<Job>) {
+        self.runner.allow(self.inner.config.memory_limit);
         let stop = self.serve(&mut process, jobs);
         let ended = process.end();
-        let cause = self.runner.why_killed().unwrap_or(ended);
+        let cause = self.runner.why_killed().unwrap_or_else(|| self.name_memory(ended));
         self.forget();
         if matches!(stop, Stop::Died(_)) && !self.resident.is_empty() && !self.inner.read().closed {
             tracing::warn!(model = %self.model, cause, "a runner died");
@@ -144,15 +181,25 @@ impl Keeper {
                 tracing::error!("the reader of a lane panicked; this is a bug");
             }
         }
-        let error = if self.stuck.get() {
-            EngineError::Stuck { model: self.model, limit: self.inner.config.load_limit() }
-        } else {
-            EngineError::Crashed { model: self.model, cause }
+        let error = match self.stuck.get() {
+            Some(limit) => EngineError::Stuck { model: self.model, limit },
+            None => EngineError::Crashed { model: self.model, cause },
         };
         if let Stop::Died(Some(unanswered)) = stop {
             answer(*unanswered, &error);
         }
         refuse(jobs, &error);
+    }
+
+    /// A library that gets no memory says so in its own words, and none says why there was none.
+    fn name_memory(&self, cause: String) -> String {
+        let starved = ["bad_alloc", "memory allocation of", "Cannot allocate memory", "out of memory"];
+        match self.inner.config.memory_limit {
+            Some(limit) if starved.iter().any(|words| cause.contains(words)) => {
+                format!("it wanted more memory than the {limit} that it may hold; {cause}")
+            }
+            _ => cause,
+        }
     }
 
     /// Takes this runner out of the engine's books.
@@ -213,7 +260,9 @@ impl Keeper {
     /// Does one job; a further one if it came across it. An error ends the runner.
     fn work(&mut self, process: &mut Process, job: Job, jobs: &Receiver<Job>) -> Result<Option<Job>, Stop> {
         match job {
-            Job::Load { spec, since, reply } => match self.load(process, &spec, since) {
+            // Taken before anything else.
+            Job::Adopt { .. } => Ok(None),
+            Job::Load { spec, gently, since, reply } => match self.load(process, &spec, gently, since) {
                 Ok(loaded) => {
                     if reply.send(Ok(loaded)).is_err() {
                         // Whoever asked has gone away and will never unload it.
@@ -223,10 +272,14 @@ impl Keeper {
                     Ok(None)
                 }
                 Err(Lost::Not(error)) => {
+                    if !self.resident.contains(&spec.variant) {
+                        self.allowed.remove(&spec.variant);
+                        self.allow();
+                    }
                     let _ = reply.send(Err(error));
                     Ok(None)
                 }
-                Err(Lost::Gone) => Err(Stop::Died(Some(Box::new(Job::Load { spec, since, reply })))),
+                Err(Lost::Gone) => Err(Stop::Died(Some(Box::new(Job::Load { spec, gently, since, reply })))),
             },
             Job::Unload { variant, reply } => {
                 let mut next = None;
@@ -235,6 +288,7 @@ impl Keeper {
                     if next.is_none() {
                         let memory = self.runner.memory();
                         self.resident.clear();
+                        process.ease();
                         process.end();
                         let _ = reply.send(Ok(Freed { memory, process_ended: true }));
                         return Err(Stop::Planned);
@@ -260,23 +314,44 @@ impl Keeper {
         }
     }
 
-    fn load(&mut self, process: &mut Process, spec: &LoadSpec, since: Instant) -> Result<Loaded, Lost> {
-        let LoadSpec { variant, model, artefact, settings, lanes, expect } = spec;
+    /// A load gives way to what is served, if anything is.
+    fn way(&self, gently: bool) -> Gently {
+        match (gently && !self.inner.read().variants.is_empty(), self.resident.is_empty()) {
+            (false, _) => Gently::Not,
+            (true, false) => Gently::Nice,
+            (true, true) => Gently::Idle,
+        }
+    }
+
+    fn load(
+        &mut self,
+        process: &mut Process,
+        spec: &LoadSpec,
+        gently: bool,
+        since: Instant,
+    ) -> Result<Loaded, Lost> {
+        let LoadSpec { variant, model, artefact, settings, lanes, memory_limit, expect } = spec;
         let variant = *variant;
         if self.inner.read().variants.contains_key(&variant) {
             return Err(Lost::Not(EngineError::AlreadyLoaded(variant)));
         }
         self.open_lanes(process, *lanes)?;
+        self.allowed.insert(variant, *memory_limit);
+        self.allow();
         let before = self.runner.memory();
+        let gently = self.way(gently);
         let ask = Ask::Load {
             variant: variant.0,
-            threads: settings.threads,
+            settings: settings.clone(),
             lanes: *lanes,
-            rows: settings.max_batch,
             expect: expect.clone(),
+            gently,
         };
-        let (inputs, outputs, fixed_batch) = match self.exchange(process, &ask, &[artefact.as_fd()])? {
-            Say::Loaded { inputs, outputs, fixed_batch } => (inputs, outputs, fixed_batch),
+        let config = &self.inner.config;
+        let limit = if gently == Gently::Idle { config.load_patience() } else { config.load_limit() };
+        let said = self.exchange_within(limit, process, &ask, &[artefact.as_fd()])?;
+        let (inputs, outputs, fixed_batch, device) = match said {
+            Say::Loaded { inputs, outputs, fixed_batch, device } => (inputs, outputs, fixed_batch, device),
             Say::Failed { why } => return Err(Lost::Not(EngineError::Refused { variant, why })),
             other @ (Say::Done | Say::Hello { .. }) => return Err(self.nonsense(&other)),
         };
@@ -290,15 +365,7 @@ impl Keeper {
                 self.inner.write().variants.insert(variant, Arc::new(seat));
                 let memory = Bytes(self.runner.memory().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
-                Ok(Loaded {
-                    inputs,
-                    outputs,
-                    fixed_batch,
-                    memory,
-                    slots,
-                    load_time,
-                    device: "cpu".to_owned(),
-                })
+                Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
             }
             Err(Lost::Not(error)) => {
                 self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])?;
@@ -373,9 +440,21 @@ impl Keeper {
         Ok(())
     }
 
+    /// The runner may hold what the loads of its variants say together.
+    fn allow(&self) {
+        let said = self.allowed.values().copied().collect::<Option<Vec<_>>>();
+        let said = said.filter(|said| !said.is_empty());
+        let said =
+            said.map(|said| said.into_iter().fold(Bytes(0), |sum, one| Bytes(sum.0.saturating_add(one.0))));
+        let most = self.inner.config.memory_limit;
+        self.runner.allow(said.into_iter().chain(most).min());
+    }
+
     fn unload(&mut self, process: &mut Process, variant: VariantId) -> Result<Freed, Lost> {
         let before = self.runner.memory();
         self.resident.retain(|resident| *resident != variant);
+        self.allowed.remove(&variant);
+        self.allow();
         match self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])? {
             Say::Done => {
                 let memory = Bytes(before.0.saturating_sub(self.runner.memory().0));
@@ -389,7 +468,16 @@ impl Keeper {
 
     /// Asks and waits for the answer.
     fn exchange(&self, process: &mut Process, ask: &Ask, fds: &[BorrowedFd<'_>]) -> Result<Say, Lost> {
-        let limit = self.inner.config.load_limit();
+        self.exchange_within(self.inner.config.load_limit(), process, ask, fds)
+    }
+
+    fn exchange_within(
+        &self,
+        limit: Duration,
+        process: &mut Process,
+        ask: &Ask,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Say, Lost> {
         if process.ask(ask, fds).is_err() {
             return Err(Lost::Gone);
         }
@@ -398,7 +486,7 @@ impl Keeper {
             Heard::Ended | Heard::Called => Err(Lost::Gone),
             Heard::Nothing => {
                 self.runner.kill("it did not answer in time");
-                self.stuck.set(true);
+                self.stuck.set(Some(limit));
                 Err(Lost::Gone)
             }
         }
@@ -421,6 +509,7 @@ enum Lost {
 
 fn answer(job: Job, error: &EngineError) {
     match job {
+        Job::Adopt { .. } => {}
         Job::Load { reply, .. } => drop(reply.send(Err(error.clone()))),
         Job::Unload { reply, .. } => drop(reply.send(Err(error.clone()))),
     }

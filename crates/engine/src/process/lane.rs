@@ -10,35 +10,67 @@ use modelless_types::{Bytes, VariantId};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Far more than the lanes and pools of any model. Each costs the kernel memory that is not counted as the runner's.
+const MOST_THREADS: u64 = 2_048;
+
+/// What a process takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Usage {
+    /// Memory that it touched.
+    resident: Bytes,
+    /// The part of it that is its own, and goes with it.
+    private: Bytes,
+    threads: u64,
+}
+
+impl Usage {
+    /// Of a process that is there.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        std::fs::read_to_string(format!("/proc/{pid}/status")).ok().map(|status| Self::parse(&status))
+    }
+
+    fn parse(status: &str) -> Self {
+        let number = |name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        let kib = |name| Bytes(number(name).unwrap_or(0) << 10);
+        let threads = number("Threads:").unwrap_or(0);
+        Self { resident: kib("VmRSS:"), private: kib("RssAnon:"), threads }
+    }
+}
 
 /// A runner, as its lanes and the watch know it.
 #[derive(Debug, Default)]
 pub(super) struct Runner {
-    process: OnceLock<(u32, Arc<OwnedFd>)>,
+    process: Mutex<Option<(u32, Arc<OwnedFd>)>>,
     /// Why it was killed, if it was.
     killed: Mutex<Option<String>>,
+    /// Private memory that it may hold; 0 for no limit.
+    allowed: AtomicU64,
     pub(super) lanes: Mutex<Vec<Arc<Lane>>>,
 }
 
 impl Runner {
     pub(super) fn started(&self, pid: u32, pidfd: Arc<OwnedFd>) {
-        let _ = self.process.set((pid, pidfd));
+        *lock(&self.process) = Some((pid, pidfd));
         if let Some(why) = self.why_killed() {
             self.kill(&why);
         }
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
-        self.process.get().map(|(pid, _)| *pid)
+        lock(&self.process).as_ref().map(|(pid, _)| *pid)
     }
 
     /// Kills it; the first reason is kept.
     pub(super) fn kill(&self, why: &str) {
         lock(&self.killed).get_or_insert_with(|| why.to_owned());
-        if let Some((_, pidfd)) = self.process.get() {
+        if let Some((_, pidfd)) = &*lock(&self.process) {
             spawn::kill(pidfd);
         }
     }
@@ -49,12 +81,23 @@ impl Runner {
 
     /// Memory that it holds now; none if it is gone.
     pub(super) fn memory(&self) -> Bytes {
-        let status = self.pid().and_then(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok());
-        let kib = status.as_deref().and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-            line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-        });
-        Bytes(kib.unwrap_or(0) << 10)
+        self.pid().and_then(Usage::of).unwrap_or_default().resident
+    }
+
+    /// How much private memory it may hold from now on.
+    pub(super) fn allow(&self, memory: Option<Bytes>) {
+        self.allowed.store(memory.map_or(0, |bytes| bytes.0), Ordering::Relaxed);
+    }
+
+    /// Kills it if it holds more than it may.
+    pub(super) fn watch_usage(&self) {
+        let Some(usage) = self.pid().and_then(Usage::of) else { return };
+        let allowed = Bytes(self.allowed.load(Ordering::Relaxed));
+        if allowed.0 != 0 && usage.private > allowed {
+            self.kill(&format!("it held {} of memory, more than the {allowed} that it may", usage.private));
+        } else if usage.threads > MOST_THREADS {
+            self.kill(&format!("it had {} threads, more than the {MOST_THREADS} that it may", usage.threads));
+        }
     }
 }
 
@@ -193,19 +236,26 @@ impl Lane {
     /// Watches for the reply to the batch at the head for at most `limit`, giving way to whatever else wants to run,
     /// and tells its owner on this thread: one wake-up less than waiting for the reader.
     pub(super) fn help(&self, limit: Duration) {
-        let Some(number) = lock(&self.queue).in_flight.front().map(|head| head.number) else { return };
-        if self.helped.swap(true, Ordering::AcqRel) {
-            return;
+        let head = lock(&self.queue).in_flight.front().map(|head| head.number);
+        if let Some(number) = head
+            && !self.helped.swap(true, Ordering::AcqRel)
+        {
+            self.watch_for(number, limit);
         }
+    }
+
+    /// The batch may be long done by now: this thread can have been stopped for any time since it looked.
+    fn watch_for(&self, number: u32, limit: Duration) {
         self.ring.watched(true);
         let until = clock::now() + limit;
-        while !self.ring.has(number) && clock::now() < until {
+        while self.ring.awaits(number) && clock::now() < until {
             std::thread::yield_now();
         }
         self.ring.watched(false);
         self.helped.store(false, Ordering::Release);
-        // Looked at again after the watch has ended: replies that came meanwhile, to this batch or the next, woke nobody.
-        let mut number = number;
+        // Replies that came meanwhile woke nobody, to whichever batches they are: so whatever is there and not finished
+        // is finished now, beginning with the first and not with the one that was watched for.
+        let mut number = lock(&self.queue).done;
         while self.ring.has(number) && self.finish(number) {
             number = ring::next(number);
         }
@@ -276,5 +326,87 @@ fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
 fn tell(done: Done, result: BatchResult) {
     if std::panic::catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
         tracing::error!("what was called at the end of a batch panicked; this is a bug");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::Mapping;
+    use crate::slot::Layout;
+    use modelless_types::{DType, TensorSpec};
+    use std::sync::mpsc::{Receiver, sync_channel};
+    use std::thread;
+
+    #[test]
+    fn usage_is_read_from_what_the_kernel_says() {
+        let status =
+            "Name:\tx\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
+        let usage = Usage { resident: Bytes::from_mib(2), private: Bytes::from_mib(1), threads: 3 };
+        assert_eq!(Usage::parse(status), usage);
+        let own = Usage::of(std::process::id()).unwrap();
+        assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");
+    }
+
+    /// As long as anything here may take before it counts as lost.
+    const LOST: Duration = Duration::from_secs(10);
+
+    /// A lane with a runner that answers `batches` of them, its reader, and what is told of their ends.
+    fn lane(batches: u32, check: impl FnOnce(&Lane, &dyn Fn(), &Receiver<()>) -> bool) -> bool {
+        let (lane, fd) = Lane::create(&Arc::default()).unwrap();
+        let runner = Ring::open(fd).unwrap();
+        let tensor = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] };
+        let layout = Layout::new(std::slice::from_ref(&tensor), std::slice::from_ref(&tensor), 1, 1 << 20);
+        let layout = Arc::new(layout.unwrap());
+        let arena = Arc::new(Mapping::private(layout.arena_bytes()).unwrap());
+        thread::scope(|scope| {
+            scope.spawn(|| lane.read());
+            scope.spawn(|| {
+                for number in 0..batches {
+                    runner.receive(number).expect("a request");
+                    runner.reply(
+                        number,
+                        &Reply { run_us: 1, answer: Answer::Failed("as it was told".to_owned()) },
+                    );
+                }
+            });
+            let (sender, done) = sync_channel(2);
+            let submit = || {
+                let slot = BatchSlot::new((VariantId(1), 1), 0, 1, &layout, &arena, &lane.gate).unwrap();
+                let sender = sender.clone();
+                let tell = Box::new(move |_| {
+                    let _ = sender.send(());
+                });
+                assert!(lane.submit(slot, 1, LOST, tell).is_ok());
+            };
+            let passed = check(&lane, &submit, &done);
+            lane.close("the test is over");
+            passed
+        })
+    }
+
+    #[test]
+    fn a_reply_that_comes_while_somebody_still_watches_for_one_long_past_is_told() {
+        let check = |lane: &Lane, submit: &dyn Fn(), done: &Receiver<()>| {
+            for _ in 0..3 {
+                submit();
+                if done.recv_timeout(LOST).is_err() {
+                    return false;
+                }
+            }
+            thread::scope(|scope| {
+                // Looked at the head when that was the first batch, and was stopped until now.
+                lane.helped.store(true, Ordering::Release);
+                let watcher = scope.spawn(|| lane.watch_for(0, Duration::from_millis(500)));
+                while lane.helped.load(Ordering::Acquire) && !watcher.is_finished() && !lane.ring.is_watched()
+                {
+                    thread::yield_now();
+                }
+                submit();
+                watcher.join().expect("it does not panic");
+            });
+            done.recv_timeout(LOST).is_ok()
+        };
+        assert!(lane(4, check), "it was replied to, and nobody was told");
     }
 }

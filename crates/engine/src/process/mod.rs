@@ -7,66 +7,115 @@
 
 mod keeper;
 mod lane;
+mod spare;
 mod spawn;
 mod watch;
 
-use crate::clock;
+use crate::control::Gently;
+use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::slot::{BatchSlot, Layout};
+use crate::{clock, library};
 use crate::{seam::BatchError, shm::Mapping};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;
-use modelless_types::{Bytes, Micros, ModelId, VariantId};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
 use serde::{Deserialize, Serialize};
+pub use spare::SpareInfo;
+use spare::{Loading, Spare, again};
 use spawn::Process;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Deaths that nobody has read yet; the keepers of further ones wait.
-const EVENTS: usize = 64;
+pub(crate) const EVENTS: usize = 64;
 
 /// How runners are run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProcessConfig {
+    /// What its runners host.
+    pub engine: Kind,
     /// The inference library.
     pub library: PathBuf,
-    /// The command that starts a runner, before its own arguments. Empty: this program with `runner onnx`.
+    /// The command that starts a runner, before its own arguments. Empty: this program with `runner ENGINE`.
     pub command: Vec<String>,
     /// What a runner finds in its environment, and all of it.
     pub environment: BTreeMap<String, String>,
-    /// Address space of a runner.
+    /// The most private memory of a runner, whatever its model. One that holds more is killed; a little above it the
+    /// kernel gives no more.
     pub memory_limit: Option<Bytes>,
+    /// What runners are kept from. For tests and debugging.
+    pub sandbox: Sandbox,
     /// The largest batch that a variant may ask for.
     pub max_batch: u32,
     /// The most shared memory of one variant on one lane.
     pub max_arena: Bytes,
     /// How long starting a runner may take, and loading a variant.
     pub load_limit: Micros,
+    /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
+    /// others take the whole machine, is begun again without.
+    pub load_patience: Micros,
+    /// Keeps a runner started ahead, so that a model's load does not wait for that.
+    pub spare: bool,
 }
 
 impl Default for ProcessConfig {
     fn default() -> Self {
         Self {
+            engine: Kind::Onnx,
             library: PathBuf::new(),
             command: Vec::new(),
             environment: BTreeMap::new(),
             memory_limit: None,
+            sandbox: Sandbox::default(),
             max_batch: 1024,
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
+            load_patience: Micros::from_secs(10),
+            spare: true,
         }
     }
 }
 
 impl ProcessConfig {
+    /// How to run an engine with what is installed for it, or what is missing.
+    pub fn installed(engine: Kind, engines_dir: &Path) -> Result<Self, String> {
+        let config = Self { engine, ..Self::default() };
+        if engine == Kind::Torch {
+            // Its library is linked: where the runner is, the library was found.
+            let runner = library::torch_runner(engines_dir);
+            if !runner.is_file() {
+                return Err("its runner is not built; run `modelless engine install torch`".to_owned());
+            }
+            return Ok(Self { command: vec![runner.display().to_string()], library: runner, ..config });
+        }
+        let Some(library) = library::installed_engine(engines_dir, engine) else { return Ok(config) };
+        if !library.is_file() {
+            return Err(format!("it is not installed; run `modelless engine install {engine}`"));
+        }
+        match engine {
+            Kind::Onnx | Kind::Torch | Kind::Remote => Ok(Self { library, ..config }),
+            Kind::Openvino => {
+                // Virtual machines may advertise AMX without being able to use it, and oneDNN dies of that.
+                let environment = [("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")];
+                let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+                Ok(Self { library, environment: environment.into(), ..config })
+            }
+        }
+    }
+
     fn load_limit(&self) -> Duration {
         Duration::from_micros(self.load_limit.0)
+    }
+
+    fn load_patience(&self) -> Duration {
+        Duration::from_micros(self.load_patience.0).min(self.load_limit())
     }
 }
 
@@ -77,6 +126,8 @@ pub struct RunnerInfo {
     pub model: ModelId,
     /// Its process, once started.
     pub pid: Option<u32>,
+    /// It was started ahead, as a spare.
+    pub from_spare: bool,
     /// What is resident in it.
     pub variants: Vec<VariantId>,
     /// Memory it holds now, shared memory that it touched included.
@@ -99,12 +150,17 @@ struct Inner {
     /// Numbers loads and runners, so that an old one is never taken for a new one.
     numbers: AtomicU64,
     watch: watch::Watch,
+    /// Loads that somebody waits for.
+    loading: AtomicUsize,
+    /// How the last runner that started is confined.
+    confinement: Mutex<Option<Confinement>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     runners: BTreeMap<ModelId, Handle>,
     variants: BTreeMap<VariantId, Arc<Seat>>,
+    spare: Spare,
     closed: bool,
 }
 
@@ -123,15 +179,27 @@ impl ProcessEngine {
     /// An engine without runners; the first load starts one.
     pub fn new(config: ProcessConfig) -> Result<Self, EngineError> {
         let (sender, receiver) = mpsc::channel(EVENTS);
+        let engine = Self::telling(config, sender)?;
+        *lock(&engine.events) = Some(receiver);
+        Ok(engine)
+    }
+
+    /// One whose events go where others' go as well. It has no receiver to give out.
+    pub(crate) fn telling(
+        config: ProcessConfig,
+        sender: mpsc::Sender<EngineEvent>,
+    ) -> Result<Self, EngineError> {
         let inner = Arc::new_cyclic(|inner| Inner {
             config,
             state: RwLock::default(),
             events: sender,
             numbers: AtomicU64::new(1),
             watch: watch::Watch::new(inner.clone()),
+            loading: AtomicUsize::new(0),
+            confinement: Mutex::default(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
-        Ok(Self { inner, events: Mutex::new(Some(receiver)) })
+        Ok(Self { inner, events: Mutex::default() })
     }
 
     fn lane(&self, variant: VariantId, lane: u16) -> Option<Arc<Lane>> {
@@ -140,16 +208,30 @@ impl ProcessEngine {
         Some(Arc::clone(lane))
     }
 
+    /// How runners are confined here, as the last one that started found. `None` until one has: [`Engine::check`]
+    /// starts one.
+    pub fn confinement(&self) -> Option<Confinement> {
+        lock(&self.inner.confinement).clone()
+    }
+
     /// The runners there are.
     pub fn runners(&self) -> Vec<RunnerInfo> {
         let state = self.inner.read();
         let info = |(model, handle): (&ModelId, &Handle)| RunnerInfo {
             model: *model,
             pid: handle.runner.pid(),
+            from_spare: handle.from_spare,
             variants: state.variants.values().filter(|s| s.model == *model).map(|s| s.variant).collect(),
             memory: handle.runner.memory(),
         };
         state.runners.iter().map(info).collect()
+    }
+
+    async fn load_once(&self, spec: LoadSpec, gently: bool, since: Instant) -> Result<Loaded, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let model = spec.model;
+        self.ask(model, Job::Load { spec: Box::new(spec), gently, since, reply })?;
+        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
     }
 
     /// Hands a job to the runner of a model, started if need be.
@@ -161,7 +243,11 @@ impl ProcessEngine {
         if let Some(runner) = state.runners.get(&model) {
             return runner.ask(job);
         }
-        let runner = keeper::start(&self.inner, model)?;
+        state.spare.want();
+        let runner = match state.spare.adopt(model) {
+            Some(spare) => spare,
+            None => keeper::start(&self.inner, model)?,
+        };
         let asked = runner.ask(job);
         state.runners.insert(model, runner);
         self.inner.watch.wake();
@@ -175,17 +261,26 @@ impl Engine for ProcessEngine {
         let config = self.inner.config.clone();
         let library = config.library.display().to_string();
         let probe = tokio::task::spawn_blocking(move || {
-            let mut process = Process::spawn(&config)?;
+            let mut process = Process::spawn(&config, Gently::Not)?;
             let hello = process.hello(config.load_limit());
             process.end();
             hello
         });
         match probe.await {
-            Ok(Ok(version)) => Availability::Ready { version, library },
+            Ok(Ok((version, confinement))) => {
+                *lock(&self.inner.confinement) = Some(confinement);
+                self.inner.write().spare.want();
+                self.inner.watch.wake();
+                Availability::Ready { version, library }
+            }
             Ok(Err(EngineError::Unavailable(reason))) => Availability::Unavailable { reason },
             Ok(Err(error)) => Availability::Unavailable { reason: error.to_string() },
             Err(error) => Availability::Unavailable { reason: format!("the check was cut short: {error}") },
         }
+    }
+
+    async fn engines(&self) -> Vec<(Kind, Availability)> {
+        vec![(self.inner.config.engine, self.check().await)]
     }
 
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
@@ -202,10 +297,15 @@ impl Engine for ProcessEngine {
         if threads == 0 {
             return Err(EngineError::range("the number of threads", threads, "at least 1"));
         }
-        let (reply, answer) = oneshot::channel();
-        let model = spec.model;
-        self.ask(model, Job::Load { spec: Box::new(spec), since: clock::now(), reply })?;
-        answer.await.unwrap_or(Err(EngineError::Busy("it is shutting down")))
+        let (since, _loading) = (clock::now(), Loading::start(&self.inner));
+        let again = again(&spec)?;
+        match self.load_once(spec, true, since).await {
+            // It gave way for too long. Whatever else a runner does in vain counts against the whole limit.
+            Err(EngineError::Stuck { limit, .. }) if limit < self.inner.config.load_limit() => {
+                self.load_once(again, false, since).await
+            }
+            other => other,
+        }
     }
 
     async fn unload(&self, variant: VariantId) -> Result<Freed, EngineError> {
@@ -312,7 +412,8 @@ impl Inner {
         state.variants.clear();
         let handles = std::mem::take(&mut state.runners);
         self.watch.stop();
-        handles.into_values().filter_map(Handle::end).collect()
+        let spare = state.spare.end();
+        handles.into_values().chain(spare).filter_map(Handle::end).collect()
     }
 }
 

@@ -1,9 +1,12 @@
 //! A runner process: starting it, asking it, hearing from it, reaping it.
 
 use super::ProcessConfig;
+use super::lane::Usage;
 use crate::clock;
-use crate::control::{self, Ask, Say};
+use crate::control::{self, Ask, Gently, Say};
+use crate::sandbox::{Confinement, Layer, State};
 use crate::seam::EngineError;
+use modelless_types::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -16,6 +19,19 @@ use std::time::{Duration, Instant};
 
 /// What is kept of what a runner printed.
 const TAIL: usize = 4 << 10;
+/// What is read of it in a second. One that prints more waits for us rather than we for it.
+const PRINTED: usize = 256 << 10;
+
+/// What is read at once, and what a pipe holds.
+const CHUNK: usize = 1 << 10;
+const PIPE: usize = 64 << 10;
+
+/// Memory that a library reserves, as for stacks, and never touches: the kernel counts it, we do not.
+const RESERVED: Bytes = Bytes::from_mib(256);
+
+/// ONNX Runtime reports on its use to its makers by itself: it writes to a database in the user's cache folder, and
+/// from there to the network, on a thread that starts too early to be confined. Only the environment stops it.
+const QUIET: [(&str, &str); 1] = [("ORT_DISABLE_TELEMETRY", "1")];
 
 /// A started runner.
 #[derive(Debug)]
@@ -25,6 +41,8 @@ pub(super) struct Process {
     control: OwnedFd,
     stderr: Option<ChildStderr>,
     tail: Vec<u8>,
+    /// When the last second of listening to it began, and how much it printed since.
+    printed: (Instant, usize),
 }
 
 /// What a runner did while it was listened to.
@@ -42,7 +60,7 @@ pub(super) enum Heard {
 
 impl Process {
     /// Starts a runner. It dies when the calling *thread* ends.
-    pub(super) fn spawn(config: &ProcessConfig) -> Result<Self, EngineError> {
+    pub(super) fn spawn(config: &ProcessConfig, gently: Gently) -> Result<Self, EngineError> {
         let mut command = if let Some((program, args)) = config.command.split_first() {
             let mut command = Command::new(program);
             command.args(args);
@@ -50,16 +68,25 @@ impl Process {
         } else {
             // Not by its path: that may have been replaced by a newer version meanwhile.
             let mut command = Command::new("/proc/self/exe");
-            command.arg0("modelless").args(["runner", "onnx"]);
+            command.arg0("modelless").args(["runner", config.engine.name()]);
             command
         };
         let (ours, theirs) = control::pair().map_err(EngineError::system("make a socket for a runner"))?;
         command.arg("--library").arg(&config.library);
         command.arg("--parent").arg(std::process::id().to_string());
-        if let Some(bytes) = config.memory_limit {
-            command.arg("--memory-limit").arg(bytes.0.to_string());
+        match gently {
+            Gently::Not => {}
+            Gently::Nice => drop(command.args(["--gently", "nice"])),
+            Gently::Idle => drop(command.args(["--gently", "idle"])),
         }
-        command.env_clear().envs(&config.environment);
+        if let Some(bytes) = config.memory_limit {
+            command.arg("--memory-limit").arg(bytes.0.saturating_add(RESERVED.0).to_string());
+        }
+        if !config.sandbox.without.is_empty() {
+            let sandbox = serde_json::to_string(&config.sandbox).expect("it has no maps; this is a bug");
+            command.arg("--sandbox").arg(sandbox);
+        }
+        command.env_clear().envs(QUIET).envs(&config.environment);
         // Its own process group, so that Ctrl-C in a terminal reaches the server only, which then drains.
         command.process_group(0).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(EngineError::system("start a runner process"))?;
@@ -68,7 +95,14 @@ impl Process {
         let stderr = child.stderr.take();
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match pidfd {
-            Ok(pidfd) => Ok(Self { child, pidfd: Arc::new(pidfd), control: ours, stderr, tail: Vec::new() }),
+            Ok(pidfd) => Ok(Self {
+                child,
+                pidfd: Arc::new(pidfd),
+                control: ours,
+                stderr,
+                tail: Vec::new(),
+                printed: (clock::now(), 0),
+            }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -85,11 +119,20 @@ impl Process {
         Arc::clone(&self.pidfd)
     }
 
-    /// Waits until the library is loaded; its version.
-    pub(super) fn hello(&mut self, limit: Duration) -> Result<String, EngineError> {
+    /// Waits until the library is loaded; its version, and how the process is confined.
+    pub(super) fn hello(&mut self, limit: Duration) -> Result<(String, Confinement), EngineError> {
         let until = clock::now() + limit;
         match self.listen(None, Some(until)) {
-            Heard::Said(Say::Hello { version }) => Ok(version),
+            Heard::Said(Say::Hello { version, mut confinement }) => {
+                if confinement.layers.get(&Layer::Limits) == Some(&State::On)
+                    && Usage::of(self.pid()).is_none()
+                {
+                    let why = "what a runner takes cannot be read from /proc, so only the kernel's limit stands \
+                               (mounted with hidepid?)";
+                    confinement.layers.insert(Layer::Limits, State::Partly(why.to_owned()));
+                }
+                Ok((version, confinement))
+            }
             Heard::Said(Say::Failed { why }) => Err(EngineError::Unavailable(why)),
             Heard::Said(Say::Done | Say::Loaded { .. }) => {
                 Err(EngineError::Unavailable("the runner does not speak our language".to_owned()))
@@ -107,16 +150,19 @@ impl Process {
 
     /// Asks something of the runner. The answer comes by [`Process::listen`].
     pub(super) fn ask(&self, ask: &Ask, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        control::send(&self.control, ask, fds)
+        control::send_now(&self.control, ask, fds)
     }
 
     /// Waits for an answer, the end, a byte on `other`, or a moment, and keeps what the runner prints.
     pub(super) fn listen(&mut self, other: Option<BorrowedFd<'_>>, until: Option<Instant>) -> Heard {
         loop {
-            let wait = until.map(|until| timespec(until.saturating_duration_since(clock::now())));
+            let now = clock::now();
+            let deaf = self.deaf_until(now);
+            let wait = until.into_iter().chain(deaf).min();
+            let wait = wait.map(|until| timespec(until.saturating_duration_since(now)));
             let mut fds =
                 vec![PollFd::new(&self.control, PollFlags::IN), PollFd::new(&self.pidfd, PollFlags::IN)];
-            let stderr_at = self.stderr.as_ref().map(|stderr| {
+            let stderr_at = self.stderr.as_ref().filter(|_| deaf.is_none()).map(|stderr| {
                 fds.push(PollFd::new(stderr, PollFlags::IN));
                 fds.len() - 1
             });
@@ -153,7 +199,8 @@ impl Process {
             if other_at.is_some_and(|at| ready[at]) {
                 return Heard::Called;
             }
-            if count == 0 {
+            // Whatever it prints meanwhile, it has not answered.
+            if until.is_some_and(|until| clock::now() >= until) || (count == 0 && deaf.is_none()) {
                 return Heard::Nothing;
             }
         }
@@ -172,13 +219,30 @@ impl Process {
             },
             Ok,
         );
-        while self.stderr.is_some() && self.stderr_ready() {
+        // What is left in the pipe, and not what a process that it left behind goes on to print.
+        for _ in 0..PIPE / CHUNK {
+            if self.stderr.is_none() || !self.stderr_ready() {
+                break;
+            }
             self.read_stderr();
         }
         let how = status.map_or_else(|error| format!("it cannot be reaped: {error}"), describe);
         let said = String::from_utf8_lossy(&self.tail);
         let said = said.trim();
         if said.is_empty() { how } else { format!("{how}; it said: {said}") }
+    }
+
+    /// Lets it give way to everything else, for good: giving back a large model's memory keeps a core busy for a while.
+    #[expect(unsafe_code, reason = "setting the priority of another process's threads")]
+    pub(super) fn ease(&self) {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten();
+        for thread in threads.flatten() {
+            let Some(id) = thread.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            // SAFETY: all zeros is a priority of this policy, which has only one.
+            let none = unsafe { std::mem::zeroed() };
+            // SAFETY: a struct that is read. The process is not reaped yet, so the number is still its.
+            unsafe { libc::sched_setscheduler(id, libc::SCHED_IDLE, &raw const none) };
+        }
     }
 
     /// It has hung up, so it is about to end.
@@ -194,12 +258,24 @@ impl Process {
         rustix::event::poll(&mut fds, Some(&timespec(Duration::ZERO))).is_ok_and(|count| count > 0)
     }
 
+    /// Until when what it prints is left in the pipe, because it printed too much.
+    fn deaf_until(&mut self, now: Instant) -> Option<Instant> {
+        let (since, bytes) = self.printed;
+        let end = since + Duration::from_secs(1);
+        if now >= end {
+            self.printed = (now, 0);
+            return None;
+        }
+        (bytes >= PRINTED).then_some(end)
+    }
+
     fn read_stderr(&mut self) {
         let Some(stderr) = &mut self.stderr else { return };
-        let mut bytes = [0; 1024];
+        let mut bytes = [0; CHUNK];
         match stderr.read(&mut bytes) {
             Ok(0) | Err(_) => self.stderr = None,
             Ok(n) => {
+                self.printed.1 += n;
                 self.tail.extend_from_slice(&bytes[..n]);
                 let excess = self.tail.len().saturating_sub(TAIL);
                 self.tail.drain(..excess);

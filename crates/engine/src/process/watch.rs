@@ -1,9 +1,10 @@
-//! Kills runners whose batch runs over its limit.
+//! Tends the spare, and kills runners: those whose batch runs over its limit, and those that hold more memory than they
+//! may.
 //!
 //! It looks every [`EVERY`] rather than being told of each batch: telling it would cost every batch a wake-up, and
 //! limits are a matter of seconds. It sleeps without end while there is no runner.
 
-use super::{Inner, lock};
+use super::{Inner, lock, spare};
 use crate::clock;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +14,9 @@ use std::time::Duration;
 
 /// How late a hung batch may be noticed.
 const EVERY: Duration = Duration::from_millis(25);
+/// How many looks there are for one at memory, which is read from the file system. A process can fill some hundred
+/// megabytes between two; a limit of the kernel's stands a little above ours.
+const LOOKS_FOR_MEMORY: u32 = 4;
 
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -29,7 +33,12 @@ impl Watch {
     pub(super) fn start(&self) -> io::Result<()> {
         let (inner, stopped) = (self.inner.clone(), Arc::clone(&self.stopped));
         let started = std::thread::Builder::new().name("engine-watch".to_owned());
-        let handle = started.spawn(move || while !stopped.load(Ordering::Acquire) && look(&inner) {})?;
+        let handle = started.spawn(move || {
+            let mut looks = 0_u32;
+            while !stopped.load(Ordering::Acquire) && look(&inner, looks.is_multiple_of(LOOKS_FOR_MEMORY)) {
+                looks = looks.wrapping_add(1);
+            }
+        })?;
         *lock(&self.thread) = Some(handle.thread().clone());
         Ok(())
     }
@@ -48,22 +57,26 @@ impl Watch {
 }
 
 /// Looks once and sleeps. False when the engine is gone.
-fn look(inner: &Weak<Inner>) -> bool {
-    let runners: Vec<_> = {
-        let Some(inner) = inner.upgrade() else { return false };
-        let state = inner.read();
-        state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect()
-    };
+fn look(inner: &Weak<Inner>, memory: bool) -> bool {
     let now = clock::now();
+    let (runners, spare) = {
+        let Some(inner) = inner.upgrade() else { return false };
+        let spare = spare::tend(&inner, now);
+        let state = inner.read();
+        (state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect::<Vec<_>>(), spare)
+    };
     for runner in &runners {
         for lane in lock(&runner.lanes).iter() {
             lane.watch(now);
         }
+        if memory {
+            runner.watch_usage();
+        }
     }
-    if runners.is_empty() {
-        std::thread::park();
-    } else {
-        std::thread::park_timeout(EVERY);
+    match (runners.is_empty(), spare) {
+        (true, None) => std::thread::park(),
+        (true, Some(at)) => std::thread::park_timeout(at.saturating_duration_since(now)),
+        (false, _) => std::thread::park_timeout(EVERY),
     }
     true
 }

@@ -1,6 +1,6 @@
 //! One lane of a runner: one batch after another.
 
-use super::onnx;
+use super::backend::{self, Program};
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::shm::Mapping;
 use crate::slot::{Layout, SLOTS_PER_LANE};
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A variant on a lane.
 pub(super) struct Seat {
-    /// Of this lane alone: ONNX Runtime's `Run` is not relied on to be safe to call from two threads at once.
-    pub(super) session: ort::session::Session,
+    /// Of this lane alone: no library is relied on to be safe to call from two threads at once.
+    pub(super) program: Box<dyn Program>,
     pub(super) layout: Arc<Layout>,
     pub(super) arena: Mapping,
 }
@@ -38,5 +38,6 @@ fn answer(request: Request, seats: &Seats) -> Reply {
     if slot >= SLOTS_PER_LANE || request.batch == 0 || request.batch > seat.layout.rows {
         return Reply { run_us: 0, answer: Answer::Failed("a slot or batch that does not exist".to_owned()) };
     }
-    onnx::run(&mut seat, slot, request.batch)
+    let Seat { program, layout, arena } = &mut *seat;
+    backend::run(&mut **program, layout, arena, slot, request.batch)
 }

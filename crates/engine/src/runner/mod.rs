@@ -1,24 +1,34 @@
-//! The other side: what runs inside a runner process.
+//! The other side: what runs inside a runner process, around whichever library it hosts.
 //!
 //! Main thread: one request after another from the control socket (its standard input). One thread for each lane:
 //! one batch after another from the lane's ring. It opens no file but the inference library, so that everything
 //! else can be closed to it.
 
+mod backend;
+mod gentle;
 mod lane;
 mod onnx;
+mod openvino;
 mod specs;
 
-use crate::control::{self, Ask, Say};
+pub use backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
+pub use gentle::Threads;
+pub use specs::Declared;
+
+use crate::control::{self, Ask, Gently, Say};
 use crate::ring::Ring;
+use crate::sandbox::{self, Policy, Sandbox};
+use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::Layout;
 use lane::{Seat, Seats};
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use modelless_types::{Bytes, Engine, VariantSettings};
+use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,11 +37,23 @@ struct Args {
     library: PathBuf,
     parent: Option<Pid>,
     memory_limit: Option<u64>,
+    sandbox: Sandbox,
+    /// It is a spare: nobody waits for it to start.
+    gently: Gently,
+    /// A port that it needs to connect to.
+    connect: Option<u16>,
 }
 
 impl Args {
     fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, String> {
-        let mut parsed = Self { library: PathBuf::new(), parent: None, memory_limit: None };
+        let mut parsed = Self {
+            library: PathBuf::new(),
+            parent: None,
+            memory_limit: None,
+            sandbox: Sandbox::default(),
+            gently: Gently::Not,
+            connect: None,
+        };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{} needs a value", name.display()))?;
@@ -42,19 +64,66 @@ impl Args {
                     parsed.parent = number().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
+                Some("--connect") => parsed.connect = number().and_then(|port| u16::try_from(port).ok()),
+                Some("--gently") => {
+                    parsed.gently = if value == "idle" { Gently::Idle } else { Gently::Nice };
+                }
+                Some("--sandbox") => {
+                    let text = value.to_str().unwrap_or_default();
+                    parsed.sandbox =
+                        serde_json::from_str(text).map_err(|error| format!("--sandbox: {error}"))?;
+                }
                 _ => return Err(format!("unknown argument {}", name.display())),
             }
         }
-        if parsed.library.as_os_str().is_empty() || parsed.parent.is_none() {
-            return Err("--library and --parent are needed; runners are started by the executor".to_owned());
+        if parsed.parent.is_none() {
+            return Err("--parent is needed; runners are started by the executor".to_owned());
         }
         Ok(parsed)
     }
 }
 
-/// Runs a runner process with the arguments after `modelless runner onnx`, until the executor hangs up.
-pub fn runner_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let result = Args::parse(args).and_then(|args| run(&args));
+/// Opens a library: see [`Backend`].
+pub type Open = fn(&Path) -> Result<Box<dyn Backend>, String>;
+
+/// Runs a runner process for one of the engines that this program knows, with the arguments after
+/// `modelless runner ENGINE`, until the executor hangs up.
+pub fn builtin_runner_main(engine: &str, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    begin_builtin(engine, args, None)
+}
+
+fn begin_builtin(engine: &str, args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
+    let open: Open = match Engine::parse(engine) {
+        Some(Engine::Onnx) => onnx::open,
+        Some(Engine::Openvino) => openvino::open,
+        Some(Engine::Torch | Engine::Remote) | None => {
+            eprintln!("runner: {engine} has no runner in this program");
+            return ExitCode::FAILURE;
+        }
+    };
+    begin(open, args, probe)
+}
+
+/// Runs a runner process that hosts a library, with the arguments the executor gave it, until the executor hangs up.
+pub fn runner_main(open: Open, args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    begin(open, args, None)
+}
+
+/// A runner that calls `probe` where it should load a model, and refuses the model with what that returns. For tests:
+/// what it can do, a model can do.
+#[doc(hidden)]
+pub fn hostile_runner_main(
+    engine: &str,
+    args: impl IntoIterator<Item = OsString>,
+    probe: impl Fn() -> String + Sync + 'static,
+) -> ExitCode {
+    begin_builtin(engine, args, Some(Box::new(probe)))
+}
+
+type Probe = Box<dyn Fn() -> String + Sync>;
+
+fn begin(open: Open, args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
+    let result = Args::parse(args).and_then(|args| run(open, &args, probe));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
@@ -64,19 +133,32 @@ pub fn runner_main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn run(args: &Args) -> Result<(), String> {
+fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
+    sandbox::close_inherited();
     settle(args).map_err(|error| format!("cannot set up the process: {error}"))?;
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
-    let (library, version) = match onnx::Library::open(&args.library) {
-        Ok(opened) => opened,
+    let mut confinement = None;
+    let opened = gentle::gently(args.gently, |_| open(&args.library));
+    let started = opened.and_then(|mut backend| {
+        // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
+        let Needs { read, code, connect } = backend.needs();
+        let (connect, memory) = (connect.or(args.connect), args.memory_limit.map(Bytes));
+        let policy = Policy { read, code, connect, memory };
+        confinement = Some(sandbox::enter(&args.sandbox, &policy));
+        let version = backend.start()?;
+        Ok((backend, version))
+    });
+    let (backend, version) = match started {
+        Ok(started) => started,
         Err(why) => {
             control::send(&control, &Say::Failed { why: why.clone() }, &[])
                 .map_err(|error| error.to_string())?;
             return Err(why);
         }
     };
-    control::send(&control, &Say::Hello { version }, &[]).map_err(|error| error.to_string())?;
-    let mut host = Host { library, lanes: Vec::new(), loaded: BTreeMap::new() };
+    let confinement = confinement.unwrap_or_default();
+    control::send(&control, &Say::Hello { version, confinement }, &[]).map_err(|error| error.to_string())?;
+    let mut host = Host { backend, lanes: Vec::new(), loaded: BTreeMap::new(), probe };
     while let Some((ask, fds)) = control::receive::<Ask>(&control).map_err(|error| error.to_string())? {
         let said = host.answer(ask, fds).unwrap_or_else(|why| Say::Failed { why });
         control::send(&control, &said, &[]).map_err(|error| error.to_string())?;
@@ -84,16 +166,11 @@ fn run(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Dies with its parent, leaves no core dump with tenants' data in it, keeps to its memory, ends as a whole.
+/// Dies with its parent and ends as a whole.
 fn settle(args: &Args) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     if rustix::process::getppid() != args.parent {
         return Err(io::Error::other("the executor that started it is gone"));
-    }
-    let none = Rlimit { current: Some(0), maximum: Some(0) };
-    rustix::process::setrlimit(Resource::Core, none)?;
-    if let Some(bytes) = args.memory_limit {
-        rustix::process::setrlimit(Resource::As, Rlimit { current: Some(bytes), maximum: Some(bytes) })?;
     }
     // A lane whose thread is gone would look like one that hangs. Better all at once, with the reason.
     let hook = std::panic::take_hook();
@@ -106,24 +183,33 @@ fn settle(args: &Args) -> io::Result<()> {
 
 /// What is resident.
 struct Host {
-    library: onnx::Library,
+    backend: Box<dyn Backend>,
     lanes: Vec<Seats>,
     /// Loaded, not yet attached to their slots.
-    loaded: BTreeMap<u32, onnx::Loaded>,
+    loaded: BTreeMap<u32, backend::Loaded>,
+    probe: Option<Probe>,
 }
 
 impl Host {
     fn answer(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Result<Say, String> {
         match ask {
             Ask::OpenLane { lane } => self.open_lane(lane, &fds).map(|()| Say::Done),
-            Ask::Load { variant, threads, lanes, rows, expect } => {
+            Ask::Load { variant, settings, lanes, expect, gently } => {
+                if let Some(probe) = &self.probe {
+                    return Err(gentle::gently(gently, |_| probe()));
+                }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
-                let loaded = self.library.load(&bytes, threads, lanes, rows, expect.as_ref())?;
+                let backend = &mut *self.backend;
+                let gently = if backend.gives_way() { gently } else { Gently::Not };
+                let loaded = gentle::gently(gently, |pool| {
+                    load(backend, &bytes, &settings, lanes, expect.as_ref(), pool)
+                })?;
                 let said = Say::Loaded {
                     inputs: loaded.inputs.clone(),
                     outputs: loaded.outputs.clone(),
                     fixed_batch: loaded.fixed_batch,
+                    device: loaded.device.clone(),
                 };
                 self.loaded.insert(variant, loaded);
                 Ok(said)
@@ -160,7 +246,7 @@ impl Host {
         let loaded = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
         let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, u64::MAX)?;
         if layout.slot_bytes != slot_bytes
-            || fds.len() != loaded.sessions.len()
+            || fds.len() != loaded.programs.len()
             || fds.len() > self.lanes.len()
         {
             return Err("its slots are not as agreed".to_owned());
@@ -168,10 +254,29 @@ impl Host {
         let layout = Arc::new(layout);
         let arenas = fds.iter().map(|fd| Mapping::open(fd, layout.arena_bytes()));
         let arenas = arenas.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        for ((session, arena), lane) in loaded.sessions.into_iter().zip(arenas).zip(&self.lanes) {
-            let seat = Seat { session, layout: Arc::clone(&layout), arena };
+        for ((program, arena), lane) in loaded.programs.into_iter().zip(arenas).zip(&self.lanes) {
+            let seat = Seat { program, layout: Arc::clone(&layout), arena };
             lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::new(Mutex::new(seat)));
         }
         Ok(())
     }
+}
+
+#[expect(unsafe_code, reason = "a slice over the mapped artefact")]
+fn load(
+    backend: &mut dyn Backend,
+    artefact: &Mapping,
+    settings: &VariantSettings,
+    lanes: u16,
+    expect: Option<&Io>,
+    pool: &Threads,
+) -> Result<backend::Loaded, String> {
+    // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
+    // spoils this runner only: libraries parse untrusted bytes anyway.
+    let artefact = unsafe { artefact.whole() };
+    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, pool })?;
+    if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
+        return Err("it needs one program for each lane, and at least one lane".to_owned());
+    }
+    backend::settle(model, settings.max_batch, expect)
 }

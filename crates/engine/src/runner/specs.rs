@@ -3,15 +3,58 @@
 //! The first axis of every input is the batch: open on all of them, or fixed to one number on all of them. Other
 //! open axes are filled from what the caller expects, or, for outputs, from a warm-up run.
 
+use super::backend::Seen;
 use crate::seam::Io;
+use crate::slot::Layout;
 use modelless_types::{DType, TensorSpec};
 
 /// A tensor as a model declares it, batch axis included. `None` is an open axis.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Declared {
-    pub(super) name: String,
-    pub(super) dtype: DType,
-    pub(super) axes: Vec<Option<u32>>,
+pub struct Declared {
+    /// The name the model gives it.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, the batch first.
+    pub axes: Vec<Option<u32>>,
+}
+
+impl Declared {
+    /// What is expected, as a model with an open batch would declare it: for formats that say nothing themselves.
+    pub fn open(spec: &TensorSpec) -> Self {
+        let axes = std::iter::once(None).chain(spec.shape.iter().copied().map(Some)).collect();
+        Self { name: spec.name.clone(), dtype: spec.dtype, axes }
+    }
+}
+
+/// Where the inputs of a first run lie, before anything is known of the outputs.
+pub(super) fn inputs_only(inputs: &[TensorSpec], rows: u32) -> Result<Layout, String> {
+    if inputs.is_empty() {
+        return Err("it has no inputs".to_owned());
+    }
+    Layout::new(inputs, &inputs[..1], rows, u64::MAX)
+}
+
+/// The outputs of a model that does not declare them, as a run showed them. They get the names that are expected, in
+/// that order; else their own; else `output`, or `output_0` and so on where there are several.
+pub(super) fn from_run(seen: &[Seen], expect: Option<&Io>) -> Result<Vec<Declared>, String> {
+    let expected = expect.map(|io| io.outputs.as_slice()).filter(|outputs| !outputs.is_empty());
+    if let Some(expected) = expected
+        && expected.len() != seen.len()
+    {
+        return Err(format!("it has {} outputs, but {} were expected", seen.len(), expected.len()));
+    }
+    let alone = seen.len() == 1;
+    let named = seen.iter().enumerate().map(|(ix, seen)| {
+        let name = match (&seen.name, expected) {
+            (Some(name), _) => name.clone(),
+            (None, Some(expected)) => expected[ix].name.clone(),
+            (None, None) if alone => "output".to_owned(),
+            (None, None) => format!("output_{ix}"),
+        };
+        Declared { name, dtype: seen.dtype, axes: seen.axes.iter().map(|_| None).collect() }
+    });
+    Ok(named.collect())
 }
 
 /// The inputs of one item, and the batch if the model fixes it.
@@ -49,7 +92,8 @@ pub(super) fn outputs(
     rows: u32,
     expect: Option<&Io>,
 ) -> Result<Vec<TensorSpec>, String> {
-    let expected = expect.map(|io| io.outputs.as_slice());
+    // Whoever expects no outputs does not know them.
+    let expected = expect.map(|io| io.outputs.as_slice()).filter(|outputs| !outputs.is_empty());
     same_names("output", declared, expected)?;
     let mut items = Vec::new();
     for (ix, tensor) in declared.iter().enumerate() {

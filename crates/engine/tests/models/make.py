@@ -62,6 +62,59 @@ model(
     [numpy_helper.from_array(np.arange(20, dtype=np.float32).reshape(10, 2), "table")],
 )
 
+# Ten ones for each item, in rows as long as the input says: 10 is right (and so is 0, which means "as it was"), 5 gives
+# another shape than declared, and where the whole cannot be divided the library throws.
+model(
+    "picky",
+    [
+        node("Shape", ["length"], ["batch"]),
+        node("Concat", ["batch", "ten"], ["whole"], axis=0),
+        node("ConstantOfShape", ["whole"], ["ones"], value=helper.make_tensor("v", F32, [1], [1.0])),
+        node("ReduceMax", ["length"], ["most"], keepdims=0),
+        node("Unsqueeze", ["most", "axis"], ["row"]),
+        node("Concat", ["rest", "row"], ["shape"], axis=0),
+        node("Reshape", ["ones", "shape"], ["y"]),
+    ],
+    [("length", I64, ["batch"])],
+    [("y", F32, ["rows", "row"])],
+    [
+        numpy_helper.from_array(np.array([10], dtype=np.int64), "ten"),
+        numpy_helper.from_array(np.array([0], dtype=np.int64), "axis"),
+        numpy_helper.from_array(np.array([-1], dtype=np.int64), "rest"),
+    ],
+)
+
+# Takes as many MiB as the input says, in a way that no optimiser sees through.
+model(
+    "greedy",
+    [
+        node("ReduceMax", ["mib"], ["most"], keepdims=0),
+        node("Mul", ["most", "eighth"], ["numbers"]),
+        node("Add", ["numbers", "one"], ["end"]),
+        node("Range", ["zero", "end", "one"], ["all"]),
+        node("Mul", ["all", "most"], ["product"]),
+        node("ReduceMin", ["product"], ["least"], keepdims=0),
+        node("Add", ["mib", "least"], ["done"]),
+    ],
+    [("mib", I64, ["batch"])],
+    [("done", I64, ["batch"])],
+    [
+        numpy_helper.from_array(np.array(1 << 17, dtype=np.int64), "eighth"),
+        numpy_helper.from_array(np.array(0, dtype=np.int64), "zero"),
+        numpy_helper.from_array(np.array(1, dtype=np.int64), "one"),
+    ],
+)
+
+# Divides by minus one, which has no result for the least of all integers: ONNX Runtime does not look, and the processor
+# ends the process.
+model(
+    "divides",
+    [node("Div", ["x", "by"], ["y"])],
+    [("x", I32, ["batch"])],
+    [("y", I32, ["batch"])],
+    [numpy_helper.from_array(np.array(-1, dtype=np.int32), "by")],
+)
+
 # Takes exactly four items.
 model(
     "fixed",
@@ -132,4 +185,67 @@ model(
         numpy_helper.from_array(np.array([64, 64], dtype=np.int64), "sides"),
         numpy_helper.from_array(np.array(True), "true"),
     ],
+)
+
+# Keeps 4 MiB more with every round, for as many rounds as its input says.
+side = [1024, 1024]
+body = helper.make_graph(
+    [
+        node("Add", ["m_in", "one"], ["m_out"]),
+        node("Mul", ["m_out", "one"], ["kept"]),
+        node("Identity", ["go_in"], ["go_out"]),
+    ],
+    "body",
+    [
+        helper.make_tensor_value_info("i", I64, []),
+        helper.make_tensor_value_info("go_in", BOOL, []),
+        helper.make_tensor_value_info("m_in", F32, side),
+    ],
+    [
+        helper.make_tensor_value_info("go_out", BOOL, []),
+        helper.make_tensor_value_info("m_out", F32, side),
+        helper.make_tensor_value_info("kept", F32, side),
+    ],
+)
+model(
+    "eats",
+    [
+        node("ConstantOfShape", ["sides"], ["zeros"], value=helper.make_tensor("v", F32, [1], [0.0])),
+        node("ReduceMax", ["rounds"], ["most"], keepdims=0),
+        node("Loop", ["most", "true", "zeros"], ["m", "all"], body=body),
+        node("Size", ["all"], ["size"]),
+        node("Mul", ["size", "nothing"], ["nil"]),
+        node("Add", ["rounds", "nil"], ["done"]),
+    ],
+    [("rounds", I64, ["batch"])],
+    [("done", I64, ["batch"])],
+    [
+        numpy_helper.from_array(np.array(side, dtype=np.int64), "sides"),
+        numpy_helper.from_array(np.array(1, dtype=np.float32), "one"),
+        numpy_helper.from_array(np.array(0, dtype=np.int64), "nothing"),
+        numpy_helper.from_array(np.array(True), "true"),
+    ],
+)
+
+# Asks for as many bytes at once as its input says.
+model(
+    "gulps",
+    [
+        node("ReduceMax", ["bytes"], ["most"], keepdims=1),
+        node("ConstantOfShape", ["most"], ["zeros"], value=helper.make_tensor("v", U8, [1], [0])),
+        node("Size", ["zeros"], ["size"]),
+        node("Mul", ["size", "nothing"], ["nil"]),
+        node("Add", ["bytes", "nil"], ["done"]),
+    ],
+    [("bytes", I64, ["batch"])],
+    [("done", I64, ["batch"])],
+    [numpy_helper.from_array(np.array(0, dtype=np.int64), "nothing")],
+)
+
+# Strings: not to be served.
+model(
+    "strings",
+    [node("Identity", ["x"], ["y"])],
+    [("x", TensorProto.STRING, ["batch", 1])],
+    [("y", TensorProto.STRING, ["batch", 1])],
 )

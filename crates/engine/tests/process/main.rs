@@ -1,9 +1,15 @@
-//! The real engine on real models: ONNX Runtime in real runner processes.
+//! The real engines on real models, in real runner processes. What an engine has to do stands once, in
+//! [`conformance`], and every engine does it; the rest is the same whichever library a runner hosts.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agreement;
+mod beside;
 mod conformance;
 mod failures;
+mod isolation;
 mod memory;
+mod misbehaviour;
+mod set;
 
 use modelless_engine::{
     BatchResult, BatchSlot, Engine, EngineError, Library, LoadSpec, Loaded, ProcessConfig, ProcessEngine,
@@ -23,12 +29,43 @@ pub fn engine() -> ProcessEngine {
 }
 
 pub fn engine_with(change: impl FnOnce(&mut ProcessConfig)) -> ProcessEngine {
-    let library = Library::locate(None, &default_engines_dir())
-        .unwrap_or_else(|error| panic!("{error}\nThe tests need it: run them by `cargo xtask test`."));
-    let command = vec![env!("CARGO_BIN_EXE_modelless-test-runner").to_owned()];
-    let mut config = ProcessConfig { library: library.path, command, ..ProcessConfig::default() };
+    engine_of(Kind::Onnx, change)
+}
+
+/// How to run an engine that must be installed: no test is skipped because one is not.
+pub fn config_of(kind: Kind) -> ProcessConfig {
+    let found = if kind == Kind::Onnx {
+        Library::locate(None, &default_engines_dir())
+            .map(|library| ProcessConfig { library: library.path, ..ProcessConfig::default() })
+            .map_err(|error| error.to_string())
+    } else {
+        ProcessConfig::installed(kind, &default_engines_dir())
+    };
+    let mut config = found.unwrap_or_else(|error| {
+        panic!("{kind}: {error}\nThe tests need it: run them by `cargo xtask test`.")
+    });
+    if config.command.is_empty() {
+        config.command = vec![runner(), kind.name().to_owned()];
+    }
+    config
+}
+
+pub fn engine_of(kind: Kind, change: impl FnOnce(&mut ProcessConfig)) -> ProcessEngine {
+    let mut config = config_of(kind);
     change(&mut config);
     ProcessEngine::new(config).unwrap()
+}
+
+/// The program to run as a runner. Another one where the tests run again as another user.
+pub fn runner() -> String {
+    std::env::var("MODELLESS_TEST_RUNNER")
+        .unwrap_or_else(|_| env!("CARGO_BIN_EXE_modelless-test-runner").to_owned())
+}
+
+/// Where the small models lie.
+pub fn models() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    std::env::var_os("MODELLESS_TEST_MODELS").map_or(here, PathBuf::from)
 }
 
 /// A small model of these tests, or (with a slash) one of the repository's.
@@ -36,16 +73,24 @@ pub fn model_file(name: &str) -> File {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let path = match name.split_once('/') {
         Some(("fashion", name)) => root.join("../../examples/fashion/models").join(name),
-        _ => root.join("tests/models").join(name),
+        _ => models().join(name),
     };
     File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// Variant `n` of model `n`, one lane, batches of up to 8.
 pub fn spec(n: u32, name: &str) -> LoadSpec {
-    let settings = VariantSettings { engine: Kind::Onnx, precision: "fp32".into(), threads: 1, max_batch: 8 };
+    let settings = VariantSettings::new(Kind::Onnx, "fp32", 8);
     let (variant, model) = (VariantId(n), ModelId(n));
-    LoadSpec { variant, model, artefact: model_file(name), settings, lanes: 1, expect: None }
+    LoadSpec {
+        variant,
+        model,
+        artefact: model_file(name),
+        settings,
+        lanes: 1,
+        memory_limit: None,
+        expect: None,
+    }
 }
 
 pub async fn load(engine: &ProcessEngine, n: u32, name: &str) -> Loaded {

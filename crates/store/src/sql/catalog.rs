@@ -9,7 +9,8 @@ use crate::records::{
     App, Catalog, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
 };
 use modelless_types::{
-    AppId, Bytes, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId, Variant, VariantId,
+    AccuracyRule, AppId, Bytes, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId, Variant,
+    VariantId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,7 +43,8 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
     {
         catalog.spaces.push(space(row.read(name))?);
     }
-    let sql = "SELECT id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, description \
+    let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
+               batching \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -109,12 +111,14 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         name: row.text()?,
         kind: row.word(TaskKind::parse)?,
         metric: row.text()?,
+        accuracy_rule: row.word(AccuracyRule::parse)?,
         labels: row.json()?,
         inputs: row.json()?,
         outputs: row.json()?,
         default_space: SpaceId(row.num()?),
         defaults: row.json()?,
         description: row.text()?,
+        batching: row.opt_word(|text| text.parse().ok())?,
     })
 }
 
@@ -132,20 +136,23 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let space = find_or_make_space(db, &mut tx, new.tenant, &wanted).await?;
     let id = tx.next_id("tasks").await?;
     tx.exec(
-        "INSERT INTO tasks (id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, \
-         description, next_ordinal) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 0)",
+        "INSERT INTO tasks (id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, \
+         defaults, description, batching, next_ordinal) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0)",
         args![
             id,
             new.tenant.0,
             new.name.as_str(),
             new.kind.name(),
             new.metric.as_str(),
+            new.accuracy_rule.name(),
             json("labels", &new.labels)?,
             json("inputs", &new.inputs)?,
             json("outputs", &new.outputs)?,
             space.0,
             json("defaults", &new.defaults)?,
             new.description.as_str(),
+            new.batching.map(|batching| batching.to_string()),
         ],
     )
     .await?;
@@ -236,7 +243,8 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 }
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
-    let sql = "SELECT id, tenant, name, kind, metric, labels, inputs, outputs, default_space, defaults, description \
+    let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
+               batching \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))

@@ -280,6 +280,13 @@ impl Columns<'_> {
         let text = self.text()?;
         parse(&text).ok_or_else(|| corrupt(self.database, format!("the word {text:?} is unknown here")))
     }
+
+    /// The same where a column may be empty.
+    pub(crate) fn opt_word<T>(&mut self, parse: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
+        let Some(text) = self.opt_text()? else { return Ok(None) };
+        let known = parse(&text);
+        known.map(Some).ok_or_else(|| corrupt(self.database, format!("the word {text:?} is unknown here")))
+    }
 }
 
 pub(crate) fn corrupt(database: &str, why: impl Into<String>) -> Error {

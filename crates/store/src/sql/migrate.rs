@@ -7,8 +7,11 @@ use super::conn::{Db, Tx, args};
 use crate::error::{Error, Result};
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 1] =
-    [(1, "foundation", include_str!("../../../../migrations/0001_foundation.sql"))];
+const STEPS: [(i64, &str, &str); 3] = [
+    (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
+    (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
+    (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
+];
 
 /// The newest version known here.
 pub(crate) const KNOWN: i64 = STEPS[STEPS.len() - 1].0;

@@ -2,9 +2,9 @@
 
 use modelless_store::{NewModel, NewNode, NewTask, NewTransition, NewVariant, Replica, Store, UnixMicros};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, Bytes, DType, Engine, Goals, Micros, Prefer, PricePerHour,
-    Profile, Provenance, ReplicaState, StageTime, Task, TaskId, TaskKind, TenantId, TensorSpec,
-    VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Batching, Bytes, DType, Engine, Goals, Micros,
+    Prefer, PricePerHour, Profile, Provenance, ReplicaState, StageTime, Task, TaskId, TaskKind, TenantId,
+    TensorSpec, VariantSettings,
 };
 
 pub(crate) const CPU: &str = "cpu:amd-epyc:2";
@@ -15,6 +15,7 @@ pub(crate) fn task(name: &str) -> NewTask {
         name: name.to_owned(),
         kind: TaskKind::ImageClassification,
         metric: "top-1".to_owned(),
+        accuracy_rule: AccuracyRule::LowerBound,
         labels: vec!["Größe \"42\"".to_owned(), "ブーツ".to_owned(), "bag".to_owned()],
         inputs: Vec::new(),
         outputs: Vec::new(),
@@ -25,6 +26,7 @@ pub(crate) fn task(name: &str) -> NewTask {
             prefer: Some(Prefer::Cost),
             ..Goals::default()
         },
+        batching: Some(Batching::Fixed { size: 16, wait: Micros(2_500) }),
         description: "What is worn\nin the picture.".to_owned(),
     }
 }
@@ -40,6 +42,7 @@ pub(crate) fn tensor_task(name: &str) -> NewTask {
         labels: Vec::new(),
         inputs: vec![tensor("x", &[1, 28, 28])],
         outputs: vec![tensor("y", &[10])],
+        batching: None,
         ..task(name)
     }
 }
@@ -61,12 +64,7 @@ pub(crate) fn model(task: TaskId, name: &str, variants: &[&str]) -> NewModel {
 pub(crate) fn variant(name: &str) -> NewVariant {
     NewVariant {
         name: name.to_owned(),
-        settings: VariantSettings {
-            engine: Engine::Onnx,
-            precision: "int8".to_owned(),
-            threads: 2,
-            max_batch: 32,
-        },
+        settings: VariantSettings { threads: 2, ..VariantSettings::new(Engine::Onnx, "int8", 32) },
         artefact: "0123456789abcdef".repeat(4),
         artefact_bytes: Bytes(1_234_567),
         profiles: vec![profile(CPU)],

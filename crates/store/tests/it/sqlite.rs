@@ -40,7 +40,7 @@ async fn refuses_a_database_of_a_newer_version() {
     let path = filled(folder.path()).await;
     change(&path, "INSERT INTO modelless_schema (version, name) VALUES (999, 'from the future')").await;
     let error = fails(&path).await;
-    assert!(matches!(error, Error::NewerDatabase { found: 999, known: 1, .. }), "{error}");
+    assert!(matches!(error, Error::NewerDatabase { found: 999, known: 1..999, .. }), "{error}");
     assert!(error.to_string().contains("newer program"), "{error}");
 }
 

@@ -217,20 +217,8 @@ fn dial(address: &Address) -> Dial {
 }
 
 fn status() -> NodeStatus {
-    NodeStatus {
-        node: NODE,
-        name: "node".into(),
-        device_class: "cpu:test:1".into(),
-        price: PricePerHour(40_000),
-        price_given: true,
-        lanes: 2,
-        memory_budget: Bytes(1 << 30),
-        memory_used: Bytes(0),
-        draining: false,
-        info: NodeInfo { id: NODE, rtt: Moments::ZERO, price: PricePerHour(40_000), offers: Vec::new() },
-        replicas: Vec::new(),
-        warnings: Vec::new(),
-    }
+    let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price: PricePerHour(40_000), offers: Vec::new() };
+    NodeStatus::idle(info, "node", "cpu:test:1")
 }
 
 fn class(task: u32) -> Class {

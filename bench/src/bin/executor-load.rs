@@ -1,0 +1,166 @@
+//! Load on an executor in this process: as much as it takes, one at a time, or at set times.
+//!
+//! `executor-load SPEC`, where SPEC is JSON: `{"library", "packages": [FOLDER], "max_batch", "batching", "seed"}`; then
+//! questions
+//!
+//! * `{"do": "closed", "ms", "warm_ms"}`: the queue is kept full, within the credit that the executor gives;
+//! * `{"do": "single", "count", "gap_us"}`: one query at a time;
+//! * `{"do": "open", "per_second", "cv", "ms", "bound_us", "seed"}`: at times drawn beforehand. Latency counts from when a
+//!   query should have come, and how late it really came is told as well.
+#![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use modelless_bench::node::{End, How, Node, Spec, runner_if_asked};
+use modelless_bench::open::{self, Gaps};
+use modelless_bench::sender::Sender;
+use modelless_bench::timing::{nanos, percentiles, sleep_precisely, thread_cpu};
+use modelless_testkit::{process, turns};
+use serde_json::{Value, json};
+
+/// Different inputs that are sent in turn.
+const INPUTS: usize = 32;
+/// For queries whose lateness does not matter.
+const LONG: Duration = Duration::from_secs(30);
+
+fn main() -> ExitCode {
+    if let Some(code) = runner_if_asked() {
+        return code;
+    }
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("executor-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let spec: Value = serde_json::from_str(&std::env::args().nth(1).context("usage: executor-load SPEC")?)?;
+    let text = |name: &str| spec[name].as_str().with_context(|| format!("`{name}`"));
+    let packages = spec["packages"].as_array().context("`packages`")?;
+    let node = Node::start(&Spec {
+        library: text("library")?.into(),
+        packages: packages.iter().filter_map(Value::as_str).map(Into::into).collect(),
+        max_batch: spec["max_batch"].as_u64().and_then(|n| u32::try_from(n).ok()),
+        batching: spec["batching"].as_str().map(ToOwned::to_owned),
+        lanes: 1,
+        memory: Box::new(|_| modelless_types::Bytes::from_mib(4_096)),
+        wait_inline: false,
+    })?;
+    node.pin(&[0])?;
+    let inputs = node.inputs(0, INPUTS, spec["seed"].as_u64().unwrap_or(1))?;
+    sleep_precisely()?;
+    turns::serve(|question| {
+        let number = |name: &str| question[name].as_f64().with_context(|| format!("`{name}` in {question}"));
+        let ms = |name: &str| Ok::<_, anyhow::Error>(Duration::from_secs_f64(number(name)? / 1e3));
+        match question["do"].as_str() {
+            Some("profile") => Ok(serde_json::to_value(node.profile(0)?)?),
+            Some("closed") => closed(&node, &inputs, ms("warm_ms")?, ms("ms")?),
+            Some("single") => {
+                let gap = Duration::from_secs_f64(number("gap_us")? / 1e6);
+                single(&node, &inputs, question["count"].as_u64().context("`count`")?, gap)
+            }
+            Some("open") => {
+                let bound = Duration::from_secs_f64(number("bound_us")? / 1e6);
+                let seed = question["seed"].as_u64().context("`seed`")?;
+                let gaps = Gaps::new(number("per_second")?, number("cv")?, seed);
+                open(&node, &inputs, gaps, ms("ms")?, bound)
+            }
+            other => bail!("cannot do {other:?}"),
+        }
+    })?;
+    node.stop()
+}
+
+/// CPU time around a run: of this whole process, and of the thread that sends. The executor's own intake runs on that
+/// thread, as it would on a gateway's.
+struct Cost {
+    process: Duration,
+    thread: Duration,
+    since: Instant,
+}
+
+impl Cost {
+    fn start() -> Self {
+        Self { process: process::own_cpu_time(), thread: thread_cpu(), since: Instant::now() }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "wall_ns": nanos(self.since.elapsed()),
+            "process_cpu_ns": nanos(process::own_cpu_time().saturating_sub(self.process)),
+            "sending_thread_cpu_ns": nanos(thread_cpu().saturating_sub(self.thread)),
+        })
+    }
+}
+
+fn closed(node: &Node, inputs: &[Bytes], warm: Duration, time: Duration) -> Result<Value> {
+    let mut sender = Sender::new(node, 0, inputs, LONG)?;
+    let (mut ends, mut sizes) = (Vec::new(), BTreeMap::<u32, u64>::new());
+    let (mut answered, mut runs) = (0_u64, Vec::new());
+    let begin = Instant::now() + warm;
+    let mut cost = Cost::start();
+    let mut warming = true;
+    loop {
+        let now = Instant::now();
+        if warming && now >= begin {
+            (warming, cost) = (false, Cost::start());
+            (answered, sizes, runs) = (0, BTreeMap::new(), Vec::new());
+        }
+        if now >= begin + time {
+            break;
+        }
+        while sender.has_credit() {
+            sender.offer(Instant::now());
+        }
+        node.link.ends(&mut ends, now + Duration::from_millis(100));
+        for End { key, how, .. } in ends.drain(..) {
+            let How::Answered { batch, run, .. } = how else {
+                bail!("query {key} was not answered: {how:?}")
+            };
+            answered += 1;
+            *sizes.entry(batch).or_default() += 1;
+            runs.push(run.0 / u64::from(batch) * 1_000);
+            sender.ended(key);
+        }
+    }
+    let cost = cost.json();
+    open::finish(node, &mut sender, |_| Ok(()))?;
+    #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
+    let rate = answered as f64 * 1e9 / cost["wall_ns"].as_u64().unwrap_or(1) as f64;
+    Ok(json!({
+        "answered": answered, "per_second": rate, "cost": cost, "queries_by_batch": sizes,
+        "device_time_a_query": percentiles(&runs),
+    }))
+}
+
+fn single(node: &Node, inputs: &[Bytes], count: u64, gap: Duration) -> Result<Value> {
+    let mut sender = Sender::new(node, 0, inputs, LONG)?;
+    let (mut ends, mut latencies) = (Vec::new(), Vec::new());
+    let cost = Cost::start();
+    for _ in 0..count {
+        std::thread::sleep(gap);
+        let asked = Instant::now();
+        sender.offer(asked);
+        node.link.ends(&mut ends, asked + LONG);
+        let [End { key, at, how: How::Answered { .. } }] = ends.as_slice() else {
+            bail!("no answer: {ends:?}")
+        };
+        latencies.push(nanos(at.saturating_duration_since(asked)));
+        sender.ended(*key);
+        ends.clear();
+    }
+    Ok(json!({"latency": percentiles(&latencies), "latency_ns": latencies, "cost": cost.json()}))
+}
+
+fn open(node: &Node, inputs: &[Bytes], gaps: Gaps, time: Duration, bound: Duration) -> Result<Value> {
+    let cost = Cost::start();
+    let seen = open::run(node, inputs, gaps, time, bound, |_| ())?;
+    Ok(json!({"cost": cost.json(), "seen": seen.json()}))
+}

@@ -1,0 +1,266 @@
+//! Load on a server over HTTP: as much as some connections can ask, or at set times on several streams at once.
+//!
+//! `http-load ADDRESS STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`; then questions
+//!
+//! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on;
+//! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
+//! * `{"do": "paced", "per_second": [RATE A STREAM], "ms", "seed"}`: at times drawn beforehand (Poisson). Latency counts from
+//!   when a query should have come. Whatever is not 200 counts as lost, and what differs from what was learnt as wrong.
+//!   `answers` are pairs of when, in milliseconds since `began_unix_ms`, and latency in microseconds.
+#![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail, ensure};
+use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
+use modelless_simulator::Rng;
+use modelless_testkit::{Connection, Request, Response, process, turns};
+use modelless_types::TensorSpec;
+use serde_json::{Value, json};
+
+/// Different inputs of a stream, asked in turn.
+const INPUTS: usize = 16;
+/// Connections of a stream whose times are set: more than are ever open at once in a run that goes well.
+const CONNECTIONS: usize = 24;
+/// Batches of other sizes are computed in another order, so the last digits differ.
+const TOLERANCE: f64 = 1e-3;
+
+struct Stream {
+    requests: Vec<Vec<u8>>,
+    learnt: Vec<Vec<f64>>,
+}
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [address, streams, seed] = args.as_slice() else { bail!("usage: http-load ADDRESS STREAMS SEED") };
+    let address: SocketAddr = address.parse()?;
+    let mut rng = modelless_testkit::Rng::new(seed.parse()?);
+    let streams: Vec<Value> = serde_json::from_str(streams)?;
+    let mut streams = streams.iter().map(|s| stream(s, &mut rng)).collect::<Result<Vec<_>>>()?;
+    turns::serve(|question| {
+        let number = |name: &str| question[name].as_f64().with_context(|| format!("`{name}` in {question}"));
+        let ms = |name: &str| Ok::<_, anyhow::Error>(Duration::from_secs_f64(number(name)? / 1e3));
+        match question["do"].as_str() {
+            Some("learn") => learn(address, &mut streams),
+            Some("closed") => {
+                let place = |name: &str| {
+                    Ok::<_, anyhow::Error>(usize::try_from(question[name].as_u64().context("a count")?)?)
+                };
+                closed(address, &streams[place("stream")?], place("connections")?, ms("warm_ms")?, ms("ms")?)
+            }
+            Some("paced") => {
+                let rates = question["per_second"].as_array().context("`per_second`")?;
+                let rates: Vec<f64> = rates.iter().filter_map(Value::as_f64).collect();
+                ensure!(rates.len() == streams.len(), "a rate for each stream");
+                paced(address, &streams, &rates, ms("ms")?, question["seed"].as_u64().context("`seed`")?)
+            }
+            other => bail!("cannot do {other:?}"),
+        }
+    })
+}
+
+fn stream(spec: &Value, rng: &mut modelless_testkit::Rng) -> Result<Stream> {
+    let target = spec["target"].as_str().context("`target`")?;
+    let inputs: Vec<TensorSpec> = serde_json::from_value(spec["inputs"].clone())?;
+    let mut request = || -> Result<Vec<u8>> {
+        let body = modelless_bench::random(&inputs, rng)?;
+        Ok(Request::post(target).header("content-type", "application/octet-stream").body(body).to_bytes())
+    };
+    Ok(Stream { requests: (0..INPUTS).map(|_| request()).collect::<Result<_>>()?, learnt: Vec::new() })
+}
+
+fn learn(address: SocketAddr, streams: &mut [Stream]) -> Result<Value> {
+    let mut connection = Connection::open(address)?;
+    for stream in streams.iter_mut() {
+        let ask = |request: &Vec<u8>| {
+            let response = connection.exchange_bytes(request, false)?;
+            ensure!(response.status == 200, "{response}");
+            numbers(&response)
+        };
+        stream.learnt = stream.requests.iter().map(ask).collect::<Result<_>>()?;
+    }
+    Ok(json!({"learnt": streams.len() * INPUTS}))
+}
+
+/// All numbers of an answer, in their order.
+fn numbers(response: &Response) -> Result<Vec<f64>> {
+    fn collect(value: &Value, into: &mut Vec<f64>) {
+        into.extend(value.as_f64());
+        value.as_array().into_iter().flatten().for_each(|item| collect(item, into));
+        value.as_object().into_iter().flatten().for_each(|(_, item)| collect(item, into));
+    }
+    let mut found = Vec::new();
+    collect(&response.json()?["outputs"], &mut found);
+    ensure!(!found.is_empty(), "no numbers in {response}");
+    Ok(found)
+}
+
+fn same(learnt: &[f64], found: &[f64]) -> bool {
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= TOLERANCE * a.abs().max(1.0);
+    learnt.len() == found.len() && learnt.iter().zip(found).all(close)
+}
+
+fn closed(
+    address: SocketAddr,
+    stream: &Stream,
+    count: usize,
+    warm: Duration,
+    time: Duration,
+) -> Result<Value> {
+    let mut open = (0..count).map(|_| Connection::open(address)).collect::<Result<Vec<_>>>()?;
+    let mut next = stream.requests.iter().cycle();
+    let mut request = || next.next().context("there are inputs; this is a bug");
+    for connection in &mut open {
+        connection.send_raw(request()?)?;
+    }
+    let begin = Instant::now() + warm;
+    let (mut answered, mut cpu, mut since) = (0_u32, Duration::ZERO, None);
+    'all: loop {
+        for connection in &mut open {
+            let response = connection.receive(false)?.context("the server closed a connection")?;
+            ensure!(response.status == 200, "{response}");
+            let now = Instant::now();
+            if since.is_none() && now >= begin {
+                (answered, cpu, since) = (0, process::own_cpu_time(), Some(now));
+            }
+            if now >= begin + time {
+                break 'all;
+            }
+            answered += 1;
+            connection.send_raw(request()?)?;
+        }
+    }
+    let wall = since.context("nothing was answered after warming up")?.elapsed();
+    Ok(json!({
+        "answered": answered, "per_second": f64::from(answered) / wall.as_secs_f64(), "wall_ns": nanos(wall),
+        "client_cpu_ns": nanos(process::own_cpu_time().saturating_sub(cpu)),
+    }))
+}
+
+/// When the next query of a stream is due, and which it is.
+struct Schedule {
+    rng: Rng,
+    mean_s: f64,
+    due: Instant,
+    end: Instant,
+    number: usize,
+}
+
+impl Schedule {
+    fn take(&mut self) -> Option<(usize, Instant)> {
+        self.due += Duration::from_secs_f64(self.rng.exponential() * self.mean_s);
+        self.number += 1;
+        (self.due < self.end).then_some((self.number, self.due))
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    sent: usize,
+    latencies: Vec<u64>,
+    /// When each of them should have come.
+    came: Vec<Instant>,
+    lags: Vec<u64>,
+    wrong: usize,
+    lost: BTreeMap<String, usize>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn paced(address: SocketAddr, streams: &[Stream], rates: &[f64], time: Duration, seed: u64) -> Result<Value> {
+    let start = Instant::now() + Duration::from_millis(50);
+    let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + Duration::from_millis(50);
+    let (cpu, mut out) = (process::own_cpu_time(), Vec::new());
+    std::thread::scope(|scope| {
+        let mut all = Vec::new();
+        for (number, (stream, &rate)) in streams.iter().zip(rates).enumerate() {
+            let rng = Rng::new(seed, &format!("stream {number}"));
+            let schedule = Schedule { rng, mean_s: 1.0 / rate, due: start, end: start + time, number: 0 };
+            let shared = std::sync::Arc::new((Mutex::new(schedule), Mutex::new(Seen::default())));
+            let of_one = |_| {
+                let shared = std::sync::Arc::clone(&shared);
+                scope.spawn(move || client(address, stream, &shared.0, &shared.1))
+            };
+            let clients: Vec<_> =
+                if rate > 0.0 { (0..CONNECTIONS).map(of_one).collect() } else { Vec::new() };
+            all.push((clients, shared));
+        }
+        for (clients, shared) in all {
+            for client in clients {
+                client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+            }
+            let seen = lock(&shared.1);
+            let since = |at: &Instant| nanos(at.duration_since(start)) / 1_000_000;
+            let answers = seen.came.iter().map(since).zip(seen.latencies.iter().map(|ns| ns / 1_000));
+            out.push(json!({
+                "answers": answers.collect::<Vec<_>>(), "sent": seen.sent, "answered": seen.latencies.len(), "wrong": seen.wrong, "lost": seen.lost,
+                "latency": percentiles(&seen.latencies), "sent_after_due": percentiles(&seen.lags),
+            }));
+        }
+        Ok::<_, anyhow::Error>(())
+    })?;
+    Ok(
+        json!({"began_unix_ms": nanos(began) / 1_000_000, "streams": out, "client_cpu_ns": nanos(process::own_cpu_time().saturating_sub(cpu))}),
+    )
+}
+
+/// One connection: takes the next query that is due, until there is none.
+fn client(
+    address: SocketAddr,
+    stream: &Stream,
+    schedule: &Mutex<Schedule>,
+    seen: &Mutex<Seen>,
+) -> Result<()> {
+    sleep_precisely()?;
+    let mut connection = Connection::open(address)?;
+    loop {
+        let Some((number, due)) = lock(schedule).take() else { return Ok(()) };
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        let lag = Instant::now().saturating_duration_since(due);
+        let at = number % stream.requests.len();
+        let answer = connection.exchange_bytes(&stream.requests[at], false);
+        let took = due.elapsed();
+        let mut seen = lock(seen);
+        seen.sent += 1;
+        seen.lags.push(nanos(lag));
+        let lost = match answer {
+            Ok(response) if response.status == 200 => {
+                seen.latencies.push(nanos(took));
+                seen.came.push(due);
+                let right = stream
+                    .learnt
+                    .get(at)
+                    .is_none_or(|learnt| numbers(&response).is_ok_and(|found| same(learnt, &found)));
+                seen.wrong += usize::from(!right);
+                continue;
+            }
+            Ok(response) => {
+                let json = response.json().unwrap_or_default();
+                let reason = json["reason"].as_str();
+                format!("{} {}", response.status, reason.unwrap_or("without a reason"))
+            }
+            Err(error) => {
+                connection = Connection::open(address)?;
+                format!("no answer: {error:#}")
+            }
+        };
+        *seen.lost.entry(lost).or_default() += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_digits_may_differ_and_nothing_more() {
+        assert!(same(&[1.0, -20.0], &[1.000_01, -20.01]));
+        assert!(!same(&[1.0, -20.0], &[-20.0, 1.0]));
+        assert!(!same(&[1.0], &[1.0, 1.0]));
+    }
+}

@@ -1,0 +1,232 @@
+//! `modelless node`: the machines behind a server, what is in their memory, and how that goes.
+
+use super::{Server, bytes, list, number, text};
+use crate::out;
+use crate::table::Table;
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// All nodes.
+    List(Server),
+    /// One node with its hardware, its load and every replica.
+    Show(Show),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The node; without a name, the only one there is.
+    name: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
+    let server = match command {
+        Command::List(server) => server,
+        Command::Show(options) => &options.server,
+    };
+    let answer = server.api()?.get("/v1/nodes")?.ok()?.json()?;
+    match command {
+        Command::List(server) if server.json => out::json(&answer),
+        Command::List(_) => out::line(nodes(&answer)),
+        Command::Show(options) => {
+            let node = find(&answer, options.name.as_deref())?;
+            if server.json { out::json(node) } else { out::line(described(node)) }
+        }
+    }
+}
+
+fn find<'a>(answer: &'a Value, name: Option<&str>) -> anyhow::Result<&'a Value> {
+    let all = list(answer, "nodes");
+    let names = || all.iter().map(|node| text(node, "name")).collect::<Vec<_>>().join(", ");
+    match (name, all) {
+        (Some(name), _) => {
+            let found = all.iter().find(|node| text(node, "name") == name);
+            found.with_context(|| format!("there is no node {name:?}; known are: {}", names()))
+        }
+        (None, [only]) => Ok(only),
+        (None, []) => anyhow::bail!("there is no node"),
+        (None, _) => anyhow::bail!("there are several nodes; say which: {}", names()),
+    }
+}
+
+fn state(node: &Value) -> &str {
+    match (node["draining"].as_bool(), node["connected"].as_bool()) {
+        (Some(true), _) => "draining",
+        (_, Some(true)) => "up",
+        _ => text(node, "state"),
+    }
+}
+
+fn nodes(answer: &Value) -> Table {
+    let columns = [
+        "node",
+        "state",
+        "pool",
+        "zone",
+        "device class",
+        ">lanes",
+        ">busy",
+        ">queued",
+        ">memory",
+        ">of",
+        ">replicas",
+    ];
+    let mut table = Table::new(&columns);
+    for node in list(answer, "nodes") {
+        let (load, memory) = (&node["load"], &node["memory"]);
+        table.row([
+            text(node, "name").to_owned(),
+            state(node).to_owned(),
+            text(node, "pool").to_owned(),
+            text(node, "zone").to_owned(),
+            text(node, "device_class").to_owned(),
+            number(&node["lanes"], 0),
+            number(&load["lanes_busy"], 0),
+            number(&load["queued"], 0),
+            bytes(&memory["used_bytes"]),
+            bytes(&memory["budget_bytes"]),
+            number(&node["replicas"], 0),
+        ]);
+    }
+    table
+}
+
+fn described(node: &Value) -> String {
+    let (hardware, load, memory) = (&node["hardware"], &node["load"], &node["memory"]);
+    let mut shown = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(shown, "{name:<13}{value}");
+    };
+    line("node", format!("{} ({})", text(node, "name"), state(node)));
+    line("pool, zone", format!("{}, {}", text(node, "pool"), text(node, "zone")));
+    line("device class", text(node, "device_class").to_owned());
+    // What is gone tells no more than that.
+    if node["connected"] == true {
+        let words =
+            |name| list(hardware, name).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ");
+        line(
+            "processor",
+            format!("{} ({}), {} cores", text(hardware, "cpu"), text(hardware, "arch"), hardware["cores"]),
+        );
+        line("knows", words("isa"));
+        line("memory", bytes(&hardware["memory_bytes"]));
+        line("GPUs", gpus(hardware));
+        let source = node["price_source"].as_str().map(|source| format!(", {source}")).unwrap_or_default();
+        let price = number(&node["price_usd_per_hour"], 4);
+        line("price", format!("{price} USD an hour and lane ({}{source})", text(node, "price_provenance")));
+        line("up for", uptime(node["uptime_s"].as_u64().unwrap_or_default()));
+        line("lanes", format!("{} of {} busy", load["lanes_busy"], node["lanes"]));
+        line(
+            "queries",
+            format!(
+                "{} running, {} queued; {} run in {} batches",
+                load["running"], load["queued"], load["queries"], load["batches"]
+            ),
+        );
+        line(
+            "runners",
+            format!(
+                "{} ended unasked, {} replicas came back after that",
+                load["runner_crashes"], load["replica_restarts"]
+            ),
+        );
+        line("models use", format!("{} of {}", bytes(&memory["used_bytes"]), bytes(&memory["budget_bytes"])));
+    }
+    for warning in list(node, "warnings").iter().filter_map(Value::as_str) {
+        line("warning", warning.to_owned());
+    }
+    if !list(node, "replica_states").is_empty() {
+        let _ = write!(shown, "\n{}", replicas(node));
+    }
+    shown.truncate(shown.trim_end().len());
+    shown
+}
+
+fn gpus(hardware: &Value) -> String {
+    let all = list(hardware, "gpus");
+    if all.is_empty() {
+        return "none".to_owned();
+    }
+    let shown = all.iter().map(|gpu| format!("{} {}", text(gpu, "name"), bytes(&gpu["memory_bytes"])));
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+fn replicas(node: &Value) -> Table {
+    let columns = ["variant", "state", ">memory", ">loads", ">cold ms", ">warm ms", ">slowdown", "because"];
+    let mut table = Table::new(&columns);
+    for replica in list(node, "replica_states") {
+        let loads = &replica["loads"];
+        table.row([
+            text(replica, "variant").to_owned(),
+            text(replica, "state").to_owned(),
+            bytes(&replica["memory_bytes"]),
+            number(&loads["count"], 0),
+            number(&loads["cold_ms"], 1),
+            number(&loads["warm_ms"], 1),
+            number(&replica["slowdown"]["ratio"], 2),
+            text(replica, "cause").to_owned(),
+        ]);
+    }
+    table
+}
+
+fn uptime(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn answer() -> Value {
+        json!({"nodes": [
+            {"name": "old", "state": "gone", "connected": false, "pool": "p", "zone": "z", "device_class": "cpu:x:2"},
+            {"name": "local", "connected": true, "draining": false, "pool": "default", "zone": "local",
+             "device_class": "cpu:x:4", "lanes": 3, "replicas": 1, "uptime_s": 65, "price_usd_per_hour": 0.05,
+             "price_provenance": "default", "price_source": null, "warnings": ["models run unconfined"],
+             "hardware": {"cpu": "X", "arch": "x86_64", "isa": ["avx2"], "cores": 4, "memory_bytes": 1024, "gpus": []},
+             "load": {"lanes_busy": 1, "queued": 2, "running": 3, "batches": 4, "queries": 5, "runner_crashes": 6,
+                      "replica_restarts": 7},
+             "memory": {"used_bytes": 1024, "budget_bytes": 2048},
+             "replica_states": [{"variant": "a-fp32", "state": "active", "memory_bytes": 1024, "cause": "loaded",
+                                 "loads": {"count": 2, "cold_ms": null, "warm_ms": 12.5}, "slowdown": {"ratio": 1.5}}]},
+        ]})
+    }
+
+    #[test]
+    fn a_node_is_described_with_what_it_does_and_what_is_weak() {
+        let shown = described(find(&answer(), Some("local")).unwrap());
+        for part in
+            ["local (up)", "4 cores", "1 of 3 busy", "2 queued", "models run unconfined", "1 min", "6 ended"]
+        {
+            assert!(shown.contains(part), "{part}\n{shown}");
+        }
+        let replica = shown.lines().last().unwrap();
+        assert!(
+            replica.starts_with("a-fp32") && replica.contains("12.5") && replica.contains("1.50"),
+            "{replica}"
+        );
+        let gone = described(find(&answer(), Some("old")).unwrap());
+        assert!(gone.contains("old (gone)") && !gone.contains("lanes"), "{gone}");
+    }
+
+    #[test]
+    fn a_node_is_found_by_name_or_because_it_is_the_only_one() {
+        assert!(find(&answer(), Some("none")).unwrap_err().to_string().contains("old, local"));
+        assert!(find(&answer(), None).unwrap_err().to_string().contains("several"));
+        assert!(find(&json!({"nodes": [{"name": "x"}]}), None).is_ok());
+        let table = nodes(&answer()).to_string();
+        assert!(table.contains("gone") && table.lines().count() == 3, "{table}");
+    }
+}

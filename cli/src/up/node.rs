@@ -1,0 +1,347 @@
+//! What a node is told about itself: by options, by the environment, by a file; what nobody told is detected.
+//!
+//! An option counts before the file, and either before what was found. What is detected is `executor::node`'s.
+
+use crate::exit::usage;
+use clap::Args;
+use modelless_executor::{Config, node};
+use modelless_types::{Bytes, PricePerHour};
+use modelless_wire::Gpu;
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Less is not worth starting with.
+pub(super) const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
+/// More than any machine has; what is larger was mistyped.
+const MOST_CORES: u16 = 4_096;
+/// Names of nodes, pools and zones are labels of metrics too.
+const LONGEST_NAME: usize = 63;
+
+/// What this machine is to others.
+#[derive(Args, Debug, Default)]
+pub(crate) struct NodeOptions {
+    /// What is said here about this machine (TOML) instead of being detected: name, pool, zone, cores, lanes, memory,
+    /// price, device-class, gpus. Options count before it.
+    #[arg(long, value_name = "FILE")]
+    node_file: Option<PathBuf>,
+    /// The node's name; one that comes back under its name is the same node. Otherwise `local`.
+    #[arg(long, value_name = "NAME", env = "MODELLESS_NODE")]
+    node_name: Option<String>,
+    /// Machines that are scaled together. Otherwise `default`.
+    #[arg(long, value_name = "NAME", env = "MODELLESS_POOL")]
+    pool: Option<String>,
+    /// Where machines fail together, such as a cloud's zone. Otherwise `local`.
+    #[arg(long, value_name = "NAME", env = "MODELLESS_ZONE")]
+    zone: Option<String>,
+    /// Cores to count on. Otherwise those that this process may use.
+    #[arg(long, value_name = "N")]
+    cores: Option<u16>,
+    /// Batches that run side by side. Otherwise one fewer than the processor's cores, and at least one.
+    #[arg(long, value_name = "N")]
+    lanes: Option<u16>,
+    /// Memory for models, such as 2GiB. Otherwise half of what this machine or container has.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+    /// What an hour of a lane costs, in dollars. Otherwise what the shipped list says of the processor, or 0.05, shown
+    /// as assumed.
+    #[arg(long, value_name = "USD")]
+    price: Option<String>,
+}
+
+/// The same in a file.
+#[derive(Deserialize, Debug, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+struct NodeFile {
+    name: Option<String>,
+    pool: Option<String>,
+    zone: Option<String>,
+    cores: Option<u16>,
+    lanes: Option<u16>,
+    memory: Option<String>,
+    price: Option<Price>,
+    device_class: Option<String>,
+    gpus: Option<Vec<GpuEntry>>,
+}
+
+/// A price as a number or in quotes.
+#[derive(Deserialize, Debug)]
+#[serde(untagged)]
+enum Price {
+    Number(f64),
+    Text(String),
+}
+
+#[derive(Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+struct GpuEntry {
+    name: String,
+    memory: Option<String>,
+}
+
+impl NodeFile {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let wrong = |why: String| usage(format!("--node-file {}: {why}", path.display()));
+        let text = fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        // The error names the line, what stands there, and what is known.
+        toml::from_str(&text).map_err(|error| wrong(error.to_string()))
+    }
+}
+
+/// A value and who gave it, for what is said when it is wrong.
+struct Given<T> {
+    value: T,
+    by: String,
+}
+
+impl NodeOptions {
+    /// Fills in the node's part of an executor's settings.
+    pub(crate) fn fill(&self, config: &mut Config) -> anyhow::Result<()> {
+        let file = self.node_file.as_deref().map(NodeFile::read).transpose()?.unwrap_or_default();
+        let by_file = |what: &str| match &self.node_file {
+            Some(path) => format!("{what} in {}", path.display()),
+            None => what.to_owned(),
+        };
+        let pick = |option: Option<&String>, flag: &str, in_file: Option<String>, what: &str| {
+            let option = option.map(|value| Given { value: value.clone(), by: flag.to_owned() });
+            option.or_else(|| in_file.map(|value| Given { value, by: by_file(what) }))
+        };
+        let count = |option: Option<u16>, flag: &str, in_file: Option<u16>, what: &str| {
+            let option = option.map(|value| Given { value, by: flag.to_owned() });
+            option.or_else(|| in_file.map(|value| Given { value, by: by_file(what) }))
+        };
+        for (option, flag, in_file, what, into) in [
+            (&self.node_name, "--node-name", file.name, "name", &mut config.name),
+            (&self.pool, "--pool", file.pool, "pool", &mut config.pool),
+            (&self.zone, "--zone", file.zone, "zone", &mut config.zone),
+        ] {
+            if let Some(given) = pick(option.as_ref(), flag, in_file, what) {
+                *into = label(given)?;
+            }
+        }
+
+        let mut hardware = node::hardware();
+        if let Some(cores) = count(self.cores, "--cores", file.cores, "cores") {
+            hardware.cores = at_least_one(&cores, MOST_CORES)?;
+        }
+        if let Some(gpus) = file.gpus {
+            hardware.gpus =
+                gpus.into_iter().map(|entry| gpu(entry, &by_file("gpus"))).collect::<Result<_, _>>()?;
+        }
+        config.device_class = match file.device_class {
+            Some(value) => label(Given { value, by: by_file("device-class") })?,
+            None => node::device_class(&hardware),
+        };
+        config.lanes = match count(self.lanes, "--lanes", file.lanes, "lanes") {
+            Some(lanes) => at_least_one(&lanes, MOST_CORES)?,
+            None => hardware.cores.saturating_sub(1).max(1),
+        };
+        config.memory = match pick(self.memory.as_ref(), "--memory", file.memory, "memory") {
+            Some(given) => {
+                let memory = memory(&given)?;
+                if memory < LEAST_MEMORY {
+                    let by = given.by;
+                    return Err(usage(format!("{by} {memory} is too little; give at least {LEAST_MEMORY}")));
+                }
+                memory
+            }
+            None => half(hardware.memory),
+        };
+        let price = match (&self.price, file.price) {
+            (Some(text), _) => Some(Given { value: text.clone(), by: "--price".to_owned() }),
+            (None, Some(Price::Number(value))) => {
+                Some(Given { value: value.to_string(), by: by_file("price") })
+            }
+            (None, Some(Price::Text(value))) => Some(Given { value, by: by_file("price") }),
+            (None, None) => None,
+        };
+        let price = price.map(|Given { value, by }| {
+            let wrong = || usage(format!("{by} {value} is no price; expected dollars per hour such as 0.05"));
+            PricePerHour::parse_usd(&value).ok_or_else(wrong)
+        });
+        (config.price, config.price_origin) = node::lane_price(&config.device_class, price.transpose()?);
+        config.hardware = hardware;
+        Ok(())
+    }
+}
+
+fn at_least_one(given: &Given<u16>, most: u16) -> anyhow::Result<u16> {
+    let Given { value, by } = given;
+    if (1..=most).contains(value) {
+        return Ok(*value);
+    }
+    Err(usage(format!("{by} is {value}; it must be at least 1 and at most {most}")))
+}
+
+/// Names that are shown, stored, and labels of metrics.
+fn label(given: Given<String>) -> anyhow::Result<String> {
+    let Given { value, by } = given;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    if !value.is_empty() && value.len() <= LONGEST_NAME && value.chars().all(plain) {
+        return Ok(value);
+    }
+    Err(usage(format!(
+        "{by} {value:?} is no name; expected 1 to {LONGEST_NAME} letters, digits or any of - _ . :"
+    )))
+}
+
+fn gpu(entry: GpuEntry, by: &str) -> anyhow::Result<Gpu> {
+    let GpuEntry { name, memory: text } = entry;
+    let memory = text.map(|value| memory(&Given { value, by: by.to_owned() })).transpose()?;
+    Ok(Gpu { name, memory })
+}
+
+fn memory(given: &Given<String>) -> anyhow::Result<Bytes> {
+    let Given { value, by } = given;
+    let wrong =
+        || usage(format!("{by} {value} is no amount of memory; expected something like 512MiB or 2GiB"));
+    size(value).ok_or_else(wrong)
+}
+
+/// A number of bytes with a unit. Units of a thousand and of 1024 are told apart.
+fn size(text: &str) -> Option<Bytes> {
+    const UNITS: [(&str, u64); 10] = [
+        ("kib", 1 << 10),
+        ("mib", 1 << 20),
+        ("gib", 1 << 30),
+        ("kb", 1_000),
+        ("mb", 1_000_000),
+        ("gb", 1_000_000_000),
+        ("k", 1 << 10),
+        ("m", 1 << 20),
+        ("g", 1 << 30),
+        ("b", 1),
+    ];
+    let text = text.trim().to_ascii_lowercase();
+    let (digits, unit) = UNITS
+        .iter()
+        .find_map(|(name, bytes)| Some((text.strip_suffix(name)?, *bytes)))
+        .unwrap_or((text.as_str(), 1));
+    let number: u64 = digits.trim().parse().ok()?;
+    number.checked_mul(unit).map(Bytes)
+}
+
+/// What models may take of this machine where nobody said otherwise.
+pub(crate) fn half_of_memory() -> Bytes {
+    half(modelless_executor::node::hardware().memory)
+}
+
+/// The other half is for everything else; where nothing is known, something small.
+fn half(memory: Bytes) -> Bytes {
+    match memory {
+        Bytes(0) => Bytes::from_mib(1_024),
+        Bytes(bytes) => Bytes(bytes / 2).max(LEAST_MEMORY),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Usage;
+    use modelless_wire::PriceOrigin;
+
+    fn filled(options: &NodeOptions) -> anyhow::Result<Config> {
+        let mut config = Config::default();
+        options.fill(&mut config)?;
+        Ok(config)
+    }
+
+    fn by_file(text: &str, options: NodeOptions) -> anyhow::Result<Config> {
+        let file = modelless_testkit::temp_dir("node")?;
+        let path = file.path().join("node.toml");
+        fs::write(&path, text)?;
+        filled(&NodeOptions { node_file: Some(path), ..options })
+    }
+
+    const FILE: &str = r#"
+        name = "edge-1"
+        pool = "edge"
+        zone = "eu-1a"
+        cores = 6
+        memory = "3GiB"
+        price = 0.07
+        [[gpus]]
+        name = "NVIDIA L4"
+        memory = "24GB"
+        [[gpus]]
+        name = "other"
+    "#;
+
+    #[test]
+    fn a_file_says_what_would_be_detected_and_options_count_before_it() {
+        let config = by_file(FILE, NodeOptions::default()).unwrap();
+        assert_eq!(
+            (config.name.as_str(), config.pool.as_str(), config.zone.as_str()),
+            ("edge-1", "edge", "eu-1a")
+        );
+        assert_eq!((config.hardware.cores, config.lanes), (6, 5));
+        assert!(config.device_class.ends_with(":6"), "{}", config.device_class);
+        assert_eq!(config.memory, Bytes(3 << 30));
+        assert_eq!((config.price.0, config.price_origin), (70_000, PriceOrigin::Declared));
+        let gpus = [("NVIDIA L4", Some(Bytes(24_000_000_000))), ("other", None)];
+        assert_eq!(config.hardware.gpus, gpus.map(|(name, memory)| Gpu { name: name.into(), memory }));
+
+        let options = NodeOptions {
+            zone: Some("us-2b".into()),
+            lanes: Some(2),
+            price: Some("0.1".into()),
+            ..NodeOptions::default()
+        };
+        let config = by_file(FILE, options).unwrap();
+        assert_eq!((config.zone.as_str(), config.lanes, config.price.0), ("us-2b", 2, 100_000));
+        assert_eq!(config.pool, "edge");
+        let text = "device-class = \"cpu:amd-epyc-9r14:4\"\nprice = \"0.5\"";
+        let config = by_file(text, NodeOptions::default()).unwrap();
+        assert_eq!((config.device_class.as_str(), config.price.0), ("cpu:amd-epyc-9r14:4", 500_000));
+    }
+
+    #[test]
+    fn a_processor_on_the_list_is_priced_by_it() {
+        let config = by_file("device-class = \"cpu:amd-epyc-9r14:4\"", NodeOptions::default()).unwrap();
+        assert_eq!(config.price.0, 57_960);
+        assert!(matches!(config.price_origin, PriceOrigin::Listed { .. }));
+    }
+
+    #[test]
+    fn bad_values_are_named() {
+        for (text, named) in [
+            ("cores = 0", "cores"),
+            ("lanes = 0", "lanes"),
+            ("memory = \"much\"", "memory"),
+            ("memory = \"1MiB\"", "too little"),
+            ("price = \"free\"", "price"),
+            ("price = -1", "price"),
+            ("zone = \"\"", "zone"),
+            ("pool = \"a b\"", "pool"),
+            ("colour = \"red\"", "colour"),
+            ("cores = \"two\"", "cores"),
+            ("[[gpus]]\nname = \"x\"\nmemory = \"big\"", "gpus"),
+            ("[[gpus]]\nsize = 1", "size"),
+        ] {
+            let error = by_file(text, NodeOptions::default()).unwrap_err();
+            let said = error.to_string();
+            assert!(
+                error.is::<Usage>() && said.contains(named) && said.contains("node.toml"),
+                "{text}: {said}"
+            );
+        }
+        let missing = NodeOptions { node_file: Some("no/such.toml".into()), ..NodeOptions::default() };
+        assert!(filled(&missing).unwrap_err().to_string().contains("no/such.toml"));
+        let options = NodeOptions { node_name: Some("ä".into()), ..NodeOptions::default() };
+        assert!(filled(&options).unwrap_err().to_string().contains("--node-name"));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        for (text, bytes) in
+            [("512MiB", 512 << 20), ("2g", 2 << 30), (" 1 GB ", 1_000_000_000), ("4096", 4096), ("7B", 7)]
+        {
+            assert_eq!(size(text), Some(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "GiB", "-1", "1.5G", "99999999999GiB"] {
+            assert_eq!(size(text), None, "{text}");
+        }
+        assert_eq!((half(Bytes(24 << 30)), half(Bytes(1))), (Bytes(12 << 30), LEAST_MEMORY));
+        assert_eq!(half(Bytes(0)), Bytes::from_mib(1_024));
+    }
+}

@@ -1,0 +1,256 @@
+//! How large a batch becomes and how long it may wait for more, by the task's way of batching.
+//!
+//! | mode | largest | closed |
+//! |---|---|---|
+//! | `deadline` | what stays in time and throughput needs | just before the lane is free, or later if that pays |
+//! | `aimd` | a cap that grows by one while batches keep their bound and shrinks by a tenth when one does not | at once |
+//! | `fixed` | its size | when full, or when its oldest query has waited long enough |
+//! | `off` | one | at once |
+//!
+//! **When waiting pays.** While a batch runs, binding the next one early gains nothing: until it is nearly over, what
+//! comes meanwhile may be more urgent or make the batch better. On a free lane a small batch waits only if, at the rate
+//! at which queries come, batches of its size could not keep up, if the next query probably comes sooner than the
+//! device time that its joining saves, and if everybody in it has that much slack.
+
+use super::lanes::Lane;
+use super::machine::Worker;
+use super::queue::Waiting;
+use crate::estimate::Moments;
+use crate::query::Class;
+use crate::worker::WorkerVariant;
+use alloc::collections::BTreeMap;
+use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
+
+/// A shell's timer may be this late, and a batch must be written and handed over; so long before its lane is free a
+/// batch is bound.
+const LEAD: Micros = Micros(1_500);
+/// A batch is kept small where that costs at most this much more device time per query.
+const ENOUGH: f64 = 1.05;
+/// How many gaps between queries one is waited for: longer than that, with few exceptions, no gap lasts.
+const PATIENCE: f64 = 3.0;
+/// The weight of the last gap.
+const NEW: f64 = 1.0 / 16.0;
+/// Gaps that must have been seen before their rate is believed.
+const EVIDENCE: u32 = 8;
+/// So long after its last query a class is in demand.
+const LATELY: Micros = Micros::from_secs(10);
+/// At most this many classes' rates are remembered.
+const CLASSES: usize = 1_024;
+
+/// At what rate queries of each class come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rates(BTreeMap<Class, Rate>);
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    last: Time,
+    /// Microseconds between two, smoothed.
+    gap: f64,
+    /// Gaps seen, up to what is believed.
+    gaps: u32,
+}
+
+impl Rates {
+    pub(super) fn came(&mut self, now: Time, class: Class) {
+        if let Some(rate) = self.0.get_mut(&class) {
+            let seen = Moments::exactly(now - rate.last).mean;
+            rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
+            rate.gaps = (rate.gaps + 1).min(EVIDENCE);
+            rate.last = now;
+        } else if self.0.len() < CLASSES {
+            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0 });
+        }
+    }
+
+    /// Queries per microsecond of each class, as they come now: what has not come for a while comes seldom.
+    pub(super) fn now(&self, now: Time) -> impl Iterator<Item = (&Class, f64)> {
+        let known = self.0.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
+        known.map(move |(class, rate)| {
+            (class, 1.0 / rate.gap.max(Moments::exactly(now - rate.last).mean).max(1.0))
+        })
+    }
+
+    /// Classes of which a query came within the last while.
+    pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
+        self.0.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
+    }
+
+    /// Queries per microsecond of all classes that a variant may answer, as they came lately; when the last came.
+    fn of(&self, variant: &WorkerVariant) -> (f64, Time) {
+        let known = self.0.iter().filter(|(_, rate)| rate.gaps >= EVIDENCE);
+        let admitted = known.filter(|(class, _)| super::bind::admits(class, variant));
+        admitted.fold((0.0, Time::ZERO), |(per_us, last), (_, rate)| {
+            (per_us + 1.0 / rate.gap.max(1.0), last.max(rate.last))
+        })
+    }
+}
+
+/// The largest batch of each variant under `aimd`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Caps(BTreeMap<(DeviceIx, VariantId), u32>);
+
+impl Caps {
+    fn of(&self, device: DeviceIx, variant: VariantId) -> u32 {
+        self.0.get(&(device, variant)).copied().unwrap_or(1)
+    }
+
+    /// A batch of `size` took `took`, where its members allowed `bound`.
+    fn ran(&mut self, at: (DeviceIx, VariantId), size: u32, largest: u32, took: Micros, bound: Micros) {
+        let cap = self.0.entry(at).or_insert(1);
+        if took > bound {
+            *cap = (*cap * 9 / 10).max(1);
+        } else if size >= *cap {
+            *cap = (*cap + 1).min(largest.max(1));
+        }
+    }
+
+    pub(super) fn keep(&mut self, known: impl Fn(VariantId) -> bool) {
+        self.0.retain(|(_, variant), _| known(*variant));
+    }
+}
+
+impl Worker {
+    /// How batches of a variant are made.
+    pub(super) fn batching(&self, variant: &WorkerVariant) -> Batching {
+        variant.batching.unwrap_or(self.config.batching)
+    }
+
+    /// The most members of a batch, before deadlines are looked at.
+    pub(super) fn largest(&self, device: DeviceIx, variant: &WorkerVariant) -> usize {
+        let most = variant.max_batch.max(1);
+        if self.residency.on_trial(device, variant.id) {
+            return 1;
+        }
+        let most = match self.batching(variant) {
+            Batching::Deadline => most,
+            Batching::Aimd => most.min(self.caps.of(device, variant.id)),
+            Batching::Fixed { size, .. } => most.min(size.max(1)),
+            Batching::Off => 1,
+        };
+        most as usize
+    }
+
+    /// What a batch that ended teaches `aimd`.
+    pub(super) fn adapt(&mut self, device: DeviceIx, batch: &super::lanes::Batch, took: Micros) {
+        let Some(variant) = self.residency.variant(batch.variant) else { return };
+        if self.batching(variant) != Batching::Aimd {
+            return;
+        }
+        let bounds = batch.members.iter().map(|m| m.waiting.query.deadline - m.waiting.query.arrived);
+        let (Some(bound), Ok(size)) = (bounds.min(), u32::try_from(batch.members.len())) else { return };
+        self.caps.ran((device, batch.variant), size, variant.max_batch, took, bound);
+    }
+
+    /// How few of `waiting` can share a batch without wasting the device: the smallest batch whose device time per
+    /// query is that of the best, or with time to `spare` nearly so, or an equal share for each lane that is free.
+    pub(super) fn enough(
+        &self,
+        device: DeviceIx,
+        variant: &WorkerVariant,
+        waiting: usize,
+        spare: bool,
+    ) -> usize {
+        let per_query = |n: usize| {
+            let n = u32::try_from(n).unwrap_or(u32::MAX);
+            variant.run.estimate(n).mean / f64::from(n)
+        };
+        let best = (1..=waiting).map(per_query).fold(f64::INFINITY, f64::min);
+        let best = if spare { best * ENOUGH } else { best };
+        let enough = (1..waiting).find(|n| per_query(*n) <= best).unwrap_or(waiting);
+        let lanes = self.lanes.iter().filter(|lane| lane.device == device);
+        let free = lanes.filter(|lane| lane.running.is_none() && lane.next.is_none()).count();
+        enough.min(waiting.div_ceil(free.max(1)))
+    }
+
+    /// Until when it is too early to bind anything to a lane, whatever would be drawn for it: saves drawing at every
+    /// arrival while the lane is busy for long.
+    pub(super) fn surely_too_early(
+        &self,
+        now: Time,
+        lane: &Lane,
+        serving: &[&WorkerVariant],
+    ) -> Option<Time> {
+        let by_deadline = |v: &&WorkerVariant| self.batching(v) == Batching::Deadline;
+        if lane.running.is_none() || self.queue.len() == 0 || !serving.iter().all(by_deadline) {
+            return None;
+        }
+        let writing = serving.iter().map(|v| v.run.writing(v.max_batch as usize).mean).fold(0.0, f64::max);
+        let left = Moments { mean: (lane.remaining(now).mean - writing).max(0.0), var: 0.0 };
+        Some(Time((now + left.mean()).0.saturating_sub(LEAD.0))).filter(|at| *at > now)
+    }
+
+    /// Until when it is too early to bind a batch of `members` to a lane; `None` when it is not.
+    pub(super) fn wait_until(
+        &self,
+        now: Time,
+        lane: &Lane,
+        variant: &WorkerVariant,
+        members: &[&Waiting],
+    ) -> Option<Time> {
+        if members.iter().any(|w| w.alone) {
+            return None;
+        }
+        let later = match self.batching(variant) {
+            Batching::Aimd | Batching::Off => None,
+            Batching::Fixed { wait, .. } => {
+                let full = members.len() >= self.largest(lane.device, variant);
+                let oldest = members.iter().map(|w| w.query.arrived).min();
+                oldest.filter(|_| !full).map(|arrived| arrived + wait)
+            }
+            Batching::Deadline if lane.running.is_some() => {
+                let left = lane.remaining(now).mean - variant.run.writing(members.len()).mean;
+                let free = now + Moments { mean: left.max(0.0), var: 0.0 }.mean();
+                Some(Time(free.0.saturating_sub(LEAD.0)))
+            }
+            Batching::Deadline => self.worth_waiting(lane, variant, members),
+        };
+        later.filter(|at| *at > now)
+    }
+
+    /// Whether a free lane gains by waiting for one more; see the words above.
+    fn worth_waiting(&self, lane: &Lane, variant: &WorkerVariant, members: &[&Waiting]) -> Option<Time> {
+        let size = u32::try_from(members.len()).ok()?;
+        if size >= variant.max_batch {
+            return None;
+        }
+        let (per_us, last) = self.rates.of(variant);
+        let (one, this, more) =
+            (variant.run.estimate(1), variant.run.estimate(size), variant.run.estimate(size + 1));
+        let lanes = self.lanes.iter().filter(|l| l.device == lane.device).count();
+        let load = per_us * this.mean / f64::from(size) / f64::from(u32::try_from(lanes).ok()?);
+        let saved = one.mean + this.mean - more.mean;
+        if load < 1.0 || saved * per_us <= 1.0 {
+            return None;
+        }
+        let patience = Moments { mean: PATIENCE / per_us, var: 0.0 }.mean();
+        let hurried = members.iter().filter(|w| !w.query.best_effort).map(|w| w.query.expires).min();
+        let hurried = hurried.map(|at| Time(at.0.saturating_sub((more.p99() + LEAD).0)));
+        Some((last + patience).min(hurried.unwrap_or(Time::FAR)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: (DeviceIx, VariantId) = (DeviceIx(0), VariantId(1));
+
+    #[test]
+    fn a_cap_grows_by_one_until_its_bound_is_broken_then_shrinks_by_a_tenth() {
+        let mut caps = Caps::default();
+        let (quick, bound) = (Micros(10), Micros(100));
+        for size in 1..=20 {
+            assert_eq!(caps.of(HERE.0, HERE.1), size);
+            caps.ran(HERE, size, 64, quick, bound);
+        }
+        assert_eq!(caps.of(HERE.0, HERE.1), 21);
+        caps.ran(HERE, 21, 64, Micros(101), bound);
+        assert_eq!(caps.of(HERE.0, HERE.1), 18);
+        caps.ran(HERE, 3, 64, quick, bound);
+        assert_eq!(caps.of(HERE.0, HERE.1), 18, "a small batch does not show that a larger one would do");
+        caps.ran(HERE, 18, 18, quick, bound);
+        assert_eq!(caps.of(HERE.0, HERE.1), 18, "no larger than the variant takes");
+        caps.keep(|_| false);
+        assert_eq!(caps.of(HERE.0, HERE.1), 1);
+    }
+}

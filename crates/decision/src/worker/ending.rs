@@ -1,0 +1,91 @@
+//! What becomes of the members of a batch that ended, and of those whose time is up.
+
+use super::api::{Action, BatchId, Failure, Outcome};
+use super::bind::admits;
+use super::lanes::Batch;
+use super::machine::Worker;
+use super::queue::Waiting;
+use crate::query::Query;
+use alloc::string::String;
+use alloc::vec::Vec;
+use modelless_types::{DeviceIx, Nearest, Refusal, Time};
+
+impl Worker {
+    pub(super) fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
+        let Some(at) = self.lanes.iter().position(|lane| lane.holds(id)) else { return };
+        let died = matches!(outcome, Outcome::Failed { failure: Failure::Process, .. });
+        let Some((batch, took)) = self.lanes[at].ended(now, id, died) else { return };
+        let device = self.lanes[at].device;
+        match outcome {
+            Outcome::Ran => {
+                if let Some(took) = took {
+                    self.learn(now, &batch, took);
+                    self.adapt(device, &batch, took);
+                }
+                self.residency.ran_well(device, batch.variant);
+                let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
+                self.actions.push_back(Action::Deliver { batch: id, queries: alive });
+            }
+            Outcome::Failed { failure, why } => {
+                if failure == Failure::NotStarted {
+                    self.residency.lost(now, device, batch.variant, &why, &mut self.actions);
+                }
+                self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
+                // Handed over behind one that took the process with it: it never ran, so it is not to blame.
+                let innocent = failure == Failure::Process && took.is_none();
+                let failure = if innocent { Failure::NotStarted } else { failure };
+                self.rerun(now, device, &batch, failure, &why);
+            }
+        }
+        self.residency.released(device, batch.variant, &mut self.actions);
+    }
+
+    /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless
+    /// it was alone and so has its answer; after a crash in quarantine.
+    pub(super) fn rerun(&mut self, now: Time, device: DeviceIx, batch: &Batch, failure: Failure, why: &str) {
+        let single = batch.members.len() == 1;
+        for member in batch.members.iter().filter(|m| !m.gone) {
+            let query = member.waiting.query;
+            if failure == Failure::Process {
+                self.suspect(now, device, batch.variant, batch.model, member.waiting);
+            } else if failure == Failure::Model && single {
+                self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
+            } else if query.expires <= now {
+                self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
+            } else {
+                let alone = failure != Failure::NotStarted || member.waiting.alone;
+                let waiting = Waiting { alone, ..member.waiting };
+                match self.place(now, &waiting) {
+                    Ok(_) => self.queue.push(waiting),
+                    Err(refusal) => self.refuse(query.key, refusal),
+                }
+            }
+        }
+    }
+
+    /// Whoever is bound to follow a batch and whose time is up hears so now, not when the device is free.
+    pub(super) fn expire_bound(&mut self, now: Time) {
+        for at in 0..self.lanes.len() {
+            for query in self.lanes[at].expire(now) {
+                self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
+            }
+        }
+        self.expire_quarantine(now);
+    }
+
+    /// Why a query that waited out its time was not answered.
+    pub(super) fn expired(&self, now: Time, query: &Query) -> Refusal {
+        let waited = now - query.arrived;
+        let dearest = self.residency.device_ids().flat_map(|device| {
+            let serving = self.residency.serving(device).filter(|v| admits(&query.class, v));
+            serving.map(move |v| v.run.cost(1, self.price(device)))
+        });
+        match (query.max_cost, dearest.min()) {
+            (Some(ceiling), Some(alone)) if alone > ceiling => {
+                let nearest = Nearest { max_cost: Some(alone), ..Nearest::default() };
+                Refusal::CostUnreachable { nearest }
+            }
+            _ => Refusal::TooLate { waited },
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Where a query that just came, or that lost what would have answered it, is to be answered: something resident, or a
+//! load that is worth waiting for.
+
+use super::machine::Worker;
+use super::queue::Waiting;
+use super::residency::Unavailable;
+use crate::estimate::Moments;
+use crate::query::{Class, Query};
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use modelless_types::{DeviceIx, Micros, Prefer, QueryKey, Refusal, Time, VariantId};
+
+impl Worker {
+    /// Sees to it that something can answer the query: resident in time, or loaded in time. A "no" still starts the
+    /// quickest load, for those who come after. Gives whether it is resident.
+    pub(super) fn place(&mut self, now: Time, waiting: &Waiting) -> Result<bool, Refusal> {
+        let query = &waiting.query;
+        let slack =
+            if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
+        let mut soonest: Option<(Micros, DeviceIx, VariantId)> = None;
+        let mut best: Option<(DeviceIx, VariantId, bool)> = None;
+        let mut why_not: Option<Unavailable> = None;
+        for device in self.residency.device_ids() {
+            for ordinal in query.class.admits.iter() {
+                let Some(id) = self.residency.find(query.class.task, ordinal) else { continue };
+                let ready_in = match self.residency.ready_in(now, device, id) {
+                    Ok(ready_in) => ready_in,
+                    Err(why) => {
+                        why_not = Some(why);
+                        continue;
+                    }
+                };
+                let Some(variant) = self.residency.variant(id) else { continue };
+                if (Moments::exactly(ready_in) + variant.run.estimate(1)).within(slack) {
+                    let resident = ready_in == Micros::ZERO;
+                    if best.is_none_or(|known| self.better(query, (device, id, resident), known)) {
+                        best = Some((device, id, resident));
+                    }
+                }
+                if soonest.is_none_or(|(known, _, _)| ready_in < known) {
+                    soonest = Some((ready_in, device, id));
+                }
+            }
+        }
+        match (best, soonest) {
+            (Some((_, _, true)), _) => Ok(true),
+            (Some((device, id, false)), _) => {
+                self.residency.want(now, device, id);
+                self.ask_wider(now, device, id);
+                Ok(false)
+            }
+            (None, Some((Micros::ZERO, _, _))) => Err(Refusal::TooLate { waited: now - query.arrived }),
+            (None, Some((ready_in, device, id))) => {
+                self.residency.want(now, device, id);
+                self.ask_wider(now, device, id);
+                Err(Refusal::Loading { ready_in })
+            }
+            (None, None) => Err(match why_not {
+                Some(Unavailable::Failed(why)) => Refusal::VariantFailed { why },
+                Some(Unavailable::TooBig { needs, budget }) => Refusal::OutOfMemory { needs, budget },
+                Some(Unavailable::Unknown) | None => {
+                    Refusal::NothingRunnable { why: "this node does not know what could answer".into() }
+                }
+            }),
+        }
+    }
+
+    /// Resident beats loading; then what the query prefers.
+    fn better(&self, query: &Query, a: (DeviceIx, VariantId, bool), b: (DeviceIx, VariantId, bool)) -> bool {
+        let (Some(va), Some(vb)) = (self.residency.variant(a.1), self.residency.variant(b.1)) else {
+            return false;
+        };
+        let quicker = || va.run.estimate(1).p99_f64().total_cmp(&vb.run.estimate(1).p99_f64());
+        let wish = match query.prefer {
+            Prefer::Accuracy => vb.accuracy.cmp(&va.accuracy),
+            Prefer::Cost => va.run.cost(1, self.price(a.0)).cmp(&vb.run.cost(1, self.price(b.0))),
+            Prefer::Latency => Ordering::Equal,
+        };
+        b.2.cmp(&a.2).then(wish).then_with(quicker) == Ordering::Less
+    }
+
+    /// Whether a load could still bring an answer to a query in time.
+    pub(super) fn could_wait_for_load(&self, now: Time, query: &Query) -> bool {
+        let slack = Moments::exactly(query.expires - now).mean;
+        self.residency.device_ids().any(|device| {
+            query.class.admits.iter().any(|ordinal| {
+                let id = self.residency.find(query.class.task, ordinal);
+                let variant = id.and_then(|id| self.residency.variant(id));
+                variant.is_some_and(|v| match self.residency.ready_in(now, device, v.id) {
+                    Ok(Micros::ZERO) | Err(_) => false,
+                    Ok(ready_in) => (Moments::exactly(ready_in) + v.run.estimate(1)).within(slack),
+                })
+            })
+        })
+    }
+
+    pub(super) fn place_stranded(&mut self, now: Time) {
+        let classes = self.queue.classes().map(|(class, _)| *class);
+        let unserved: Vec<Class> = classes.filter(|class| !self.servable(class)).collect();
+        let stranded: Vec<QueryKey> = unserved.iter().flat_map(|class| self.queue.keys_of(class)).collect();
+        for key in stranded {
+            let Some(waiting) = self.queue.get(key).copied() else { continue };
+            if let Err(refusal) = self.place(now, &waiting) {
+                self.queue.remove(key);
+                self.refuse(key, refusal);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What there is to run, and what the plan wants in memory.
+
+use super::Residency;
+use crate::replica::ReplicaEvent;
+use crate::worker::api::{Action, WorkerVariant};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use modelless_types::{DeviceIx, ReplicaState, Time, VariantId};
+
+impl Residency {
+    /// The plan's set: those missing are wanted; those no longer in it stay until their room is needed.
+    pub(in crate::worker) fn pin(&mut self, now: Time, pins: &[(DeviceIx, VariantId)]) {
+        for device in self.device_ids() {
+            let set = pins.iter().filter(|(at, _)| *at == device).map(|(_, variant)| *variant).collect();
+            self.device_mut(device).pinned = set;
+            self.want_pinned(now, device);
+        }
+    }
+
+    pub(super) fn want_pinned(&mut self, now: Time, device: DeviceIx) {
+        let pinned: Vec<VariantId> = self.device(device).pinned.iter().copied().collect();
+        for variant in pinned {
+            self.want(now, device, variant);
+        }
+    }
+
+    /// What can be run changed: new ones are known, those gone are drained, corrections of the others stay.
+    pub(in crate::worker) fn catalog(
+        &mut self,
+        now: Time,
+        variants: Vec<WorkerVariant>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let mut old = core::mem::take(&mut self.variants);
+        for mut variant in variants {
+            if let Some(known) = old.remove(&variant.id) {
+                variant.run.correction = known.run.correction;
+                variant.memory = known.memory.max(variant.memory);
+            }
+            self.variants.insert(variant.id, variant);
+        }
+        self.index = self.variants.values().map(|v| ((v.task, v.ordinal), v.id)).collect();
+        self.changes += 1;
+        let give_up_after = self.give_up_after;
+        for device in self.device_ids() {
+            for &gone in old.keys() {
+                match self.replica_mut(device, gone).map(|r| (r.state, r.busy)) {
+                    Some((state, busy)) if state.serves() => {
+                        self.step(
+                            device,
+                            gone,
+                            ReplicaEvent::Unwanted,
+                            "removed from the catalogue",
+                            actions,
+                        );
+                        if busy == 0 {
+                            actions.push_back(Action::Unload { device, variant: gone });
+                        }
+                    }
+                    Some((ReplicaState::Loading, _)) => {
+                        self.step(
+                            device,
+                            gone,
+                            ReplicaEvent::Unwanted,
+                            "removed from the catalogue",
+                            actions,
+                        );
+                    }
+                    Some((ReplicaState::Failed | ReplicaState::Inactive, _)) => {
+                        self.device_mut(device).replicas.remove(&gone);
+                    }
+                    Some(_) | None => {}
+                }
+            }
+            // A changed catalogue gives what was given up another chance.
+            for replica in self.device_mut(device).replicas.values_mut() {
+                if replica.state == ReplicaState::Failed && replica.failures >= give_up_after {
+                    replica.rest_until = now;
+                    replica.failures = 0;
+                }
+            }
+            self.want_pinned(now, device);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Failures: rest, restart, give up, try again.
+
+use super::Residency;
+use crate::replica::ReplicaEvent;
+use crate::worker::api::Action;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use modelless_types::{DeviceIx, Micros, ModelId, ReplicaState, Time, VariantId};
+
+/// The longest that a failed replica rests.
+const LONGEST_REST: Micros = Micros::from_secs(60);
+
+impl Residency {
+    pub(in crate::worker) fn load_failed(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        self.device_mut(device).loading.take_if(|loading| *loading == variant);
+        let event = match self.state(device, variant) {
+            ReplicaState::Loading => ReplicaEvent::LoadFailed,
+            ReplicaState::Draining => ReplicaEvent::Crashed,
+            ReplicaState::Inactive
+            | ReplicaState::Active
+            | ReplicaState::Overloaded
+            | ReplicaState::Interfered
+            | ReplicaState::Failed => return,
+        };
+        self.fail(now, device, variant, event, why, actions);
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        event: ReplicaEvent,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let back_off = self.back_off;
+        let mut rest = Micros::ZERO;
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.failures = replica.failures.saturating_add(1);
+            // A first crash may have been anything, so it restarts at once; what would not load will not a moment later.
+            let times = replica.failures - u32::from(event == ReplicaEvent::Crashed);
+            let doubled = back_off.0.saturating_mul(1 << times.saturating_sub(1).min(16));
+            rest = if times == 0 { Micros::ZERO } else { Micros(doubled).min(LONGEST_REST) };
+            replica.rest_until = now + rest;
+            replica.why_failed = why.into();
+        }
+        self.step(device, variant, event, why, actions);
+        if rest == Micros::ZERO {
+            self.step(device, variant, ReplicaEvent::BackedOff, "restarts at once after a crash", actions);
+            self.want_pinned(now, device);
+        }
+    }
+
+    /// A batch of it ended well: what failed before is over.
+    pub(in crate::worker) fn ran_well(&mut self, device: DeviceIx, variant: VariantId) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.failures = 0;
+        }
+    }
+
+    /// Whether it failed so often that only one query at a time may try it.
+    pub(in crate::worker) fn on_trial(&self, device: DeviceIx, variant: VariantId) -> bool {
+        let replica = self.device(device).replicas.get(&variant);
+        replica.is_some_and(|r| r.failures >= self.give_up_after)
+    }
+
+    /// Whether a query is trying it now.
+    pub(in crate::worker) fn tried(&self, device: DeviceIx, variant: VariantId) -> bool {
+        let busy = self.device(device).replicas.get(&variant).is_some_and(|r| r.busy > 0);
+        busy && self.on_trial(device, variant)
+    }
+
+    /// A crash of a model was pinned on an input: it does not count.
+    pub(in crate::worker) fn pardon(&mut self, now: Time, model: ModelId) {
+        let of_model: BTreeSet<VariantId> =
+            self.variants.values().filter(|v| v.model == model).map(|v| v.id).collect();
+        for device in &mut self.devices {
+            let replicas = device.replicas.iter_mut().filter(|(id, _)| of_model.contains(id));
+            for (_, replica) in replicas {
+                replica.failures = replica.failures.saturating_sub(1);
+                if replica.state == ReplicaState::Failed {
+                    replica.rest_until = now;
+                }
+            }
+        }
+    }
+
+    /// A model's process is gone, and every replica in it.
+    pub(in crate::worker) fn runner_died(
+        &mut self,
+        now: Time,
+        model: ModelId,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let of_model: Vec<VariantId> =
+            self.variants.values().filter(|v| v.model == model).map(|v| v.id).collect();
+        for device in self.device_ids() {
+            for &variant in &of_model {
+                let state = self.state(device, variant);
+                // One that is loading is reported by its own failed load.
+                if state.serves() || state == ReplicaState::Draining {
+                    self.fail(now, device, variant, ReplicaEvent::Crashed, why, actions);
+                }
+            }
+        }
+    }
+
+    /// A replica turned out to be gone when a batch was to be given to it; its process's death will be told too, later.
+    pub(in crate::worker) fn lost(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let state = self.state(device, variant);
+        if state.serves() || state == ReplicaState::Draining {
+            self.fail(now, device, variant, ReplicaEvent::Crashed, why, actions);
+        }
+    }
+
+    /// When the next failed replica may be tried again.
+    pub(in crate::worker) fn next_rest_over(&self) -> Option<Time> {
+        let failed = self.replicas().filter(|(_, _, r)| r.state == ReplicaState::Failed);
+        failed.map(|(_, _, r)| r.rest_until).min()
+    }
+
+    pub(in crate::worker) fn rested(&mut self, now: Time, actions: &mut VecDeque<Action>) {
+        let over: Vec<_> = self
+            .replicas()
+            .filter(|(_, _, r)| r.state == ReplicaState::Failed && r.rest_until <= now)
+            .map(|(device, variant, _)| (device, variant))
+            .collect();
+        for (device, variant) in over {
+            self.step(device, variant, ReplicaEvent::BackedOff, "rested after a failure", actions);
+            self.want_pinned(now, device);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What is in memory on each device, what comes and goes, and the state of each replica.
+//!
+//! The plan pins a set; everything else is loaded on demand and evicted by GreedyDual-Size-Frequency: what was used
+//! often, takes long to load and little room stays. A device loads one thing at a time, so that a load disturbs the
+//! others as little as possible.
+//!
+//! Never evicted are: what the plan pins; what was loaded moments ago; anything, if the load it would make room for
+//! would not fit all the same. Only for something that has been waited for as long as its load takes: what is busy
+//! (it finishes first) and the cheapest replica of a class in demand. So two models that do not fit together take
+//! turns, and turns grow longer while they go on.
+
+use super::api::{Action, DeviceConfig, WorkerConfig, WorkerVariant};
+use super::cutting::Cut;
+use crate::replica::{self, ReplicaEvent};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, TaskId, Time, VariantId};
+
+mod catalog;
+mod failing;
+mod pressure;
+mod room;
+
+/// A variant's replica on a device.
+#[derive(Clone, Debug)]
+pub(in crate::worker) struct Replica {
+    pub(in crate::worker) state: ReplicaState,
+    /// What it takes, as measured at load or else as profiled.
+    pub(in crate::worker) memory: Bytes,
+    /// When a load was asked for.
+    asked: Time,
+    /// When a failed one may be tried again.
+    rest_until: Time,
+    failures: u32,
+    why_failed: String,
+    /// Why it is in its state.
+    pub(in crate::worker) cause: String,
+    /// GreedyDual: the clock at its last use plus its worth.
+    worth: f64,
+    uses: u32,
+    /// Batches bound to it and not finished.
+    pub(in crate::worker) busy: u32,
+    /// Before this it is not evicted.
+    stays_until: Time,
+    /// How long it was granted last.
+    stay: Micros,
+    /// When it was evicted last.
+    left: Time,
+    /// When an overload is over, if no sign of it comes.
+    calm_at: Time,
+}
+
+/// Something that should be in memory, since when.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    variant: VariantId,
+    since: Time,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Device {
+    cut: Option<Cut>,
+    memory: Bytes,
+    pinned: BTreeSet<VariantId>,
+    replicas: BTreeMap<VariantId, Replica>,
+    loading: Option<VariantId>,
+    /// Wanted, in order of asking; bounded by the number of variants.
+    wanted: VecDeque<Wanted>,
+    /// GreedyDual's clock: the worth of what was evicted last.
+    clock: f64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(in crate::worker) struct Residency {
+    variants: BTreeMap<VariantId, WorkerVariant>,
+    devices: Vec<Device>,
+    /// By task and ordinal.
+    index: BTreeMap<(TaskId, u8), VariantId>,
+    /// Counts changes of state, so that others can tell whether anything changed.
+    pub(in crate::worker) changes: u64,
+    back_off: Micros,
+    give_up_after: u32,
+    min_residence: Micros,
+}
+
+/// The least that a variant which does not serve is away: zero means that it serves.
+const NOT_YET: Micros = Micros(1);
+
+/// Why a variant cannot be had here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::worker) enum Unavailable {
+    Failed(String),
+    TooBig { needs: Bytes, budget: Bytes },
+    Unknown,
+}
+
+impl Residency {
+    pub(in crate::worker) fn new(config: &WorkerConfig) -> Self {
+        let device = |d: &DeviceConfig| Device {
+            cut: Some(Cut::new(d.lanes, d.width)),
+            memory: d.memory,
+            ..Device::default()
+        };
+        Self {
+            variants: BTreeMap::new(),
+            index: BTreeMap::new(),
+            changes: 0,
+            devices: config.devices.iter().map(device).collect(),
+            back_off: config.back_off,
+            give_up_after: config.give_up_after,
+            min_residence: config.min_residence,
+        }
+    }
+
+    pub(in crate::worker) fn variant(&self, id: VariantId) -> Option<&WorkerVariant> {
+        self.variants.get(&id)
+    }
+
+    pub(in crate::worker) fn variants(&self) -> impl Iterator<Item = &WorkerVariant> {
+        self.variants.values()
+    }
+
+    pub(in crate::worker) fn variant_mut(&mut self, id: VariantId) -> Option<&mut WorkerVariant> {
+        self.variants.get_mut(&id)
+    }
+
+    pub(in crate::worker) fn find(&self, task: TaskId, ordinal: u8) -> Option<VariantId> {
+        self.index.get(&(task, ordinal)).copied()
+    }
+
+    pub(in crate::worker) fn device_ids(&self) -> impl Iterator<Item = DeviceIx> + use<> {
+        let count = u16::try_from(self.devices.len()).expect("fewer than 2^16 devices");
+        (0..count).map(DeviceIx)
+    }
+
+    fn device(&self, at: DeviceIx) -> &Device {
+        &self.devices[usize::from(at.0)]
+    }
+
+    fn device_mut(&mut self, at: DeviceIx) -> &mut Device {
+        &mut self.devices[usize::from(at.0)]
+    }
+
+    pub(in crate::worker) fn cut(&self, device: DeviceIx) -> Cut {
+        self.device(device).cut.unwrap_or(Cut::new(1, 1))
+    }
+
+    pub(in crate::worker) fn cut_mut(&mut self, device: DeviceIx) -> &mut Cut {
+        self.device_mut(device).cut.get_or_insert(Cut::new(1, 1))
+    }
+
+    /// What serves on a device, as its lanes are or are about to be.
+    pub(in crate::worker) fn serving(&self, device: DeviceIx) -> impl Iterator<Item = &WorkerVariant> {
+        let cut = self.cut(device);
+        self.resident(device).filter(move |v| cut.needs(v) <= cut.next.unwrap_or(cut.width))
+    }
+
+    /// The same, with what would need wider lanes.
+    pub(in crate::worker) fn resident(&self, device: DeviceIx) -> impl Iterator<Item = &WorkerVariant> {
+        let replicas = self.device(device).replicas.iter();
+        replicas.filter(|(_, r)| r.state.serves()).filter_map(|(id, _)| self.variants.get(id))
+    }
+
+    pub(in crate::worker) fn state(&self, device: DeviceIx, variant: VariantId) -> ReplicaState {
+        self.device(device).replicas.get(&variant).map_or(ReplicaState::Inactive, |r| r.state)
+    }
+
+    pub(in crate::worker) fn replica_mut(
+        &mut self,
+        device: DeviceIx,
+        variant: VariantId,
+    ) -> Option<&mut Replica> {
+        self.device_mut(device).replicas.get_mut(&variant)
+    }
+
+    /// Every replica, for showing.
+    pub(in crate::worker) fn replicas(&self) -> impl Iterator<Item = (DeviceIx, VariantId, &Replica)> {
+        self.device_ids().flat_map(move |at| self.device(at).replicas.iter().map(move |(id, r)| (at, *id, r)))
+    }
+
+    /// Memory that replicas take on a device, those on their way in or out included.
+    pub(in crate::worker) fn used(&self, device: DeviceIx) -> Bytes {
+        let held = |r: &&Replica| !matches!(r.state, ReplicaState::Inactive | ReplicaState::Failed);
+        Bytes(self.device(device).replicas.values().filter(held).map(|r| r.memory.0).sum())
+    }
+
+    /// Until a variant could serve on a device, zero if it does; or why it cannot.
+    pub(in crate::worker) fn ready_in(
+        &self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+    ) -> Result<Micros, Unavailable> {
+        let Some(known) = self.variants.get(&variant) else { return Err(Unavailable::Unknown) };
+        let replica = self.device(device).replicas.get(&variant);
+        let cut = self.cut(device);
+        if cut.needs(known) > cut.next.unwrap_or(cut.width) && self.state(device, variant).serves() {
+            return Ok(cut.wider_in(now));
+        }
+        match replica.map_or(ReplicaState::Inactive, |r| r.state) {
+            ReplicaState::Active | ReplicaState::Overloaded | ReplicaState::Interfered => Ok(Micros::ZERO),
+            ReplicaState::Loading => {
+                let since = replica.map_or(Micros::ZERO, |r| now - r.asked);
+                Ok(known.load_time.saturating_sub(since).max(NOT_YET))
+            }
+            ReplicaState::Failed => match replica {
+                Some(r) if r.failures < self.give_up_after => {
+                    Ok(((r.rest_until - now) + known.load_time).max(NOT_YET))
+                }
+                _ => Err(Unavailable::Failed(replica.map(|r| r.why_failed.clone()).unwrap_or_default())),
+            },
+            ReplicaState::Inactive | ReplicaState::Draining => {
+                let needs = replica.map_or(known.memory, |r| r.memory.max(known.memory));
+                let budget = self.budget_for(device, variant);
+                if needs > budget {
+                    Err(Unavailable::TooBig { needs, budget })
+                } else {
+                    Ok(known.load_time.max(NOT_YET))
+                }
+            }
+        }
+    }
+
+    /// Moves a replica through the table and has it stored. An illegal move is a bug in this file.
+    fn step(
+        &mut self,
+        device: DeviceIx,
+        variant: VariantId,
+        event: ReplicaEvent,
+        cause: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let Some(replica) = self.replica_mut(device, variant) else { return };
+        let from = replica.state;
+        match replica::next(from, event) {
+            Ok(to) => {
+                replica.state = to;
+                replica.cause = cause.into();
+                self.changes += 1;
+                let cause = cause.into();
+                actions.push_back(Action::Transition { device, variant, from, to, cause });
+            }
+            Err(illegal) => debug_assert!(false, "{illegal}"),
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Making room: what comes, and what goes for it.
+
+use super::{Replica, Residency, Wanted};
+use crate::replica::ReplicaEvent;
+use crate::worker::api::Action;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, Time, VariantId};
+
+/// Whether memory for something is free.
+enum Room {
+    Made,
+    /// When something has ended or left.
+    Later,
+    /// Not while the plan pins what it pins.
+    Never,
+}
+
+/// How hard room is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Press {
+    /// What is in memory takes more than there is: whatever is idle and not needed leaves.
+    Over,
+    /// For something wanted: what besides has been there for its least time.
+    Gentle,
+    /// For something that has been waited for long enough: busy and needed ones too, after their least time.
+    Firm,
+}
+
+/// Back within this many least residences (or loads) is back soon.
+const SOON: u64 = 10;
+/// The longest residence that is granted to what keeps coming back, in least ones.
+const LONGEST: u64 = 4;
+
+impl Residency {
+    /// A batch of it was bound: it was worth having.
+    pub(in crate::worker) fn used_now(&mut self, device: DeviceIx, variant: VariantId) {
+        let Some(load_time) = self.variants.get(&variant).map(|v| v.load_time) else { return };
+        let device = self.device_mut(device);
+        let clock = device.clock;
+        if let Some(replica) = device.replicas.get_mut(&variant) {
+            replica.uses = replica.uses.saturating_add(1);
+            replica.busy += 1;
+            replica.worth = clock + worth(replica.uses, load_time, replica.memory);
+        }
+    }
+
+    /// A batch of it ended or was given up.
+    pub(in crate::worker) fn released(
+        &mut self,
+        device: DeviceIx,
+        variant: VariantId,
+        actions: &mut VecDeque<Action>,
+    ) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.busy = replica.busy.saturating_sub(1);
+            if replica.busy == 0 && replica.state == ReplicaState::Draining {
+                actions.push_back(Action::Unload { device, variant });
+            }
+        }
+    }
+
+    /// What a variant may take at most: the device less what the plan pins besides it, there already or to come.
+    pub(super) fn budget_for(&self, device: DeviceIx, variant: VariantId) -> Bytes {
+        let device = self.device(device);
+        let mine = device.pinned.contains(&variant);
+        let others = device.pinned.iter().filter(|id| **id != variant).filter_map(|id| {
+            let replica = device.replicas.get(id);
+            let to_come = || if mine { None } else { self.variants.get(id).map(|v| v.memory.0) };
+            replica.filter(|r| r.state.serves()).map(|r| r.memory.0).or_else(to_come)
+        });
+        Bytes(device.memory.0.saturating_sub(others.sum()))
+    }
+
+    /// Something should be in memory. It is loaded when its turn comes and room can be made.
+    pub(in crate::worker) fn want(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
+        let known = self.variants.contains_key(&variant);
+        let idle = self.state(device, variant) == ReplicaState::Inactive;
+        let wanted = &mut self.device_mut(device).wanted;
+        if known && idle && !wanted.iter().any(|w| w.variant == variant) {
+            wanted.push_back(Wanted { variant, since: now });
+        }
+    }
+
+    /// Starts the next wanted load of each device that is not loading and has, or can be made to have, room. `needed`
+    /// names the replicas of a device that somebody depends on. Called last, when every lane has taken what it can:
+    /// what was just loaded must not go before it served.
+    pub(in crate::worker) fn advance(
+        &mut self,
+        now: Time,
+        needed: &dyn Fn(&Self, DeviceIx) -> BTreeSet<VariantId>,
+        actions: &mut VecDeque<Action>,
+    ) {
+        for device in self.device_ids() {
+            // What was loaded may have turned out larger than it was thought to be.
+            if self.used(device) > self.device(device).memory {
+                self.make_room(now, device, Bytes(0), Press::Over, needed, actions);
+            }
+            while self.device(device).loading.is_none()
+                && let Some(&Wanted { variant, since }) = self.device(device).wanted.front()
+            {
+                let Some(memory) = self.to_load(device, variant) else {
+                    self.device_mut(device).wanted.pop_front();
+                    continue;
+                };
+                let firm = self.firm_from(device, variant, since) <= now;
+                let press = if firm { Press::Firm } else { Press::Gentle };
+                match self.make_room(now, device, memory, press, needed, actions) {
+                    Room::Made => self.load(now, device, variant, memory, actions),
+                    Room::Later => {
+                        let next = if firm { None } else { self.fits_as_it_is(device) };
+                        let Some((variant, memory)) = next else { break }; // tried again when something ends
+                        self.load(now, device, variant, memory, actions);
+                    }
+                    Room::Never => {
+                        self.device_mut(device).wanted.pop_front();
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a wanted variant needs; `None` if it cannot be loaded now.
+    fn to_load(&self, device: DeviceIx, variant: VariantId) -> Option<Bytes> {
+        let memory = self.variants.get(&variant)?.memory;
+        let known = self.device(device).replicas.get(&variant).map_or(Bytes(0), |r| r.memory);
+        (self.state(device, variant) == ReplicaState::Inactive).then_some(memory.max(known))
+    }
+
+    /// From when on a wanted variant makes those leave that are never idle: at once if the plan pins it, else when it
+    /// has been waited for as long as its load takes.
+    fn firm_from(&self, device: DeviceIx, variant: VariantId, since: Time) -> Time {
+        let load_time = self.variants.get(&variant).map_or(Micros::ZERO, |v| v.load_time);
+        if self.device(device).pinned.contains(&variant) { since } else { since + load_time }
+    }
+
+    /// Something wanted for which nothing must leave, while the first in line waits for its room.
+    fn fits_as_it_is(&self, device: DeviceIx) -> Option<(VariantId, Bytes)> {
+        let state = self.device(device);
+        if state.replicas.values().any(|r| r.state == ReplicaState::Draining) {
+            return None; // what is being freed is the first one's
+        }
+        let free = Bytes(state.memory.0.saturating_sub(self.used(device).0));
+        let wanted = state.wanted.iter().map(|w| w.variant);
+        let mut fits = wanted.filter_map(|id| Some((id, self.to_load(device, id)?)));
+        fits.find(|(_, memory)| *memory <= free)
+    }
+
+    /// When room may next be made that cannot be made now.
+    pub(in crate::worker) fn next_room(&self, now: Time) -> Option<Time> {
+        let moments = self.device_ids().filter_map(|at| {
+            let device = self.device(at);
+            let front = device.wanted.front().filter(|_| device.loading.is_none())?;
+            let held =
+                device.replicas.iter().filter(|(id, r)| r.state.serves() && !device.pinned.contains(id));
+            let held = held.map(|(_, r)| r.stays_until);
+            let firm = self.firm_from(at, front.variant, front.since);
+            held.chain([firm]).filter(|moment| *moment > now).min()
+        });
+        moments.min()
+    }
+
+    pub(super) fn load(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        memory: Bytes,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let state = self.device_mut(device);
+        state.wanted.retain(|wanted| wanted.variant != variant);
+        state.loading = Some(variant);
+        let fresh = Replica {
+            state: ReplicaState::Inactive,
+            memory,
+            asked: now,
+            rest_until: Time::ZERO,
+            failures: 0,
+            why_failed: String::new(),
+            cause: String::new(),
+            worth: state.clock,
+            uses: 0,
+            busy: 0,
+            stays_until: Time::ZERO,
+            stay: Micros::ZERO,
+            left: Time::ZERO,
+            calm_at: Time::ZERO,
+        };
+        let replica = state.replicas.entry(variant).or_insert(fresh);
+        replica.asked = now;
+        replica.memory = memory;
+        // What it was used for long ago says half as much each time.
+        replica.uses /= 2;
+        self.step(device, variant, ReplicaEvent::Wanted, "wanted in memory", actions);
+        actions.push_back(Action::Load { device, variant });
+    }
+
+    /// Evicts what is worth least, if `memory` fits then. What is busy finishes what it has and takes nothing new.
+    fn make_room(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        memory: Bytes,
+        press: Press,
+        needed: &dyn Fn(&Self, DeviceIx) -> BTreeSet<VariantId>,
+        actions: &mut VecDeque<Action>,
+    ) -> Room {
+        let state = self.device(device);
+        let total = self.used(device) + memory;
+        if total <= state.memory {
+            return Room::Made;
+        }
+        if state.replicas.values().any(|r| r.state == ReplicaState::Draining) {
+            return Room::Later; // room is already being made
+        }
+        let excess = Bytes(total.0 - state.memory.0);
+        let mut may_go: Vec<(VariantId, &Replica)> = state
+            .replicas
+            .iter()
+            .filter(|(id, r)| r.state.serves() && !state.pinned.contains(id))
+            .map(|(id, r)| (*id, r))
+            .collect();
+        if Bytes(may_go.iter().map(|(_, r)| r.memory.0).sum()) < excess {
+            return Room::Never;
+        }
+        let needed = if press == Press::Firm { BTreeSet::new() } else { needed(self, device) };
+        may_go.retain(|(id, r)| match press {
+            Press::Over => r.busy == 0 && !needed.contains(id),
+            Press::Gentle => r.busy == 0 && !needed.contains(id) && r.stays_until <= now,
+            Press::Firm => r.stays_until <= now,
+        });
+        may_go.sort_by(|(_, a), (_, b)| (a.busy > 0).cmp(&(b.busy > 0)).then(a.worth.total_cmp(&b.worth)));
+        let mut freed = Bytes(0);
+        let mut victims = Vec::new();
+        for (id, replica) in may_go {
+            if freed >= excess {
+                break;
+            }
+            freed = freed + replica.memory;
+            victims.push((id, replica.worth, replica.busy));
+        }
+        // To send some away and not be able to load all the same would help nobody, unless the budget is broken.
+        if freed < excess && press != Press::Over {
+            return Room::Later;
+        }
+        for (victim, worth, busy) in victims {
+            let state = self.device_mut(device);
+            state.clock = state.clock.max(worth);
+            if let Some(replica) = state.replicas.get_mut(&victim) {
+                replica.left = now;
+            }
+            self.step(device, victim, ReplicaEvent::Unwanted, "evicted for another that is wanted", actions);
+            if busy == 0 {
+                actions.push_back(Action::Unload { device, variant: victim });
+            }
+        }
+        Room::Later
+    }
+
+    pub(in crate::worker) fn loaded(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        memory: Bytes,
+        took: Micros,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let state = self.state(device, variant);
+        self.device_mut(device).loading.take_if(|loading| *loading == variant);
+        if let Some(known) = self.variants.get_mut(&variant) {
+            known.memory = memory;
+            known.load_time = took;
+        }
+        let least = self.min_residence;
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.memory = memory;
+            // What was sent away and is back so soon takes longer turns, or two that do not fit together would spend
+            // their time on loading each other.
+            let soon = replica.left > Time::ZERO && now - replica.left < Micros(SOON * least.0.max(took.0));
+            let longer = Micros(replica.stay.0.saturating_mul(2)).clamp(least, Micros(LONGEST * least.0));
+            replica.stay = if soon { longer } else { least };
+            replica.stays_until = now + replica.stay;
+        }
+        match state {
+            ReplicaState::Loading => {
+                self.step(device, variant, ReplicaEvent::Loaded, "loaded", actions);
+                self.used_once(device, variant);
+            }
+            // Unwanted while it loaded.
+            ReplicaState::Draining => actions.push_back(Action::Unload { device, variant }),
+            ReplicaState::Inactive
+            | ReplicaState::Active
+            | ReplicaState::Overloaded
+            | ReplicaState::Interfered
+            | ReplicaState::Failed => {}
+        }
+    }
+
+    /// What was just loaded starts with the worth of one use, or it would be the next to go.
+    pub(super) fn used_once(&mut self, device: DeviceIx, variant: VariantId) {
+        self.used_now(device, variant);
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.busy -= 1;
+        }
+    }
+
+    pub(in crate::worker) fn unloaded(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        actions: &mut VecDeque<Action>,
+    ) {
+        if self.state(device, variant) == ReplicaState::Draining {
+            self.step(device, variant, ReplicaEvent::Emptied, "out of memory", actions);
+        }
+        if !self.variants.contains_key(&variant) {
+            self.device_mut(device).replicas.remove(&variant);
+        }
+        self.want_pinned(now, device);
+    }
+}
+
+/// What keeping a replica saves per byte: how often it was used, times what loading it again would take.
+fn worth(uses: u32, load_time: Micros, memory: Bytes) -> f64 {
+    let load = crate::Moments::exactly(load_time).mean;
+    let size = crate::Moments::exactly(Micros(memory.0.max(1))).mean;
+    f64::from(uses) * load / size
+}

@@ -1,0 +1,258 @@
+//! The rule of each way of batching, in situations small enough to foresee.
+
+use crate::common::{TASK, query};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, Time,
+    VariantId, VariantSet,
+};
+
+struct World {
+    worker: Worker,
+    now: Time,
+}
+
+impl World {
+    /// One lane with one variant, whose device times are given by batch size.
+    fn new(batching: Batching, points: &[(u32, f64)]) -> Self {
+        let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
+        let worker = Worker::new(WorkerConfig { devices: vec![device], batching, ..WorkerConfig::default() });
+        let point = |&(batch, mean_us): &(u32, f64)| BatchPoint {
+            batch,
+            mean_us,
+            var_us2: 0.0,
+            p99_us: mean_us,
+            samples: 1,
+        };
+        let points: Vec<BatchPoint> = points.iter().map(point).collect();
+        let variant = WorkerVariant {
+            id: VariantId(0),
+            model: ModelId(0),
+            task: TASK,
+            ordinal: 0,
+            accuracy: Accuracy::ONE,
+            max_batch: 8,
+            run: RunModel::from_points(&points, Moments::ZERO).expect("points"),
+            memory: Bytes(10),
+            load_time: Micros(1_000),
+            threads: 1,
+            batching: None,
+        };
+        let mut world = Self { worker, now: Time(1_000_000) };
+        let (device, variant_id) = (DeviceIx(0), variant.id);
+        world.feed(Event::Catalog(vec![variant]));
+        world.feed(Event::Wake { task: TASK, ordinal: 0 });
+        let (memory, took) = (Bytes(10), Micros(1_000));
+        world.feed(Event::Loaded { device, variant: variant_id, memory, took });
+        world
+    }
+
+    fn feed(&mut self, event: Event) -> Vec<Action> {
+        self.worker.handle(self.now, event);
+        std::iter::from_fn(|| self.worker.poll_action()).collect()
+    }
+
+    fn arrive(&mut self, key: u64, latency: Micros) -> Vec<Action> {
+        let admits: VariantSet = [0].into_iter().collect();
+        self.feed(Event::Arrive(query(key, self.now, admits, latency)))
+    }
+
+    /// Lets time pass, with the timers a shell would serve.
+    fn pass(&mut self, time: Micros) -> Vec<Action> {
+        let until = self.now + time;
+        let mut actions = Vec::new();
+        while let Some(wake) = self.worker.poll_timeout().filter(|wake| wake.at <= until) {
+            self.now = wake.at.max(self.now);
+            self.worker.handle_timeout(self.now);
+            actions.extend(std::iter::from_fn(|| self.worker.poll_action()));
+        }
+        self.now = until;
+        actions
+    }
+
+    /// Starts the batch that was bound.
+    fn start(&mut self, actions: &[Action]) -> BatchId {
+        let (batch, _) = bound(actions).expect("bound");
+        let started = self.feed(Event::Prepared { batch, dropped: Vec::new() });
+        assert!(started.contains(&Action::Start { batch }), "{started:?}");
+        batch
+    }
+
+    fn ran(&mut self, batch: BatchId) -> Vec<Action> {
+        self.feed(Event::Done { batch, outcome: Outcome::Ran })
+    }
+}
+
+fn bound(actions: &[Action]) -> Option<(BatchId, Vec<u64>)> {
+    actions.iter().find_map(|action| {
+        let Action::Prepare { batch, queries, .. } = action else { return None };
+        Some((*batch, queries.iter().map(|key| key.0).collect()))
+    })
+}
+
+fn members(actions: &[Action]) -> Option<Vec<u64>> {
+    bound(actions).map(|(_, members)| members)
+}
+
+fn refused(actions: &[Action]) -> Vec<u64> {
+    let refused = actions.iter().filter_map(|action| {
+        let Action::Refuse { key, refusal: Refusal::TooLate { .. } } = action else { return None };
+        Some(key.0)
+    });
+    refused.collect()
+}
+
+/// Eight together take no longer than one alone.
+const FREE: &[(u32, f64)] = &[(1, 10_000.0), (8, 10_000.0)];
+/// Nothing is gained by going together.
+const LINEAR: &[(u32, f64)] = &[(1, 10_000.0), (8, 80_000.0)];
+const FAR: Micros = Micros::from_secs(10);
+
+#[test]
+fn off_gives_every_query_a_batch_of_its_own() {
+    let mut world = World::new(Batching::Off, FREE);
+    let batch = world.arrive(1, FAR);
+    let batch = world.start(&batch);
+    assert_eq!(members(&world.arrive(2, FAR)), Some(vec![2]), "bound at once");
+    world.arrive(3, FAR);
+    let second = BatchId(batch.0 + 1);
+    world.feed(Event::Prepared { batch: second, dropped: Vec::new() });
+    assert_eq!(members(&world.ran(batch)), Some(vec![3]));
+}
+
+#[test]
+fn fixed_waits_for_its_size_or_for_its_time_whichever_comes_first() {
+    let mode = Batching::Fixed { size: 3, wait: Micros(4_000) };
+    let mut world = World::new(mode, FREE);
+    assert_eq!(members(&world.arrive(1, FAR)), None);
+    assert_eq!(members(&world.arrive(2, FAR)), None);
+    assert_eq!(members(&world.arrive(3, FAR)), Some(vec![1, 2, 3]), "full");
+    let mut world = World::new(mode, FREE);
+    world.arrive(1, FAR);
+    world.pass(Micros(3_000));
+    assert_eq!(members(&world.arrive(2, FAR)), None);
+    assert_eq!(members(&world.pass(Micros(999))), None);
+    assert_eq!(members(&world.pass(Micros(1))), Some(vec![1, 2]), "the oldest has waited long enough");
+}
+
+#[test]
+fn aimd_grows_until_a_batch_breaks_its_bound() {
+    let mut world = World::new(Batching::Aimd, LINEAR);
+    let mut key = 0;
+    let mut fill = |world: &mut World, n: u64| {
+        let mut actions = Vec::new();
+        for _ in 0..n {
+            key += 1;
+            actions.extend(world.arrive(key, Micros(1_000_000)));
+        }
+        actions
+    };
+    // The first goes alone, and so does the second; each batch that kept its bound lets one more into the next.
+    let first = fill(&mut world, 1);
+    let mut batch = world.start(&first);
+    let mut next = fill(&mut world, 30);
+    let mut sizes = Vec::new();
+    for took in [10_000, 10_000, 20_000, 20_000, 30_000] {
+        let (following, members) = bound(&next).expect("bound");
+        sizes.push(members.len());
+        world.feed(Event::Prepared { batch: following, dropped: Vec::new() });
+        world.now = world.now + Micros(took);
+        next = world.ran(batch);
+        batch = following;
+    }
+    assert_eq!(sizes, [1, 2, 2, 3, 3], "one more for each that filled its batch in time");
+}
+
+#[test]
+fn what_gains_nothing_by_going_together_goes_alone() {
+    let mut world = World::new(Batching::Deadline, LINEAR);
+    let first = world.arrive(1, FAR);
+    let first = world.start(&first);
+    for key in 2..=5 {
+        assert_eq!(members(&world.arrive(key, FAR)), None, "the lane is busy for a while");
+    }
+    let (_, next) = bound(&world.pass(Micros(9_000))).expect("bound before the lane is free");
+    assert_eq!(next, [2]);
+    world.ran(first);
+    let mut world = World::new(Batching::Deadline, FREE);
+    let first = world.arrive(1, FAR);
+    world.start(&first);
+    for key in 2..=5 {
+        world.arrive(key, FAR);
+    }
+    assert_eq!(members(&world.pass(Micros(9_000))), Some(vec![2, 3, 4, 5]));
+}
+
+#[test]
+fn a_batch_is_bound_just_before_its_lane_is_free_and_by_then_the_most_urgent_leads() {
+    let mut world = World::new(Batching::Deadline, LINEAR);
+    let first = world.arrive(1, FAR);
+    world.start(&first);
+    world.arrive(2, FAR);
+    assert_eq!(members(&world.pass(Micros(8_000))), None);
+    assert_eq!(members(&world.arrive(3, Micros(50_000))), None);
+    assert_eq!(members(&world.pass(Micros(600))), Some(vec![3]), "1.5 ms before the end");
+}
+
+#[test]
+fn a_free_lane_waits_for_more_only_if_it_could_not_keep_up_and_all_have_the_time() {
+    // 2,000 a second, where one alone takes 10 ms: only batches keep up, and the next comes in 500 us.
+    let come = |world: &mut World| {
+        for key in 100..140 {
+            let actions = world.arrive(key, FAR);
+            world.feed(Event::Cancel { key: QueryKey(key) }); // they only show how queries come
+            if let Some((batch, _)) = bound(&actions) {
+                world.feed(Event::Prepared { batch, dropped: Vec::new() });
+            }
+            world.pass(Micros(500));
+        }
+    };
+    let mut world = World::new(Batching::Deadline, FREE);
+    come(&mut world);
+    assert_eq!(members(&world.arrive(1, Micros(40_000))), None, "it waits for another");
+    world.pass(Micros(400));
+    assert_eq!(members(&world.arrive(2, Micros(40_000))), None);
+    assert_eq!(members(&world.pass(Micros(1_300))), None);
+    assert_eq!(members(&world.pass(Micros(400))), Some(vec![1, 2]), "three gaps without another");
+    // Without the time for it, or without need, nobody waits.
+    let mut world = World::new(Batching::Deadline, FREE);
+    come(&mut world);
+    assert_eq!(members(&world.arrive(1, Micros(11_000))), Some(vec![1]));
+    let mut world = World::new(Batching::Deadline, LINEAR);
+    come(&mut world);
+    assert_eq!(members(&world.arrive(1, FAR)), Some(vec![1]));
+}
+
+#[test]
+fn who_waits_behind_a_busy_device_is_refused_at_its_deadline_and_not_when_the_device_is_free() {
+    for batching in [Batching::Deadline, Batching::Off] {
+        let mut world = World::new(batching, LINEAR);
+        let first = world.arrive(1, FAR);
+        world.start(&first);
+        // Profiled at 10 ms, the batch hangs; the second is bound behind it, the third is not bound at all.
+        let mut told = world.arrive(2, Micros(25_000));
+        told.extend(world.arrive(3, Micros(60_000)));
+        told.extend(world.pass(Micros(9_000)));
+        if let Some((batch, _)) = bound(&told) {
+            world.feed(Event::Prepared { batch, dropped: Vec::new() });
+        }
+        assert_eq!(refused(&told), [0_u64; 0], "{batching}");
+        assert_eq!(refused(&world.pass(Micros(15_999))), [0_u64; 0], "{batching}");
+        assert_eq!(refused(&world.pass(Micros(1))), [2], "{batching}: at its deadline");
+        assert_eq!(refused(&world.pass(Micros(40_000))), [3], "{batching}");
+    }
+}
+
+#[test]
+fn a_cancelled_query_never_runs() {
+    let mut world = World::new(Batching::Off, LINEAR);
+    let first = world.arrive(1, FAR);
+    let (batch, _) = bound(&first).expect("bound");
+    world.feed(Event::Cancel { key: QueryKey(1) });
+    let actions = world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    assert!(actions.contains(&Action::Discard { batch }), "{actions:?}");
+    assert!(!actions.contains(&Action::Start { batch }), "{actions:?}");
+}

@@ -1,0 +1,257 @@
+//! What makes room for what, and when.
+
+use crate::common::{TASK, query};
+use modelless_decision::worker::{Action, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
+};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const DEVICE: DeviceIx = DeviceIx(0);
+const FAR: Micros = Micros::from_secs(1_000);
+const STAY: Micros = Micros::from_millis(100);
+const LOAD: Micros = Micros::from_millis(10);
+/// Longer than anything is remembered as being in demand.
+const AGES: Micros = Micros::from_secs(30);
+
+fn variant(at: u8, memory: u64) -> WorkerVariant {
+    let point = BatchPoint { batch: 1, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
+    WorkerVariant {
+        id: VariantId(u32::from(at)),
+        model: ModelId(u32::from(at)),
+        task: TASK,
+        ordinal: at,
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+        memory: Bytes(memory),
+        load_time: LOAD,
+        threads: 1,
+        batching: None,
+    }
+}
+
+/// A shell in which loads and batches take no time unless it is told to hold them.
+struct World {
+    worker: Worker,
+    now: Time,
+    budget: u64,
+    memory: BTreeMap<u32, (u64, Time)>,
+    evictions: Vec<(u32, Time)>,
+    loads: Vec<(u32, Time)>,
+    next: u64,
+}
+
+impl World {
+    fn new(budget: u64, memory: &[u64]) -> Self {
+        let device =
+            DeviceConfig { lanes: 1, width: 1, memory: Bytes(budget), price: PricePerHour(1_000_000) };
+        let config = WorkerConfig { devices: vec![device], min_residence: STAY, ..WorkerConfig::default() };
+        let mut world = Self {
+            worker: Worker::new(config),
+            now: Time(1_000_000),
+            budget,
+            memory: BTreeMap::new(),
+            evictions: Vec::new(),
+            loads: Vec::new(),
+            next: 0,
+        };
+        let variants = memory.iter().zip(0_u8..).map(|(memory, at)| variant(at, *memory)).collect();
+        world.feed(Event::Catalog(variants));
+        world
+    }
+
+    fn feed(&mut self, event: Event) {
+        self.worker.handle(self.now, event);
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        while let Some(action) = self.worker.poll_action() {
+            match action {
+                Action::Load { device, variant } => {
+                    let memory =
+                        self.worker.replicas().iter().find(|r| r.variant == variant).expect("known").memory;
+                    assert!(self.memory.insert(variant.0, (memory.0, self.now)).is_none(), "loaded twice");
+                    let used: u64 = self.memory.values().map(|(bytes, _)| bytes).sum();
+                    assert!(used <= self.budget, "{used} of {}", self.budget);
+                    self.loads.push((variant.0, self.now));
+                    let loaded = Event::Loaded { device, variant, memory, took: LOAD };
+                    self.worker.handle(self.now, loaded);
+                }
+                Action::Unload { device, variant } => {
+                    let (_, since) = self.memory.remove(&variant.0).expect("only what is loaded is unloaded");
+                    assert!(self.now - since >= STAY, "{variant} was there for {} only", self.now - since);
+                    self.evictions.push((variant.0, self.now));
+                    self.worker.handle(self.now, Event::Unloaded { device, variant });
+                }
+                Action::Prepare { batch, .. } => {
+                    self.worker.handle(self.now, Event::Prepared { batch, dropped: Vec::new() });
+                }
+                Action::Start { batch } => {
+                    self.worker.handle(self.now, Event::Done { batch, outcome: Outcome::Ran });
+                }
+                Action::Discard { .. }
+                | Action::Deliver { .. }
+                | Action::Quarantine { .. }
+                | Action::Discharge { .. }
+                | Action::QuarantineOver { .. }
+                | Action::Refuse { .. }
+                | Action::HandBack { .. }
+                | Action::Recut { .. }
+                | Action::Transition { .. } => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, admits: &[u8]) {
+        self.next += 1;
+        let admits: VariantSet = admits.iter().copied().collect();
+        self.feed(Event::Arrive(query(self.next, self.now, admits, FAR)));
+    }
+
+    fn pass(&mut self, time: Micros) {
+        let until = self.now + time;
+        let mut rounds = 0;
+        while let Some(wake) = self.worker.poll_timeout().filter(|wake| wake.at <= until) {
+            rounds += 1;
+            assert!(rounds < 10_000, "its timers do not move on: {wake:?}");
+            self.now = wake.at.max(self.now);
+            self.worker.handle_timeout(self.now);
+            self.perform();
+        }
+        self.now = until;
+    }
+
+    fn resident(&self) -> Vec<u32> {
+        self.memory.keys().copied().collect()
+    }
+}
+
+#[test]
+fn what_was_loaded_moments_ago_is_not_evicted_and_what_waits_is_loaded_right_afterwards() {
+    let mut world = World::new(10, &[10, 10]);
+    world.ask(&[0]);
+    let since = world.now;
+    world.pass(Micros::from_millis(1));
+    world.ask(&[1]);
+    world.pass(STAY);
+    assert_eq!(world.evictions, [(0, since + STAY)], "to the moment: a timer and not the next event");
+    assert_eq!(world.resident(), [1]);
+}
+
+#[test]
+fn one_large_model_may_take_the_whole_device_if_only_it_is_wanted() {
+    let mut world = World::new(12, &[3, 3, 3, 12]);
+    for at in 0..3 {
+        world.ask(&[at]);
+    }
+    assert_eq!(world.resident(), [0, 1, 2]);
+    world.pass(AGES);
+    world.ask(&[3]);
+    assert_eq!(world.resident(), [3]);
+}
+
+#[test]
+fn nothing_is_sent_away_for_what_would_not_fit_all_the_same() {
+    let mut world = World::new(12, &[3, 9, 12]);
+    world.feed(Event::Pin(vec![(DEVICE, VariantId(1))]));
+    world.ask(&[0]);
+    world.pass(AGES);
+    world.ask(&[2]);
+    world.pass(AGES);
+    assert_eq!((world.resident(), world.evictions), (vec![0, 1], vec![]));
+}
+
+#[test]
+fn the_least_worth_goes_first_and_no_more_than_must() {
+    let mut world = World::new(9, &[3, 3, 3, 3]);
+    for at in [0, 1, 2, 0, 2, 0, 2] {
+        world.ask(&[at]);
+    }
+    world.pass(AGES);
+    world.ask(&[3]);
+    assert_eq!(world.resident(), [0, 2, 3], "used least of three alike");
+}
+
+#[test]
+fn the_last_cheap_variant_of_a_class_in_demand_stays_until_somebody_has_waited_as_long_as_a_load_takes() {
+    let mut world = World::new(6, &[3, 3, 3]);
+    world.ask(&[0]);
+    world.ask(&[1]);
+    world.pass(AGES);
+    world.ask(&[0]);
+    // 0 was used more recently but 1 is nobody's: it goes, and at once.
+    world.ask(&[2]);
+    assert_eq!(world.resident(), [0, 2]);
+    // Now both are in demand: whoever comes waits for as long as its load takes, and for the least residence.
+    world.pass(STAY);
+    let asked = world.now;
+    world.ask(&[0]);
+    world.ask(&[2]);
+    world.ask(&[1]);
+    assert_eq!(world.resident(), [0, 2]);
+    world.pass(LOAD);
+    assert_eq!(world.evictions.last().map(|(_, at)| *at), Some(asked + LOAD));
+}
+
+#[test]
+fn what_gateways_wait_for_counts_as_demand() {
+    let mut world = World::new(6, &[3, 3, 3]);
+    for at in [0, 1, 0, 1, 0, 1, 1] {
+        world.ask(&[at]);
+    }
+    world.pass(AGES);
+    let class = query(0, world.now, [0].into_iter().collect(), FAR).class;
+    world.feed(Event::Demand { class, waiting: 3, first: Some(world.now + FAR) });
+    world.ask(&[2]);
+    assert_eq!(world.resident(), [0, 2], "0 was used less, but three wait for it");
+}
+
+#[test]
+fn a_small_one_that_fits_does_not_wait_for_a_large_one_that_does_not_yet() {
+    let mut world = World::new(10, &[6, 9, 2]);
+    world.ask(&[0]);
+    world.ask(&[1]);
+    world.ask(&[2]);
+    assert_eq!(world.resident(), [0, 2]);
+}
+
+#[test]
+fn two_that_do_not_fit_together_take_longer_and_longer_turns() {
+    let mut world = World::new(10, &[10, 10]);
+    for _ in 0..6_000 {
+        world.ask(&[0]);
+        world.ask(&[1]);
+        world.pass(Micros::from_millis(1));
+    }
+    // Six seconds in turns of a tenth would be sixty loads.
+    assert!(world.loads.len() < 22, "{} loads", world.loads.len());
+    assert!(world.loads.len() > 10, "each gets its turn: {} loads", world.loads.len());
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_for_the_budget_holds_nothing_leaves_early_and_all_are_served(
+        memory in proptest::collection::vec(1_u64..=10, 2..=6),
+        asks in proptest::collection::vec((0_u8..64, 0_u64..200_000), 1..80),
+    ) {
+        // The checks are in `World::perform`.
+        let mut world = World::new(10, &memory);
+        let count = u8::try_from(memory.len()).expect("few");
+        for (bits, wait) in asks {
+            let admits: Vec<u8> = (0..count).filter(|at| bits >> at & 1 == 1).collect();
+            if admits.is_empty() {
+                let pins = (0..u32::from(count)).filter(|at| bits >> at & 1 == 1);
+                world.feed(Event::Pin(pins.map(|at| (DEVICE, VariantId(at))).collect()));
+            } else {
+                world.ask(&admits);
+            }
+            world.pass(Micros(wait));
+        }
+        world.pass(Micros::from_secs(60));
+        prop_assert_eq!(world.worker.open(), 0);
+    }
+}

@@ -1,0 +1,239 @@
+//! What follows a crash.
+
+use crate::common::{TASK, query};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState,
+    Time, VariantId, VariantSet,
+};
+
+const DEVICE: DeviceIx = DeviceIx(0);
+const VARIANT: VariantId = VariantId(0);
+const FAR: Micros = Micros::from_secs(100);
+
+struct World {
+    worker: Worker,
+    now: Time,
+}
+
+impl World {
+    /// One lane with one variant of which eight run together as fast as one.
+    fn new() -> Self {
+        let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
+        let config = WorkerConfig { devices: vec![device], give_up_after: 3, ..WorkerConfig::default() };
+        let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
+        let variant = WorkerVariant {
+            id: VARIANT,
+            model: ModelId(0),
+            task: TASK,
+            ordinal: 0,
+            accuracy: Accuracy::ONE,
+            max_batch: 8,
+            run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
+            memory: Bytes(10),
+            load_time: Micros(1_000),
+            threads: 1,
+            batching: None,
+        };
+        let mut world = Self { worker: Worker::new(config), now: Time(1_000_000) };
+        world.feed(Event::Catalog(vec![variant]));
+        world.feed(Event::Pin(vec![(DEVICE, VARIANT)]));
+        world.load();
+        world
+    }
+
+    fn load(&mut self) -> Vec<Action> {
+        let (memory, took) = (Bytes(10), Micros(1_000));
+        self.feed(Event::Loaded { device: DEVICE, variant: VARIANT, memory, took })
+    }
+
+    fn feed(&mut self, event: Event) -> Vec<Action> {
+        self.now = self.now + Micros(1);
+        self.worker.handle(self.now, event);
+        std::iter::from_fn(|| self.worker.poll_action()).collect()
+    }
+
+    fn arrive(&mut self, key: u64, latency: Micros) -> Vec<Action> {
+        let admits: VariantSet = [0].into_iter().collect();
+        let query = query(key, self.now, admits, latency);
+        self.feed(Event::Arrive(query))
+    }
+
+    fn pass(&mut self, time: Micros) -> Vec<Action> {
+        let until = self.now + time;
+        let mut actions = Vec::new();
+        while let Some(wake) = self.worker.poll_timeout().filter(|wake| wake.at <= until) {
+            self.now = wake.at.max(self.now);
+            self.worker.handle_timeout(self.now);
+            actions.extend(std::iter::from_fn(|| self.worker.poll_action()));
+        }
+        self.now = until;
+        actions
+    }
+
+    /// Runs the batch that these actions bound into a crash. Gives what follows.
+    fn crash(&mut self, bound: &[Action]) -> Vec<Action> {
+        let batch = prepared(bound).expect("bound").0;
+        self.feed(Event::Prepared { batch, dropped: Vec::new() });
+        let mut actions = self.feed(Event::RunnerDied { model: ModelId(0), why: "killed".into() });
+        let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
+        actions.extend(self.feed(Event::Done { batch, outcome }));
+        actions
+    }
+
+    fn judged(&mut self, key: u64, outcome: Outcome) -> Vec<Action> {
+        self.feed(Event::Quarantined { key: QueryKey(key), outcome })
+    }
+
+    /// A batch of three: one goes ahead and ends, so that they wait together.
+    fn three(&mut self) -> Vec<Action> {
+        let first = self.arrive(100, FAR);
+        let (first, _) = prepared(&first).expect("bound");
+        self.feed(Event::Prepared { batch: first, dropped: Vec::new() });
+        let mut told = Vec::new();
+        for key in 1..=3 {
+            told.extend(self.arrive(key, FAR));
+        }
+        told.extend(self.feed(Event::Done { batch: first, outcome: Outcome::Ran }));
+        told
+    }
+
+    fn state(&self) -> (ReplicaState, String) {
+        let replica = &self.worker.replicas()[0];
+        (replica.state, replica.cause.clone())
+    }
+}
+
+fn prepared(actions: &[Action]) -> Option<(BatchId, Vec<u64>)> {
+    actions.iter().find_map(|action| {
+        let Action::Prepare { batch, queries, .. } = action else { return None };
+        Some((*batch, queries.iter().map(|key| key.0).collect()))
+    })
+}
+
+fn quarantined(actions: &[Action]) -> Option<u64> {
+    actions.iter().find_map(|action| {
+        let Action::Quarantine { key, .. } = action else { return None };
+        Some(key.0)
+    })
+}
+
+fn loads(actions: &[Action]) -> bool {
+    actions.contains(&Action::Load { device: DEVICE, variant: VARIANT })
+}
+
+fn died() -> Outcome {
+    Outcome::Failed { failure: Failure::Process, why: "killed".into() }
+}
+
+#[test]
+fn each_member_is_rerun_alone_once_and_only_the_poison_is_refused() {
+    let mut world = World::new();
+    let three = world.three();
+    // The first of the three was bound alone, behind the one that ran; run them all into one crash or two.
+    let (_, members) = prepared(&three).expect("bound");
+    let actions = world.crash(&three);
+    assert!(loads(&actions), "the ordinary replica restarts at once: {actions:?}");
+    let mut next = quarantined(&actions);
+    let mut order = Vec::new();
+    while let Some(key) = next {
+        order.push(key);
+        let poison = key == members[0];
+        let actions = world.judged(key, if poison { died() } else { Outcome::Ran });
+        let refused = actions.iter().any(
+            |a| matches!(a, Action::Refuse { key: k, refusal: Refusal::InputCrashed { .. } } if k.0 == key),
+        );
+        assert_eq!(refused, poison, "{actions:?}");
+        assert_eq!(actions.contains(&Action::Discharge { key: QueryKey(key) }), !poison, "{actions:?}");
+        next = quarantined(&actions);
+    }
+    order.sort_unstable();
+    assert_eq!(order, members);
+}
+
+#[test]
+fn the_replica_that_restarted_serves_others_while_suspects_are_in_quarantine() {
+    let mut world = World::new();
+    let one = world.arrive(1, FAR);
+    let actions = world.crash(&one);
+    assert_eq!(quarantined(&actions), Some(1));
+    world.arrive(2, FAR);
+    assert_eq!(prepared(&world.load()).map(|b| b.1), Some(vec![2]));
+}
+
+#[test]
+fn a_crash_pinned_on_an_input_does_not_count_and_others_open_the_circuit() {
+    let mut world = World::new();
+    let mut key = 0;
+    let mut crash = |world: &mut World, poison: bool| {
+        key += 1;
+        world.pass(Micros::from_millis(1));
+        let bound = world.arrive(key, FAR);
+        let mut actions = world.crash(&bound);
+        assert_eq!(quarantined(&actions), Some(key), "{actions:?}");
+        actions.extend(world.judged(key, if poison { died() } else { Outcome::Ran }));
+        actions
+    };
+    for _ in 0..10 {
+        assert!(loads(&crash(&mut world, true)), "a poisoned batch is not the model's fault");
+        world.load();
+    }
+    // Nobody in the batch was to blame: that is the model. At once, then after a rest, then not at all.
+    assert!(loads(&crash(&mut world, false)));
+    world.load();
+    let actions = crash(&mut world, false);
+    assert!(!loads(&actions), "{actions:?}");
+    assert!(loads(&world.pass(Micros::from_millis(100))));
+    world.load();
+    crash(&mut world, false);
+    assert_eq!(world.state(), (ReplicaState::Failed, "killed".into()), "with its cause");
+    let refused = world.arrive(50, FAR);
+    let open = |a: &Action| matches!(a, Action::Refuse { refusal: Refusal::VariantFailed { .. }, .. });
+    assert!(refused.iter().any(open), "the circuit is open: {refused:?}");
+    // Half-open: it is loaded again, and one query at a time tries it.
+    assert!(loads(&world.pass(Micros::from_secs(2))));
+    world.load();
+    let probe = world.arrive(51, FAR);
+    assert_eq!(prepared(&probe).map(|b| b.1), Some(vec![51]));
+    assert_eq!(prepared(&world.arrive(52, FAR)), None, "one at a time");
+    assert_eq!(prepared(&world.arrive(53, FAR)), None);
+    let (batch, _) = prepared(&probe).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    let after = world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    assert_eq!(prepared(&after).map(|b| b.1), Some(vec![52, 53]), "closed again");
+}
+
+#[test]
+fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is_not_run() {
+    let mut world = World::new();
+    let first = world.arrive(100, FAR);
+    let (first, _) = prepared(&first).expect("bound");
+    world.feed(Event::Prepared { batch: first, dropped: Vec::new() });
+    let bound = world.arrive(1, FAR);
+    let (batch, _) = prepared(&bound).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    world.arrive(2, Micros(5_000));
+    world.arrive(3, FAR);
+    world.arrive(4, FAR);
+    world.feed(Event::Done { batch: first, outcome: Outcome::Ran });
+    let third = world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    let third = if prepared(&third).is_some() { third } else { world.pass(Micros(1)) };
+    let batch = prepared(&third).map_or(BatchId(batch.0 + 1), |b| b.0);
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    world.feed(Event::RunnerDied { model: ModelId(0), why: "killed".into() });
+    let actions = world.feed(Event::Done { batch, outcome: died() });
+    assert_eq!(quarantined(&actions), Some(2), "the most urgent first: {actions:?}");
+    let late = world.pass(Micros(6_000));
+    let refused =
+        |a: &Action| matches!(a, Action::Refuse { key: QueryKey(2), refusal: Refusal::TooLate { .. } });
+    assert!(late.iter().any(refused), "{late:?}");
+    world.feed(Event::Cancel { key: QueryKey(3) });
+    let actions = world.judged(2, Outcome::Ran);
+    assert_eq!(quarantined(&actions), Some(4), "neither answered twice nor run for nobody: {actions:?}");
+    assert!(!actions.contains(&Action::Discharge { key: QueryKey(2) }));
+    let actions = world.judged(4, Outcome::Ran);
+    assert!(actions.contains(&Action::QuarantineOver { device: DEVICE }), "{actions:?}");
+}

@@ -1,0 +1,182 @@
+//! Overload in the worker: who gives way, and what is said of the replica.
+
+use crate::common::{TASK, query};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Priority, ReplicaState, Time,
+    VariantId,
+};
+use std::collections::VecDeque;
+
+const DEVICE: DeviceIx = DeviceIx(0);
+const EACH: u64 = 10_000;
+
+struct World {
+    worker: Worker,
+    now: Time,
+    refused: Vec<u64>,
+    answered: Vec<u64>,
+    /// Handed over, in order; the first ends at `end`.
+    started: VecDeque<BatchId>,
+    end: Time,
+    next: u64,
+    slowness: u64,
+    states: Vec<ReplicaState>,
+}
+
+impl World {
+    /// One lane, 10 ms a query.
+    fn new() -> Self {
+        let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000) };
+        let mean_us = Moments::exactly(Micros(EACH)).mean;
+        let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
+        let variant = WorkerVariant {
+            id: VariantId(0),
+            model: ModelId(0),
+            task: TASK,
+            ordinal: 0,
+            accuracy: Accuracy::ONE,
+            max_batch: 1,
+            run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+            memory: Bytes(1),
+            load_time: Micros(1_000),
+            threads: 1,
+            batching: None,
+        };
+        let worker = Worker::new(WorkerConfig { devices: vec![device], ..WorkerConfig::default() });
+        let mut world = Self {
+            worker,
+            now: Time(10_000_000),
+            refused: Vec::new(),
+            answered: Vec::new(),
+            started: VecDeque::new(),
+            end: Time::ZERO,
+            next: 0,
+            slowness: 1,
+            states: Vec::new(),
+        };
+        world.feed(Event::Catalog(vec![variant]));
+        world.feed(Event::Pin(vec![(DEVICE, VariantId(0))]));
+        let (memory, took) = (Bytes(1), Micros(1_000));
+        world.feed(Event::Loaded { device: DEVICE, variant: VariantId(0), memory, took });
+        world.states.clear();
+        world
+    }
+
+    fn feed(&mut self, event: Event) {
+        self.worker.handle(self.now, event);
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        while let Some(action) = self.worker.poll_action() {
+            match action {
+                Action::Prepare { batch, .. } => {
+                    self.worker.handle(self.now, Event::Prepared { batch, dropped: Vec::new() });
+                }
+                Action::Start { batch } => {
+                    if self.started.is_empty() {
+                        self.end = self.now + Micros(EACH * self.slowness);
+                    }
+                    self.started.push_back(batch);
+                }
+                Action::Deliver { queries, .. } => self.answered.extend(queries.iter().map(|key| key.0)),
+                Action::Refuse { key, .. } => self.refused.push(key.0),
+                Action::Transition { to, .. } => self.states.push(to),
+                Action::Discard { .. }
+                | Action::Quarantine { .. }
+                | Action::Discharge { .. }
+                | Action::QuarantineOver { .. }
+                | Action::HandBack { .. }
+                | Action::Load { .. }
+                | Action::Unload { .. }
+                | Action::Recut { .. } => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, level: u8, latency: Micros) -> u64 {
+        self.next += 1;
+        let mut query = query(self.next, self.now, [0].into_iter().collect(), latency);
+        query.priority = Priority::new(level).expect("a level");
+        self.feed(Event::Arrive(query));
+        self.next
+    }
+
+    fn pass(&mut self, time: Micros) {
+        let until = self.now + time;
+        loop {
+            let end = Some(self.end).filter(|end| !self.started.is_empty() && *end <= until);
+            let wake = self.worker.poll_timeout().map(|wake| wake.at).filter(|at| *at <= until);
+            if let Some(end) = end.filter(|end| wake.is_none_or(|wake| *end <= wake)) {
+                self.now = self.now.max(end);
+                let batch = self.started.pop_front().expect("just looked");
+                self.end = self.now + Micros(EACH * self.slowness);
+                self.feed(Event::Done { batch, outcome: Outcome::Ran });
+            } else if let Some(wake) = wake {
+                self.now = self.now.max(wake);
+                self.worker.handle_timeout(self.now);
+                self.perform();
+            } else {
+                break;
+            }
+        }
+        self.now = until;
+    }
+}
+
+#[test]
+fn when_not_all_can_be_in_time_the_least_important_is_given_up_and_no_other() {
+    let mut world = World::new();
+    world.ask(5, Micros::from_secs(1));
+    // Three of 10 ms each behind what runs: the last cannot be in time if all three go.
+    let (first, least, last) =
+        (world.ask(5, Micros(42_000)), world.ask(9, Micros(43_000)), world.ask(1, Micros(44_000)));
+    world.ask(5, Micros(45_000));
+    world.pass(Micros::from_secs(1));
+    assert_eq!(world.refused, [least], "{:?}", world.answered);
+    assert!(world.answered.contains(&first) && world.answered.contains(&last), "{:?}", world.answered);
+}
+
+#[test]
+fn among_equals_nobody_is_given_up_before_it_is_late() {
+    let mut world = World::new();
+    world.ask(5, Micros::from_secs(1));
+    let keys: Vec<u64> = (0..4).map(|more| world.ask(5, Micros(42_000 + more))).collect();
+    world.pass(Micros(15_000));
+    assert_eq!(world.refused, [0_u64; 0]);
+    world.pass(Micros::from_secs(1));
+    assert_eq!(world.refused, [keys[3]], "the last to come is the one that is late");
+}
+
+#[test]
+fn a_replica_whose_queue_cannot_drain_is_overloaded_until_it_can() {
+    let mut world = World::new();
+    for _ in 0..100 {
+        world.ask(5, Micros(200_000));
+    }
+    world.pass(Micros(100_000));
+    assert_eq!(world.states, [ReplicaState::Overloaded]);
+    world.pass(Micros::from_secs(2));
+    assert_eq!(world.states, [ReplicaState::Overloaded, ReplicaState::Active], "told once each");
+}
+
+#[test]
+fn a_replica_that_is_slower_than_its_profile_is_interfered_until_it_is_not() {
+    let mut world = World::new();
+    world.slowness = 4;
+    for _ in 0..40 {
+        world.ask(5, Micros::from_secs(1));
+        world.pass(Micros::from_millis(100));
+    }
+    assert_eq!(world.states, [ReplicaState::Interfered]);
+    world.slowness = 1;
+    for _ in 0..100 {
+        world.ask(5, Micros::from_secs(1));
+        world.pass(Micros::from_millis(100));
+    }
+    assert_eq!(world.states, [ReplicaState::Interfered, ReplicaState::Active]);
+}

@@ -1,0 +1,296 @@
+//! What an inference library has to do to live in a runner process: be opened, load models, run batches.
+//!
+//! Everything else (the control socket, lanes, slots, rings, dying with the executor) is the same for all of them and
+//! stands beside this file. A library that has to be linked gets a binary of its own, whose `main` calls
+//! [`crate::runner_main`] with its backend.
+
+use super::gentle::Threads;
+use super::specs::{self, Declared};
+use crate::clock;
+use crate::ring::{Answer, Reply, Shapes};
+use crate::seam::Io;
+use crate::shm::Mapping;
+use crate::slot::{Layout, Place};
+use modelless_types::{DType, TensorSpec, VariantSettings};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// An inference library in this process.
+///
+/// Opening it (what is given to [`crate::runner_main`]) maps the library and everything that it would open later, and
+/// starts nothing: what confines the process comes next, and does not reach threads that run already.
+pub trait Backend: Send {
+    /// What it needs once it is open, besides memory and threads. Whatever stands here, a model can do, too.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// Starts what has to run beside the batches; the library's version.
+    fn start(&mut self) -> Result<String, String>;
+
+    /// Whether all threads that will run batches come from [`LoadRequest::pool`] or are the lanes' own. Then a load may
+    /// give way to what is served; threads that a library starts by itself would go on giving way.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
+    /// Makes a model runnable, once for each lane.
+    fn load(&mut self, request: &LoadRequest<'_>) -> Result<Model, String>;
+}
+
+/// What a library cannot do without in a process that is confined.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// Files and folders it reads late, such as its own parts.
+    pub read: Vec<PathBuf>,
+    /// It makes code as it runs.
+    pub code: bool,
+    /// The one TCP port it connects to.
+    pub connect: Option<u16>,
+}
+
+/// A model to be made runnable.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadRequest<'a> {
+    /// The file.
+    pub artefact: &'a [u8],
+    /// How it is to be run.
+    pub settings: &'a VariantSettings,
+    /// How many lanes will run it.
+    pub lanes: u16,
+    /// What is known of its tensors.
+    pub expect: Option<&'a Io>,
+    /// Starts threads that will run batches: this one may be giving way to others, which they would inherit.
+    pub pool: &'a Threads,
+}
+
+/// A model that was made runnable.
+pub struct Model {
+    /// One for each lane.
+    pub programs: Vec<Box<dyn Program>>,
+    /// Its inputs, batch axis included, in the order in which programs number them.
+    pub inputs: Vec<Declared>,
+    /// Its outputs likewise; none where only a run tells.
+    pub outputs: Option<Vec<Declared>>,
+    /// Where it runs, such as `cpu`.
+    pub device: String,
+}
+
+/// A model on one lane.
+pub trait Program: Send {
+    /// Runs one batch: reads `inputs` where they lie, and hands every output to `outputs` in the model's order. The
+    /// text of an error is the library's own.
+    fn run(&mut self, inputs: Inputs<'_>, outputs: &mut Results<'_>) -> Result<(), String>;
+}
+
+/// The inputs of one batch, in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Inputs<'a> {
+    layout: &'a Layout,
+    arena: &'a Mapping,
+    slot: usize,
+    rows: u32,
+}
+
+impl<'a> Inputs<'a> {
+    /// Items of the batch, padding included.
+    pub fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    /// How many inputs there are.
+    pub fn len(&self) -> usize {
+        self.layout.inputs.len()
+    }
+
+    /// Whether there is none. Never so.
+    pub fn is_empty(&self) -> bool {
+        self.layout.inputs.is_empty()
+    }
+
+    /// One input: what an item looks like, and where `rows` of them lie, one after another, aligned to 64 bytes. The
+    /// memory stays there until the run is over. Values that a type does not have (a bool of 7) are possible.
+    pub fn get(&self, ix: usize) -> (&'a TensorSpec, NonNull<u8>) {
+        let place = &self.layout.inputs[ix];
+        (&place.spec, self.arena.pointer(&self.layout.range(place, self.slot, self.rows)))
+    }
+
+    /// Bytes of an input. They are somebody else's to change only if the executor breaks the protocol.
+    #[expect(unsafe_code, reason = "a view of shared memory that is the runner's for the time of a run")]
+    pub fn bytes(&self, ix: usize) -> &'a [u8] {
+        let place = &self.layout.inputs[ix];
+        let range = self.layout.range(place, self.slot, self.rows);
+        let pointer = self.arena.pointer(&range);
+        // SAFETY: in the mapping, which outlives the run, and bytes have no invalid values.
+        unsafe { std::slice::from_raw_parts(pointer.as_ptr(), range.len()) }
+    }
+}
+
+/// Takes the outputs of one batch.
+pub struct Results<'a> {
+    /// Where they go; nowhere when only their shapes are wanted.
+    into: Option<(&'a Layout, &'a Mapping, usize)>,
+    rows: u32,
+    seen: Vec<Seen>,
+    shapes: Shapes,
+    begun: Instant,
+    run_us: Option<u64>,
+    wrong: Option<String>,
+}
+
+/// What an output turned out to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Seen {
+    pub(super) name: Option<String>,
+    pub(super) dtype: DType,
+    pub(super) axes: Vec<u32>,
+}
+
+impl Results<'_> {
+    /// The inputs are in place: the model runs now.
+    pub fn begin(&mut self) {
+        self.begun = clock::now();
+    }
+
+    /// The model has run; what follows is handing over.
+    pub fn end(&mut self) {
+        self.run_us = Some(clock::micros(self.begun.elapsed()));
+    }
+
+    /// The next output.
+    pub fn push(&mut self, dtype: DType, axes: impl ExactSizeIterator<Item = u32> + Clone, bytes: &[u8]) {
+        self.push_named(None, dtype, axes, bytes);
+    }
+
+    /// The next output of a model that names its outputs only when it runs.
+    pub fn push_named(
+        &mut self,
+        name: Option<&str>,
+        dtype: DType,
+        axes: impl ExactSizeIterator<Item = u32> + Clone,
+        bytes: &[u8],
+    ) {
+        let Some((layout, arena, slot)) = self.into else {
+            self.seen.push(Seen { name: name.map(str::to_owned), dtype, axes: axes.collect() });
+            return;
+        };
+        let ix = self.seen_so_far();
+        if let Some(place) = layout.outputs.get(ix)
+            && fits(place, dtype, axes.clone(), self.rows)
+        {
+            let range = layout.range(place, slot, self.rows);
+            if bytes.len() == range.len() {
+                arena.write(range.start, bytes);
+            } else {
+                self.wrong(format!(
+                    "output {ix} has {} bytes, but {} belong there",
+                    bytes.len(),
+                    range.len()
+                ));
+            }
+        }
+        self.shapes.push(dtype, axes);
+    }
+
+    /// An output is nothing that can be handed over.
+    pub fn wrong(&mut self, why: String) {
+        self.wrong.get_or_insert(why);
+    }
+
+    fn seen_so_far(&self) -> usize {
+        self.shapes.count()
+    }
+}
+
+fn fits(place: &Place, dtype: DType, axes: impl Iterator<Item = u32>, rows: u32) -> bool {
+    place.spec.dtype == dtype && axes.eq(std::iter::once(rows).chain(place.spec.shape.iter().copied()))
+}
+
+/// Runs a batch that lies in a slot.
+pub(super) fn run(
+    program: &mut dyn Program,
+    layout: &Layout,
+    arena: &Mapping,
+    slot: usize,
+    rows: u32,
+) -> Reply {
+    let inputs = Inputs { layout, arena, slot, rows };
+    let mut results = Results {
+        into: Some((layout, arena, slot)),
+        rows,
+        seen: Vec::new(),
+        shapes: Shapes::default(),
+        begun: clock::now(),
+        run_us: None,
+        wrong: None,
+    };
+    let ran = program.run(inputs, &mut results);
+    let Results { shapes, run_us, wrong, begun, .. } = results;
+    let run_us = run_us.unwrap_or_else(|| clock::micros(begun.elapsed()));
+    let answer = match (ran, wrong) {
+        (Err(why), _) => Answer::Failed(why),
+        (Ok(()), Some(why)) => Answer::Misshapen(why),
+        (Ok(()), None) => match shapes.check(&layout.outputs, rows) {
+            Ok(()) => Answer::Ran(shapes),
+            Err(why) => Answer::Misshapen(why),
+        },
+    };
+    Reply { run_us, answer }
+}
+
+/// A variant that can run, with its tensors known.
+pub(super) struct Loaded {
+    pub(super) programs: Vec<Box<dyn Program>>,
+    pub(super) inputs: Vec<TensorSpec>,
+    pub(super) outputs: Vec<TensorSpec>,
+    pub(super) fixed_batch: Option<u32>,
+    pub(super) device: String,
+}
+
+/// Finds out what one item looks like, and runs every program once: the first run takes memory and time that later ones
+/// do not, and shows the shapes that a model leaves open.
+pub(super) fn settle(model: Model, rows: u32, expect: Option<&Io>) -> Result<Loaded, String> {
+    let Model { mut programs, inputs: declared, outputs, device } = model;
+    let (inputs, fixed_batch) = specs::inputs(&declared, expect)?;
+    // Two items, where allowed, tell a batch axis from an axis of one.
+    let rows = fixed_batch.unwrap_or(rows.min(2));
+    let layout = specs::inputs_only(&inputs, rows)?;
+    let arena = Arc::new(Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?);
+    let mut seen = Err("it was not run".to_owned());
+    for program in &mut programs {
+        seen = warm_up(&mut **program, &layout, &arena, rows);
+    }
+    let outputs = match outputs {
+        Some(declared) => declared,
+        None => {
+            specs::from_run(seen.as_ref().map_err(|why| format!("its first run failed: {why}"))?, expect)?
+        }
+    };
+    let seen = seen.map(|all| all.into_iter().map(|seen| seen.axes).collect());
+    let outputs = specs::outputs(&outputs, &seen, rows, expect)?;
+    Ok(Loaded { programs, inputs, outputs, fixed_batch, device })
+}
+
+fn warm_up(
+    program: &mut dyn Program,
+    layout: &Layout,
+    arena: &Mapping,
+    rows: u32,
+) -> Result<Vec<Seen>, String> {
+    let mut results = Results {
+        into: None,
+        rows,
+        seen: Vec::new(),
+        shapes: Shapes::default(),
+        begun: clock::now(),
+        run_us: None,
+        wrong: None,
+    };
+    program.run(Inputs { layout, arena, slot: 0, rows }, &mut results)?;
+    match results.wrong {
+        Some(why) => Err(why),
+        None => Ok(results.seen),
+    }
+}

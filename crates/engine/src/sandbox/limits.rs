@@ -1,0 +1,48 @@
+//! Limits, root's capabilities, and who may look into the process.
+
+use super::State;
+use modelless_types::Bytes;
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// Descriptors: a message brings up to 64, and hardly any stay open.
+const DESCRIPTORS: u64 = 256;
+
+/// No core dump with tenants' data in it, no file that grows, few descriptors, and so much memory.
+///
+/// Memory is what the process alone can write to: an inference library reserves address space that it never uses, so
+/// a limit of that says nothing. There is no limit on processes: it would count those of the user, not of the runner,
+/// and starting any is forbidden anyway.
+pub(super) fn limit(memory: Option<Bytes>) -> State {
+    let mut wanted = vec![(Resource::Core, 0), (Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)];
+    wanted.extend(memory.map(|bytes| (Resource::Data, bytes.0)));
+    for (resource, value) in wanted {
+        // Never more than it was started with.
+        let most = rustix::process::getrlimit(resource).maximum.map_or(value, |most| most.min(value));
+        let limit = Rlimit { current: Some(most), maximum: Some(most) };
+        if let Err(error) = rustix::process::setrlimit(resource, limit) {
+            return State::Missing(format!("{resource:?} cannot be limited: {error}"));
+        }
+    }
+    State::On
+}
+
+/// Whoever starts the server as root still gets runners that can do no more than other users'.
+pub(super) fn drop_capabilities() -> State {
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    match rustix::thread::set_capabilities(None, none) {
+        Ok(()) => State::On,
+        Err(error) => State::Missing(error.to_string()),
+    }
+}
+
+/// Keeps processes of the same user, other runners among them, from reading its memory.
+pub(super) fn hide() -> State {
+    match rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        Ok(()) => State::On,
+        Err(Errno::INVAL) => State::Missing("this kernel does not have it".to_owned()),
+        Err(error) => State::Missing(error.to_string()),
+    }
+}

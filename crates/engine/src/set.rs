@@ -1,0 +1,161 @@
+//! Several engines behind one: a variant goes to the one its settings name.
+//!
+//! One that is not there takes no place and harms nothing: only loading a variant that needs it says so. Deaths of all
+//! runners come out of one channel, put there by the engines themselves, so that they stay ahead of the batches they
+//! end. Nothing is looked up for a batch but which engine has the variant.
+
+use crate::process::EVENTS;
+use crate::seam::{
+    Availability, BatchError, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded,
+};
+use crate::slot::BatchSlot;
+use crate::{ProcessConfig, ProcessEngine};
+use async_trait::async_trait;
+use modelless_types::{Engine as Kind, VariantId};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// All engines of a node.
+#[derive(Debug)]
+pub struct EngineSet {
+    /// By [`place`]; or why it is not there.
+    engines: [Result<ProcessEngine, String>; Kind::ALL.len()],
+    /// Where a variant is resident. A runner that dies leaves an entry behind; its engine knows better.
+    seats: RwLock<BTreeMap<VariantId, u8>>,
+    events: Mutex<Option<mpsc::Receiver<EngineEvent>>>,
+}
+
+impl EngineSet {
+    /// Engines without runners. `find` says how to run one of a kind, or why that cannot be.
+    pub fn new(find: impl Fn(Kind) -> Result<ProcessConfig, String>) -> Result<Self, EngineError> {
+        let (sender, receiver) = mpsc::channel(EVENTS);
+        let start = |kind| -> Result<Result<ProcessEngine, String>, EngineError> {
+            match find(kind) {
+                Ok(config) => {
+                    let config = ProcessConfig { engine: kind, ..config };
+                    ProcessEngine::telling(config, sender.clone()).map(Ok)
+                }
+                Err(why) => Ok(Err(why)),
+            }
+        };
+        let [onnx, openvino, torch, remote] = Kind::ALL.map(start);
+        Ok(Self {
+            engines: [onnx?, openvino?, torch?, remote?],
+            seats: RwLock::default(),
+            events: Mutex::new(Some(receiver)),
+        })
+    }
+
+    /// One of the engines, where it is there.
+    pub fn get(&self, kind: Kind) -> Option<&ProcessEngine> {
+        self.engines[place(kind)].as_ref().ok()
+    }
+
+    /// The engine that has a variant.
+    fn of(&self, variant: VariantId) -> Option<(u8, &ProcessEngine)> {
+        let place = *self.seats.read().unwrap_or_else(PoisonError::into_inner).get(&variant)?;
+        Some((place, self.engines[usize::from(place)].as_ref().ok()?))
+    }
+
+    async fn availability(&self, kind: Kind) -> (Kind, Availability) {
+        let availability = match &self.engines[place(kind)] {
+            Ok(engine) => engine.check().await,
+            Err(reason) => Availability::Unavailable { reason: reason.clone() },
+        };
+        (kind, availability)
+    }
+}
+
+const fn place(kind: Kind) -> usize {
+    match kind {
+        Kind::Onnx => 0,
+        Kind::Openvino => 1,
+        Kind::Torch => 2,
+        Kind::Remote => 3,
+    }
+}
+
+#[async_trait]
+impl Engine for EngineSet {
+    /// Ready if any of them is.
+    async fn check(&self) -> Availability {
+        let mut reasons = Vec::new();
+        for (kind, availability) in self.engines().await {
+            match availability {
+                ready @ Availability::Ready { .. } => return ready,
+                Availability::Unavailable { reason } => reasons.push(format!("{kind}: {reason}")),
+            }
+        }
+        Availability::Unavailable { reason: reasons.join("; ") }
+    }
+
+    async fn engines(&self) -> Vec<(Kind, Availability)> {
+        // Each starts a process to see; none waits for another.
+        let (onnx, openvino, torch, remote) = tokio::join!(
+            self.availability(Kind::Onnx),
+            self.availability(Kind::Openvino),
+            self.availability(Kind::Torch),
+            self.availability(Kind::Remote),
+        );
+        vec![onnx, openvino, torch, remote]
+    }
+
+    async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
+        let (kind, variant) = (spec.settings.engine, spec.variant);
+        let place = place(kind);
+        let engine = self.engines[place]
+            .as_ref()
+            .map_err(|why| EngineError::Unavailable(format!("{kind} is not available: {why}")))?;
+        let loaded = engine.load(spec).await?;
+        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
+        seats.insert(variant, u8::try_from(place).unwrap_or_default());
+        Ok(loaded)
+    }
+
+    async fn unload(&self, variant: VariantId) -> Result<Freed, EngineError> {
+        let (_, engine) = self.of(variant).ok_or(EngineError::NotLoaded(variant))?;
+        let unloaded = engine.unload(variant).await;
+        if !matches!(unloaded, Err(EngineError::InUse(_) | EngineError::Busy(_))) {
+            self.seats.write().unwrap_or_else(PoisonError::into_inner).remove(&variant);
+        }
+        unloaded
+    }
+
+    fn slot(&self, variant: VariantId, lane: u16, batch: u32) -> Result<BatchSlot, EngineError> {
+        let (place, engine) = self.of(variant).ok_or(EngineError::NotLoaded(variant))?;
+        let mut slot = engine.slot(variant, lane, batch)?;
+        slot.engine = place;
+        Ok(slot)
+    }
+
+    fn submit(&self, slot: BatchSlot, limit: Duration, done: Done) {
+        match self.engines.get(usize::from(slot.engine)) {
+            Some(Ok(engine)) => engine.submit(slot, limit, done),
+            Some(Err(_)) | None => done(Err(BatchError::NotStarted("its engine is not there".to_owned()))),
+        }
+    }
+
+    fn help(&self, variant: VariantId, lane: u16, limit: Duration) {
+        if let Some((_, engine)) = self.of(variant) {
+            engine.help(variant, lane, limit);
+        }
+    }
+
+    fn prime(&self, variant: VariantId, lane: u16) {
+        if let Some((_, engine)) = self.of(variant) {
+            engine.prime(variant, lane);
+        }
+    }
+
+    fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn shutdown(&self) {
+        for engine in self.engines.iter().flatten() {
+            engine.shutdown().await;
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Loading: quickly, by a spare that is started ahead, and without getting in the way of what is served.
+
+use super::*;
+use modelless_engine::SpareInfo;
+use modelless_types::{Bytes, Micros};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use tokio::time::Instant;
+
+fn alone() -> ProcessEngine {
+    engine_with(|config| config.spare = false)
+}
+
+/// Waits for a spare that is ready.
+async fn spare(engine: &ProcessEngine) -> SpareInfo {
+    loop {
+        match engine.spare() {
+            Some(spare) if spare.ready => return spare,
+            Some(_) | None => a_moment().await,
+        }
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[tokio::test]
+async fn a_load_takes_the_spare_and_another_one_is_started() {
+    let engine = engine();
+    assert_eq!(engine.spare(), None, "nobody wants anything of it yet");
+    engine.check().await;
+    let first = spare(&engine).await;
+    assert!(first.memory > Bytes::from_mib(1) && engine.runners().is_empty(), "{first:?}");
+    load(&engine, 1, "echo.onnx").await;
+    let runners = engine.runners();
+    assert_eq!((runners[0].pid, runners[0].from_spare), (first.pid, true));
+    let second = spare(&engine).await;
+    assert_ne!(second.pid, first.pid);
+    // Two at once: one of them starts its own.
+    let (one, two) = tokio::join!(engine.load(spec(2, "echo.onnx")), engine.load(spec(3, "echo.onnx")));
+    one.unwrap();
+    two.unwrap();
+    let runners = engine.runners();
+    assert_eq!(runners.iter().filter(|runner| runner.from_spare).count(), 2, "{runners:?}");
+    let rows = bytes_f32([1.0; 4]);
+    for n in 1..=3 {
+        assert_eq!(run(&engine, n, 1, &[&rows]).await.unwrap().output(0), rows);
+    }
+    let third = spare(&engine).await.pid.unwrap();
+    engine.shutdown().await;
+    assert!(!lives(third) && engine.spare().is_none());
+}
+
+#[tokio::test]
+async fn a_spare_that_ends_is_replaced_and_no_death_of_a_model() {
+    let engine = engine();
+    let mut events = engine.events().unwrap();
+    engine.check().await;
+    let mut last = spare(&engine).await;
+    for ended in 1..=3 {
+        let start = Instant::now();
+        assert!(
+            Command::new("kill").args(["-KILL", &last.pid.unwrap().to_string()]).status().unwrap().success()
+        );
+        last = loop {
+            match engine.spare() {
+                Some(next) if next.ready && next.pid != last.pid => break next,
+                Some(_) | None => a_moment().await,
+            }
+        };
+        assert_eq!(last.lost, ended);
+        assert!(start.elapsed() >= Duration::from_millis(50 << ended), "a pause that doubles");
+    }
+    assert!(events.try_recv().is_err());
+    load(&engine, 1, "echo.onnx").await;
+    assert_eq!(spare(&engine).await.lost, 0);
+}
+
+#[tokio::test]
+async fn a_load_succeeds_whatever_happens_to_the_spare_at_that_moment() {
+    let engine = engine();
+    for n in 1..=8 {
+        engine.check().await;
+        let pid = spare(&engine).await.pid.unwrap().to_string();
+        let killer = std::thread::spawn(move || Command::new("kill").args(["-KILL", &pid]).status());
+        // Killed as a spare it costs nothing; killed as a runner that loads it is a runner that died.
+        match engine.load(spec(n, "echo.onnx")).await {
+            Ok(_) | Err(EngineError::Crashed { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+        killer.join().unwrap().unwrap();
+    }
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn without_the_setting_there_is_no_spare() {
+    let engine = alone();
+    engine.check().await;
+    load(&engine, 1, "echo.onnx").await;
+    assert_eq!((engine.spare(), engine.runners()[0].from_spare), (None, false));
+}
+
+/// Between two looks. Looking without a pause would take the core from what is looked at, which gives way.
+async fn a_moment() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// How the threads of a process are scheduled: the names of those that give way to this one's, and of all.
+fn threads(pid: u32) -> (BTreeSet<String>, Vec<String>) {
+    let normal = scheduled(&std::fs::read_to_string("/proc/self/stat").unwrap());
+    let mut gave_way = BTreeSet::new();
+    let mut all = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten() {
+        let Ok(stat) = std::fs::read_to_string(thread.unwrap().path().join("stat")) else { continue };
+        let name = stat.split_once('(').unwrap().1.rsplit_once(") ").unwrap().0.to_owned();
+        if scheduled(&stat) != normal {
+            gave_way.insert(name.clone());
+        }
+        all.push(name);
+    }
+    (gave_way, all)
+}
+
+/// Niceness and policy of a thread.
+fn scheduled(stat: &str) -> (i32, u32) {
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    (fields[16].parse().unwrap(), fields[38].parse().unwrap())
+}
+
+/// The first runner is a real one; all others hang where they should load.
+fn hangs_after_the_first(
+    change: impl FnOnce(&mut modelless_engine::ProcessConfig),
+) -> (ProcessEngine, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let first = folder.path().join("first").display().to_string();
+    let script =
+        "if mkdir $0 2>/dev/null; then exec $1 \"${@:2}\"; else exec $1 misbehave hang \"${@:2}\"; fi";
+    let engine = engine_with(|config| {
+        config.command = vec!["/bin/bash".into(), "-c".into(), script.into(), first, runner()];
+        config.spare = false;
+        change(config);
+    });
+    (engine, folder)
+}
+
+#[tokio::test]
+async fn a_load_beside_a_model_that_is_served_gives_way_for_so_long_and_no_longer() {
+    let (patience, limit) = (Duration::from_millis(700), Duration::from_millis(1_400));
+    let (engine, _folder) = hangs_after_the_first(|config| {
+        config.load_patience = Micros::from_millis(700);
+        config.load_limit = Micros::from_millis(1_400);
+    });
+    load(&engine, 1, "echo.onnx").await;
+    let start = Instant::now();
+    let loading = engine.load(spec(2, "echo.onnx"));
+    tokio::pin!(loading);
+    // Processes of the load, and whether one of their threads gave way.
+    let mut seen = std::collections::BTreeMap::new();
+    let result = loop {
+        tokio::select! {
+            result = &mut loading => break result,
+            () = a_moment() => {}
+        }
+        let loader = engine.runners().into_iter().find(|runner| runner.model == ModelId(2));
+        if let Some(pid) = loader.and_then(|runner| runner.pid) {
+            *seen.entry(pid).or_insert(false) |= !threads(pid).0.is_empty();
+        }
+    };
+    assert_eq!(result.unwrap_err(), EngineError::Stuck { model: ModelId(2), limit });
+    assert!(start.elapsed() >= patience + limit, "{:?}", start.elapsed());
+    assert_eq!(seen.len(), 2, "a second runner after the first: {seen:?}");
+    assert_eq!(seen.values().filter(|gave_way| **gave_way).count(), 1, "{seen:?}");
+    let rows = bytes_f32([1.0; 4]);
+    assert_eq!(run(&engine, 1, 1, &[&rows]).await.unwrap().output(0), rows);
+}
+
+#[tokio::test]
+async fn a_load_that_disturbs_nobody_gives_way_to_nobody() {
+    let engine = misbehaving_alone(Micros::from_millis(700));
+    let loading = engine.load(spec(1, "echo.onnx"));
+    tokio::pin!(loading);
+    let error = loop {
+        tokio::select! {
+            result = &mut loading => break result.unwrap_err(),
+            () = a_moment() => {}
+        }
+        if let Some(pid) = engine.runners().first().and_then(|runner| runner.pid) {
+            assert_eq!(threads(pid).0, BTreeSet::new());
+        }
+    };
+    assert!(matches!(error, EngineError::Stuck { .. }), "{error}");
+}
+
+fn misbehaving_alone(limit: Micros) -> ProcessEngine {
+    engine_with(|config| {
+        config.command = vec![runner(), "misbehave".into(), "hang".into()];
+        config.load_limit = limit;
+        config.spare = false;
+    })
+}
+
+#[tokio::test]
+async fn threads_that_run_batches_give_way_to_nobody_however_they_were_loaded() {
+    let engine = engine();
+    load(&engine, 9, "echo.onnx").await;
+    spare(&engine).await;
+    // Into a runner of its own, from the spare; then a second variant into it.
+    for (n, model) in [(1, 1), (2, 1)] {
+        let mut spec = LoadSpec { model: ModelId(model), lanes: 2, ..spec(n, "fashion/cnn_l.onnx") };
+        spec.settings.threads = 3;
+        engine.load(spec).await.unwrap();
+    }
+    let runner = engine.runners().into_iter().find(|runner| runner.model == ModelId(1)).unwrap();
+    assert!(runner.from_spare);
+    let (gave_way, all) = threads(runner.pid.unwrap());
+    assert_eq!(gave_way, BTreeSet::new());
+    // Two variants on two lanes, each with two threads besides the lane's own.
+    assert_eq!(all.iter().filter(|name| *name == "pool").count(), 8, "{all:?}");
+    let pixels = bytes_f32([0.5; 784]);
+    for n in [1, 2] {
+        run(&engine, n, 1, &[&pixels]).await.unwrap();
+    }
+}

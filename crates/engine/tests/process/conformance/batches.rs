@@ -1,0 +1,165 @@
+//! What a batch gives.
+
+use super::*;
+use modelless_engine::BatchError;
+use modelless_types::Optimisation;
+use std::sync::Arc;
+
+pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
+    let bench = Bench::new(kind);
+    let loaded = bench.load(1, "types").await;
+    let named = |specs: &[TensorSpec]| specs.iter().map(|s| (s.name.clone(), s.dtype)).collect::<Vec<_>>();
+    let expected: Vec<_> = TYPES.iter().map(|(name, dtype)| (format!("in_{name}"), *dtype)).collect();
+    assert_eq!(named(&loaded.inputs), expected);
+    assert_eq!(loaded.outputs.len(), 10);
+    assert!(loaded.inputs.iter().all(|spec| spec.shape == [3]));
+    assert_eq!((loaded.fixed_batch, loaded.device.as_str()), (None, "cpu"));
+
+    // Finite numbers of each type, different in every place.
+    let rows = |dtype: DType| -> Vec<u8> {
+        let places = 0..6_u8;
+        match dtype {
+            DType::Bool => places.map(|i| i % 2).collect(),
+            DType::Fp16 => {
+                places.flat_map(|i| half::f16::from_f32(f32::from(i) - 2.5).to_le_bytes()).collect()
+            }
+            DType::Fp32 => places.flat_map(|i| (f32::from(i) - 2.5).to_le_bytes()).collect(),
+            DType::Fp64 => places.flat_map(|i| (f64::from(i) - 2.5).to_le_bytes()).collect(),
+            DType::Int32 => places.flat_map(|i| (i32::from(i) - 3).to_le_bytes()).collect(),
+            DType::Int64 => places.flat_map(|i| (i64::from(i) - 3).to_le_bytes()).collect(),
+            DType::Int8 | DType::Uint8 | DType::Bytes => places.map(|i| i.wrapping_sub(3)).collect(),
+        }
+    };
+    let inputs: Vec<_> = TYPES.iter().map(|(_, dtype)| rows(*dtype)).collect();
+    let inputs: Vec<_> = inputs.iter().map(Vec::as_slice).collect();
+    let outputs = bench.run(1, 2, &inputs).await.unwrap();
+    for (ix, (name, _)) in TYPES.iter().enumerate() {
+        assert_eq!(outputs.output(ix), inputs[ix], "{name}");
+    }
+    assert_eq!(f32s(outputs.output(8)), [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]);
+    assert_eq!(outputs.output(9), [1, 0, 1, 0, 1, 0]);
+}
+
+pub(crate) async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) {
+    let bench = Bench::new(kind);
+    let names = ["linear", "mlp_s", "mlp_l", "cnn_s", "cnn_m", "cnn_l"];
+    let all = names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}.int8")]);
+    let names: Vec<String> =
+        if kind == Kind::Torch { vec!["cnn_s".to_owned(), "cnn_m".to_owned()] } else { all.collect() };
+    for (n, name) in (1..).zip(names) {
+        let loaded = bench.load(n, &format!("fashion/{name}")).await;
+        let input = &loaded.inputs[0];
+        assert_eq!((loaded.inputs.len(), input.elements()), (1, Some(784)), "{name}");
+        assert_eq!(loaded.outputs[0].shape, [10], "{name}");
+        let together = bytes_f32((0..8).flat_map(pixels));
+        let all = bench.run(n, 8, &[&together]).await.unwrap();
+        let all = f32s(all.output(0));
+        // A quantised network steps: what is summed in another order may fall one step further.
+        let tolerance = if name.ends_with("int8") { 0.3 } else { 1e-3 };
+        for item in 0..8 {
+            let alone = bench.run(n, 1, &[&bytes_f32(pixels(item))]).await.unwrap();
+            for (a, b) in f32s(alone.output(0)).iter().zip(&all[item as usize * 10..]) {
+                assert!((a - b).abs() < tolerance, "{name}, item {item}: {a} alone, {b} in a batch");
+            }
+        }
+        assert!(bench.engine.unload(VariantId(n)).await.unwrap().process_ended);
+    }
+}
+
+/// Some picture, another for each item.
+pub(crate) fn pixels(item: u32) -> impl Iterator<Item = f32> {
+    (0..784_u32).map(move |i| f32::from(u8::try_from((i * (item + 3)) % 256).unwrap_or(0)) / 255.0)
+}
+
+/// Thousands of distinguishable items over two lanes, slots in constant reuse: each gets its own answer.
+pub(crate) async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
+    let bench = Bench::new(kind);
+    bench.engine.load(LoadSpec { lanes: 2, ..bench.spec(1, "echo") }).await.unwrap();
+    let engine = Arc::new(bench.engine);
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..2_u16 {
+        let engine = Arc::clone(&engine);
+        lanes.spawn(async move {
+            let mut waiting: Option<(Vec<u8>, oneshot::Receiver<BatchResult>)> = None;
+            for round in 0..400_u32 {
+                let batch = 1 + round % 8;
+                let mut slot = engine.slot(VariantId(1), lane, batch).unwrap();
+                // Whole numbers, which every engine keeps as they are.
+                let number = |i: u32| (u32::from(lane) << 18) | (round << 6) | i;
+                #[expect(clippy::cast_precision_loss, reason = "below 2^24")]
+                let rows = bytes_f32((0..batch * 4).map(|i| number(i) as f32));
+                slot.input_mut(0).copy_from_slice(&rows);
+                let next = submit(&engine, slot, LIMIT);
+                if let Some((rows, receiver)) = waiting.replace((rows, next)) {
+                    let outputs = receiver.await.unwrap().unwrap();
+                    assert_eq!(outputs.output(0), rows, "lane {lane}, before round {round}");
+                    assert_eq!(outputs.item(0, 0), &rows[..16]);
+                }
+            }
+        });
+    }
+    while let Some(lane) = lanes.join_next().await {
+        lane.unwrap();
+    }
+}
+
+pub(crate) async fn lanes_run_one_variant_at_the_same_time(kind: Kind) {
+    let Bench { engine, .. } = &Bench::new(kind);
+    engine.load(LoadSpec { lanes: 2, ..spec_of(kind, 1, "slow") }).await.unwrap();
+    // Lane 0 is at a long batch until it is killed at the end; lane 1 is not kept waiting.
+    let mut long = engine.slot(VariantId(1), 0, 1).unwrap();
+    long.input_mut(0).copy_from_slice(&i64::MAX.to_le_bytes());
+    let mut long = submit(engine, long, LIMIT);
+    for _ in 0..3 {
+        let mut short = engine.slot(VariantId(1), 1, 1).unwrap();
+        short.input_mut(0).copy_from_slice(&7_i64.to_le_bytes());
+        let outputs = submit(engine, short, LIMIT).await.unwrap().unwrap();
+        assert_eq!(i64s(outputs.output(0)), [7]);
+    }
+    assert!(long.try_recv().is_err(), "the long batch should still be running");
+    engine.shutdown().await;
+    assert!(matches!(long.await.unwrap(), Err(BatchError::Crashed(_))));
+}
+
+pub(crate) async fn an_empty_batch_and_one_too_large_are_refused(kind: Kind) {
+    let bench = Bench::with(kind, |config| config.max_batch = 16);
+    bench.load(1, "echo").await;
+    for batch in [0, 9, u32::MAX] {
+        let refused = bench.engine.slot(VariantId(1), 0, batch);
+        assert!(matches!(refused, Err(EngineError::OutOfRange { .. })), "{batch}");
+    }
+    let settings = bench.spec(1, "echo").settings;
+    for (lanes, threads, max_batch) in [(0, 1, 8), (65, 1, 8), (1, 0, 8), (1, 1, 0), (1, 1, 17)] {
+        let settings = VariantSettings { threads, max_batch, ..settings.clone() };
+        let error =
+            bench.engine.load(LoadSpec { lanes, settings, ..bench.spec(2, "echo") }).await.unwrap_err();
+        assert!(matches!(error, EngineError::OutOfRange { .. }), "{error}");
+    }
+    assert_eq!(bench.engine.load(bench.spec(1, "echo")).await, Err(EngineError::AlreadyLoaded(VariantId(1))));
+    assert!(matches!(bench.engine.slot(VariantId(1), 1, 1), Err(EngineError::OutOfRange { .. })));
+    assert!(matches!(bench.engine.slot(VariantId(2), 0, 1), Err(EngineError::NotLoaded(_))));
+    assert_eq!(bench.engine.unload(VariantId(2)).await, Err(EngineError::NotLoaded(VariantId(2))));
+    let small = Bench::with(kind, |config| config.max_arena = modelless_types::Bytes(4096));
+    assert!(small.refused(small.spec(1, "echo")).await.contains("at most 4096"));
+}
+
+pub(crate) async fn threads_and_optimisation_change_no_answer(kind: Kind) {
+    let bench = Bench::new(kind);
+    let mut answers: Vec<Vec<f32>> = Vec::new();
+    let choices =
+        [(1, Optimisation::All), (2, Optimisation::All), (1, Optimisation::Basic), (1, Optimisation::Off)];
+    for (n, (threads, optimisation)) in (1..).zip(choices) {
+        let spec = bench.spec(n, "fashion/cnn_s");
+        let settings = VariantSettings { threads, optimisation, ..spec.settings.clone() };
+        bench.engine.load(LoadSpec { settings, ..spec }).await.unwrap();
+        let outputs = bench.run(n, 2, &[&bytes_f32((0..2).flat_map(pixels))]).await.unwrap();
+        answers.push(f32s(outputs.output(0)));
+    }
+    for other in &answers[1..] {
+        assert!(
+            answers[0].iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-3),
+            "{:?} {other:?}",
+            answers[0]
+        );
+    }
+}

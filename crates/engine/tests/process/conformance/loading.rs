@@ -1,0 +1,83 @@
+//! What can be loaded, and what cannot.
+
+use super::*;
+use modelless_engine::Availability;
+
+pub(crate) async fn says_which_library_there_is_or_why_none(kind: Kind) {
+    let ready = engine_of(kind, |_| {}).check().await;
+    let versions = ["1.", "2"];
+    let known = |version: &str| versions.iter().any(|start| version.starts_with(start));
+    assert!(matches!(&ready, Availability::Ready { version, .. } if known(version)), "{ready:?}");
+    if kind == Kind::Torch {
+        return; // its library is linked into its runner; that is missing or there
+    }
+    let missing = Bench::with(kind, |config| config.library = "/nowhere/library.so".into());
+    let answer = missing.engine.check().await;
+    assert!(
+        matches!(&answer, Availability::Unavailable { reason } if reason.contains("/nowhere")),
+        "{answer:?}"
+    );
+    let error = missing.engine.load(missing.spec(1, "echo")).await.unwrap_err();
+    assert!(matches!(error, EngineError::Unavailable(_)), "{error}");
+}
+
+pub(crate) async fn what_cannot_be_served_item_by_item_is_refused_with_the_reason(kind: Kind) {
+    let bench = Bench::new(kind);
+    let why = bench.refused(bench.spec(1, "mixes")).await;
+    assert!(why.contains("first axis of output"), "{why}");
+    let nothing_known = LoadSpec { expect: None, ..bench.spec(1, "open") };
+    let why = bench.refused(nothing_known).await;
+    assert!(why.contains("axis 1 of `x` is open") || why.contains("must be said"), "{why}");
+    let why = bench.refused(LoadSpec { artefact: model_file("make.py"), ..bench.spec(1, "echo") }).await;
+    assert!(!why.is_empty());
+    let artefact = tempfile::tempfile().unwrap();
+    let why = bench.refused(LoadSpec { artefact, ..bench.spec(1, "echo") }).await;
+    assert!(why.contains("empty"), "{why}");
+    assert!(bench.engine.slot(VariantId(1), 0, 1).is_err());
+}
+
+pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
+    let bench = Bench::new(kind);
+    let x = |name: &str| TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![5] };
+    let io = Io { inputs: vec![x("x")], outputs: vec![x("y")] };
+    let open = LoadSpec { expect: Some(io.clone()), ..bench.spec(1, "open") };
+    let loaded = bench.engine.load(open).await.unwrap();
+    assert_eq!(Io { inputs: loaded.inputs, outputs: loaded.outputs }, io);
+    let rows = bytes_f32([1.0, 2.0, 3.0, 4.0, 5.0]);
+    assert_eq!(bench.run(1, 1, &[&rows]).await.unwrap().output(0), rows);
+    let other = Io { inputs: vec![x("x")], outputs: vec![TensorSpec { shape: vec![6], ..x("y") }] };
+    let why = bench.refused(LoadSpec { expect: Some(other), ..bench.spec(2, "open") }).await;
+    assert!(why.contains("6 was expected"), "{why}");
+}
+
+pub(crate) async fn strings_are_refused_when_the_model_is_loaded(kind: Kind) {
+    let bench = Bench::new(kind);
+    if kind == Kind::Torch {
+        // TorchScript has strings, but no tensors of them; what is left is to expect one.
+        let x = TensorSpec { name: "x".into(), dtype: DType::Bytes, shape: vec![4] };
+        let expect = Some(Io { inputs: vec![x], outputs: Vec::new() });
+        let why = bench.refused(LoadSpec { expect, ..bench.spec(1, "echo") }).await;
+        assert!(why.contains("no fixed size"), "{why}");
+        return;
+    }
+    let why = bench.refused(bench.spec(1, "strings")).await;
+    assert!(why.contains("not supported"), "{why}");
+}
+
+pub(crate) async fn a_fixed_batch_is_found_and_smaller_ones_are_padded(kind: Kind) {
+    let bench = Bench::new(kind);
+    let loaded = bench.load(1, "fixed").await;
+    // TorchScript declares no batch; a model that takes only one is an error when it runs.
+    let fixed = (kind != Kind::Torch).then_some(4);
+    assert_eq!((loaded.fixed_batch, loaded.inputs[0].shape.as_slice()), (fixed, &[3][..]));
+    assert_eq!(loaded.outputs[0].shape, [0; 0]);
+    for batch in [4, 1, 3] {
+        let rows = bytes_f32((0..batch * 3).map(|i| f32::from(u8::try_from(i).unwrap())));
+        let outputs = bench.run(1, batch, &[&rows]).await.unwrap();
+        let expected: Vec<f32> =
+            (0..batch).map(|i| f32::from(u8::try_from(i).unwrap()) * 9.0 + 3.0).collect();
+        assert_eq!(f32s(outputs.output(0)), expected);
+    }
+    let largest = fixed.unwrap_or(8);
+    assert!(matches!(bench.engine.slot(VariantId(1), 0, largest + 1), Err(EngineError::OutOfRange { .. })));
+}

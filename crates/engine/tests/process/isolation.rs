@@ -1,0 +1,300 @@
+//! What a runner cannot do, tried from inside.
+//!
+//! [`stoppers`] says which layers stop what. It is held against all combinations of layers, so a layer that does
+//! nothing, or one that is thought to be needed and is not, is found.
+
+use super::*;
+use modelless_engine::{Layer, LayerState, Sandbox};
+use modelless_types::Bytes;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use Layer::{Capabilities, Landlock, Limits, Seccomp, Undumpable};
+
+const EPERM: i32 = 1;
+const ENOMEM: i32 = 12;
+const EACCES: i32 = 13;
+const EFBIG: i32 = 27;
+
+/// Beyond what ONNX Runtime needs to start, below what the probe asks for.
+const LIMIT: Bytes = Bytes::from_mib(1_024);
+
+/// Every attempt of the probe with the layers of which each alone stops it, and what it says where the filter of system
+/// calls (which says `EPERM` to everything) is not there.
+fn stoppers(rights: Rights) -> Vec<(&'static str, Vec<Layer>, i32)> {
+    // These rights pass by a layer, for as long as the runner keeps them.
+    let unless = |right: bool, layer| if right { vec![] } else { vec![layer] };
+    let with = |mut layers: Vec<Layer>, more: Vec<Layer>| {
+        layers.extend(more);
+        layers
+    };
+    vec![
+        ("read a file of the host", vec![Landlock, Seccomp], EACCES),
+        ("read another model", vec![Landlock, Seccomp], EACCES),
+        ("create a file", vec![Landlock, Seccomp], EACCES),
+        ("fill a file", vec![Landlock, Seccomp, Limits], EACCES),
+        ("look whether a file is there", vec![Seccomp], EPERM),
+        ("change who may read a file", vec![Seccomp], EPERM),
+        ("connect by TCP", vec![Landlock, Seccomp], EACCES),
+        ("connect by TCP to where it may", vec![Landlock, Seccomp], EACCES),
+        ("listen on TCP", vec![Landlock, Seccomp], EACCES),
+        ("send a datagram", vec![Seccomp], EPERM),
+        ("connect to an abstract Unix socket", vec![Landlock, Seccomp], EPERM),
+        ("connect to a Unix socket", vec![Seccomp], EPERM),
+        ("trace a sibling", with(vec![Landlock, Seccomp], unless(rights.trace(), Undumpable)), EPERM),
+        ("read a sibling's memory", with(vec![Landlock, Seccomp], unless(rights.trace(), Undumpable)), EPERM),
+        (
+            "open a sibling's memory",
+            with(vec![Landlock, Seccomp], unless(rights.trace(), Undumpable)),
+            EACCES,
+        ),
+        // Whoever has no rights does not look into who has some.
+        (
+            "read the parent's environment",
+            with(vec![Landlock, Seccomp], unless(!rights.any(), Capabilities)),
+            EACCES,
+        ),
+        ("signal a sibling", vec![Landlock, Seccomp], EPERM),
+        ("signal the parent", vec![Landlock, Seccomp], EPERM),
+        ("tie a sibling to a core", vec![Seccomp], EPERM),
+        ("change a sibling's limits", vec![Seccomp], EPERM),
+        ("find something open that it was not given", vec![], EPERM),
+        ("start a process", vec![Seccomp], EPERM),
+        ("run a program", vec![Landlock, Seccomp], EACCES),
+        ("make code at run time", vec![Seccomp], EPERM),
+        ("make a file in memory", vec![Seccomp], EPERM),
+        ("come before others", if rights.nice() { vec![Capabilities, Seccomp] } else { vec![] }, EACCES),
+        ("take too much memory", vec![Limits], ENOMEM),
+        ("raise its own limit", with(vec![Seccomp], unless(rights.limits(), Limits)), EPERM),
+    ]
+}
+
+/// The layers that stop an attempt when these are entered: some only together.
+fn stops(attempt: &str, mut alone: Vec<Layer>, entered: &BTreeSet<Layer>, rights: Rights) -> bool {
+    if entered.contains(&Capabilities) {
+        match attempt {
+            "trace a sibling" | "read a sibling's memory" | "open a sibling's memory" => {
+                alone.push(Undumpable);
+            }
+            "raise its own limit" => alone.push(Limits),
+            _ => {}
+        }
+    }
+    // The system itself does not let everybody do it.
+    let never = attempt == "find something open that it was not given"
+        || (attempt == "come before others" && !rights.nice());
+    never || alone.iter().any(|layer| entered.contains(layer))
+}
+
+/// Tries everything in a runner without these layers, on a sibling without them.
+async fn probe(without: &BTreeSet<Layer>) -> BTreeMap<String, i32> {
+    probe_of(Kind::Onnx, without, None).await
+}
+
+/// The same in a runner of an engine, which may connect to one port.
+async fn probe_of(kind: Kind, without: &BTreeSet<Layer>, allowed: Option<u16>) -> BTreeMap<String, i32> {
+    let sandbox = Sandbox { without: without.clone() };
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.onnx");
+    std::fs::copy(models().join("echo.onnx"), &model).unwrap();
+    let sibling = engine_with(|config| config.sandbox = sandbox.clone());
+    load(&sibling, 1, "echo.onnx").await;
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let name = format!("modelless-probe-{}", folder.path().file_name().unwrap().display());
+    let _abstract = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let path = folder.path().join("socket");
+    let _path = UnixListener::bind(&path).unwrap();
+    // Open, and by mistake not to be closed in programs that this process starts.
+    let _leak = rustix::io::dup(&tcp).unwrap();
+    let pid = sibling.runners()[0].pid.unwrap();
+    let targets = json!({
+        "sibling": pid,
+        "address": address(pid),
+        "parent": std::process::id(),
+        "file": model,
+        "folder": folder.path(),
+        "tcp": tcp.local_addr().unwrap().port(),
+        "allowed": allowed,
+        "udp": udp.local_addr().unwrap().port(),
+        "unix_abstract": name,
+        "unix_path": path,
+        "too_much": 2 * LIMIT.0,
+    });
+    let prober = engine_of(kind, |config| {
+        config.sandbox = sandbox;
+        config.memory_limit = Some(LIMIT);
+        config.command = vec![runner(), "probe".to_owned(), targets.to_string(), kind.name().to_owned()];
+    });
+    let said = refused(&prober, spec(2, "echo.onnx")).await;
+    let confinement = prober.confinement().unwrap();
+    for layer in Layer::ALL {
+        let state = if without.contains(&layer) { LayerState::Off } else { LayerState::On };
+        assert_eq!(confinement.layers[&layer], state, "{}", layer.name());
+    }
+    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// An address that is mapped in a process; any, where this user may not know.
+fn address(pid: u32) -> u64 {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let first = maps.split('-').next().unwrap_or_default();
+    u64::from_str_radix(first, 16).unwrap_or(0x1000)
+}
+
+/// Root's rights that these tests, and so their runners at first, have. In a container root has only some.
+#[derive(Clone, Copy, Debug)]
+struct Rights(u64);
+
+impl Rights {
+    fn own() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        Self(u64::from_str_radix(line.trim(), 16).unwrap())
+    }
+
+    fn any(self) -> bool {
+        self.0 != 0
+    }
+
+    fn trace(self) -> bool {
+        self.0 & 1 << 19 != 0
+    }
+
+    fn nice(self) -> bool {
+        self.0 & 1 << 23 != 0
+    }
+
+    fn limits(self) -> bool {
+        self.0 & 1 << 24 != 0
+    }
+}
+
+fn is_root() -> bool {
+    // The owner of what is this process's own.
+    std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0
+}
+
+#[tokio::test]
+async fn a_hostile_model_can_do_nothing() {
+    let rights = Rights::own();
+    let tried = probe(&BTreeSet::new()).await;
+    assert_eq!(tried.len(), stoppers(rights).len(), "{tried:?}");
+    for (attempt, errno) in &tried {
+        let expected = if attempt == "take too much memory" { ENOMEM } else { EPERM };
+        assert_eq!(*errno, expected, "{attempt}");
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_needs_one_connection_gets_that_and_nothing_else() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let allowed = server.local_addr().unwrap().port();
+    for (attempt, errno) in probe_of(Kind::Onnx, &BTreeSet::new(), Some(allowed)).await {
+        let expected = match attempt.as_str() {
+            "connect by TCP to where it may" => 0,
+            // To another port: a matter of landlock's, for the call is allowed.
+            "connect by TCP" => EACCES,
+            "take too much memory" => ENOMEM,
+            _ => EPERM,
+        };
+        assert_eq!(errno, expected, "{attempt}");
+    }
+}
+
+/// What landlock alone keeps from an engine that opens its parts late, and what such an engine may do.
+#[tokio::test]
+async fn an_engine_that_reads_late_reads_its_own_parts_only() {
+    for (attempt, errno) in probe_of(Kind::Openvino, &BTreeSet::new(), None).await {
+        let expected = match attempt.as_str() {
+            "read a file of the host"
+            | "read another model"
+            | "open a sibling's memory"
+            | "read the parent's environment" => EACCES,
+            "look whether a file is there" | "make code at run time" => 0,
+            "take too much memory" => ENOMEM,
+            _ => EPERM,
+        };
+        assert_eq!(errno, expected, "{attempt}");
+    }
+}
+
+#[tokio::test]
+async fn every_layer_stops_what_it_should_and_nothing_else_does() {
+    let rights = Rights::own();
+    let table = stoppers(rights);
+    for bits in 0..1_u32 << Layer::ALL.len() {
+        let chosen = Layer::ALL.into_iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
+        let without: BTreeSet<Layer> = chosen.map(|(_, layer)| layer).collect();
+        let entered: BTreeSet<Layer> =
+            Layer::ALL.into_iter().filter(|layer| !without.contains(layer)).collect();
+        let tried = probe(&without).await;
+        for (attempt, alone, otherwise) in &table {
+            let errno = tried[*attempt];
+            let stopped = stops(attempt, alone.clone(), &entered, rights);
+            let expected = match (stopped, *attempt) {
+                (false, _) => 0,
+                (true, "take too much memory") => ENOMEM,
+                (true, _) if entered.contains(&Seccomp) => EPERM,
+                (true, "fill a file") if !entered.contains(&Landlock) => EFBIG,
+                (true, _) => *otherwise,
+            };
+            assert_eq!(errno, expected, "{attempt}, without {without:?}, {rights:?}");
+        }
+    }
+}
+
+/// What might depend on rights: confining, watching memory, and giving way.
+const ALSO_FOR_OTHERS: [&str; 4] = [
+    "isolation::a_hostile_model_can_do_nothing",
+    "isolation::every_layer_stops_what_it_should_and_nothing_else_does",
+    "misbehaviour::a_model_that_eats_memory_is_stopped_and_told_why_while_others_serve",
+    "beside::a_load_beside_a_model_that_is_served_gives_way_for_so_long_and_no_longer",
+];
+
+/// Root can do what others cannot, so what holds for one says little about the other.
+#[test]
+fn the_same_holds_for_another_user() {
+    if !is_root() {
+        return; // that is who runs this
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &Path| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    open(folder.path());
+    let copy = |from: &Path, name: &str| {
+        let to = folder.path().join(name);
+        std::fs::copy(from, &to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        open(&to);
+        to
+    };
+    let library = Library::locate(None, &default_engines_dir()).unwrap().path;
+    let library = copy(&library, &library.file_name().unwrap().to_string_lossy());
+    let program = copy(&std::env::current_exe().unwrap(), "tests");
+    let runner = copy(Path::new(&runner()), "runner");
+    for model in ["echo.onnx", "eats.onnx"] {
+        copy(&models().join(model), model);
+    }
+    let nobody = 65_534;
+    let output = Command::new(program)
+        .args(ALSO_FOR_OTHERS)
+        .arg("--test-threads=1")
+        .env_clear()
+        .env("ORT_DYLIB_PATH", library)
+        .env("MODELLESS_TEST_RUNNER", runner)
+        .env("MODELLESS_TEST_MODELS", folder.path())
+        .current_dir(folder.path())
+        .gid(nobody)
+        .uid(nobody)
+        .output()
+        .unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains(&format!("{} passed", ALSO_FOR_OTHERS.len())), "{said}");
+}

@@ -1,0 +1,140 @@
+//! Models that take what they can get: memory, time, the attention of the server. Others are served meanwhile.
+
+use super::*;
+use modelless_engine::{BatchError, EngineEvent};
+use modelless_types::{Bytes, Micros};
+use tokio::time::Instant;
+
+/// One that serves, and goes on serving whatever happens beside it.
+async fn served(engine: &ProcessEngine) {
+    let rows = bytes_f32([1.0; 4]);
+    assert_eq!(run(engine, 9, 1, &[&rows]).await.unwrap().output(0), rows);
+}
+
+/// Where loading does something else.
+fn misbehaving(how: &str, load_limit: Micros) -> ProcessEngine {
+    engine_with(|config| {
+        config.command = vec![runner(), "misbehave".to_owned(), how.to_owned()];
+        config.load_limit = load_limit;
+        config.memory_limit = Some(Bytes::from_mib(256));
+    })
+}
+
+#[tokio::test]
+async fn a_model_that_eats_memory_is_stopped_and_told_why_while_others_serve() {
+    let engine = engine();
+    let mut events = engine.events().unwrap();
+    load(&engine, 9, "echo.onnx").await;
+    let limit = Some(Bytes::from_mib(192));
+    engine.load(LoadSpec { memory_limit: limit, ..spec(1, "eats.onnx") }).await.unwrap();
+    assert_eq!(
+        i64s(run(&engine, 1, 1, &[&bytes_i64([8])]).await.unwrap().output(0)),
+        [8],
+        "little is allowed"
+    );
+
+    let mut slot = engine.slot(VariantId(1), 0, 1).unwrap();
+    slot.input_mut(0).copy_from_slice(&i64::MAX.to_le_bytes());
+    let mut eating = submit(&engine, slot, LIMIT);
+    let result = loop {
+        tokio::select! {
+            result = &mut eating => break result.unwrap(),
+            () = served(&engine) => {}
+        }
+    };
+    let Err(BatchError::Crashed(why)) = result else { panic!("{result:?}") };
+    assert!(why.contains("of memory, more than the 192.0 MiB that it may"), "{why}");
+    let Some(EngineEvent::RunnerDied { model, cause, .. }) = events.recv().await else { panic!("no event") };
+    assert_eq!((model, cause), (ModelId(1), why));
+    served(&engine).await;
+}
+
+#[tokio::test]
+async fn a_model_that_asks_for_too_much_at_once_gets_none_and_lives() {
+    let engine = engine_with(|config| config.memory_limit = Some(Bytes::from_mib(256)));
+    load(&engine, 1, "gulps.onnx").await;
+    let error = run(&engine, 1, 1, &[&bytes_i64([8 << 30])]).await.unwrap_err();
+    let BatchError::Model(why) = &error else { panic!("{error:?}") };
+    assert!(why.contains("allocate memory"), "{why}");
+    assert_eq!(i64s(run(&engine, 1, 1, &[&bytes_i64([8])]).await.unwrap().output(0)), [8]);
+}
+
+#[tokio::test]
+async fn memory_is_limited_while_a_model_is_loaded_too() {
+    let engine = engine();
+    let spec = LoadSpec { memory_limit: Some(Bytes::from_mib(1)), ..spec(1, "slow.onnx") };
+    // It may be over before anybody looked; then it is found at the next look.
+    let mut events = engine.events().unwrap();
+    let cause = match engine.load(spec).await {
+        Ok(_) => match events.recv().await {
+            Some(EngineEvent::RunnerDied { cause, .. }) => cause,
+            None => panic!("no event"),
+        },
+        Err(EngineError::Crashed { cause, .. }) => cause,
+        Err(error) => panic!("{error:?}"),
+    };
+    assert!(cause.contains("more than the 1.0 MiB that it may"), "{cause}");
+}
+
+#[tokio::test]
+async fn a_runner_that_ends_because_it_gets_no_memory_is_known_by_it() {
+    let engine = misbehaving("starve", Micros::from_secs(60));
+    let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
+    let EngineError::Crashed { cause, .. } = &error else { panic!("{error:?}") };
+    assert!(cause.starts_with("it wanted more memory than the 256.0 MiB that it may hold; "), "{cause}");
+}
+
+#[tokio::test]
+async fn a_model_that_aborts_its_runner_ends_its_own_load_only() {
+    let engine = misbehaving("abort", Micros::from_secs(60));
+    let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
+    assert!(matches!(&error, EngineError::Crashed { cause, .. } if cause.contains("signal 6")), "{error}");
+    assert!(engine.runners().is_empty());
+}
+
+#[tokio::test]
+async fn a_runner_that_hangs_while_it_loads_is_killed_and_said_to_have_hung() {
+    let limit = Micros::from_millis(600);
+    for how in ["hang", "print"] {
+        let engine = misbehaving(how, limit);
+        let start = Instant::now();
+        let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
+        assert!(matches!(error, EngineError::Stuck { model: ModelId(1), .. }), "{how}: {error}");
+        assert!(start.elapsed() < LIMIT / 4, "{how}: {:?}", start.elapsed());
+        assert!(engine.runners().is_empty(), "{how}");
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_prints_without_end_costs_its_keeper_hardly_any_time() {
+    let engine = misbehaving("print", Micros::from_secs(3));
+    let before = processor_time();
+    let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
+    assert!(matches!(error, EngineError::Stuck { .. }), "{error}");
+    let spent = processor_time().saturating_sub(before);
+    assert!(spent < Duration::from_secs(1), "{spent:?} of three seconds");
+}
+
+/// Of this process, all threads.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, after) = stat.rsplit_once(") ").unwrap();
+    let ticks: u64 = after.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+#[tokio::test]
+async fn a_runner_that_says_what_it_was_not_asked_is_ended() {
+    let engine = misbehaving("babble", Micros::from_secs(20));
+    let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
+    let EngineError::Crashed { cause, .. } = &error else { panic!("{error:?}") };
+    assert!(cause.contains("broke the control protocol"), "{cause}");
+}
+
+#[tokio::test]
+async fn a_runner_that_starts_threads_without_end_is_ended() {
+    let engine = misbehaving("threads", Micros::from_secs(60));
+    let error = engine.load(spec(1, "echo.onnx")).await.unwrap_err();
+    let EngineError::Crashed { cause, .. } = &error else { panic!("{error:?}") };
+    assert!(cause.contains("threads, more than the 2048 that it may"), "{cause}");
+}

@@ -1,0 +1,9 @@
+//! The node itself: what machine it is, what that costs, and what it has done since it started.
+
+mod detect;
+mod prices;
+mod tally;
+
+pub use detect::{device_class, hardware, slug};
+pub use prices::{ASSUMED, lane_price, listed};
+pub(crate) use tally::Tally;

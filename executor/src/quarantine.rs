@@ -1,0 +1,164 @@
+//! Queries whose batch crashed, each run alone in an engine of their own: its runners share nothing with those that
+//! serve. One runs at a time on this node, whatever its device.
+
+use crate::batches::Flight;
+use crate::core::Handle;
+use modelless_decision::Moments;
+use modelless_decision::worker::{Event, Failure, Outcome};
+use modelless_engine::{BatchError, BatchSlot, Engine, EngineError};
+use modelless_types::{DeviceIx, QueryKey, VariantId};
+use modelless_wire::Body;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Mutex as Turn, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// The engine, what it holds, and answers that the machine has not asked for yet.
+pub(crate) struct Quarantine {
+    engine: Arc<dyn Engine>,
+    /// Locked while somebody is in it.
+    holds: Turn<Option<VariantId>>,
+    answers: Mutex<HashMap<QueryKey, Body>>,
+}
+
+/// How a run ended, with the answer of one that ended well.
+type Verdict = (Outcome, Option<Body>);
+
+fn failed(failure: Failure, why: impl Into<String>) -> Verdict {
+    (Outcome::Failed { failure, why: why.into() }, None)
+}
+
+impl Quarantine {
+    pub(crate) fn new(engine: Arc<dyn Engine>) -> Self {
+        Self { engine, holds: Turn::default(), answers: Mutex::default() }
+    }
+
+    fn answers(&self) -> std::sync::MutexGuard<'_, HashMap<QueryKey, Body>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    /// Deaths are reported by the run that they end; here they are only taken out of the way.
+    pub(crate) async fn mourn(engine: Arc<dyn Engine>, ended: CancellationToken) {
+        let Some(mut events) = engine.events() else { return };
+        while let Some(Some(event)) = ended.run_until_cancelled(events.recv()).await {
+            tracing::debug!(?event, "in quarantine");
+        }
+    }
+}
+
+impl Handle {
+    pub(crate) fn quarantine(&self, key: QueryKey, variant: VariantId, expected: Moments) {
+        let me = self.clone();
+        self.spawn(async move {
+            let (outcome, answer) = me.run_alone(key, variant, expected).await;
+            let ward = &me.core().quarantine;
+            if let Some(answer) = answer {
+                ward.answers().insert(key, answer);
+            }
+            me.feed(Event::Quarantined { key, outcome });
+            // Had it been wanted, it would have been taken by now.
+            ward.answers().remove(&key);
+        });
+    }
+
+    async fn run_alone(&self, key: QueryKey, variant: VariantId, expected: Moments) -> Verdict {
+        let ward = &self.core().quarantine;
+        let mut holds = ward.holds.lock().await;
+        let Some(known) = self.catalogue().variant(variant) else {
+            return failed(Failure::NotStarted, "its variant is not registered any longer");
+        };
+        if *holds != Some(variant) {
+            self.empty(&mut holds).await;
+            let spec = match self.spec(variant, &known, 1).await {
+                Ok(spec) => spec,
+                Err(why) => return failed(Failure::NotStarted, why),
+            };
+            let loaded = match ward.engine.load(spec).await {
+                Ok(loaded) => loaded,
+                Err(error) => return failed(Failure::NotStarted, error.to_string()),
+            };
+            *holds = Some(variant);
+            if let Err(why) = known.check(&loaded.inputs, &loaded.outputs) {
+                return failed(Failure::NotStarted, why);
+            }
+        }
+        let slot = match ward.engine.slot(variant, 0, 1) {
+            Ok(slot) => slot,
+            Err(error) => {
+                self.empty(&mut holds).await;
+                return failed(Failure::NotStarted, error.to_string());
+            }
+        };
+        let flight = self.alone(key, variant, known, expected);
+        let me = self.clone();
+        // Writing a picture takes its time, which the runtime's threads do not have.
+        let written = tokio::task::spawn_blocking(move || me.write_alone(flight, slot)).await;
+        let (flight, slot) = match written {
+            Ok(Ok(written)) => written,
+            Ok(Err(why)) => return failed(Failure::Model, why),
+            Err(error) => return failed(Failure::NotStarted, error.to_string()),
+        };
+        let verdict = self.submit_alone(flight, slot, expected).await;
+        if matches!(verdict.0, Outcome::Failed { failure: Failure::Process | Failure::NotStarted, .. }) {
+            self.empty(&mut holds).await;
+        }
+        verdict
+    }
+
+    fn write_alone(&self, mut flight: Flight, mut slot: BatchSlot) -> Result<(Flight, BatchSlot), String> {
+        match self.write_first(&mut flight, &mut slot) {
+            Ok(()) => Ok((flight, slot)),
+            Err(why) => Err(why.unwrap_or_else(|| "nobody waits for it any longer".into())),
+        }
+    }
+
+    async fn submit_alone(&self, mut flight: Flight, slot: BatchSlot, expected: Moments) -> Verdict {
+        let (told, hears) = oneshot::channel();
+        let me = self.clone();
+        flight.starts(self.now());
+        let limit = self.config().hung_limit(expected.p99());
+        let done = Box::new(move |result: Result<_, BatchError>| {
+            let verdict = match result {
+                Ok(outputs) => (Outcome::Ran, me.answers(&flight, &outputs).pop().map(|(_, answer)| answer)),
+                Err(error) => failed(crate::batches::failure(&error), error.to_string()),
+            };
+            // Whoever waits is gone only when the node is.
+            let _ = told.send(verdict);
+        });
+        self.core().quarantine.engine.submit(slot, limit, done);
+        hears.await.unwrap_or_else(|_| failed(Failure::NotStarted, "the engine ended"))
+    }
+
+    /// Ends what the quarantine runner holds.
+    async fn empty(&self, holds: &mut Option<VariantId>) {
+        let Some(variant) = holds.take() else { return };
+        match self.core().quarantine.engine.unload(variant).await {
+            Ok(_) | Err(EngineError::NotLoaded(_)) => {} // it died with its runner
+            Err(error) => tracing::warn!(%variant, %error, "a quarantine runner would not end"),
+        }
+    }
+
+    /// Nobody needs it any longer.
+    pub(crate) fn end_quarantine(&self, device: DeviceIx) {
+        let me = self.clone();
+        tracing::debug!(?device, "quarantine is over");
+        self.spawn(async move {
+            let mut holds = me.core().quarantine.holds.lock().await;
+            me.empty(&mut holds).await;
+        });
+    }
+
+    /// The machine wants one that ran alone to be answered.
+    pub(crate) fn discharge(&self, key: QueryKey) {
+        let answer = self.core().quarantine.answers().remove(&key);
+        if let Some(answer) = answer
+            && self.queries().remove(&key).is_some()
+        {
+            self.say([answer]);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Loading and unloading, as the machine asks for it.
+//!
+//! Loading a file and making sure that it is the right one take about as long as each other when it is large, so they
+//! go on side by side: the runner reads it from the first moment, and the variant counts as loaded once both are done
+//! and both said yes. What was loaded from a wrong file is unloaded before anything can be bound to it.
+
+mod warm;
+
+use crate::catalogue::Known;
+use crate::core::Handle;
+use modelless_decision::worker::Event;
+use modelless_engine::{EngineError, Io, LoadSpec, Loaded};
+use modelless_store::Opened;
+use modelless_types::{DeviceIx, Micros, VariantId};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// A variant in memory, and what it took to bring it there.
+struct Brought {
+    loaded: Loaded,
+    took: Micros,
+    /// Its file was not in memory.
+    cold: bool,
+}
+
+impl Handle {
+    pub(crate) fn load(&self, device: DeviceIx, variant: VariantId) {
+        let me = self.clone();
+        self.spawn(async move {
+            let event = match me.load_now(variant).await {
+                Ok(Brought { loaded, took, cold }) => {
+                    me.tally().loaded(variant, took, cold);
+                    // What is shared with its runner is memory as well.
+                    let memory = loaded.memory + loaded.slots;
+                    Event::Loaded { device, variant, memory, took }
+                }
+                Err(why) => {
+                    tracing::warn!(%variant, why, "a variant would not load");
+                    Event::LoadFailed { device, variant, why }
+                }
+            };
+            me.feed(event);
+        });
+    }
+
+    async fn load_now(&self, variant: VariantId) -> Result<Brought, String> {
+        let since = Instant::now();
+        let known = self.catalogue().variant(variant).ok_or("it is not registered any longer")?;
+        let (artefact, cold) = self.open(&known).await?;
+        let (loaded, verified) =
+            tokio::join!(self.bring(variant, &known, &artefact), verify(Arc::clone(&artefact)));
+        // A damaged file is the better reason where the engine could not make sense of it either.
+        let fits = verified.and_then(|()| match &loaded {
+            Ok(loaded) => known.check(&loaded.inputs, &loaded.outputs),
+            Err(why) => Err(why.clone()),
+        });
+        let fits = match fits {
+            Ok(()) => self.warm_up(variant, &known).await,
+            Err(why) => Err(why),
+        };
+        match (fits, loaded) {
+            (Ok(()), Ok(loaded)) => {
+                let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+                Ok(Brought { loaded, took: Micros(took), cold })
+            }
+            (Err(why), Ok(_)) => {
+                let unloaded = self.engine().unload(variant).await;
+                if let Err(error) = unloaded
+                    && !matches!(error, EngineError::NotLoaded(_))
+                {
+                    tracing::warn!(%variant, %error, "a variant that cannot be used would not unload");
+                }
+                Err(why)
+            }
+            (Err(why), Err(_)) | (Ok(()), Err(why)) => Err(why),
+        }
+    }
+
+    /// What an engine is asked, for a file that was found whole first.
+    pub(crate) async fn spec(
+        &self,
+        variant: VariantId,
+        known: &Known,
+        lanes: u16,
+    ) -> Result<LoadSpec, String> {
+        let (artefact, _) = self.open(known).await?;
+        verify(Arc::clone(&artefact)).await?;
+        spec(variant, known, &artefact, lanes)
+    }
+
+    /// Opens the file, has the disk begin to read it, and tells whether it has to.
+    async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
+        let (artefacts, digest) = (self.artefacts(), known.artefact.clone());
+        let opening = tokio::task::spawn_blocking(move || {
+            let opened = artefacts.open_ahead(&digest)?;
+            let cold = opened.is_cached() == Some(false);
+            if cold {
+                opened.read_ahead();
+            }
+            Ok::<_, modelless_store::Error>((Arc::new(opened), cold))
+        });
+        opening.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    async fn bring(&self, variant: VariantId, known: &Known, artefact: &Opened) -> Result<Loaded, String> {
+        let lanes = self.config().lanes_for(known.settings.threads);
+        let spec = || spec(variant, known, artefact, lanes);
+        let loaded = match self.engine().load(spec()?).await {
+            // It was lost to the machine without being lost to the engine: begin again.
+            Err(EngineError::AlreadyLoaded(_)) => {
+                self.engine().unload(variant).await.map_err(|error| error.to_string())?;
+                self.engine().load(spec()?).await
+            }
+            other => other,
+        };
+        loaded.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn unload(&self, device: DeviceIx, variant: VariantId) {
+        let me = self.clone();
+        self.spawn(async move {
+            match me.engine().unload(variant).await {
+                Ok(freed) => tracing::debug!(%variant, memory = %freed.memory, "unloaded"),
+                Err(EngineError::NotLoaded(_)) => {}
+                Err(error) => tracing::warn!(%variant, %error, "a variant would not unload"),
+            }
+            me.feed(Event::Unloaded { device, variant });
+        });
+    }
+}
+
+fn spec(variant: VariantId, known: &Known, artefact: &Opened, lanes: u16) -> Result<LoadSpec, String> {
+    Ok(LoadSpec {
+        variant,
+        model: known.model,
+        artefact: artefact.share().map_err(|error| error.to_string())?,
+        settings: known.settings.clone(),
+        lanes,
+        memory_limit: None,
+        expect: Io::needed(known.settings.engine, known.tensors()),
+    })
+}
+
+/// Makes sure that a file is what it should be, on a thread that may wait for the disk.
+async fn verify(artefact: Arc<Opened>) -> Result<(), String> {
+    if artefact.is_verified() {
+        return Ok(());
+    }
+    let verifying = tokio::task::spawn_blocking(move || artefact.verify());
+    verifying.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}

@@ -1,0 +1,139 @@
+//! What is brought into memory: once, whole, and told how long it took.
+
+use super::{LONG, Setup, bed, bed_with, config, echo};
+use crate::Config;
+use modelless_engine::fake::{FakeModel, Fault};
+use modelless_types::{Micros, Refusal, ReplicaState};
+use modelless_wire::{Body, NodeLink, NodeStatus, ToNode};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_herd_on_a_cold_model_loads_it_once() {
+    let mut bed = bed(None).await;
+    let slow = FakeModel { load_time: Duration::from_millis(50), ..echo() };
+    let fast = bed.variants[1].clone();
+    bed.engine.behave(fast.id, slow);
+    for key in 0..300 {
+        bed.send(key, LONG, [fast.ordinal].into_iter().collect(), super::distinct(key));
+    }
+    assert_eq!(bed.wrong_of(300).await, 0);
+    let store = bed.end().await;
+    let history = store.transitions(None, 1_000).await.expect("a history");
+    let loads = history.iter().filter(|t| t.change.to == ReplicaState::Loading).count();
+    assert_eq!(loads, 1, "{history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_artefact_that_is_not_what_it_was_is_never_served() {
+    let mut bed = bed_with(Setup { damaged: true, ..Setup::default() }).await;
+    for key in 0..20 {
+        bed.send(key, Duration::from_secs(2), bed.all(), super::distinct(key));
+    }
+    for _ in 0..20 {
+        match bed.hear().await {
+            Body::Refused { refusal: Refusal::VariantFailed { why }, .. } => {
+                assert!(
+                    why.contains("sha256") || why.contains("damaged") || why.contains("corrupt"),
+                    "{why}"
+                );
+            }
+            Body::Refused { refusal: Refusal::Loading { .. } | Refusal::TooLate { .. }, .. } => {}
+            other @ (Body::Answer { .. }
+            | Body::Refused { .. }
+            | Body::BadInput { .. }
+            | Body::HandedBack { .. }
+            | Body::Report) => panic!("{other:?}"),
+        }
+    }
+    for variant in &bed.variants {
+        let unload = modelless_engine::Engine::unload(&*bed.engine, variant.id).await;
+        assert!(unload.is_err(), "it stayed in memory");
+    }
+    let store = bed.end().await;
+    let history = store.transitions(None, 1_000).await.expect("a history");
+    assert!(history.iter().any(|t| t.change.to == ReplicaState::Failed), "{history:?}");
+    assert!(!history.iter().any(|t| t.change.to == ReplicaState::Active), "{history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_tells_loads_batches_and_crashes() {
+    let mut bed = bed(None).await;
+    let mut status = bed.handle.status();
+    bed.ask(1);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let told = |wanted: fn(&NodeStatus) -> bool| {
+        let mut status = status.clone();
+        async move { timeout(LONG, status.wait_for(wanted)).await.expect("in time").expect("it runs").clone() }
+    };
+    let now = told(|status| {
+        status.load.batches == 1
+            && status.load.running == 0
+            && status.replicas.iter().any(|r| r.loads.count == 1)
+    })
+    .await;
+    assert_eq!((now.load.queries, now.load.running, now.load.queued), (1, 0, 0));
+    let replica = now.replicas.iter().find(|replica| replica.loads.count == 1).expect("one was loaded");
+    assert!(replica.loads.warm.is_some_and(|took| took > Micros::ZERO), "{replica:?}");
+    let loaded = replica.variant;
+
+    bed.engine.kill(bed.variants[0].model, "made to");
+    told(|status| status.load.crashes == 1).await;
+    bed.ask(2);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let wake = bed.variants.iter().find(|variant| variant.id == loaded).expect("it is registered");
+    bed.handle.send(ToNode::Wake { task: bed.task, ordinal: wake.ordinal });
+    told(|status| status.load.restarts >= 1).await;
+    status.borrow_and_update();
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_variant_has_run_before_a_query_is_given_to_it() {
+    let batches = Arc::new(AtomicU64::new(0));
+    let config = Config { warm_up: Micros(100), lanes: 2, ..config() };
+    let mut bed = bed_with(Setup { config, ..Setup::default() }).await;
+    let (slow, fast) = (bed.variants[0].clone(), bed.variants[1].clone());
+    for variant in [&slow, &fast] {
+        let counted = Arc::clone(&batches);
+        let count = move |number: u64, _| {
+            counted.fetch_max(number + 1, Ordering::SeqCst);
+            None
+        };
+        bed.engine.behave(variant.id, FakeModel { faults: Arc::new(count), ..echo() });
+    }
+    // By their profiles one takes 200 us and the other 50.
+    bed.send(1, LONG, [slow.ordinal].into_iter().collect(), super::distinct(1));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    assert_eq!(batches.swap(0, Ordering::SeqCst), 1, "a slow one is not made slower to load");
+    bed.engine.kill(slow.model, "nothing of the model is to be in memory");
+    bed.send(2, LONG, [fast.ordinal].into_iter().collect(), super::distinct(2));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    assert_eq!(batches.load(Ordering::SeqCst), 5, "two on each lane, and the query");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_its_process_on_an_empty_input_is_no_replica() {
+    let config = Config { warm_up: Micros(100), ..config() };
+    let mut bed = bed_with(Setup { config, ..Setup::default() }).await;
+    let fast = bed.variants[1].clone();
+    let crash = |_, _| Some(Fault::Crash("made to".into()));
+    bed.engine.behave(fast.id, FakeModel { faults: Arc::new(crash), ..echo() });
+    bed.send(1, LONG, [fast.ordinal].into_iter().collect(), super::distinct(1));
+    let Body::Refused { refusal: Refusal::VariantFailed { why }, .. } = bed.hear().await else {
+        panic!("not refused by name")
+    };
+    assert!(why.contains("empty input") && why.contains("made to"), "{why}");
+    bed.end().await;
+}
+
+/// Writes something else into an artefact, as a failing disk would.
+pub(super) fn damage(path: &std::path::Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    fs::write(path, b"something else").expect("it is ours");
+}

@@ -1,0 +1,148 @@
+//! A store that stops answering must not be noticed by anybody who asks or waits.
+
+use super::{LONG, Setup, bed_with, config};
+use crate::Config;
+use async_trait::async_trait;
+use modelless_store::{
+    Catalog, MemStore, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
+    Registered, Replica, Result, SavePlan, Store, Transition, UnixMicros,
+};
+use modelless_types::{
+    DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
+    VariantId,
+};
+use modelless_wire::Body;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+/// Answers until it is told to stop, and from then on never again.
+#[derive(Debug)]
+struct Stalls {
+    store: Arc<MemStore>,
+    stalled: watch::Receiver<bool>,
+}
+
+impl Stalls {
+    async fn here(&self) -> &MemStore {
+        if *self.stalled.borrow() {
+            std::future::pending::<()>().await;
+        }
+        &self.store
+    }
+}
+
+#[async_trait]
+impl Store for Stalls {
+    fn describe(&self) -> &'static str {
+        "a store that stalls"
+    }
+    async fn catalog(&self) -> Result<Catalog> {
+        self.here().await.catalog().await
+    }
+    async fn catalog_version(&self) -> Result<u64> {
+        self.here().await.catalog_version().await
+    }
+    async fn create_task(&self, task: NewTask) -> Result<Task> {
+        self.here().await.create_task(task).await
+    }
+    async fn remove_task(&self, task: TaskId) -> Result<()> {
+        self.here().await.remove_task(task).await
+    }
+    async fn register_model(&self, model: NewModel) -> Result<Registered> {
+        self.here().await.register_model(model).await
+    }
+    async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant> {
+        self.here().await.add_variant(model, variant).await
+    }
+    async fn remove_model(&self, model: ModelId, force: bool) -> Result<()> {
+        self.here().await.remove_model(model, force).await
+    }
+    async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
+        self.here().await.put_profile(variant, profile).await
+    }
+    async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {
+        self.here().await.register_node(node, at).await
+    }
+    async fn node_seen(&self, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()> {
+        self.here().await.node_seen(node, state, at).await
+    }
+    async fn nodes(&self) -> Result<Vec<Node>> {
+        self.here().await.nodes().await
+    }
+    async fn add_replica(&self, variant: VariantId, node: NodeId, device: DeviceIx) -> Result<Replica> {
+        self.here().await.add_replica(variant, node, device).await
+    }
+    async fn remove_replica(&self, replica: ReplicaId) -> Result<()> {
+        self.here().await.remove_replica(replica).await
+    }
+    async fn replicas(&self, node: Option<NodeId>) -> Result<Vec<Replica>> {
+        self.here().await.replicas(node).await
+    }
+    async fn record_transition(&self, change: NewTransition) -> Result<Transition> {
+        self.here().await.record_transition(change).await
+    }
+    async fn transitions(&self, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {
+        self.here().await.transitions(replica, limit).await
+    }
+    async fn forget_transitions(&self, before: UnixMicros) -> Result<u64> {
+        self.here().await.forget_transitions(before).await
+    }
+    async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
+        self.here().await.save_plan(parent, json, at).await
+    }
+    async fn current_plan(&self) -> Result<Option<Plan>> {
+        self.here().await.current_plan().await
+    }
+    async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
+        self.here().await.plan(id).await
+    }
+    async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]> {
+        self.here().await.secret(name, candidate).await
+    }
+    async fn close(&self) {
+        self.here().await.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_never_answers_holds_up_neither_serving_nor_the_timer_nor_the_end() {
+    let (stall, stalled) = watch::channel(false);
+    let store = Arc::new(Stalls { store: Arc::new(MemStore::new()), stalled });
+    let config = Config {
+        store_within: Micros::from_millis(200),
+        drain: Micros::from_millis(300),
+        hung_after: Micros::from_secs(1),
+        ..config()
+    };
+    let mut bed = bed_with(Setup { store: Some(store), config, ..Setup::default() }).await;
+    bed.ask(0);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    stall.send_replace(true);
+    // Its own tick asks the store soon, which then hangs; until it has, this would prove nothing.
+    bed.handle.catalog_changed();
+
+    for key in 1..200 {
+        bed.ask(key);
+    }
+    assert_eq!(bed.wrong_of(199).await, 0, "serving");
+
+    // What waits behind a batch that hangs and the one that is bound behind that is refused when its time is up,
+    // which is the timer's work.
+    bed.hang();
+    let asked = Instant::now();
+    bed.send(500, LONG, bed.all(), super::distinct(500));
+    bed.send(501, LONG, bed.all(), super::distinct(501));
+    bed.send(502, Duration::from_millis(300), bed.all(), super::distinct(502));
+    let Body::Refused { key: QueryKey(502), refusal: Refusal::TooLate { .. } } = bed.hear().await else {
+        panic!("not refused in time")
+    };
+    assert!(asked.elapsed() < Duration::from_millis(900), "{:?}", asked.elapsed());
+
+    let ending = Instant::now();
+    bed.stop.cancel();
+    timeout(LONG, bed.service).await.expect("it ends in time").expect("it does not panic");
+    // The hanging batch has its drain, the store its own bound.
+    assert!(ending.elapsed() < Duration::from_secs(5), "{:?}", ending.elapsed());
+}

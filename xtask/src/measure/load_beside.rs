@@ -1,0 +1,82 @@
+//! What loading a large model does to one that is served beside it.
+//!
+//! Two copies of MiniLM drive each other out every second and a half while queries come to cnn_m at random times. Runs with and
+//! without loads alternate; what is compared is the p99 of the queries that came during a load.
+
+use anyhow::{Context as _, Result, ensure};
+use modelless_testkit::stats;
+use modelless_testkit::turns::Side;
+use serde_json::{Value, json};
+
+use super::models::{Model, cnn_m, made};
+use super::{Check, Context, Measure, Outcome};
+
+pub(crate) const MEASURE: Measure = Measure {
+    name: "load-beside",
+    what: "p99 of cnn_m while a 90 MB model is loaded beside it, over that without loads",
+    run: measure,
+};
+
+/// Queries a second: a few per cent of what one core can take, so that the loads find cores and the tail is theirs.
+const PER_SECOND: f64 = 1_000.0;
+const EVERY_MS: u64 = 1_500;
+
+fn measure(context: &Context) -> Result<Outcome> {
+    let (rounds, ms, rate) = context.choose((7, 15_000, PER_SECOND), (1, 2_000, 100.0));
+    let served = cnn_m(&context.root);
+    // The short form has to do with what is in the repository.
+    let loaded = if context.short { cnn_m(&context.root) } else { made(&context.root, "minilm_l6")? };
+    let mut side = cycle(context, &served, &loaded)?;
+    let (mut rows, mut ratios) = (Vec::new(), Vec::new());
+    let mut loads = 0;
+    for round in 0..rounds {
+        let serve = |every_ms| json!({"do": "serve", "per_second": rate, "ms": ms, "every_ms": every_ms, "seed": context.seed + round});
+        let (calm, beside) = if round % 2 == 0 {
+            let calm = side.ask(&serve(0))?;
+            (calm, side.ask(&serve(EVERY_MS))?)
+        } else {
+            let beside = side.ask(&serve(EVERY_MS))?;
+            (side.ask(&serve(0))?, beside)
+        };
+        for seen in [&calm, &beside] {
+            ensure!(
+                seen["seen"]["sent"] == seen["seen"]["in_time"],
+                "queries were refused: {}",
+                seen["seen"]
+            );
+        }
+        loads += beside["loads"].as_u64().unwrap_or(0);
+        let p99 =
+            |of: &Value, which: &str| of[which]["p99_us"].as_f64().context("no query came during a load");
+        ratios.push(p99(&beside, "during")? / p99(&calm, "otherwise")?);
+        rows.push(json!({"calm": calm, "beside": beside}));
+    }
+    let of = |percent| stats::percentile(&ratios, percent).context("no rounds");
+    let (median, worst) = (of(50)?, of(100)?);
+    Ok(Outcome {
+        seeds: (0..rounds).map(|round| context.seed + round).collect(),
+        repetitions: Value::Array(rows),
+        summary: json!({
+            "p99_ratio_median": median, "p99_ratio_worst": worst, "loads": loads, "loaded": loaded.name,
+            "per_second": rate,
+        }),
+        result: format!(
+            "{loads} loads of {}: p99 during them {median:.2} times that without (worst {worst:.2})",
+            loaded.name
+        ),
+        checks: vec![Check {
+            what: "p99 during a load over without",
+            value: median,
+            limit: context.choose(1.3, 100.0),
+            unit: "",
+        }],
+    })
+}
+
+/// An executor with a model that is served and one that is loaded over and over.
+pub(crate) fn cycle(context: &Context, served: &Model, loaded: &Model) -> Result<Side> {
+    let spec = json!({
+        "library": context.onnx_library()?, "served": served.package, "loaded": loaded.package, "seed": context.seed,
+    });
+    Side::start(&context.bench_program("executor-cycle")?, &[&spec.to_string()])
+}
