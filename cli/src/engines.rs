@@ -72,7 +72,7 @@ impl Known {
 pub(crate) struct LibraryOption {
     /// The libonnxruntime.so to use, or its folder. Otherwise ORT_DYLIB_PATH, otherwise the installed one.
     #[arg(long = "onnxruntime", value_name = "PATH")]
-    path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
 }
 
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {

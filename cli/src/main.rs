@@ -12,6 +12,8 @@ mod plot;
 mod profile;
 mod progress;
 mod replay;
+mod roles;
+mod signals;
 mod table;
 mod up;
 
@@ -31,6 +33,12 @@ struct Cli {
 enum Command {
     /// Start the whole platform on this machine.
     Up(Box<up::Options>),
+    /// Start a gateway of a cluster.
+    Gateway(roles::Options),
+    /// Start an executor of a cluster: a node that runs models.
+    Executor(roles::Options),
+    /// Start a scheduler of a cluster.
+    Scheduler(roles::Options),
     /// List, show and make tasks.
     #[command(subcommand)]
     Task(client::task::Command),
@@ -74,6 +82,9 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Up(options) => up::run(*options),
+        Command::Gateway(options) => roles::gateway::run(&options),
+        Command::Executor(options) => roles::executor::run(&options),
+        Command::Scheduler(options) => roles::scheduler::run(&options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
         Command::Node(command) => client::node::run(&command),

@@ -1,15 +1,16 @@
 //! `modelless up`: the whole platform in one process. Configured, built, run, drained; every part is somebody else's.
 
-mod admin;
-mod config;
-mod measure;
-mod node;
+pub(crate) mod admin;
+pub(crate) mod config;
+pub(crate) mod measure;
+pub(crate) mod node;
 
 pub(crate) use config::Options;
 pub(crate) use node::half_of_memory;
 
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
+use crate::signals::{Signals, until_second_signal};
 use crate::{demo, engines, out};
 use admin::{Places, Registry};
 use anyhow::Context;
@@ -28,7 +29,6 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -47,30 +47,6 @@ pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     // What is left are threads that block; nothing is kept waiting for them.
     runtime.shutdown_background();
     result
-}
-
-/// The first signal drains, inside; the second one ends everything at once.
-async fn until_second_signal(up: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
-    tokio::select! {
-        result = up => result,
-        () = async { signals.next().await; signals.next().await } => anyhow::bail!("stopped at once by a second signal"),
-    }
-}
-
-struct Signals(Signal, Signal);
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self(signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?))
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.0.recv() => {}
-            _ = self.1.recv() => {}
-        }
-    }
 }
 
 async fn up(options: Options, config: Config) -> anyhow::Result<()> {

@@ -127,7 +127,10 @@ fn settle(
             let total = now - arrived;
             task.metrics.answered(total, now <= deadline);
             let at_gateway = reply.sent.map_or(Micros::ZERO, |sent| sent.at - reply.placed);
-            core.handover.observe(total.saturating_sub(answer.at_node).saturating_sub(at_gateway));
+            // The way is in the node's own round trip already.
+            let way = reply.sent.map_or(Micros::ZERO, |sent| core.way(sent.node));
+            let here = total.saturating_sub(answer.at_node).saturating_sub(at_gateway);
+            core.handover.observe(here.saturating_sub(way));
             let queued = at_gateway + answer.queued;
             if let Some(variant) = task.variant(answer.variant) {
                 variant.metrics.answered(queued, answer.run, answer.batch);

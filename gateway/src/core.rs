@@ -10,7 +10,7 @@ use crate::view::View;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_telemetry::Metrics;
-use modelless_types::{NodeId, QueryKey, Refusal};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -246,6 +246,11 @@ impl Core {
         if let Some(node) = only {
             node.link.expect_query();
         }
+    }
+
+    /// The mean of the way to a node and back, as its connection measures it; nothing inside one process.
+    pub(crate) fn way(&self, node: NodeId) -> Micros {
+        self.node(node).map_or(Micros::ZERO, |node| node.status.borrow().info.rtt.mean())
     }
 
     fn to_node(&self, node: NodeId, frame: ToNode) {

@@ -14,7 +14,7 @@ use modelless_types::{DeviceIx, NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -60,15 +60,23 @@ pub struct Node {
     pub link: Arc<dyn NodeLink>,
 }
 
-/// Wakes the scheduler before its interval is over.
+/// Wakes the scheduler before its interval is over, and tells it of nodes.
 #[derive(Clone, Default)]
 pub struct Handle {
     wake: Arc<Notify>,
+    /// Nodes that it has not looked at yet.
+    joined: Arc<Mutex<Vec<Node>>>,
 }
 
 impl Handle {
     /// Something that plans depend on changed.
     pub fn catalog_changed(&self) {
+        self.wake.notify_one();
+    }
+
+    /// A node is there, or there again. It is told its pins, whatever it was told before.
+    pub fn add_node(&self, node: Node) {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner).push(node);
         self.wake.notify_one();
     }
 }
@@ -78,7 +86,7 @@ pub struct Service {
     config: Config,
     store: Arc<dyn Store>,
     nodes: Vec<Node>,
-    wake: Arc<Notify>,
+    handle: Handle,
     /// What each node was told last; told again only when it changes.
     told: BTreeMap<NodeId, Vec<(DeviceIx, VariantId)>>,
 }
@@ -86,7 +94,7 @@ pub struct Service {
 /// A scheduler for these nodes.
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
     let handle = Handle::default();
-    let service = Service { config, store, nodes, wake: Arc::clone(&handle.wake), told: BTreeMap::new() };
+    let service = Service { config, store, nodes, handle: handle.clone(), told: BTreeMap::new() };
     (service, handle)
 }
 
@@ -101,7 +109,7 @@ impl Service {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = self.wake.notified() => {}
+                () = self.handle.wake.notified() => {}
                 () = tokio::time::sleep(interval) => {}
             }
         }
@@ -109,6 +117,10 @@ impl Service {
 
     /// One round: observe, plan, save, tell. Saving the same pins again is left out.
     pub async fn round(&mut self) -> Result<(), Error> {
+        self.look_at_nodes();
+        if self.nodes.is_empty() {
+            return Ok(()); // a plan for nobody would only undo the one there is
+        }
         let catalog = self.store.catalog().await?;
         let statuses: Vec<NodeStatus> = self.nodes.iter().map(|node| node.status.borrow().clone()).collect();
         let saved = self.store.current_plan().await?;
@@ -124,13 +136,25 @@ impl Service {
             match self.store.save_plan(saved.map(|plan| plan.id), json, at).await? {
                 SavePlan::Saved(id) => tracing::info!(%id, pins = next.pins.len(), "new plan"),
                 SavePlan::Lost { .. } => {
-                    self.wake.notify_one(); // look again at once: another scheduler was first
+                    self.handle.wake.notify_one(); // look again at once: another scheduler was first
                     return Ok(());
                 }
             }
         }
         self.tell(&next);
         Ok(())
+    }
+
+    /// Those that are gone are forgotten; one that is there again has forgotten what it was told.
+    fn look_at_nodes(&mut self) {
+        let joined = std::mem::take(&mut *self.handle.joined.lock().unwrap_or_else(PoisonError::into_inner));
+        for node in joined {
+            let id = node.status.borrow().node;
+            self.nodes.retain(|known| known.status.borrow().node != id);
+            self.told.remove(&id);
+            self.nodes.push(node);
+        }
+        self.nodes.retain(|node| node.status.has_changed().is_ok());
     }
 
     fn tell(&mut self, plan: &Plan) {

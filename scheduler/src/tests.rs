@@ -153,3 +153,23 @@ async fn a_saved_plan_that_cannot_be_read_is_an_error_and_is_left_alone() {
     assert!(matches!(service.round().await, Err(Error::Unreadable { .. })));
     assert_eq!(store.current_plan().await.unwrap().unwrap().json, r#"{"pins": 7}"#);
 }
+
+#[tokio::test]
+async fn a_node_that_is_there_again_is_told_again_and_one_that_is_gone_is_not_planned_for() {
+    let (store, variants) = store_with_ladder().await;
+    let (mut service, handle) = build(Config::default(), store.clone(), Vec::new());
+    service.round().await.unwrap();
+    assert!(store.current_plan().await.unwrap().is_none(), "nobody to plan for");
+    for _ in 0..2 {
+        let (_there, status) = node(&variants);
+        let told = Arc::new(Told::default());
+        handle.add_node(Node { status, link: told.clone() });
+        service.round().await.unwrap();
+        service.round().await.unwrap();
+        assert_eq!(told.0.lock().unwrap().len(), 1, "each connection is told once");
+    }
+    let plan = store.current_plan().await.unwrap().unwrap();
+    service.round().await.unwrap();
+    let after = store.current_plan().await.unwrap().unwrap();
+    assert_eq!(after.id, plan.id, "with nobody there the last plan stays");
+}

@@ -94,7 +94,7 @@ impl Options {
 }
 
 /// `$XDG_DATA_HOME/modelless`, or `~/.local/share/modelless`.
-fn default_data() -> anyhow::Result<PathBuf> {
+pub(crate) fn default_data() -> anyhow::Result<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = var("XDG_DATA_HOME").filter(|path| path.is_absolute());
     let data = data.or_else(|| var("HOME").map(|home| home.join(".local/share")));

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// Registers what is missing of the packages, and measures whatever has no profile on this device class. What is to
 /// be said of what could not be.
-pub(super) async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<Vec<String>> {
     let (registrar, engine) =
         registry.registrar(if packages.is_empty() { "modelless up" } else { "modelless up --demo" })?;
     let result = measured(&registrar, packages).await;

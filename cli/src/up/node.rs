@@ -96,7 +96,7 @@ struct Given<T> {
 
 impl NodeOptions {
     /// Fills in the node's part of an executor's settings.
-    pub(super) fn fill(&self, config: &mut Config) -> anyhow::Result<()> {
+    pub(crate) fn fill(&self, config: &mut Config) -> anyhow::Result<()> {
         let file = self.node_file.as_deref().map(NodeFile::read).transpose()?.unwrap_or_default();
         let by_file = |what: &str| match &self.node_file {
             Some(path) => format!("{what} in {}", path.display()),

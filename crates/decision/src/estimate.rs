@@ -191,6 +191,19 @@ impl RunModel {
         }
     }
 
+    /// Whether it is what [`RunModel::from_points`] makes, for one that came from elsewhere.
+    pub fn is_sound(&self) -> bool {
+        let usable = |m: &Moments| m.mean.is_finite() && m.mean >= 0.0 && m.var.is_finite() && m.var >= 0.0;
+        let rising = self.points.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let corrected = self.correction.ratio.is_finite() && self.correction.ratio > 0.0;
+        let times = self.points.iter().map(|(_, time)| time).chain([&self.decode, &self.per_item]);
+        !self.points.is_empty()
+            && self.points[0].0 > 0
+            && rising
+            && corrected
+            && times.into_iter().all(usable)
+    }
+
     /// With a time for decoding one input.
     #[must_use]
     pub fn with_decode(self, decode: Moments) -> Self {

@@ -1,4 +1,4 @@
-//! What tests and measurements share: a real `modelless up`, a real Postgres, a client that can send anything.
+//! What tests and measurements share: a real `modelless up`, a real Postgres and Redis, a client that can send anything.
 //!
 //! Blocking on purpose: a test reads top to bottom, and a load generator without a runtime of its own is easier
 //! to account for. Nothing of modelless is linked in: the tested program is the shipped binary, reached as a
@@ -9,6 +9,7 @@
 )]
 
 pub mod blocks;
+pub mod cluster;
 pub mod http;
 pub mod lines;
 pub mod malformed;
@@ -16,6 +17,7 @@ pub mod onnx;
 pub mod openapi;
 pub mod postgres;
 pub mod process;
+pub mod redis;
 pub mod rng;
 pub mod server;
 pub mod stats;
@@ -23,6 +25,7 @@ pub mod turns;
 
 pub use http::{Connection, Request, Response};
 pub use postgres::Postgres;
+pub use redis::Redis;
 pub use rng::Rng;
 pub use server::Server;
 pub use tempfile::TempDir;

@@ -40,6 +40,16 @@ impl VariantSet {
         self.0.iter().map(|word| word.count_ones()).sum()
     }
 
+    /// As it crosses machines: bit `i` of word `j` is the variant `64 j + i`.
+    pub const fn words(self) -> [u64; 4] {
+        self.0
+    }
+
+    /// From those words.
+    pub const fn from_words(words: [u64; 4]) -> Self {
+        Self(words)
+    }
+
     /// Those in both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {

@@ -5,200 +5,37 @@
 //! in between (credits bound what is outstanding). Neither call may block or take longer than said below; whoever implements one
 //! releases its own locks before it calls the other. Deadlines cross as time remaining, never as a moment, since
 //! two machines share no clock.
+//!
+//! Between machines the same two traits stand in front of kept connections (TCP, or Unix sockets on one host):
+//! [`serve_node`] on the node's side, [`keep`] on the gateway's, which also finds a node again that was lost. The
+//! format is in [`limits`] and `docs/adr/0045-wire.md`.
 #![warn(missing_docs)]
 
+mod codec;
+mod config;
+mod frame;
+mod gateway;
+mod head;
+mod link;
+mod lost;
 mod node;
+mod peer;
+mod rtt;
+mod seam;
+#[cfg(test)]
+mod sim;
+mod status;
+mod stream;
+#[cfg(test)]
+mod tests;
 
-use bytes::Bytes as Buffer;
-use modelless_decision::query::Class;
-use modelless_decision::route::NodeReport;
+pub use config::{Config, limits};
+pub use gateway::{Dial, Joined, keep};
+pub use lost::{Lost, Nonsense};
 pub use modelless_decision::worker::Reason;
-use modelless_types::{
-    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, Priority, QueryKey, Refusal, SpaceId,
-    TaskId, TenantId, VariantId,
+pub use node::{NodeServer, serve_node};
+pub use seam::{
+    Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
 };
-pub use node::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
-
-/// Where a gateway sends what a node is to do.
-pub trait NodeLink: Send + Sync {
-    /// Hands over a frame. Must not block; a node may use the calling thread for as long as its configuration says
-    /// (half a millisecond) when that brings the answer of a lone query sooner.
-    fn send(&self, frame: ToNode);
-
-    /// A query is being read and nothing else is open: it may come any moment. A node nearby can use that to wake up;
-    /// others do nothing.
-    fn expect_query(&self) {}
-}
-
-/// Where a node sends what a gateway is to know.
-pub trait GatewayLink: Send + Sync {
-    /// Hands over a frame. Must not block.
-    fn receive(&self, node: NodeId, frame: FromNode);
-}
-
-/// From a gateway to a node.
-#[derive(Clone, Debug)]
-pub enum ToNode {
-    /// Answer this.
-    Query(Box<QueryFrame>),
-    /// How much of a class waits at the gateway.
-    Demand(Demand),
-    /// Nobody waits for this any longer.
-    Cancel {
-        /// The query.
-        key: QueryKey,
-    },
-    /// The scheduler's plan for this node: what must be resident. Everything else is at the node's discretion.
-    Pin(Vec<(DeviceIx, VariantId)>),
-    /// Load this: someone asked for it and could not wait.
-    Wake {
-        /// The task.
-        task: TaskId,
-        /// The variant, by its ordinal in the task.
-        ordinal: u8,
-    },
-}
-
-/// How much of a class waits at the gateway.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Demand {
-    /// The class.
-    pub class: Class,
-    /// Queries that wait.
-    pub waiting: u32,
-    /// Until the first deadline among them.
-    pub first: Option<Micros>,
-}
-
-/// A query on its way to a node.
-#[derive(Clone, Debug)]
-pub struct QueryFrame {
-    /// The gateway's name for it.
-    pub key: QueryKey,
-    /// Who pays.
-    pub tenant: TenantId,
-    /// Who asks.
-    pub app: AppId,
-    /// Which variants may answer.
-    pub class: Class,
-    /// Until it wants its answer.
-    pub deadline_in: Micros,
-    /// Until nobody waits any longer.
-    pub expires_in: Micros,
-    /// Time already spent since it reached the gateway.
-    pub spent: Micros,
-    /// Price ceiling, checked at dispatch.
-    pub max_cost: Option<CostPer1k>,
-    /// What idle capacity is spent on.
-    pub prefer: Prefer,
-    /// Who goes first when not all can.
-    pub priority: Priority,
-    /// Latency and cost may be missed rather than the query refused.
-    pub best_effort: bool,
-    /// Size once decoded, as far as the gateway can tell.
-    pub decoded: Bytes,
-    /// The input.
-    pub input: Input,
-    /// What waits behind it in its class.
-    pub demand: Demand,
-}
-
-/// An input as it came, undecoded.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Input {
-    /// Raw bytes of the task's native form: a JPEG or PNG, or tensors one after the other.
-    Raw(Buffer),
-    /// The JSON value of `inputs`, with the JSON object of `parameters` if there is one.
-    Json {
-        /// The text of `inputs`.
-        inputs: Buffer,
-        /// The text of `parameters`.
-        parameters: Option<Buffer>,
-    },
-}
-
-/// From a node to a gateway. With each comes the node's credit and load.
-#[derive(Clone, Debug)]
-pub struct FromNode {
-    /// What is said.
-    pub body: Body,
-    /// Credit and load.
-    pub report: NodeReport,
-}
-
-/// What a node says.
-#[derive(Clone, Debug)]
-pub enum Body {
-    /// An answer.
-    Answer {
-        /// The query.
-        key: QueryKey,
-        /// What was found, and how.
-        answer: Box<Answer>,
-    },
-    /// A named "no".
-    Refused {
-        /// The query.
-        key: QueryKey,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// The input cannot be used.
-    BadInput {
-        /// The query.
-        key: QueryKey,
-        /// What is wrong with it.
-        fault: InputFault,
-        /// In words.
-        why: String,
-    },
-    /// The node gives it back unstarted.
-    HandedBack {
-        /// The query.
-        key: QueryKey,
-    },
-    /// Nothing but the report.
-    Report,
-}
-
-/// The ways an input cannot be used; each has its own status code.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InputFault {
-    /// It does not follow its own form, or not the task's.
-    Malformed,
-    /// It is larger than what is accepted.
-    TooLarge,
-    /// It is of a kind that this task does not take.
-    UnsupportedMedia,
-}
-
-/// An answer with the decision behind it.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The JSON body in Hugging Face's shape.
-    pub body: Buffer,
-    /// Who answered.
-    pub model: ModelId,
-    /// Who answered, exactly.
-    pub variant: VariantId,
-    /// The one output space of the answer.
-    pub space: SpaceId,
-    /// Queries in the batch.
-    pub batch: u32,
-    /// Device time that was expected of the batch (99th percentile).
-    pub predicted_run: Micros,
-    /// What one query of the batch costs per thousand.
-    pub cost: CostPer1k,
-    /// From reaching the node to being bound.
-    pub queued: Micros,
-    /// Decoding.
-    pub decode: Micros,
-    /// Writing inputs into the batch.
-    pub prepare: Micros,
-    /// On the device.
-    pub run: Micros,
-    /// At the node altogether, from reaching it to the answer.
-    pub at_node: Micros,
-    /// Why this variant, in a few words.
-    pub why: Reason,
-}
+pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
+pub use stream::{Address, Listener};

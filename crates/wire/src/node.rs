@@ -1,186 +1,504 @@
-//! What a node makes known of itself.
+//! The node's side: several gateways over one socket, in front of one [`NodeLink`].
+//!
+//! Each gateway names its queries itself, so two may use one name: to the node a query is called after its connection
+//! and its name there. Credit is divided among the gateways that ask for something, what waits at them is added up,
+//! and a gateway that is lost takes its queries with it.
 
-use modelless_decision::route::NodeInfo;
-use modelless_types::{Bytes, Engine, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
-use serde::{Deserialize, Serialize};
+use crate::codec::{self, Frame, Hello, Role};
+use crate::config::{Config, limits};
+use crate::frame::{Encoded, TooLarge};
+use crate::link::{Link, Reader};
+use crate::lost::{Lost, Nonsense};
+use crate::peer::{Missed, greeting, half, micros, out_of_place};
+use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
+use crate::status::NodeStatus;
+use crate::stream::{Listener, Stream};
+use modelless_decision::query::Class;
+use modelless_decision::route::NodeReport;
+use modelless_types::{Micros, NodeId, QueryKey, Refusal};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
-/// Replaced whole when something in it changes. Not on any query's path.
-#[derive(Clone, PartialEq, Debug)]
-pub struct NodeStatus {
-    /// Its number in the store.
-    pub node: NodeId,
-    /// Its name for people.
-    pub name: String,
-    /// Machines that are scaled together.
-    pub pool: String,
-    /// Where machines fail together.
-    pub zone: String,
-    /// What it runs on.
-    pub hardware: Hardware,
-    /// Hardware that behaves alike.
-    pub device_class: String,
-    /// What an hour of a lane costs.
-    pub price: PricePerHour,
-    /// Where that price comes from.
-    pub price_origin: PriceOrigin,
-    /// Batches that run side by side.
-    pub lanes: u16,
-    /// Memory that replicas may take.
-    pub memory_budget: Bytes,
-    /// Memory that they take.
-    pub memory_used: Bytes,
-    /// When it started, in microseconds since 1970 by its own clock.
-    pub started_unix_us: u64,
-    /// What it has at hand, as of when this was made known: about once a second, and when a replica changes.
-    pub load: NodeLoad,
-    /// Takes nothing new.
-    pub draining: bool,
-    /// What it could run, for routing.
-    pub info: NodeInfo,
-    /// Its replicas.
-    pub replicas: Vec<ReplicaStatus>,
-    /// What is missing or weakened here (no library, no isolation layer), for people.
-    pub warnings: Vec<String>,
-    /// What it could run variants with.
-    pub engines: Vec<EngineStatus>,
+/// Bits of a key that are the gateway's; those above are the connection's. At 10,000 queries a second a gateway has
+/// names for three years.
+const KEY_BITS: u32 = 40;
+/// What is left for connections.
+const CONNECTIONS: u32 = 1 << (u64::BITS - KEY_BITS);
+/// A gateway that has asked for nothing for so long leaves its share of the credit to the others.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// After a failed `accept` (no descriptors left), which would fail again at once.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// A node's socket, not served yet.
+pub struct NodeServer {
+    hub: Arc<Hub>,
+    listener: Listener,
+    status: watch::Receiver<NodeStatus>,
 }
 
-impl NodeStatus {
-    /// A node on which nothing is and nothing has happened yet: one lane, no memory, an assumed price.
-    pub fn idle(info: NodeInfo, name: &str, device_class: &str) -> Self {
-        Self {
-            node: info.id,
-            name: name.to_owned(),
-            pool: "default".to_owned(),
-            zone: "local".to_owned(),
-            hardware: Hardware::default(),
-            device_class: device_class.to_owned(),
-            price: info.price,
-            price_origin: PriceOrigin::Assumed,
-            lanes: 1,
-            memory_budget: Bytes(0),
-            memory_used: Bytes(0),
-            started_unix_us: 0,
-            load: NodeLoad::default(),
-            draining: false,
-            info,
-            replicas: Vec::new(),
-            warnings: Vec::new(),
-            engines: Vec::new(),
+/// A node behind a socket. What the node says goes into [`NodeServer::link`]; [`NodeServer::run`] serves.
+pub fn serve_node(
+    listener: Listener,
+    node: Arc<dyn NodeLink>,
+    status: watch::Receiver<NodeStatus>,
+    config: Config,
+) -> NodeServer {
+    let hub = Hub { node, config, peers: RwLock::default(), report: Mutex::default(), news: Notify::new() };
+    NodeServer { hub: Arc::new(hub), listener, status }
+}
+
+impl NodeServer {
+    /// Where the node sends what gateways are to know.
+    pub fn link(&self) -> Arc<dyn GatewayLink> {
+        Arc::clone(&self.hub) as Arc<dyn GatewayLink>
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &crate::stream::Address {
+        self.listener.address()
+    }
+
+    /// Serves until `stop`. What was said before is still written, for a moment.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self { hub, listener, status } = self;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&hub).spread(stop.clone()));
+        let mut next = 0_u32;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(_) = tasks.join_next() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, from)) => {
+                    next = hub.free_number(next);
+                    let peer = Arc::clone(&hub).serve(next, stream, from, status.clone(), stop.clone());
+                    tasks.spawn(peer);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a gateway could not be let in; trying on");
+                    sleep(ACCEPT_AGAIN).await;
+                }
+            }
+        }
+        drop(listener);
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+struct Hub {
+    node: Arc<dyn NodeLink>,
+    config: Config,
+    peers: RwLock<BTreeMap<u32, Arc<Peer>>>,
+    /// The newest, for all of the node's credit, with its number.
+    report: Mutex<(u64, NodeReport)>,
+    /// Not every gateway was told the newest report.
+    news: Notify,
+}
+
+/// A gateway (or a scheduler) that is connected.
+struct Peer {
+    number: u32,
+    queries: bool,
+    link: Arc<Link>,
+    state: Mutex<PeerState>,
+    /// Number of the newest report that it was told.
+    told: AtomicU64,
+}
+
+#[derive(Default)]
+struct PeerState {
+    open: BTreeSet<u64>,
+    demand: BTreeMap<Class, Waiting>,
+    /// When it last asked for something.
+    asked: Option<Instant>,
+}
+
+#[derive(Clone, Copy)]
+struct Waiting {
+    queries: u32,
+    first: Option<Instant>,
+}
+
+fn qualified(number: u32, key: QueryKey) -> QueryKey {
+    QueryKey(u64::from(number) << KEY_BITS | key.0)
+}
+
+/// The connection, and the key there.
+fn unqualified(key: QueryKey) -> (u32, QueryKey) {
+    let number = u32::try_from(key.0 >> KEY_BITS).unwrap_or(u32::MAX);
+    (number, QueryKey(key.0 & ((1 << KEY_BITS) - 1)))
+}
+
+impl Peer {
+    /// Whether it has queries here or had some lately.
+    fn asks(&self, now: Instant) -> bool {
+        let state = self.state();
+        let lately = state.asked.is_some_and(|asked| now.saturating_duration_since(asked) < IDLE_AFTER);
+        self.queries && (lately || !state.open.is_empty() || !state.demand.is_empty())
+    }
+
+    fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hub {
+    fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn free_number(&self, last: u32) -> u32 {
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        let mut next = last;
+        loop {
+            next = (next + 1) % CONNECTIONS;
+            if next != 0 && !peers.contains_key(&next) {
+                return next;
+            }
         }
     }
 
-    /// Why the node can run nothing with an engine, if so. An engine that it says nothing of may well be there.
-    pub fn without(&self, engine: Engine) -> Option<&str> {
-        self.engines.iter().find(|status| status.engine == engine)?.unavailable.as_deref()
+    /// Those that ask for something at this moment.
+    fn asking(&self) -> BTreeSet<u32> {
+        let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        peers.values().filter(|peer| peer.asks(now)).map(|peer| peer.number).collect()
     }
-}
 
-/// An inference engine as a node makes it known.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct EngineStatus {
-    /// Which.
-    pub engine: Engine,
-    /// The version of its library, if it runs.
-    pub version: Option<String>,
-    /// What is missing, if it does not.
-    pub unavailable: Option<String>,
-}
+    /// The newest report with what a gateway gets of the credit, and its number. One that has asked for nothing lately is
+    /// told what it would get if it did.
+    fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
+        let asking = self.asking();
+        let gateways = asking.len() + usize::from(!asking.contains(&peer.number));
+        let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        report.limit = report.limit.share(u32::try_from(gateways).unwrap_or(u32::MAX));
+        (number, report)
+    }
 
-/// What a node runs on, as far as it may use it.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Hardware {
-    /// The processor, such as `AMD EPYC 7B13`; empty where it has no name.
-    pub cpu: String,
-    /// Its architecture, such as `x86_64`.
-    pub arch: String,
-    /// Those of its instruction sets that matter to inference.
-    pub isa: Vec<String>,
-    /// Cores this process may use: what affinity and container leave it, or what it was told.
-    pub cores: u16,
-    /// Memory this process may use: the container's, or the machine's.
-    pub memory: Bytes,
-    /// Its graphics processors. Known, but nothing runs on them yet.
-    pub gpus: Vec<Gpu>,
-}
+    fn tell(&self, peer: &Peer, body: Body) {
+        let (number, report) = self.shared_report(peer);
+        let frame = FromNode { body, report };
+        peer.link.say(codec::from_node(&frame).or_else(|error| instead(frame, error)));
+        peer.told.fetch_max(number, Ordering::AcqRel);
+    }
 
-/// A graphics processor.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Gpu {
-    /// Its product name.
-    pub name: String,
-    /// Its memory, where that is known.
-    pub memory: Option<Bytes>,
-}
-
-/// Where a price comes from.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum PriceOrigin {
-    /// Somebody gave it.
-    Declared,
-    /// Read from the price table that is shipped.
-    Listed {
-        /// Whose price, for what, when.
-        source: String,
-    },
-    /// The default of a device that the table does not know.
-    Assumed,
-}
-
-impl PriceOrigin {
-    /// As shown.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Declared => "declared",
-            Self::Listed { .. } => "listed",
-            Self::Assumed => "default",
+    /// Tells gateways what others heard with their answers, a little later and together; and all of them when others
+    /// share the credit than before.
+    async fn spread(self: Arc<Self>, stop: CancellationToken) {
+        let mut look = interval(self.config.heartbeat);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shared = BTreeSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
+                _ = look.tick() => {}
+            }
+            let asking = self.asking();
+            if std::mem::replace(&mut shared, asking.clone()) != asking {
+                self.reshare();
+                continue;
+            }
+            let newest = self.report.lock().unwrap_or_else(PoisonError::into_inner).0;
+            for peer in self.peers() {
+                if peer.told.load(Ordering::Acquire) < newest {
+                    self.tell(&peer, Body::Report);
+                }
+            }
         }
     }
+
+    async fn serve(
+        self: Arc<Self>,
+        number: u32,
+        stream: Stream,
+        from: String,
+        status: watch::Receiver<NodeStatus>,
+        stop: CancellationToken,
+    ) {
+        let link = Link::new(stream);
+        let mut reader = Reader::new(Arc::clone(&link));
+        let lost = match self.greet(number, &link, &mut reader, &status).await {
+            Ok((peer, name)) => {
+                tracing::info!(from, name, "a gateway is there");
+                let lost = self.session(&peer, &mut reader, status, &stop).await;
+                self.forget(&peer);
+                lost
+            }
+            Err(lost) => lost,
+        };
+        if !matches!(lost, Lost::Stopped) {
+            tracing::warn!(from, why = %lost, "a gateway is gone");
+        }
+        link.part(&lost).await;
+    }
+
+    async fn greet(
+        &self,
+        number: u32,
+        link: &Arc<Link>,
+        reader: &mut Reader,
+        status: &watch::Receiver<NodeStatus>,
+    ) -> Result<(Arc<Peer>, String), Lost> {
+        let within = self.config.handshake;
+        let first = timeout(within, reader.next()).await.map_err(|_| Lost::NoGreeting { within })??;
+        let hello = greeting(first.0, "a gateway's greeting")?;
+        let queries = match hello.role {
+            Role::Gateway => true,
+            Role::Scheduler => false,
+            Role::Node { .. } => return Err(out_of_place(&Frame::Hello(hello), "a gateway's greeting")),
+        };
+        let (node, told) = {
+            let status = status.borrow();
+            (status.node, codec::status(&status, (self.config.now)()))
+        };
+        let our_name = status.borrow().name.clone();
+        let peer = Arc::new(Peer {
+            number,
+            queries,
+            link: Arc::clone(link),
+            state: Mutex::default(),
+            told: AtomicU64::new(0),
+        });
+        {
+            let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+            if peers.len() >= limits::PEERS {
+                return Err(Lost::TooManyPeers { limit: limits::PEERS });
+            }
+            // Before the peer is known to others, so that nothing comes before the greeting.
+            link.say(codec::hello(&Hello::new(&our_name, Role::Node { node })));
+            link.say(told);
+            peers.insert(number, Arc::clone(&peer));
+        }
+        // Everybody's share changed.
+        self.reshare();
+        Ok((peer, hello.name))
+    }
+
+    fn reshare(&self) {
+        if self.report.lock().unwrap_or_else(PoisonError::into_inner).0 > 0 {
+            for peer in self.peers() {
+                self.tell(&peer, Body::Report);
+            }
+        }
+    }
+
+    async fn session(
+        &self,
+        peer: &Peer,
+        reader: &mut Reader,
+        mut status: watch::Receiver<NodeStatus>,
+        stop: &CancellationToken,
+    ) -> Lost {
+        let mut drain = std::pin::pin!(peer.link.drain());
+        let mut missed = Missed::new(&self.config);
+        let mut beat = interval(self.config.heartbeat);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut rtt = Micros::ZERO;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Lost::Stopped,
+                lost = &mut drain => return lost,
+                _ = beat.tick() => if let Err(lost) = missed.tick() {
+                    return lost;
+                },
+                changed = status.changed() => {
+                    if changed.is_err() {
+                        return Lost::Stopped;
+                    }
+                    let told = codec::status(&status.borrow_and_update(), (self.config.now)());
+                    peer.link.say(told);
+                }
+                frame = reader.next() => match frame {
+                    Ok((frame, late)) => {
+                        missed.heard();
+                        if let Err(lost) = self.take(peer, frame, late, &mut rtt) {
+                            return lost;
+                        }
+                    }
+                    Err(lost) => return lost,
+                },
+            }
+        }
+    }
+
+    fn take(&self, peer: &Peer, frame: Frame, late: Micros, rtt: &mut Micros) -> Result<(), Lost> {
+        match frame {
+            Frame::Ping { sent, rtt: known } => {
+                *rtt = known;
+                peer.link.say(codec::pong(sent));
+                Ok(())
+            }
+            Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
+            Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt).map_err(Lost::from),
+            other @ (Frame::Hello(_) | Frame::Status(_) | Frame::Pong { .. } | Frame::FromNode(_)) => {
+                Err(out_of_place(&other, "something that gateways say"))
+            }
+        }
+    }
+
+    fn pass_on(&self, peer: &Peer, frame: ToNode, late: Micros, rtt: Micros) -> Result<(), Nonsense> {
+        let way = half(rtt);
+        let frame = match frame {
+            ToNode::Query(query) => {
+                let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
+                if open(&mut peer.state(), key)? {
+                    self.news.notify_one(); // one more shares the credit
+                }
+                // What the way here took is gone already, and the way back must be left.
+                let (gone, needed) = (late + way, late + way + way);
+                ToNode::Query(Box::new(QueryFrame {
+                    key: qualified(peer.number, key),
+                    deadline_in: deadline_in.saturating_sub(needed),
+                    expires_in: expires_in.saturating_sub(needed),
+                    spent: spent + gone,
+                    demand: self.demand(peer, demand, gone)?,
+                    ..*query
+                }))
+            }
+            ToNode::Demand(demand) => ToNode::Demand(self.demand(peer, demand, late + way)?),
+            ToNode::Cancel { key } => {
+                if !peer.state().open.remove(&key.0) {
+                    return Ok(()); // its answer is on the way
+                }
+                ToNode::Cancel { key: qualified(peer.number, key) }
+            }
+            ToNode::Pin(_) | ToNode::Wake { .. } => frame,
+        };
+        self.node.send(frame);
+        Ok(())
+    }
+
+    /// Keeps what waits at one gateway and gives what waits at all of them.
+    fn demand(&self, peer: &Peer, demand: Demand, late: Micros) -> Result<Demand, Nonsense> {
+        let Demand { class, waiting, first } = demand;
+        {
+            let mut state = peer.state();
+            if waiting > 0 {
+                let after = |first: Micros| Duration::from_micros(first.saturating_sub(late).0.min(DAY));
+                let first = first.map(|first| Instant::now() + after(first));
+                state.demand.insert(class, Waiting { queries: waiting, first });
+                if state.demand.len() > limits::DEMAND_CLASSES {
+                    let what = "classes that wait";
+                    return Err(Nonsense::TooMany { what, limit: limits::DEMAND_CLASSES });
+                }
+            } else {
+                state.demand.remove(&class);
+            }
+        }
+        Ok(self.demand_of(class))
+    }
+
+    fn demand_of(&self, class: Class) -> Demand {
+        let (mut waiting, mut first) = (0_u32, None::<Instant>);
+        for peer in self.peers.read().unwrap_or_else(PoisonError::into_inner).values() {
+            if let Some(here) = peer.state().demand.get(&class) {
+                waiting = waiting.saturating_add(here.queries);
+                first = first.into_iter().chain(here.first).min();
+            }
+        }
+        let in_micros = |at: Instant| micros(at.saturating_duration_since(Instant::now()));
+        Demand { class, waiting, first: first.map(in_micros) }
+    }
+
+    /// A gateway is gone: nobody waits for its queries, nothing waits there, and the others share what it had.
+    fn forget(&self, peer: &Peer) {
+        self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(&peer.number);
+        let (open, demand) = {
+            let mut state = peer.state();
+            (std::mem::take(&mut state.open), std::mem::take(&mut state.demand))
+        };
+        for key in open {
+            self.node.send(ToNode::Cancel { key: qualified(peer.number, QueryKey(key)) });
+        }
+        for class in demand.into_keys() {
+            self.node.send(ToNode::Demand(self.demand_of(class)));
+        }
+        self.reshare();
+    }
 }
 
-/// What a node has at hand, and what it has done since it started.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct NodeLoad {
-    /// Lanes on which a batch runs.
-    pub lanes_busy: u16,
-    /// Queries that wait here.
-    pub queued: u32,
-    /// Queries in batches that were handed to a runner.
-    pub running: u32,
-    /// Batches handed to runners.
-    pub batches: u64,
-    /// Queries in them, reruns counted again.
-    pub queries: u64,
-    /// Runners that ended without having been asked to.
-    pub crashes: u64,
-    /// Replicas that came back after such an end.
-    pub restarts: u64,
+/// Microseconds of a day: as good as never for what waits, and no sum overflows.
+const DAY: u64 = 86_400_000_000;
+
+/// Whether it is the first in a while.
+fn open(state: &mut PeerState, key: QueryKey) -> Result<bool, Nonsense> {
+    if state.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
+        return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
+    }
+    let now = Instant::now();
+    let before = state.asked.replace(now);
+    if !state.open.insert(key.0) {
+        return Err(Nonsense::Twice(key.0));
+    }
+    Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
 }
 
-/// A replica as a node makes it known.
-#[derive(Clone, PartialEq, Debug)]
-pub struct ReplicaStatus {
-    /// What.
-    pub variant: VariantId,
-    /// Its state.
-    pub state: ReplicaState,
-    /// Memory it takes.
-    pub memory: Bytes,
-    /// Live over profiled time, once anything was seen.
-    pub slowdown: Option<f64>,
-    /// Why it is in this state.
-    pub cause: String,
-    /// What loading it took.
-    pub loads: LoadTimes,
+/// What takes the place of an answer that no gateway would accept.
+fn instead(frame: FromNode, error: TooLarge) -> Result<Encoded, TooLarge> {
+    let key = key_of(&frame.body).ok_or(error)?;
+    let refusal = Refusal::ModelError { why: error.to_string() };
+    codec::from_node(&FromNode { body: Body::Refused { key, refusal }, report: frame.report })
 }
 
-/// How often a replica was loaded and what that took the last time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LoadTimes {
-    /// Times since the node started.
-    pub count: u32,
-    /// With its file on the disk only.
-    pub cold: Option<Micros>,
-    /// With its file in memory already, or on a file system that does not tell.
-    pub warm: Option<Micros>,
+fn key_of(body: &Body) -> Option<QueryKey> {
+    match body {
+        Body::Answer { key, .. }
+        | Body::Refused { key, .. }
+        | Body::BadInput { key, .. }
+        | Body::HandedBack { key } => Some(*key),
+        Body::Report => None,
+    }
+}
+
+fn renamed(body: Body, key: QueryKey) -> Body {
+    match body {
+        Body::Answer { key: _, answer } => Body::Answer { key, answer },
+        Body::Refused { key: _, refusal } => Body::Refused { key, refusal },
+        Body::BadInput { key: _, fault, why } => Body::BadInput { key, fault, why },
+        Body::HandedBack { key: _ } => Body::HandedBack { key },
+        Body::Report => Body::Report,
+    }
+}
+
+impl GatewayLink for Hub {
+    fn receive(&self, _: NodeId, frame: FromNode) {
+        let FromNode { body, report } = frame;
+        {
+            let mut known = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+            *known = (known.0 + 1, report);
+        }
+        let Some(key) = key_of(&body) else {
+            for peer in self.peers() {
+                self.tell(&peer, Body::Report);
+            }
+            return;
+        };
+        let (number, key) = unqualified(key);
+        let (peer, others) = {
+            let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+            let peer = peers.get(&number).cloned();
+            let others = peers.len() > usize::from(peer.is_some());
+            (peer, others)
+        };
+        // One that is gone or has cancelled waits for nothing.
+        if let Some(peer) = peer
+            && peer.state().open.remove(&key.0)
+        {
+            self.tell(&peer, renamed(body, key));
+        }
+        if others {
+            self.news.notify_one();
+        }
+    }
 }

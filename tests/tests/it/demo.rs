@@ -52,6 +52,11 @@ impl Place {
         Ok(Self { folder, database })
     }
 
+    /// Its database, unless that is in the folder.
+    pub(crate) fn database_url(&self) -> Result<Option<String>> {
+        self.database.as_ref().map(OwnDatabase::url).transpose()
+    }
+
     /// Starts a server here.
     pub(crate) fn start(&self, args: &[&str]) -> Result<Server> {
         let mut builder = Server::builder().data(self.folder.path()).arg("--demo");

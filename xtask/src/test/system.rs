@@ -1,4 +1,4 @@
-//! The programs that tests start and cargo does not build: Postgres, Python, nextest.
+//! The programs that tests start and cargo does not build: Postgres, Redis, Python, nextest.
 //!
 //! Looks first, installs only what is missing, and only where it can: as root or with `sudo` that asks nothing, on
 //! a system with apt. Elsewhere it names what to install.
@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use modelless_testkit::postgres;
+use modelless_testkit::{postgres, redis};
 
 use crate::command::{cargo, program, run, succeeds};
 use crate::say;
@@ -29,6 +29,11 @@ const NEEDS: &[Need] = &[
         present: |_| {
             std::env::var_os("MODELLESS_TEST_POSTGRES").is_some() || postgres::find_binaries().is_some()
         },
+    },
+    Need {
+        what: "a Redis server (`redis-server`)",
+        packages: &["redis-server"],
+        present: |_| redis::find_server().is_some(),
     },
     Need {
         what: "Python 3 with pip and venv",

@@ -13,6 +13,7 @@ const LAYERS: &[(u8, &[&str])] = &[
         &[
             "modelless-store",
             "modelless-wire",
+            "modelless-live",
             "modelless-engine",
             "modelless-fleet",
             "modelless-telemetry",
@@ -56,6 +57,7 @@ const FENCES: &[(&str, &[&str], &str)] = &[
     ("hyper", &["modelless-gateway", "modelless"], "only the edges speak HTTP"),
     ("hyper-util", &["modelless-gateway", "modelless"], "only the edges speak HTTP"),
     ("tonic", &["modelless-gateway", "modelless"], "only the edges speak gRPC"),
+    ("redis", &["modelless-live"], "only `live` knows Redis"),
     ("wincode", &["modelless-wire"], "only `wire` knows the wire"),
     ("criterion", &["modelless-bench"], "benchmarks live in `bench`"),
     (

@@ -1,0 +1,197 @@
+//! `modelless executor`: a node as a process of its own.
+
+use super::{BEAT, Options, database, host_name, live, process, random};
+use crate::engines::{self, LibraryOption};
+use crate::exit::usage;
+use crate::up::admin::{Places, Registry};
+use crate::up::config::default_data;
+use crate::up::measure::measure;
+use crate::up::node::NodeOptions;
+use crate::{demo, out};
+use anyhow::Context;
+use modelless_decision::plan::Plan;
+use modelless_drive::Clock;
+use modelless_executor as executor;
+use modelless_live::{Load, Member, Resident, Role, keep_announced};
+use modelless_store::{Artefacts, Store};
+use modelless_types::DeviceIx;
+use modelless_wire::{Address, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Settings {
+    /// The database of the cluster.
+    database: String,
+    /// The Redis of the cluster; without one, gateways must be told of this node.
+    redis: Option<String>,
+    /// Clusters that share a Redis are told apart by this.
+    cluster: String,
+    /// Where gateways connect: `host:port` or `unix:/path`.
+    listen: String,
+    /// What gateways are told instead, where they see this machine under another address.
+    advertise: Option<String>,
+    /// Listen where others can connect, although nobody there needs a key.
+    insecure: bool,
+    /// Where artefacts lie; shared by all of the cluster.
+    artefacts: PathBuf,
+    /// Register and measure the demo first.
+    demo: bool,
+    /// The inference library, if it is not the installed one.
+    onnxruntime: Option<PathBuf>,
+    /// The node.
+    executor: executor::Config,
+}
+
+fn defaults() -> anyhow::Result<Settings> {
+    let mut executor = executor::Config { name: host_name(), ..executor::Config::default() };
+    NodeOptions::default().fill(&mut executor)?;
+    Ok(Settings {
+        database: String::new(),
+        redis: None,
+        cluster: "default".into(),
+        listen: "127.0.0.1:7400".into(),
+        advertise: None,
+        insecure: false,
+        artefacts: default_data()?.join("artefacts"),
+        demo: false,
+        onnxruntime: None,
+        executor,
+    })
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let defaults = defaults()?;
+    let Some(mut settings) = options.settings(&defaults)? else { return Ok(()) };
+    if settings.executor.price != defaults.executor.price {
+        settings.executor.price_origin = PriceOrigin::Declared;
+    }
+    process(|stop| role(settings, stop))
+}
+
+async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
+    let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let address: Address =
+        settings.listen.parse().map_err(|why: String| usage(format!("`listen`: {why}")))?;
+    let listener = Listener::bind(&address).await.with_context(|| {
+        format!("cannot listen on {address}; give another address with --set listen=ADDR")
+    })?;
+    reachable(listener.address(), settings.insecure)?;
+
+    let library = LibraryOption { path: settings.onnxruntime.clone() };
+    let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
+    let artefacts = Artefacts::new(settings.artefacts.clone())?;
+    let registry = Registry {
+        store: Arc::clone(&store),
+        artefacts: artefacts.clone(),
+        library: library.clone(),
+        device_class: settings.executor.device_class.clone(),
+        tasks: TaskTracker::new(),
+        stop: stop.clone(),
+        places: Places::default(),
+        executor: Arc::default(), // nothing is registered through this node
+    };
+    let packages = if settings.demo { demo::unpack(&settings.artefacts.join("demo"))? } else { Vec::new() };
+    let mut warnings = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        warnings = measure(&registry, &packages) => warnings?,
+    };
+
+    let engine = engines::serving(library.clone(), settings.executor.memory)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory)?;
+    warnings.extend(engines::confinement(&engine).await);
+
+    let clock = Clock::start();
+    let deps = executor::Deps {
+        store: Arc::clone(&store),
+        artefacts: Arc::new(artefacts),
+        engine,
+        quarantine,
+        clock,
+        recorder: None,
+        warnings,
+    };
+    let (service, handle) = executor::build(settings.executor.clone(), deps).await?;
+    let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
+    pin_what_was_planned(&*store, &handle).await;
+
+    let config = modelless_wire::Config::new(move || clock.now());
+    let server = serve_node(listener, link, handle.status(), config);
+    handle.connect(server.link());
+    let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());
+    let line = format!("ready node {told}");
+
+    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let (ended, drained) = (CancellationToken::new(), CancellationToken::new());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server.run(ended.clone()));
+    let (status, instance) = (handle.status(), random()?);
+    let describe = move || describe(&status.borrow(), instance, &told);
+    tasks.spawn(keep_announced(live, describe, BEAT, drained.clone()));
+    out::line(line)?;
+    service.run(stop).await; // drains by itself
+    drained.cancel();
+    ended.cancel();
+    while tasks.join_next().await.is_some() {}
+    store.close().await;
+    Ok(())
+}
+
+/// Nobody needs a key on this port.
+fn reachable(address: &Address, insecure: bool) -> anyhow::Result<()> {
+    let Address::Tcp(text) = address else { return Ok(()) };
+    let local = text.parse().is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback());
+    if local || insecure {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{text} can be reached by others, and nobody needs a key there; listen on a loopback address, or say --set \
+         insecure=true if only the cluster can reach it"
+    )))
+}
+
+/// What the last plan pins here. A scheduler tells it as well; this is for when there is none just now.
+async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
+    let node = handle.status().borrow().node;
+    let plan = match store.current_plan().await {
+        Ok(Some(saved)) => serde_json::from_str::<Plan>(&saved.json).ok(),
+        Ok(None) => None,
+        Err(error) => return tracing::warn!(%error, "the last plan cannot be read; waiting for a scheduler"),
+    };
+    let pins = plan.map(|plan| plan.pins).unwrap_or_default();
+    let pins: Vec<_> =
+        pins.into_iter().filter(|pin| pin.node == node).map(|pin| (pin.device, pin.variant)).collect();
+    if !pins.is_empty() {
+        handle.send(ToNode::Pin(pins));
+    }
+}
+
+fn describe(status: &NodeStatus, instance: u64, address: &str) -> Member {
+    Member {
+        role: Role::Node,
+        name: status.name.clone(),
+        instance,
+        node: Some(status.node),
+        address: Some(address.to_owned()),
+        draining: status.draining,
+        load: Load {
+            queries: status.load.queued + status.load.running,
+            waiting: status.load.queued,
+            busy_lanes: status.load.lanes_busy,
+            lanes: status.lanes,
+            memory_used: status.memory_used,
+            memory_budget: status.memory_budget,
+        },
+        resident: status
+            .replicas
+            .iter()
+            .map(|replica| Resident { device: DeviceIx(0), variant: replica.variant, state: replica.state })
+            .collect(),
+        demand: Vec::new(),
+    }
+}

@@ -1,0 +1,152 @@
+//! `modelless gateway`: where clients ask, as a process of its own.
+
+use super::nodes::{Side, keep_all};
+use super::{BEAT, Options, database, host_name, live, process, random};
+use crate::exit::usage;
+use crate::out;
+use crate::up::config::default_data;
+use modelless_drive::Clock;
+use modelless_gateway as gateway;
+use modelless_live::{Live, Load, Member, Role, follow, keep_announced};
+use modelless_store::{Artefacts, Store};
+use modelless_telemetry::Metrics;
+use modelless_wire::Address;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Settings {
+    /// The database of the cluster.
+    database: String,
+    /// The Redis of the cluster, where nodes are found.
+    redis: Option<String>,
+    /// Clusters that share a Redis are told apart by this.
+    cluster: String,
+    /// Its name, for people; each gateway has one of its own.
+    name: String,
+    /// Nodes that are there in any case: `host:port` or `unix:/path`.
+    nodes: Vec<String>,
+    /// Where uploaded artefacts go; shared by all of the cluster.
+    artefacts: PathBuf,
+    /// Serve where others can connect, although nobody there needs a key.
+    insecure: bool,
+    /// The gateway.
+    gateway: gateway::Config,
+}
+
+fn defaults() -> anyhow::Result<Settings> {
+    Ok(Settings {
+        database: String::new(),
+        redis: None,
+        cluster: "default".into(),
+        name: format!("{}-{}", host_name(), std::process::id()),
+        nodes: Vec::new(),
+        artefacts: default_data()?.join("artefacts"),
+        insecure: false,
+        gateway: gateway::Config::default(),
+    })
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let Some(settings) = options.settings(&defaults()?)? else { return Ok(()) };
+    for address in [Some(settings.gateway.http), settings.gateway.grpc].into_iter().flatten() {
+        if !address.ip().is_loopback() && !settings.insecure {
+            return Err(usage(format!(
+                "{address} can be reached by others, and there are no keys yet to keep them out; serve on a \
+                 loopback address, or say --set insecure=true if everybody there may use and change everything"
+            )));
+        }
+    }
+    let nodes = addresses(&settings.nodes)?;
+    if nodes.is_empty() && settings.redis.is_none() {
+        return Err(usage(
+            "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
+        ));
+    }
+    process(|stop| role(settings, nodes, stop))
+}
+
+pub(super) fn addresses(nodes: &[String]) -> anyhow::Result<Vec<Address>> {
+    nodes.iter().map(|node| node.parse().map_err(|why: String| usage(format!("`nodes`: {why}")))).collect()
+}
+
+async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) -> anyhow::Result<()> {
+    let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let clock = Clock::start();
+    let deps = gateway::Deps {
+        store: Arc::clone(&store),
+        artefacts: Some(Artefacts::new(settings.artefacts.clone())?),
+        nodes: Vec::new(),
+        clock,
+        recorder: None,
+        metrics: Arc::new(Metrics::new()),
+        admin: None, // whoever measures runs models, which a gateway does not
+    };
+    let mut service = gateway::Service::build(settings.gateway.clone(), deps).await?;
+    let bound = service.bind().await?;
+    let handle = service.handle();
+
+    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let ended = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    let members = followed(&mut tasks, &live, &ended);
+    let joining = handle.clone();
+    let side = Side {
+        name: settings.name.clone(),
+        queries: true,
+        seed: random()?,
+        clock,
+        gateway: handle.link(),
+        joined: Arc::new(move |status, link| joining.add_node(status, link)),
+    };
+    tasks.spawn(keep_all(side, nodes, members, ended.clone()));
+    let (described, instance, name) = (handle.clone(), random()?, settings.name);
+    let http = bound.http;
+    let describe = move || Member {
+        role: Role::Gateway,
+        name: name.clone(),
+        instance,
+        node: None,
+        address: Some(http.to_string()),
+        draining: false,
+        load: Load {
+            queries: u32::try_from(described.open_queries()).unwrap_or(u32::MAX),
+            ..Load::default()
+        },
+        resident: Vec::new(),
+        demand: Vec::new(),
+    };
+    tasks.spawn(keep_announced(live, describe, BEAT, stop.clone()));
+
+    let mut ready = handle.ready();
+    let (said, url) = (stop.clone(), format!("ready http://{http}"));
+    tasks.spawn(async move {
+        tokio::select! {
+            () = said.cancelled() => {}
+            ready = ready.wait_for(|ready| *ready) => if ready.is_ok() {
+                let _ = out::line(url); // whoever waited for it is gone
+            },
+        }
+    });
+    let result = service.run(stop.clone()).await;
+    stop.cancel(); // also when it ended by itself
+    ended.cancel();
+    while tasks.join_next().await.is_some() {}
+    store.close().await;
+    result.map_err(Into::into)
+}
+
+/// Who is there, as the live state tells.
+pub(super) fn followed(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    stop: &CancellationToken,
+) -> watch::Receiver<Vec<Member>> {
+    let (sender, members) = watch::channel(Vec::new());
+    tasks.spawn(follow(Arc::clone(live), BEAT, sender, stop.clone()));
+    members
+}

@@ -1,0 +1,122 @@
+//! `modelless gateway|executor|scheduler`: the parts of `up` as processes of their own.
+//!
+//! They share a database and find each other through Redis; where there is none, a gateway and a scheduler are told their
+//! nodes. All that they say to each other goes over `wire`.
+
+pub(crate) mod executor;
+pub(crate) mod gateway;
+mod nodes;
+pub(crate) mod scheduler;
+mod settings;
+
+use crate::exit::usage;
+use crate::out;
+use crate::signals::{Signals, until_second_signal};
+use clap::Args;
+use modelless_live::{Live, MemLive, RedisLive};
+use modelless_telemetry::log;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use settings::{Sources, load, print};
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Between heartbeats in the live state.
+const BEAT: Duration = Duration::from_secs(1);
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Settings, in TOML. Every one of them can also be given as MODELLESS_NAME or MODELLESS_SECTION__NAME.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where tasks, models and profiles are kept: postgres://USER@HOST/NAME.
+    #[arg(long, value_name = "URL")]
+    database: Option<String>,
+    /// Where processes find each other: redis://HOST:PORT.
+    #[arg(long, value_name = "URL")]
+    redis: Option<String>,
+    /// Any setting, such as executor.lanes=2. Can be given more than once.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Show all settings with their values, and end.
+    #[arg(long)]
+    print_config: bool,
+}
+
+impl Options {
+    /// The settings; `None` if they were only to be shown.
+    fn settings<T: Serialize + DeserializeOwned>(&self, defaults: &T) -> anyhow::Result<Option<T>> {
+        let mut flags = Vec::new();
+        for (name, value) in [("database", &self.database), ("redis", &self.redis)] {
+            flags.extend(value.as_ref().map(|value| format!("{name}={value}")));
+        }
+        flags.extend(self.set.iter().cloned());
+        let environment = |name: &str| std::env::var(name).ok();
+        let from = Sources { file: self.config.as_deref(), environment: &environment, flags: &flags };
+        let settings = load(defaults, &from)?;
+        if self.print_config {
+            out::line(print(&settings)?.trim_end())?;
+            return Ok(None);
+        }
+        Ok(Some(settings))
+    }
+}
+
+/// Runs a role until it is asked to end; the second time it ends at once.
+fn process<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
+    log::init(log::Format::Human, &filter).map_err(|error| usage(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let stop = CancellationToken::new();
+    let running = role(stop.clone());
+    let result = runtime.block_on(until_second_signal(async {
+        let mut signals = Signals::new()?;
+        let interrupted = async {
+            signals.next().await;
+            eprintln!("stopping: what is at hand is finished first; interrupt again to stop at once");
+            stop.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            result = running => result,
+            () = interrupted => Ok(()),
+        }
+    }));
+    runtime.shutdown_background();
+    result
+}
+
+/// The live state of a cluster; without an address one that only this process sees.
+fn live(redis: Option<&str>, cluster: &str) -> anyhow::Result<Arc<dyn Live>> {
+    Ok(match redis {
+        Some(url) => Arc::new(RedisLive::new(url, cluster)?),
+        None => Arc::new(MemLive::default()),
+    })
+}
+
+/// A database that other processes reach as well.
+fn database(url: &str) -> anyhow::Result<&str> {
+    if url.is_empty() {
+        return Err(usage(
+            "no database; give --database postgres://USER@HOST/NAME, the same to all of the cluster",
+        ));
+    }
+    Ok(url)
+}
+
+fn random() -> anyhow::Result<u64> {
+    getrandom::u64().map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))
+}
+
+/// This machine's name, for people.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "host".to_owned() } else { name.to_owned() }
+}

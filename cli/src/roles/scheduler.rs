@@ -1,0 +1,119 @@
+//! `modelless scheduler`: who plans, as a process of its own. Two of them are safe; none for a while is, too.
+
+use super::gateway::{addresses, followed};
+use super::nodes::{Side, keep_all};
+use super::{BEAT, Options, database, host_name, live, process, random};
+use crate::exit::usage;
+use crate::out;
+use modelless_drive::Clock;
+use modelless_live::{Load, Member, Notice, Role, keep_announced};
+use modelless_scheduler as scheduler;
+use modelless_store::Store;
+use modelless_types::NodeId;
+use modelless_wire::{Address, FromNode, GatewayLink};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Settings {
+    /// The database of the cluster.
+    database: String,
+    /// The Redis of the cluster, where nodes are found.
+    redis: Option<String>,
+    /// Clusters that share a Redis are told apart by this.
+    cluster: String,
+    /// Its name, for people; each scheduler has one of its own.
+    name: String,
+    /// Nodes that are there in any case: `host:port` or `unix:/path`.
+    nodes: Vec<String>,
+    /// The scheduler.
+    scheduler: scheduler::Config,
+}
+
+fn defaults() -> Settings {
+    Settings {
+        database: String::new(),
+        redis: None,
+        cluster: "default".into(),
+        name: format!("{}-{}", host_name(), std::process::id()),
+        nodes: Vec::new(),
+        scheduler: scheduler::Config::default(),
+    }
+}
+
+/// A scheduler asks nothing of nodes, so it has no use for answers.
+struct Deaf;
+
+impl GatewayLink for Deaf {
+    fn receive(&self, _: NodeId, _: FromNode) {}
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let Some(settings) = options.settings(&defaults())? else { return Ok(()) };
+    let nodes = addresses(&settings.nodes)?;
+    if nodes.is_empty() && settings.redis.is_none() {
+        return Err(usage(
+            "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
+        ));
+    }
+    process(|stop| role(settings, nodes, stop))
+}
+
+async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) -> anyhow::Result<()> {
+    let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
+    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let mut tasks = JoinSet::new();
+    let members = followed(&mut tasks, &live, &stop);
+    let joining = handle.clone();
+    let side = Side {
+        name: settings.name.clone(),
+        queries: false,
+        seed: random()?,
+        clock: Clock::start(),
+        gateway: Arc::new(Deaf),
+        joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),
+    };
+    tasks.spawn(keep_all(side, nodes, members, stop.clone()));
+    let (name, instance) = (settings.name, random()?);
+    let describe = move || Member {
+        role: Role::Scheduler,
+        name: name.clone(),
+        instance,
+        node: None,
+        address: None,
+        draining: false,
+        load: Load::default(),
+        resident: Vec::new(),
+        demand: Vec::new(),
+    };
+    tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
+    let mut notices = live.notices();
+    let (heard, ended) = (handle, stop.clone());
+    tasks.spawn(async move {
+        loop {
+            let notice = tokio::select! {
+                biased;
+                () = ended.cancelled() => return,
+                notice = notices.recv() => notice,
+            };
+            match notice {
+                Ok(Notice::Plan { .. }) => {}
+                Ok(Notice::Catalog { .. } | Notice::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => {
+                    heard.catalog_changed();
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    });
+    let (listening, ended) = (live, stop.clone());
+    tasks.spawn(async move { listening.run(ended).await });
+    out::line("ready scheduler")?;
+    service.run(stop).await;
+    while tasks.join_next().await.is_some() {}
+    store.close().await;
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! Settings of a role: defaults, then a TOML file, then the environment, then flags, each over the one before.
+//!
+//! What exists is what the defaults have: a name that is not among them is refused, with the one that was probably meant.
+
+use crate::exit::usage;
+use anyhow::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use std::fs;
+use std::path::Path;
+
+/// In front of every setting in the environment. Sections are parted by two underscores:
+/// `MODELLESS_EXECUTOR__LANES`.
+const PREFIX: &str = "MODELLESS_";
+
+/// Where settings come from.
+pub(super) struct Sources<'a> {
+    pub(super) file: Option<&'a Path>,
+    pub(super) environment: &'a dyn Fn(&str) -> Option<String>,
+    /// `section.name=value`, later ones over earlier ones.
+    pub(super) flags: &'a [String],
+}
+
+/// All of them together.
+pub(super) fn load<T: Serialize + DeserializeOwned>(defaults: &T, from: &Sources<'_>) -> anyhow::Result<T> {
+    let mut all = serde_json::to_value(defaults)?;
+    let known = paths(&all);
+    if let Some(path) = from.file {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let table: Value = toml::from_str(&text)
+            .map_err(|error| usage(format!("{} is no TOML: {error}", path.display())))?;
+        for (name, value) in leaves(&table) {
+            set(&mut all, &known, &name, value).with_context(|| format!("in {}", path.display()))?;
+        }
+    }
+    for name in &known {
+        let variable = variable(name);
+        if let Some(text) = (from.environment)(&variable) {
+            let value = from_text(&all, name, &text);
+            set(&mut all, &known, name, value).with_context(|| format!("in {variable}"))?;
+        }
+    }
+    for flag in from.flags {
+        let (name, text) = flag.split_once('=').ok_or_else(|| {
+            usage(format!("`--set {flag}` gives no value; expected something like --set executor.lanes=2"))
+        })?;
+        let value = from_text(&all, name, text);
+        set(&mut all, &known, name, value).with_context(|| format!("in --set {flag}"))?;
+    }
+    serde_json::from_value(all).map_err(|error| usage(format!("these settings cannot be used: {error}")))
+}
+
+/// The settings as a file that would give them again. Passwords are left out.
+pub(super) fn print<T: Serialize>(settings: &T) -> anyhow::Result<String> {
+    let mut all = serde_json::to_value(settings)?;
+    for name in ["database", "redis"] {
+        if let Some(Value::String(url)) = all.get_mut(name) {
+            *url = without_password(url);
+        }
+    }
+    Ok(toml::to_string_pretty(&without_nulls(all))?)
+}
+
+pub(super) fn without_password(url: &str) -> String {
+    let parts = url.split_once("://").and_then(|(scheme, rest)| {
+        let (who, host) = rest.rsplit_once('@')?;
+        let (user, _) = who.split_once(':')?;
+        Some(format!("{scheme}://{user}:...@{host}"))
+    });
+    parts.unwrap_or_else(|| url.to_owned())
+}
+
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            // Plain values first: in TOML what follows a section belongs to it.
+            let (sections, plain): (Vec<_>, Vec<_>) = map
+                .into_iter()
+                .filter(|(_, value)| !value.is_null())
+                .partition(|(_, value)| value.is_object());
+            let all = plain.into_iter().chain(sections);
+            Value::Object(all.map(|(name, value)| (name, without_nulls(value))).collect::<Map<_, _>>())
+        }
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+            other
+        }
+    }
+}
+
+fn paths(value: &Value) -> Vec<String> {
+    leaves(value).into_iter().map(|(name, _)| name).collect()
+}
+
+fn leaves(value: &Value) -> Vec<(String, Value)> {
+    fn walk(at: &str, value: &Value, into: &mut Vec<(String, Value)>) {
+        match value {
+            Value::Object(map) if !map.is_empty() || at.is_empty() => {
+                for (name, value) in map {
+                    let name = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
+                    walk(&name, value, into);
+                }
+            }
+            Value::Object(_)
+            | Value::Null
+            | Value::Bool(_)
+            | Value::Number(_)
+            | Value::String(_)
+            | Value::Array(_) => into.push((at.to_owned(), value.clone())),
+        }
+    }
+    let mut all = Vec::new();
+    walk("", value, &mut all);
+    all
+}
+
+fn variable(name: &str) -> String {
+    format!("{PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
+}
+
+/// Text stays text where the default is text; elsewhere it is what it looks like.
+fn from_text(all: &Value, name: &str, text: &str) -> Value {
+    let default = name.split('.').try_fold(all, |value, part| value.get(part));
+    if matches!(default, Some(Value::String(_))) {
+        return Value::String(text.to_owned());
+    }
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+fn set(all: &mut Value, known: &[String], name: &str, value: Value) -> anyhow::Result<()> {
+    if !known.iter().any(|known| known == name) {
+        let nearest = known.iter().min_by_key(|known| distance(known, name));
+        let meant = nearest.filter(|known| distance(known, name) <= name.len() / 2 + 1);
+        let hint = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
+        return Err(usage(format!("there is no setting `{name}`{hint} --print-config shows all")));
+    }
+    let place = name.split('.').fold(all, |value, part| &mut value[part]);
+    *place = value;
+    Ok(())
+}
+
+/// How many letters must change (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut before = i;
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let change = before + usize::from(from != *to);
+            before = row[j + 1];
+            row[j + 1] = change.min(before + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Usage;
+    use serde::Deserialize;
+    use std::io::Write as _;
+
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    struct Inner {
+        lanes: u16,
+        name: String,
+    }
+
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    struct Outer {
+        database: String,
+        redis: Option<String>,
+        nodes: Vec<String>,
+        executor: Inner,
+    }
+
+    fn defaults() -> Outer {
+        let executor = Inner { lanes: 1, name: "local".into() };
+        Outer { database: String::new(), redis: None, nodes: Vec::new(), executor }
+    }
+
+    fn with(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> anyhow::Result<Outer> {
+        let folder = modelless_testkit::temp_dir("settings").unwrap();
+        let path = folder.path().join("a.toml");
+        fs::File::create(&path).unwrap().write_all(file.as_bytes()).unwrap();
+        let environment = |name: &str| {
+            let found = environment.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        load(&defaults(), &Sources { file: Some(&path), environment: &environment, flags: &flags })
+    }
+
+    #[test]
+    fn each_source_stands_over_the_one_before() {
+        assert_eq!(with("", &[], &[]).unwrap(), defaults());
+        let file = "database = 'a'\nnodes = ['x:1']\n[executor]\nlanes = 2\nname = '7'";
+        let all = with(file, &[], &[]).unwrap();
+        assert_eq!((all.database.as_str(), all.executor.lanes, all.executor.name.as_str()), ("a", 2, "7"));
+        assert_eq!(all.nodes, ["x:1"]);
+        let environment = [("MODELLESS_EXECUTOR__LANES", "3"), ("MODELLESS_REDIS", "redis://r")];
+        let all = with(file, &environment, &[]).unwrap();
+        assert_eq!((all.executor.lanes, all.redis.as_deref()), (3, Some("redis://r")));
+        let all =
+            with(file, &environment, &["executor.lanes=4", "executor.name=8", "nodes=[\"y:2\"]"]).unwrap();
+        assert_eq!((all.executor.lanes, all.executor.name.as_str(), all.nodes[0].as_str()), (4, "8", "y:2"));
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
+        for wrong in [with("[executor]\nlane = 2", &[], &[]), with("", &[], &["executor.lane=2"])] {
+            let error = wrong.unwrap_err();
+            assert!(error.root_cause().is::<Usage>(), "{error:#}");
+            let text = format!("{error:#}");
+            assert!(
+                text.contains("`executor.lane`") && text.contains("did you mean `executor.lanes`"),
+                "{text}"
+            );
+        }
+        let text = format!("{:#}", with("", &[], &["zebra=2"]).unwrap_err());
+        assert!(text.contains("`zebra`") && !text.contains("mean"), "{text}");
+        let text = format!("{:#}", with("", &[], &["executor.lanes=many"]).unwrap_err());
+        assert!(text.contains("many"), "{text}");
+        assert!(with("", &[], &["lanes"]).is_err() && with("a b", &[], &[]).is_err());
+    }
+
+    #[test]
+    fn what_is_printed_gives_the_same_settings_again_but_no_password() {
+        let all = with("redis = 'redis://r'", &[], &["executor.lanes=9"]).unwrap();
+        assert_eq!(with(&print(&all).unwrap(), &[], &[]).unwrap(), all);
+        let secret = with("database = 'postgres://me:secret@host/db'", &[], &[]).unwrap();
+        let shown = print(&secret).unwrap();
+        assert!(!shown.contains("secret") && shown.contains("postgres://me:...@host/db"), "{shown}");
+    }
+}

@@ -1,0 +1,258 @@
+//! Live state in a Redis (or Valkey): a key that expires for each member, a set that lists them, a channel.
+//!
+//! The set may name keys that have expired; whoever reads it takes those out. Should that hit one who announces itself
+//! at that moment, its next heartbeat puts it back.
+
+use crate::{Error, Live, MEMBERS, Member, NOTICES, Notice, Role, write};
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture};
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::{Mutex, broadcast};
+use tokio::time::{interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// A Redis that takes longer is away.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between looks whether the channel still lives, and before it is opened again.
+const CHANNEL_BEAT: Duration = Duration::from_secs(1);
+
+/// Live state in a Redis.
+pub struct RedisLive {
+    client: Client,
+    /// Where it is, without a password.
+    at: String,
+    /// In front of every key, so that clusters can share a Redis.
+    prefix: String,
+    /// Opened on first use and again after every failure.
+    connection: Mutex<Option<MultiplexedConnection>>,
+    notices: broadcast::Sender<Notice>,
+}
+
+impl RedisLive {
+    /// Uses a Redis (`redis://[user:password@]host:port[/db]`). Does not connect yet: a Redis that is away is no
+    /// reason not to start. Clusters that share one are told apart by `cluster`.
+    pub fn new(url: &str, cluster: &str) -> Result<Self, Error> {
+        let bad = |why: String| Error::Url { url: without_password(url), why };
+        let client = Client::open(url).map_err(|error| bad(error.to_string()))?;
+        Ok(Self {
+            client,
+            at: without_password(url),
+            prefix: format!("modelless:{cluster}"),
+            connection: Mutex::default(),
+            notices: broadcast::Sender::new(NOTICES),
+        })
+    }
+
+    fn key(&self, role: Role, name: &str) -> String {
+        format!("{}:member:{}:{name}", self.prefix, role.name())
+    }
+
+    fn set(&self) -> String {
+        format!("{}:members", self.prefix)
+    }
+
+    fn channel(&self) -> String {
+        format!("{}:notices", self.prefix)
+    }
+
+    async fn ask<T, F>(&self, ask: F) -> Result<T, Error>
+    where
+        F: for<'c> FnOnce(&'c mut MultiplexedConnection) -> RedisFuture<'c, T> + Send,
+    {
+        let mut connection = self.connection().await?;
+        match timeout(PATIENCE, ask(&mut connection)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(error)) if is_refusal(&error) => Err(Error::Refused { why: error.to_string() }),
+            Ok(Err(error)) => Err(self.away(&error).await),
+            Err(_) => Err(self.away(&format!("no answer within {PATIENCE:?}")).await),
+        }
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection, Error> {
+        let mut connection = self.connection.lock().await;
+        if let Some(open) = connection.as_ref() {
+            return Ok(open.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let opened = self.client.get_multiplexed_async_connection_with_config(&config);
+        let error = |why: String| Error::Away { at: self.at.clone(), why };
+        let opened = match timeout(PATIENCE, opened).await {
+            Ok(opened) => opened.map_err(|why| error(why.to_string()))?,
+            Err(_) => return Err(error(format!("no connection within {PATIENCE:?}"))),
+        };
+        Ok(connection.insert(opened).clone())
+    }
+
+    /// The connection is not used again.
+    async fn away(&self, why: &impl fmt::Display) -> Error {
+        *self.connection.lock().await = None;
+        Error::Away { at: self.at.clone(), why: why.to_string() }
+    }
+
+    /// Listens until the connection ends, which nobody but a ping may notice.
+    async fn listen(&self) -> Result<(), RedisError> {
+        let opened = async {
+            let (mut sink, stream) = self.client.get_async_pubsub().await?.split();
+            sink.subscribe(self.channel()).await?;
+            Ok::<_, RedisError>((sink, stream))
+        };
+        let Ok(opened) = timeout(PATIENCE, opened).await else { return Ok(()) };
+        let (mut sink, mut stream) = opened?;
+        // What was said until now was said to nobody here.
+        let _ = self.notices.send(Notice::Missed);
+        let mut beat = interval(CHANNEL_BEAT);
+        loop {
+            tokio::select! {
+                message = stream.next() => {
+                    let Some(message) = message else { return Ok(()) };
+                    match serde_json::from_slice(message.get_payload_bytes()) {
+                        Ok(notice) => drop(self.notices.send(notice)),
+                        // Of another version, perhaps: something changed, whatever it was.
+                        Err(_) => drop(self.notices.send(Notice::Missed)),
+                    }
+                }
+                _ = beat.tick() => match timeout(PATIENCE, sink.ping::<redis::Value>()).await {
+                    Ok(alive) => drop(alive?),
+                    Err(_) => return Ok(()),
+                },
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Live for RedisLive {
+    async fn announce(&self, member: &Member, ttl: Duration) -> Result<Option<u64>, Error> {
+        let json = write(member)?;
+        let key = self.key(member.role, &member.name);
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut both = Pipeline::new();
+        both.atomic().cmd("SADD").arg(self.set()).arg(&key).ignore();
+        both.cmd("SET").arg(&key).arg(json).arg("PX").arg(ttl).arg("GET");
+        let (before,): (Option<Vec<u8>>,) =
+            self.ask(|redis| Box::pin(async move { both.query_async(redis).await })).await?;
+        let before = before.and_then(|before| serde_json::from_slice::<Member>(&before).ok());
+        Ok(before.map(|before| before.instance).filter(|before| *before != member.instance))
+    }
+
+    async fn withdraw(&self, role: Role, name: &str, instance: u64) -> Result<(), Error> {
+        let key = self.key(role, name);
+        let get = Cmd::get(&key);
+        let there: Option<Vec<u8>> =
+            self.ask(|redis| Box::pin(async move { get.query_async(redis).await })).await?;
+        // Between this look and taking it out another may announce itself; its next heartbeat mends that.
+        let there = there.and_then(|there| serde_json::from_slice::<Member>(&there).ok());
+        if there.is_none_or(|there| there.instance != instance) {
+            return Ok(());
+        }
+        let mut both = Pipeline::new();
+        both.atomic().del(&key).ignore().srem(self.set(), &key).ignore();
+        self.ask(|redis| Box::pin(async move { both.query_async(redis).await })).await
+    }
+
+    async fn members(&self) -> Result<Vec<Member>, Error> {
+        let listed = Cmd::smembers(self.set());
+        let mut keys: Vec<String> =
+            self.ask(|redis| Box::pin(async move { listed.query_async(redis).await })).await?;
+        if keys.len() > MEMBERS {
+            return Err(Error::TooMany { count: keys.len() });
+        }
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        keys.sort();
+        let all = Cmd::mget(&keys);
+        let values: Vec<Option<Vec<u8>>> =
+            self.ask(|redis| Box::pin(async move { all.query_async(redis).await })).await?;
+        let (mut members, mut expired) = (Vec::new(), Vec::new());
+        for (key, value) in keys.into_iter().zip(values) {
+            match value {
+                Some(value) => match serde_json::from_slice(&value) {
+                    Ok(member) => members.push(member),
+                    Err(error) => tracing::warn!(key, %error, "what a member says of itself cannot be read"),
+                },
+                None => expired.push(key),
+            }
+        }
+        if !expired.is_empty() {
+            let forget = Cmd::srem(self.set(), &expired);
+            self.ask(|redis| Box::pin(async move { forget.query_async::<()>(redis).await })).await?;
+        }
+        members.sort_by(|a: &Member, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
+        Ok(members)
+    }
+
+    async fn publish(&self, notice: Notice) -> Result<(), Error> {
+        let json = serde_json::to_string(&notice).expect("a notice is plain data; this is a bug");
+        let publish = Cmd::publish(self.channel(), json);
+        self.ask(|redis| Box::pin(async move { publish.query_async::<()>(redis).await })).await
+    }
+
+    fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    async fn run(&self, stop: CancellationToken) {
+        let mut told = false;
+        let listening = async {
+            loop {
+                let ended = self.listen().await;
+                if !std::mem::replace(&mut told, true) {
+                    let why =
+                        ended.err().map_or_else(|| "it went silent".to_owned(), |error| error.to_string());
+                    tracing::warn!(at = self.at, why, "notices do not come; changes are seen later");
+                }
+                sleep(CHANNEL_BEAT).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = listening => {}
+        }
+    }
+}
+
+/// It answered, and the answer is no; the connection is as good as before.
+fn is_refusal(error: &RedisError) -> bool {
+    !(error.is_io_error() || error.is_timeout() || error.is_connection_dropped())
+}
+
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    match rest.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://...@{host}"),
+        None => url.to_owned(),
+    }
+}
+
+impl fmt::Debug for RedisLive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisLive")
+            .field("at", &self.at)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        assert_eq!(without_password("redis://me:p@ss@host:1/2"), "redis://...@host:1/2");
+        assert_eq!(without_password("redis://host:1"), "redis://host:1");
+        let shown = format!("{:?}", RedisLive::new("redis://me:secret@host:1", "c"));
+        assert!(!shown.contains("secret"), "{shown}");
+        let Err(Error::Url { url, .. }) = RedisLive::new("http://me:secret@host", "c") else {
+            panic!("no address of a Redis")
+        };
+        assert!(!url.contains("secret"));
+    }
+}

@@ -1,0 +1,261 @@
+//! From the seam's types to frames and back.
+
+use crate::frame::{Encoded, Header, Kind, TooLarge, VERSION, encode};
+use crate::head::{
+    AnswerHead, BadInputHead, DemandHead, GoodbyeHead, HandedBackHead, InputHead, PinHead, PingHead,
+    QueryHead, RefusedHead, ReportHead, WakeHead, fault, fault_code, words,
+};
+use crate::lost::Nonsense;
+use crate::seam::{Body, FromNode, Input, ToNode};
+use crate::status::NodeStatus;
+use bytes::Bytes as Buffer;
+use modelless_decision::route::Ready;
+use modelless_types::{DeviceIx, Micros, NodeId, QueryKey, TaskId, Time, VariantId};
+use serde::{Deserialize, Serialize};
+use std::fmt::Display;
+use wincode::config::DefaultConfig;
+use wincode::{SchemaRead, SchemaWrite};
+
+const NOTHING: [Buffer; 2] = [Buffer::new(), Buffer::new()];
+
+/// The first frame of each side.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    /// The newest version that is spoken.
+    pub(crate) version: u8,
+    /// Who speaks, for people.
+    pub(crate) name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub(crate) role: Role,
+}
+
+/// What a peer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+pub(crate) enum Role {
+    /// A node.
+    Node {
+        /// Its number in the store.
+        node: NodeId,
+    },
+    /// It sends queries, so it gets a share of the credit.
+    Gateway,
+    /// It only sends pins.
+    Scheduler,
+}
+
+impl Hello {
+    pub(crate) fn new(name: &str, role: Role) -> Self {
+        Self { version: VERSION, name: words(name), role }
+    }
+}
+
+/// A status with the moment it was told, by the node's own clock.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct StatusHead {
+    now: Time,
+    status: NodeStatus,
+}
+
+impl StatusHead {
+    /// The status with its moments as the receiver's clock counts them.
+    pub(crate) fn at(self, now: Time, late: Micros) -> NodeStatus {
+        let Self { now: theirs, mut status } = self;
+        for offer in &mut status.info.offers {
+            if let Ready::Loading { at } = &mut offer.ready {
+                *at = now + at.since(theirs).saturating_sub(late);
+            }
+        }
+        status
+    }
+}
+
+/// What can be read from a connection.
+#[derive(Clone, Debug)]
+pub(crate) enum Frame {
+    Hello(Hello),
+    Status(Box<StatusHead>),
+    Ping { sent: u64, rtt: Micros },
+    Pong { sent: u64 },
+    Goodbye(String),
+    ToNode(ToNode),
+    FromNode(FromNode),
+}
+
+pub(crate) fn hello(hello: &Hello) -> Result<Encoded, TooLarge> {
+    json(Kind::Hello, hello)
+}
+
+pub(crate) fn status(status: &NodeStatus, now: Time) -> Result<Encoded, TooLarge> {
+    json(Kind::Status, &StatusHead { now, status: status.clone() })
+}
+
+pub(crate) fn ping(sent: u64, rtt: Micros) -> Result<Encoded, TooLarge> {
+    plain(Kind::Ping, NOTHING, &PingHead { sent, rtt: u32::try_from(rtt.0).unwrap_or(u32::MAX) })
+}
+
+pub(crate) fn pong(sent: u64) -> Result<Encoded, TooLarge> {
+    plain(Kind::Pong, NOTHING, &sent)
+}
+
+pub(crate) fn goodbye(why: &str) -> Result<Encoded, TooLarge> {
+    plain(Kind::Goodbye, NOTHING, &GoodbyeHead { why: words(why) })
+}
+
+pub(crate) fn to_node(frame: &ToNode) -> Result<Encoded, TooLarge> {
+    match frame {
+        ToNode::Query(query) => {
+            let (input, payload) = match &query.input {
+                Input::Raw(bytes) => (InputHead::Raw, [bytes.clone(), Buffer::new()]),
+                Input::Json { inputs, parameters } => {
+                    let length = |part: &Buffer| {
+                        let bytes = part.len();
+                        u32::try_from(bytes).map_err(|_| TooLarge { kind: Kind::Query, bytes })
+                    };
+                    let head = InputHead::Json {
+                        inputs: length(inputs)?,
+                        parameters: parameters.as_ref().map(length).transpose()?,
+                    };
+                    (head, [inputs.clone(), parameters.clone().unwrap_or_default()])
+                }
+            };
+            plain(Kind::Query, payload, &QueryHead::new(query, input))
+        }
+        ToNode::Demand(demand) => plain(Kind::Demand, NOTHING, &DemandHead::from(*demand)),
+        ToNode::Cancel { key } => plain(Kind::Cancel, NOTHING, &key.0),
+        ToNode::Pin(pins) => {
+            let pins = pins.iter().map(|(device, variant)| (device.0, variant.0)).collect();
+            plain(Kind::Pin, NOTHING, &PinHead { pins })
+        }
+        ToNode::Wake { task, ordinal } => {
+            plain(Kind::Wake, NOTHING, &WakeHead { task: task.0, ordinal: *ordinal })
+        }
+    }
+}
+
+pub(crate) fn from_node(frame: &FromNode) -> Result<Encoded, TooLarge> {
+    let report = ReportHead::from(&frame.report);
+    match &frame.body {
+        Body::Answer { key, answer } => {
+            let payload = [answer.body.clone(), Buffer::new()];
+            plain(Kind::Answer, payload, &AnswerHead::new(*key, answer, report))
+        }
+        Body::Refused { key, refusal } => {
+            plain(Kind::Refused, NOTHING, &RefusedHead { key: key.0, refusal: refusal.into(), report })
+        }
+        Body::BadInput { key, fault, why } => {
+            let head = BadInputHead { key: key.0, fault: fault_code(*fault), why: words(why), report };
+            plain(Kind::BadInput, NOTHING, &head)
+        }
+        Body::HandedBack { key } => plain(Kind::HandedBack, NOTHING, &HandedBackHead { key: key.0, report }),
+        Body::Report => plain(Kind::Report, NOTHING, &report),
+    }
+}
+
+fn plain<T>(kind: Kind, payload: [Buffer; 2], head: &T) -> Result<Encoded, TooLarge>
+where
+    T: SchemaWrite<DefaultConfig, Src = T>,
+{
+    encode(kind, payload, |out| {
+        wincode::serialize_into(out, head).expect("a bounded head is written to memory; this is a bug");
+    })
+}
+
+fn json<T: Serialize>(kind: Kind, head: &T) -> Result<Encoded, TooLarge> {
+    encode(kind, NOTHING, |out| {
+        serde_json::to_writer(out, head).expect("plain data is written to memory; this is a bug");
+    })
+}
+
+/// Reads what follows a header.
+pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Frame, Nonsense> {
+    let kind = header.kind;
+    let bad = |why: &'static str| Nonsense::Unreadable { kind, why: why.to_owned() };
+    Ok(match kind {
+        Kind::Hello => Frame::Hello(read_json(kind, head)?),
+        Kind::Status => {
+            let head: StatusHead = read_json(kind, head)?;
+            if !head.status.info.offers.iter().all(|offer| offer.run.is_sound()) {
+                return Err(bad("an offer's times are no times"));
+            }
+            Frame::Status(Box::new(head))
+        }
+        Kind::Ping => {
+            let PingHead { sent, rtt } = read(kind, head)?;
+            Frame::Ping { sent, rtt: Micros(rtt.into()) }
+        }
+        Kind::Pong => Frame::Pong { sent: read(kind, head)? },
+        Kind::Goodbye => Frame::Goodbye(read::<GoodbyeHead>(kind, head)?.why),
+        Kind::Query => {
+            let head: QueryHead = read(kind, head)?;
+            let input = input(head.input, payload).map_err(bad)?;
+            Frame::ToNode(ToNode::Query(Box::new(head.frame(input).map_err(bad)?)))
+        }
+        Kind::Demand => Frame::ToNode(ToNode::Demand(read::<DemandHead>(kind, head)?.into())),
+        Kind::Cancel => Frame::ToNode(ToNode::Cancel { key: QueryKey(read(kind, head)?) }),
+        Kind::Pin => {
+            let PinHead { pins } = read(kind, head)?;
+            let pins = pins.into_iter().map(|(device, variant)| (DeviceIx(device), VariantId(variant)));
+            Frame::ToNode(ToNode::Pin(pins.collect()))
+        }
+        Kind::Wake => {
+            let WakeHead { task, ordinal } = read(kind, head)?;
+            Frame::ToNode(ToNode::Wake { task: TaskId(task), ordinal })
+        }
+        Kind::Answer => {
+            let (key, answer, report) = read::<AnswerHead>(kind, head)?.answer(payload).map_err(bad)?;
+            Frame::FromNode(FromNode { body: Body::Answer { key, answer }, report })
+        }
+        Kind::Refused => {
+            let RefusedHead { key, refusal, report } = read(kind, head)?;
+            let refusal = refusal.refusal().map_err(bad)?;
+            let body = Body::Refused { key: QueryKey(key), refusal };
+            Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
+        }
+        Kind::BadInput => {
+            let BadInputHead { key, fault: code, why, report } = read(kind, head)?;
+            let body = Body::BadInput { key: QueryKey(key), fault: fault(code).map_err(bad)?, why };
+            Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
+        }
+        Kind::HandedBack => {
+            let HandedBackHead { key, report } = read(kind, head)?;
+            let body = Body::HandedBack { key: QueryKey(key) };
+            Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
+        }
+        Kind::Report => {
+            let report = read::<ReportHead>(kind, head)?.report().map_err(bad)?;
+            Frame::FromNode(FromNode { body: Body::Report, report })
+        }
+    })
+}
+
+fn input(head: InputHead, payload: Buffer) -> Result<Input, &'static str> {
+    match head {
+        InputHead::Raw => Ok(Input::Raw(payload)),
+        InputHead::Json { inputs, parameters } => {
+            let mut rest = payload;
+            let together = inputs as usize + parameters.unwrap_or(0) as usize;
+            if together != rest.len() {
+                return Err("its parts are not as long as its payload");
+            }
+            let inputs = rest.split_to(inputs as usize);
+            Ok(Input::Json { inputs, parameters: parameters.map(|_| rest) })
+        }
+    }
+}
+
+fn read<'a, T>(kind: Kind, head: &'a [u8]) -> Result<T, Nonsense>
+where
+    T: SchemaRead<'a, DefaultConfig, Dst = T>,
+{
+    wincode::deserialize_exact(head).map_err(|error| unreadable(kind, &error))
+}
+
+fn read_json<'a, T: Deserialize<'a>>(kind: Kind, head: &'a [u8]) -> Result<T, Nonsense> {
+    serde_json::from_slice(head).map_err(|error| unreadable(kind, &error))
+}
+
+fn unreadable(kind: Kind, error: &dyn Display) -> Nonsense {
+    Nonsense::Unreadable { kind, why: error.to_string() }
+}

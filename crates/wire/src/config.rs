@@ -1,0 +1,82 @@
+//! Habits and bounds of connections.
+
+use modelless_types::Time;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What no peer may exceed; a frame that does ends its connection by name.
+pub mod limits {
+    /// Head of a frame that is on a query's path (ids, goals, figures).
+    pub const HEAD: u32 = 64 << 10;
+    /// Head of a frame that is not: a greeting, a node's status, a plan's pins.
+    pub const RARE_HEAD: u32 = 8 << 20;
+    /// Bytes behind a head: an input or an answer.
+    pub const PAYLOAD: u32 = 256 << 20;
+    /// Frames that wait for a slow peer.
+    pub const QUEUE_FRAMES: usize = 4_096;
+    /// Bytes that wait for a slow peer. One larger frame may wait alone.
+    pub const QUEUE_BYTES: usize = 64 << 20;
+    /// Words (reasons) inside a frame are cut to this many bytes.
+    pub const WORDS: usize = 4 << 10;
+    /// Classes whose wait a report tells apart; the others share the node's general wait.
+    pub const REPORT_CLASSES: usize = 256;
+    /// Classes of which a gateway may say that queries wait.
+    pub const DEMAND_CLASSES: usize = 4_096;
+    /// Queries that one gateway may have open at a node, far above any credit.
+    pub const OPEN: usize = 65_536;
+    /// Connections that a node serves at once.
+    pub const PEERS: usize = 256;
+}
+
+/// Habits of a connection.
+#[derive(Clone)]
+pub struct Config {
+    /// Between heartbeats.
+    pub heartbeat: Duration,
+    /// So many heartbeats in a row without a word, and the other side is lost.
+    pub missed: u32,
+    /// Connecting and greeting take no longer than this.
+    pub handshake: Duration,
+    /// The first wait before connecting again; it doubles with each failure, and half of it is chance.
+    pub back_off: Duration,
+    /// The longest wait.
+    pub back_off_most: Duration,
+    /// How long a report may wait that comes with another gateway's answer.
+    pub report_within: Duration,
+    /// This process's clock, for moments inside a node's status.
+    pub now: Arc<dyn Fn() -> Time + Send + Sync>,
+}
+
+impl Config {
+    /// The defaults, with a clock.
+    pub fn new(now: impl Fn() -> Time + Send + Sync + 'static) -> Self {
+        Self {
+            heartbeat: Duration::from_millis(250),
+            missed: 4,
+            handshake: Duration::from_secs(2),
+            back_off: Duration::from_millis(50),
+            back_off_most: Duration::from_secs(2),
+            report_within: Duration::from_millis(20),
+            now: Arc::new(now),
+        }
+    }
+
+    /// The longest time from a peer's last word to calling it lost.
+    pub fn lost_within(&self) -> Duration {
+        self.heartbeat * (self.missed + 1)
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("heartbeat", &self.heartbeat)
+            .field("missed", &self.missed)
+            .field("handshake", &self.handshake)
+            .field("back_off", &self.back_off)
+            .field("back_off_most", &self.back_off_most)
+            .field("report_within", &self.report_within)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,322 @@
+//! The gateway's side: finds a node, feeds it, notices when it is gone, and finds it again.
+
+use crate::codec::{self, Frame, Hello, Role};
+use crate::config::Config;
+use crate::frame::TooLarge;
+use crate::link::{Link, Reader};
+use crate::lost::Lost;
+use crate::peer::{Missed, greeting, half, micros, out_of_place};
+use crate::rtt::Rtt;
+use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
+use crate::status::NodeStatus;
+use crate::stream::{Address, Stream};
+use modelless_decision::route::NodeReport;
+use modelless_types::{Micros, NodeId, QueryKey};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// Whom to find, and as what.
+#[derive(Clone, Debug)]
+pub struct Dial {
+    /// Where.
+    pub address: Address,
+    /// Who must answer there, if that is known: an address can come to belong to another.
+    pub node: Option<NodeId>,
+    /// Our own name, for people.
+    pub name: String,
+    /// Whether we send queries and take a share of the node's credit. A scheduler does not.
+    pub queries: bool,
+    /// Decides the chance in back-off.
+    pub seed: u64,
+    /// Habits.
+    pub config: Config,
+}
+
+/// Told of each connection that stands: what the node makes known of itself, which ends when the node is lost, and
+/// where to send what it is to do. `add_node` of the gateway is one.
+pub trait Joined: Send {
+    /// A node is there, for the first time or again.
+    fn joined(&mut self, status: watch::Receiver<NodeStatus>, link: Arc<dyn NodeLink>);
+}
+
+impl<F: FnMut(watch::Receiver<NodeStatus>, Arc<dyn NodeLink>) + Send> Joined for F {
+    fn joined(&mut self, status: watch::Receiver<NodeStatus>, link: Arc<dyn NodeLink>) {
+        self(status, link);
+    }
+}
+
+/// Keeps a connection to a node until `stop`. Each time it stands, `joined` is told and `gateway` hears what the
+/// node says; each time it is lost, the status ends, and the node is looked for again after a back-off.
+pub async fn keep(
+    dial: Dial,
+    gateway: Arc<dyn GatewayLink>,
+    mut joined: impl Joined,
+    stop: CancellationToken,
+) {
+    let mut back_off = BackOff::new(&dial);
+    let mut told = false;
+    loop {
+        let began = Instant::now();
+        let lost = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            greeted = greet(&dial) => match greeted {
+                Ok(session) => {
+                    let (node, name) = (session.node, session.status.name.clone());
+                    tracing::info!(address = %dial.address, %node, name, "a node is there");
+                    told = false;
+                    session.run(&dial, &gateway, &mut joined, &stop).await
+                }
+                Err(lost) => lost,
+            },
+        };
+        if matches!(lost, Lost::Stopped) {
+            return;
+        }
+        if !std::mem::replace(&mut told, true) {
+            tracing::warn!(address = %dial.address, why = %lost, "a node is not reached; trying on");
+        }
+        if began.elapsed() > dial.config.lost_within() {
+            back_off.reset();
+        }
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = sleep(back_off.next()) => {}
+        }
+    }
+}
+
+/// A connection whose node has greeted.
+struct Session {
+    node: NodeId,
+    link: Arc<Link>,
+    reader: Reader,
+    status: NodeStatus,
+    rtt: Rtt,
+    missed: Missed,
+}
+
+async fn greet(dial: &Dial) -> Result<Session, Lost> {
+    let within = dial.config.handshake;
+    let connected = timeout(within, Stream::connect(&dial.address)).await;
+    let stream = connected.map_err(|_| Lost::NoGreeting { within })?;
+    let link = Link::new(stream.map_err(|error| Lost::Connect(Arc::new(error)))?);
+    let mut reader = Reader::new(Arc::clone(&link));
+    let greeting = async {
+        tokio::select! {
+            lost = link.drain() => Err(lost),
+            greeted = exchange(dial, &link, &mut reader) => greeted,
+        }
+    };
+    let greeted = timeout(within, greeting).await.unwrap_or(Err(Lost::NoGreeting { within }));
+    match greeted {
+        Ok((node, status, rtt)) => {
+            let missed = Missed::new(&dial.config);
+            Ok(Session { node, link, reader, status, rtt, missed })
+        }
+        Err(lost) => {
+            link.part(&lost).await;
+            Err(lost)
+        }
+    }
+}
+
+async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(NodeId, NodeStatus, Rtt), Lost> {
+    let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
+    let sent = Instant::now();
+    link.say(codec::hello(&Hello::new(&dial.name, role)));
+    let hello = greeting(reader.next().await?.0, "a node's greeting")?;
+    let Role::Node { node } = hello.role else {
+        return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));
+    };
+    let mut rtt = Rtt::default();
+    rtt.observe(micros(sent.elapsed()));
+    if let Some(wanted) = dial.node.filter(|wanted| *wanted != node) {
+        return Err(Lost::WrongNode { wanted, found: node });
+    }
+    let frame = reader.next().await?.0;
+    let Frame::Status(head) = frame else { return Err(out_of_place(&frame, "a node's status")) };
+    let mut status = head.at((dial.config.now)(), half(rtt.mean()));
+    status.info.rtt = rtt.estimate();
+    Ok((node, status, rtt))
+}
+
+impl Session {
+    async fn run(
+        mut self,
+        dial: &Dial,
+        gateway: &Arc<dyn GatewayLink>,
+        joined: &mut impl Joined,
+        stop: &CancellationToken,
+    ) -> Lost {
+        let (status, watched) = watch::channel(self.status.clone());
+        let remote = Arc::new(Remote {
+            node: self.node,
+            link: Arc::clone(&self.link),
+            gateway: Arc::downgrade(gateway),
+            report: Mutex::default(),
+        });
+        joined.joined(watched, Arc::clone(&remote) as Arc<dyn NodeLink>);
+        let lost = self.serve(dial, gateway, &remote, &status, stop).await;
+        drop(status); // the gateway learns of it before the last words are written
+        self.link.part(&lost).await;
+        lost
+    }
+
+    async fn serve(
+        &mut self,
+        dial: &Dial,
+        gateway: &Arc<dyn GatewayLink>,
+        remote: &Remote,
+        status: &watch::Sender<NodeStatus>,
+        stop: &CancellationToken,
+    ) -> Lost {
+        let link = Arc::clone(&self.link);
+        let mut drain = std::pin::pin!(link.drain());
+        let origin = Instant::now();
+        let mut beat = interval(dial.config.heartbeat);
+        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Lost::Stopped,
+                lost = &mut drain => return lost,
+                _ = beat.tick() => {
+                    if let Err(lost) = self.missed.tick() {
+                        return lost;
+                    }
+                    self.ping(origin);
+                }
+                frame = self.reader.next() => match frame {
+                    Ok((frame, late)) => {
+                        self.missed.heard();
+                        if let Err(lost) = self.take(frame, late, dial, gateway, remote, status, origin) {
+                            return lost;
+                        }
+                    }
+                    Err(lost) => return lost,
+                },
+            }
+        }
+    }
+
+    fn ping(&self, origin: Instant) {
+        self.link.say(codec::ping(micros(origin.elapsed()).0, self.rtt.mean()));
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one frame, and everything it can touch")]
+    fn take(
+        &mut self,
+        frame: Frame,
+        late: Micros,
+        dial: &Dial,
+        gateway: &Arc<dyn GatewayLink>,
+        remote: &Remote,
+        status: &watch::Sender<NodeStatus>,
+        origin: Instant,
+    ) -> Result<(), Lost> {
+        match frame {
+            Frame::FromNode(frame) => {
+                remote.heard(&frame.report);
+                gateway.receive(self.node, frame);
+            }
+            Frame::Status(head) => {
+                let mut news = head.at((dial.config.now)(), half(self.rtt.mean()) + late);
+                if news.node != self.node {
+                    return Err(Lost::WrongNode { wanted: self.node, found: news.node });
+                }
+                news.info.rtt = self.rtt.estimate();
+                status.send_replace(news);
+            }
+            Frame::Pong { sent } => {
+                self.rtt.observe(micros(origin.elapsed()).saturating_sub(Micros(sent)));
+                let rtt = self.rtt.estimate();
+                status.send_if_modified(|status| std::mem::replace(&mut status.info.rtt, rtt) != rtt);
+                if self.rtt.is_new() {
+                    self.ping(origin);
+                }
+            }
+            Frame::Goodbye(why) => return Err(Lost::Goodbye(why)),
+            other @ (Frame::Hello(_) | Frame::Ping { .. } | Frame::ToNode(_)) => {
+                return Err(out_of_place(&other, "something that nodes say"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A node that is reached by a connection.
+struct Remote {
+    node: NodeId,
+    link: Arc<Link>,
+    /// Not held: the gateway holds its nodes.
+    gateway: Weak<dyn GatewayLink>,
+    /// The newest, for what is answered here in the node's place.
+    report: Mutex<NodeReport>,
+}
+
+impl Remote {
+    fn heard(&self, report: &NodeReport) {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone_from(report);
+    }
+
+    /// The frame never leaves, and whoever waits for its answer hears why.
+    fn refuse(&self, key: QueryKey, error: TooLarge) {
+        let Some(gateway) = self.gateway.upgrade() else { return };
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let why = error.to_string();
+        let body = Body::BadInput { key, fault: InputFault::TooLarge, why };
+        gateway.receive(self.node, FromNode { body, report });
+    }
+}
+
+impl NodeLink for Remote {
+    fn send(&self, frame: ToNode) {
+        match (codec::to_node(&frame), frame) {
+            (Ok(encoded), _) => self.link.send(encoded),
+            (Err(error), ToNode::Query(query)) => self.refuse(query.key, error),
+            (
+                Err(error),
+                ToNode::Demand(_) | ToNode::Cancel { .. } | ToNode::Pin(_) | ToNode::Wake { .. },
+            ) => {
+                tracing::error!(node = %self.node, %error, "a frame was not sent");
+            }
+        }
+    }
+}
+
+/// Doubles with each failure; half of every wait is chance, so that gateways do not come all at once.
+struct BackOff {
+    first: Duration,
+    most: Duration,
+    next: Duration,
+    state: u64,
+}
+
+impl BackOff {
+    fn new(dial: &Dial) -> Self {
+        let Config { back_off: first, back_off_most: most, .. } = dial.config;
+        Self { first, most, next: first, state: dial.seed }
+    }
+
+    fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    fn next(&mut self) -> Duration {
+        let wait = self.next.min(self.most);
+        self.next = wait * 2;
+        // splitmix64
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut x = self.state;
+        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^= x >> 31;
+        let permille = u32::try_from(x % 1_000).unwrap_or(0);
+        wait / 2 + wait / 2 * permille / 1_000
+    }
+}

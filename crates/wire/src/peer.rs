@@ -1,0 +1,88 @@
+//! What both ends of a connection share: greetings, heartbeats, what is out of place.
+
+use crate::codec::{Frame, Hello};
+use crate::config::Config;
+use crate::frame::{Kind, VERSION};
+use crate::lost::{Lost, Nonsense};
+use crate::seam::{Body, FromNode, ToNode};
+use modelless_types::Micros;
+use std::time::Duration;
+
+/// The first frame of the other side.
+pub(crate) fn greeting(frame: Frame, expected: &'static str) -> Result<Hello, Lost> {
+    let Frame::Hello(hello) = frame else { return Err(out_of_place(&frame, expected)) };
+    if hello.version == VERSION {
+        Ok(hello)
+    } else {
+        Err(Nonsense::Version { found: hello.version, ours: VERSION }.into())
+    }
+}
+
+/// Heartbeats in a row at which nothing had been heard since the one before. Counted rather than timed: a process
+/// that was itself stopped finds what came meanwhile before it calls anybody lost.
+#[derive(Debug)]
+pub(crate) struct Missed {
+    most: u32,
+    each: Duration,
+    count: u32,
+    heard: bool,
+}
+
+impl Missed {
+    pub(crate) fn new(config: &Config) -> Self {
+        Self { most: config.missed, each: config.heartbeat, count: 0, heard: true }
+    }
+
+    pub(crate) fn heard(&mut self) {
+        self.heard = true;
+    }
+
+    pub(crate) fn tick(&mut self) -> Result<(), Lost> {
+        self.count = if std::mem::take(&mut self.heard) { 0 } else { self.count + 1 };
+        if self.count >= self.most {
+            return Err(Lost::Silent { after: self.each * self.count });
+        }
+        Ok(())
+    }
+}
+
+/// The end of a connection on which something came that was not due. A goodbye always is.
+pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
+    let kind = match frame {
+        Frame::Hello(_) => Kind::Hello,
+        Frame::Status(_) => Kind::Status,
+        Frame::Ping { .. } => Kind::Ping,
+        Frame::Pong { .. } => Kind::Pong,
+        Frame::Goodbye(_) => Kind::Goodbye,
+        Frame::ToNode(ToNode::Query(_)) => Kind::Query,
+        Frame::ToNode(ToNode::Demand(_)) => Kind::Demand,
+        Frame::ToNode(ToNode::Cancel { .. }) => Kind::Cancel,
+        Frame::ToNode(ToNode::Pin(_)) => Kind::Pin,
+        Frame::ToNode(ToNode::Wake { .. }) => Kind::Wake,
+        Frame::FromNode(FromNode { body, report: _ }) => match body {
+            Body::Answer { .. } => Kind::Answer,
+            Body::Refused { .. } => Kind::Refused,
+            Body::BadInput { .. } => Kind::BadInput,
+            Body::HandedBack { .. } => Kind::HandedBack,
+            Body::Report => Kind::Report,
+        },
+    };
+    match frame {
+        Frame::Goodbye(why) => Lost::Goodbye(why.clone()),
+        Frame::Hello(_)
+        | Frame::Status(_)
+        | Frame::Ping { .. }
+        | Frame::Pong { .. }
+        | Frame::ToNode(_)
+        | Frame::FromNode(_) => Nonsense::OutOfPlace { kind, expected }.into(),
+    }
+}
+
+pub(crate) fn micros(time: Duration) -> Micros {
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// One of the two ways.
+pub(crate) fn half(rtt: Micros) -> Micros {
+    Micros(rtt.0 / 2)
+}

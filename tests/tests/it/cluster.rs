@@ -1,0 +1,203 @@
+//! A cluster of real processes: two gateways, two nodes, a scheduler, Postgres, Redis; and what is left while parts of
+//! it are killed, stopped and drained under load.
+
+use crate::database::Database;
+use crate::demo::{Place, picture};
+use anyhow::{Context, Result, ensure};
+use modelless_testkit::cluster::Cluster;
+use modelless_testkit::{Connection, Request, Response};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What each query asks for; none may take longer than this and a second.
+const LATENCY: Duration = Duration::from_secs(3);
+
+/// Clients that never stop asking.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    seen: Mutex<Seen>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Seen {
+    answered: u64,
+    /// What was no answer, or came too late.
+    wrong: Vec<String>,
+}
+
+impl Load {
+    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+    fn ask(&self, gateway: SocketAddr) {
+        let mut connection = None;
+        while !self.stop.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            let answer = ask(&mut connection, gateway);
+            let took = began.elapsed();
+            let mut seen = self.seen();
+            if matches!(&answer, Ok(response) if response.status == 200)
+                && took < LATENCY + Duration::from_secs(1)
+            {
+                seen.answered += 1;
+            } else {
+                connection = None;
+                let what = answer.map_or_else(|error| format!("{error:#}"), |response| response.to_string());
+                seen.wrong.push(format!("{what} after {took:?}"));
+            }
+            drop(seen);
+            self.more.notify_all();
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until so many more were answered.
+    fn more(&self, queries: u64) -> Result<()> {
+        let seen = self.seen();
+        let goal = seen.answered + queries;
+        let waited = self.more.wait_timeout_while(seen, Duration::from_mins(1), |seen| seen.answered < goal);
+        let in_time = !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out();
+        ensure!(in_time, "hardly anything is answered any longer");
+        Ok(())
+    }
+
+    fn none_wrong(&self, when: &str) -> Result<()> {
+        let wrong = std::mem::take(&mut self.seen().wrong);
+        ensure!(wrong.is_empty(), "{when}: {} queries went wrong, such as {}", wrong.len(), &wrong[0]);
+        Ok(())
+    }
+}
+
+fn ask(connection: &mut Option<Connection>, gateway: SocketAddr) -> Result<Response> {
+    let request = Request::post(&format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis()))
+        .header("content-type", "image/png")
+        .body(picture("boot.png"));
+    let open = match connection {
+        Some(open) => open,
+        None => connection.insert(Connection::open(gateway)?),
+    };
+    open.exchange(&request)
+}
+
+/// Waits until a gateway knows of each of these nodes that it has something in memory, and nothing on its way there.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
+    let patience = Instant::now() + Duration::from_mins(1);
+    loop {
+        let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
+        let replicas = answer["replicas"].as_array().context("a list of replicas")?;
+        let states = |node: &str| {
+            let here = replicas.iter().filter(|replica| replica["node"] == node);
+            here.map(|replica| replica["state"].clone()).collect::<Vec<_>>()
+        };
+        let settled = |node: &&str| {
+            let states = states(node);
+            states.iter().any(|state| state == "active") && !states.iter().any(|state| state == "loading")
+        };
+        if nodes.iter().all(settled) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < patience, "the nodes never loaded: {answer}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_cluster_answers_every_query_while_its_parts_are_killed_stopped_and_drained() -> Result<()> {
+    let place = Place::new(Database::Postgres)?;
+    let database = place.database_url()?.context("it is on Postgres")?;
+    let mut cluster = Cluster::new(&database, &place.folder.path().join("artefacts"))?;
+    cluster.executor("one", &["executor.lanes=1"])?;
+    cluster.executor("two", &["executor.lanes=1"])?;
+    cluster.scheduler("planner", &[])?;
+    let gateways = [cluster.gateway("left", &[])?, cluster.gateway("right", &[])?];
+    let both = Duration::from_secs(30);
+    for gateway in ["left", "right"] {
+        for node in ["name=\"one\"", "name=\"two\""] {
+            cluster.wait_for(gateway, node, both)?;
+        }
+    }
+
+    for gateway in &gateways {
+        loaded(*gateway, &["one", "two"])?;
+    }
+
+    let load = Load::default();
+    let result = thread::scope(|scope| {
+        for gateway in gateways.iter().cycle().take(4) {
+            scope.spawn(|| load.ask(*gateway));
+        }
+        let result = losses(&mut cluster, &gateways, &load);
+        load.stop.store(true, Ordering::Relaxed);
+        result
+    });
+    result.with_context(|| cluster.output())?;
+    for name in ["left", "right", "planner", "two"] {
+        ensure!(cluster.drain(name)?.success(), "{name} did not end well");
+    }
+    Ok(())
+}
+
+fn losses(cluster: &mut Cluster, gateways: &[SocketAddr], load: &Load) -> Result<()> {
+    load.more(100)?;
+    load.none_wrong("with all there")?;
+
+    cluster.redis.kill();
+    load.more(300)?;
+    load.none_wrong("without Redis")?;
+    cluster.redis.start_again()?;
+    load.more(100)?;
+    load.none_wrong("with an empty Redis")?;
+
+    cluster.kill("planner")?;
+    load.more(100)?;
+    load.none_wrong("without a scheduler")?;
+
+    cluster.kill("two")?;
+    load.more(200)?;
+    load.none_wrong("after a node was killed")?;
+    cluster.executor("two", &["executor.lanes=1"])?;
+    cluster.scheduler("planner", &[])?;
+    for gateway in gateways {
+        loaded(*gateway, &["two"])?; // all that is left while the other one is stopped
+    }
+    load.more(100)?;
+    load.none_wrong("with the node back")?;
+
+    // Longer than it takes to be called lost.
+    cluster.freeze("one")?;
+    cluster.wait_for("left", "nothing was heard for", Duration::from_secs(30))?;
+    cluster.wait_for("right", "nothing was heard for", Duration::from_secs(30))?;
+    load.more(200)?;
+    load.none_wrong("with a node that was stopped")?;
+    cluster.thaw("one")?;
+    load.more(100)?;
+    load.none_wrong("with the stopped node going on")?;
+
+    ensure!(cluster.drain("one")?.success(), "a node did not drain well");
+    load.more(100)?;
+    load.none_wrong("after a node was drained")
+}
+
+#[test]
+fn a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant() -> Result<()> {
+    let binary = modelless_testkit::server::binary()?;
+    for role in ["gateway", "executor", "scheduler"] {
+        let wrong = std::process::Command::new(&binary).args([role, "--set", "databas=x"]).output()?;
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        ensure!(
+            wrong.status.code() == Some(64) && said.contains("did you mean `database`"),
+            "{role}: {said}"
+        );
+        let shown = std::process::Command::new(&binary).args([role, "--print-config"]).output()?;
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        ensure!(shown.status.success() && text.contains("cluster = \"default\""), "{role}: {text}");
+    }
+    Ok(())
+}
