@@ -4,9 +4,10 @@ use modelless_adapter::{Adapter, AdapterSpec, Preparation, PreparationId};
 use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
+use modelless_engine::{Io, Loaded};
 use modelless_store::Catalog;
 use modelless_types::{
-    Engine, Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
+    Bytes, Engine, Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -27,6 +28,15 @@ pub(crate) struct Known {
     spec: AdapterSpec,
     /// Bound to the model's real tensors when it is first loaded.
     adapter: OnceLock<Adapter>,
+    /// What its first load showed: another one need not find it out again.
+    shown: OnceLock<Shown>,
+}
+
+/// What loading a variant showed of it.
+#[derive(Clone, Debug)]
+struct Shown {
+    io: Io,
+    memory: Bytes,
 }
 
 impl Known {
@@ -38,9 +48,22 @@ impl Known {
         Ok(())
     }
 
-    /// What task and adapter say of the model's tensors.
-    pub(crate) fn tensors(&self) -> (Vec<TensorSpec>, Vec<TensorSpec>) {
-        self.spec.tensors(&self.task)
+    /// What an engine is told of the model's tensors: what an earlier load showed, or else what it cannot know.
+    pub(crate) fn tensors(&self) -> Option<Io> {
+        let shown = self.shown.get().map(|shown| shown.io.clone());
+        shown.or_else(|| Io::needed(self.settings.engine, self.spec.tensors(&self.task)))
+    }
+
+    /// Whether an earlier load showed what [`Known::tensors`] says.
+    pub(crate) fn was_loaded(&self) -> bool {
+        self.shown.get().is_some()
+    }
+
+    /// It was loaded. What it takes: a load that did not run it first shows less than there will be.
+    pub(crate) fn loaded(&self, loaded: &Loaded) -> Bytes {
+        let io = || Io { inputs: loaded.inputs.clone(), outputs: loaded.outputs.clone() };
+        let shown = self.shown.get_or_init(|| Shown { io: io(), memory: loaded.memory });
+        loaded.memory.max(shown.memory)
     }
 
     /// The adapter, once the variant was loaded.
@@ -103,6 +126,7 @@ impl Catalogue {
                     preparation,
                     spec: spec.clone(),
                     adapter: OnceLock::new(),
+                    shown: OnceLock::new(),
                 };
                 variants
                     .insert(variant.id, before.same(variant.id, &known).unwrap_or_else(|| Arc::new(known)));

@@ -148,6 +148,7 @@ impl Profiler {
             settings: settings.clone(),
             lanes: 1,
             memory_limit: None,
+            shown: false,
             expect: Io::needed(settings.engine, spec.tensors(task)),
         };
         let loaded = self.engine.load(load).await;

@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub(crate) const MAX_LANES: u16 = 64;
 
 /// Raised with every change: a runner that is a binary of its own may be an older one.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const MAX_MESSAGE: usize = 64 << 10;
 
 /// How far a load gives way to what is served.
@@ -41,7 +41,14 @@ pub(crate) enum Ask {
     /// Serve lane `lane`, whose ring comes along.
     OpenLane { lane: u16 },
     /// Make the model that comes along runnable on lanes `0..lanes`.
-    Load { variant: u32, settings: VariantSettings, lanes: u16, expect: Option<Io>, gently: Gently },
+    Load {
+        variant: u32,
+        settings: VariantSettings,
+        lanes: u16,
+        expect: Option<Io>,
+        shown: bool,
+        gently: Gently,
+    },
     /// Its slots, one arena for each lane, for batches of up to `rows`.
     Attach { variant: u32, rows: u32, slot_bytes: usize },
     /// Forget it.
@@ -160,7 +167,7 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x01\"Done\""[..], b"\x02{", b"\x02\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x03{", b"\x03\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }

@@ -81,6 +81,8 @@ pub struct LoadSpec {
     pub memory_limit: Option<Bytes>,
     /// What the caller knows about its tensors: checked, and used where the artefact leaves an axis open.
     pub expect: Option<Io>,
+    /// That is not a guess: an earlier load of the same artefact showed it. Then no first run is waited for.
+    pub shown: bool,
 }
 
 /// The tensors of one item.

@@ -9,15 +9,15 @@ mod warm;
 use crate::catalogue::Known;
 use crate::core::Handle;
 use modelless_decision::worker::Event;
-use modelless_engine::{EngineError, Io, LoadSpec, Loaded};
+use modelless_engine::{EngineError, LoadSpec, Loaded};
 use modelless_store::Opened;
-use modelless_types::{DeviceIx, Micros, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, VariantId};
 use std::sync::Arc;
 use tokio::time::Instant;
 
 /// A variant in memory, and what it took to bring it there.
 struct Brought {
-    loaded: Loaded,
+    memory: Bytes,
     took: Micros,
     /// Its file was not in memory.
     cold: bool,
@@ -28,10 +28,8 @@ impl Handle {
         let me = self.clone();
         self.spawn(async move {
             let event = match me.load_now(variant).await {
-                Ok(Brought { loaded, took, cold }) => {
+                Ok(Brought { memory, took, cold }) => {
                     me.tally().loaded(variant, took, cold);
-                    // What is shared with its runner is memory as well.
-                    let memory = loaded.memory + loaded.slots;
                     Event::Loaded { device, variant, memory, took }
                 }
                 Err(why) => {
@@ -61,7 +59,9 @@ impl Handle {
         match (fits, loaded) {
             (Ok(()), Ok(loaded)) => {
                 let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-                Ok(Brought { loaded, took: Micros(took), cold })
+                // What is shared with its runner is memory as well.
+                let memory = known.loaded(&loaded) + loaded.slots;
+                Ok(Brought { memory, took: Micros(took), cold })
             }
             (Err(why), Ok(_)) => {
                 let unloaded = self.engine().unload(variant).await;
@@ -137,7 +137,8 @@ fn spec(variant: VariantId, known: &Known, artefact: &Opened, lanes: u16) -> Res
         settings: known.settings.clone(),
         lanes,
         memory_limit: None,
-        expect: Io::needed(known.settings.engine, known.tensors()),
+        expect: known.tensors(),
+        shown: known.was_loaded(),
     })
 }
 

@@ -16,6 +16,7 @@ async fn load(engine: &FakeEngine, model: FakeModel) -> Loaded {
         settings,
         lanes: 1,
         memory_limit: None,
+        shown: false,
         expect: None,
     };
     engine.load(spec).await.unwrap()

@@ -349,7 +349,7 @@ impl Keeper {
         gently: bool,
         since: Instant,
     ) -> Result<Loaded, Lost> {
-        let LoadSpec { variant, model, artefact, settings, lanes, memory_limit, expect } = spec;
+        let LoadSpec { variant, model, artefact, settings, lanes, memory_limit, expect, shown } = spec;
         let variant = *variant;
         if self.inner.read().variants.contains_key(&variant) {
             return Err(Lost::Not(EngineError::AlreadyLoaded(variant)));
@@ -364,6 +364,7 @@ impl Keeper {
             settings: settings.clone(),
             lanes: *lanes,
             expect: expect.clone(),
+            shown: *shown,
             gently,
         };
         let config = &self.inner.config;

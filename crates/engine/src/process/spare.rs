@@ -144,7 +144,7 @@ impl Drop for Loading {
 /// The same load once more.
 pub(super) fn again(spec: &LoadSpec) -> Result<LoadSpec, EngineError> {
     let artefact = spec.artefact.try_clone().map_err(EngineError::system("keep an artefact open"))?;
-    let LoadSpec { variant, model, artefact: _, settings, lanes, memory_limit, expect } = spec;
+    let LoadSpec { variant, model, artefact: _, settings, lanes, memory_limit, expect, shown } = spec;
     Ok(LoadSpec {
         variant: *variant,
         model: *model,
@@ -153,6 +153,7 @@ pub(super) fn again(spec: &LoadSpec) -> Result<LoadSpec, EngineError> {
         lanes: *lanes,
         memory_limit: *memory_limit,
         expect: expect.clone(),
+        shown: *shown,
     })
 }
 

@@ -247,15 +247,23 @@ pub(super) struct Loaded {
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) fixed_batch: Option<u32>,
     pub(super) device: String,
+    /// It has not run yet.
+    pub(super) cold: bool,
 }
 
 /// Finds out what one item looks like, and runs every program once: the first run takes memory and time that later ones
-/// do not, and shows the shapes that a model leaves open.
-pub(super) fn settle(model: Model, rows: u32, expect: Option<&Io>) -> Result<Loaded, String> {
+/// do not, and shows the shapes that a model leaves open. Where an earlier run has shown them, nothing waits for this one.
+pub(super) fn settle(model: Model, rows: u32, expect: Option<&Io>, shown: bool) -> Result<Loaded, String> {
     let Model { mut programs, inputs: declared, outputs, device } = model;
     let (inputs, fixed_batch) = specs::inputs(&declared, expect)?;
     // Two items, where allowed, tell a batch axis from an axis of one.
     let rows = fixed_batch.unwrap_or(rows.min(2));
+    if let Some(declared) = &outputs
+        && shown
+        && let Ok(outputs) = specs::outputs(declared, &Err("it was not run".to_owned()), rows, expect)
+    {
+        return Ok(Loaded { programs, inputs, outputs, fixed_batch, device, cold: true });
+    }
     let layout = specs::inputs_only(&inputs, rows)?;
     let arena = Arc::new(Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?);
     let mut seen = Err("it was not run".to_owned());
@@ -270,7 +278,18 @@ pub(super) fn settle(model: Model, rows: u32, expect: Option<&Io>) -> Result<Loa
     };
     let seen = seen.map(|all| all.into_iter().map(|seen| seen.axes).collect());
     let outputs = specs::outputs(&outputs, &seen, rows, expect)?;
-    Ok(Loaded { programs, inputs, outputs, fixed_batch, device })
+    Ok(Loaded { programs, inputs, outputs, fixed_batch, device, cold: false })
+}
+
+/// The first run of a program that has slots already: whoever wants it meanwhile waits for what its own first run would
+/// have taken. An error will be met again by a batch, which is told.
+pub(super) fn warm(program: &mut dyn Program, inputs: &[TensorSpec], rows: u32) {
+    let ready = specs::inputs_only(inputs, rows).and_then(|layout| {
+        Ok((Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?, layout))
+    });
+    if let Ok((arena, layout)) = ready {
+        let _ = warm_up(program, &layout, &arena, rows);
+    }
 }
 
 fn warm_up(

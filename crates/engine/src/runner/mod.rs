@@ -24,7 +24,7 @@ use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::Layout;
 use lane::{Seat, Seats};
-use modelless_types::{Bytes, Engine, VariantSettings};
+use modelless_types::{Bytes, Engine, TensorSpec, VariantSettings};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -197,7 +197,7 @@ impl Host {
     fn answer(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Result<Say, String> {
         match ask {
             Ask::OpenLane { lane } => self.open_lane(lane, &fds).map(|()| Say::Done),
-            Ask::Load { variant, settings, lanes, expect, gently } => {
+            Ask::Load { variant, settings, lanes, expect, shown, gently } => {
                 if let Some(probe) = &self.probe {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
@@ -206,7 +206,7 @@ impl Host {
                 let backend = &mut *self.backend;
                 let gently = if backend.gives_way() { gently } else { Gently::Not };
                 let loaded = gentle::gently(gently, |pool| {
-                    load(backend, &bytes, &settings, lanes, expect.as_ref(), pool)
+                    load(backend, &bytes, &settings, lanes, expect.as_ref().map(|io| (io, shown)), pool)
                 })?;
                 let said = Say::Loaded {
                     inputs: loaded.inputs.clone(),
@@ -258,8 +258,11 @@ impl Host {
         let arenas = fds.iter().map(|fd| Mapping::open(fd, layout.arena_bytes()));
         let arenas = arenas.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
         for ((program, arena), lane) in loaded.programs.into_iter().zip(arenas).zip(&self.lanes) {
-            let seat = Seat { program, layout: Arc::clone(&layout), arena };
-            lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::new(Mutex::new(seat)));
+            let seat = Arc::new(Mutex::new(Seat { program, layout: Arc::clone(&layout), arena }));
+            lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::clone(&seat));
+            if loaded.cold {
+                warm(seat, loaded.inputs.clone(), loaded.fixed_batch.unwrap_or(1));
+            }
         }
         Ok(())
     }
@@ -271,15 +274,25 @@ fn load(
     artefact: &Mapping,
     settings: &VariantSettings,
     lanes: u16,
-    expect: Option<&Io>,
+    expect: Option<(&Io, bool)>,
     pool: &Threads,
 ) -> Result<backend::Loaded, String> {
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
+    let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
     let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
     }
-    backend::settle(model, settings.max_batch, expect)
+    backend::settle(model, settings.max_batch, expect, shown)
+}
+
+/// Has a variant run once, beside everything else. Without a thread for it the first batch is a little slower.
+fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, rows: u32) {
+    let run = move || {
+        let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+        backend::warm(&mut *seat.program, &inputs, rows);
+    };
+    let _ = std::thread::Builder::new().name("warm".to_owned()).spawn(run);
 }

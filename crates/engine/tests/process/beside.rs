@@ -1,6 +1,7 @@
 //! Loading: quickly, by a spare that is started ahead, and without getting in the way of what is served.
 
 use super::*;
+use modelless_engine::Io;
 use modelless_engine::SpareInfo;
 use modelless_types::{Bytes, Micros};
 use std::collections::BTreeSet;
@@ -222,5 +223,22 @@ async fn threads_that_run_batches_give_way_to_nobody_however_they_were_loaded() 
     let pixels = bytes_f32([0.5; 784]);
     for n in [1, 2] {
         run(&engine, n, 1, &[&pixels]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_an_earlier_load_showed_need_not_be_found_out_again() {
+    let engine = engine();
+    let first = load(&engine, 1, "fashion/cnn_l.onnx").await;
+    let pixels = bytes_f32([0.5; 784]);
+    let answer = run(&engine, 1, 1, &[&pixels]).await.unwrap().output(0).to_vec();
+    engine.unload(VariantId(1)).await.unwrap();
+    let shown = Io { inputs: first.inputs.clone(), outputs: first.outputs.clone() };
+    let spec = LoadSpec { expect: Some(shown), shown: true, ..spec(1, "fashion/cnn_l.onnx") };
+    let again = engine.load(spec).await.unwrap();
+    assert_eq!((&again.inputs, &again.outputs), (&first.inputs, &first.outputs));
+    // Its first run may be under way: both come out right.
+    for _ in 0..3 {
+        assert_eq!(run(&engine, 1, 1, &[&pixels]).await.unwrap().output(0), answer);
     }
 }

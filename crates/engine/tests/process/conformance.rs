@@ -62,6 +62,7 @@ pub(crate) fn spec_of(kind: Kind, n: u32, name: &str) -> LoadSpec {
         lanes: 1,
         expect,
         memory_limit: None,
+        shown: false,
     }
 }
 

@@ -91,6 +91,7 @@ pub fn spec(n: u32, name: &str) -> LoadSpec {
         settings,
         lanes: 1,
         memory_limit: None,
+        shown: false,
         expect: None,
     }
 }
