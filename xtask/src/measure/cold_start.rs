@@ -80,7 +80,7 @@ struct Found {
 }
 
 fn compare(context: &Context, model: &Model) -> Result<Found> {
-    let (rounds, count) = context.choose((7, 5), (1, 2));
+    let (rounds, count) = context.choose((5, 3), (1, 2));
     let mut loads = cycle(context, &cnn_m(&context.root), model)?;
     let mut bare = direct(context, model)?;
     let mut found = Found { pairs: Vec::new(), raw: Vec::new() };

@@ -34,7 +34,7 @@ struct Kind {
 }
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let (rounds, rate) = context.choose((5, 200.0), (1, 30.0));
+    let (rounds, rate) = context.choose((2, 200.0), (1, 30.0));
     let (short, long) = context.choose((8_000, 16_000), (2_000, 12_500));
     let mut kinds = vec![
         Kind { model: "aborts", poison: -2, ms: short },

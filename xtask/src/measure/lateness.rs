@@ -124,7 +124,7 @@ struct Found {
 }
 
 fn late(context: &Context, model: &Model) -> Result<Found> {
-    let (rounds, ms, count) = context.choose((7_u64, 10_000, 500), (1, 1_000, 50));
+    let (rounds, ms, count) = context.choose((3_u64, 6_000, 500), (1, 1_000, 50));
     // Both are properties of the machine and the model: asked of the way of batching that is bound.
     let mut bound = executor(context, model, None)?;
     let single = bound.ask(&json!({"do": "single", "count": count, "gap_us": 1_000}))?;

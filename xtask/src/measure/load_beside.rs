@@ -22,7 +22,7 @@ const PER_SECOND: f64 = 1_000.0;
 const EVERY_MS: u64 = 1_500;
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let (rounds, ms, rate) = context.choose((7, 15_000, PER_SECOND), (1, 2_000, 100.0));
+    let (rounds, ms, rate) = context.choose((5, 8_000, PER_SECOND), (1, 2_000, 100.0));
     let served = cnn_m(&context.root);
     // The short form has to do with what is in the repository.
     let loaded = if context.short { cnn_m(&context.root) } else { made(&context.root, "minilm_l6")? };

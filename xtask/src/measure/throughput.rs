@@ -73,7 +73,7 @@ struct Found {
 }
 
 fn compare(context: &Context, model: &Model) -> Result<Found> {
-    let (rounds, ms) = context.choose((7, 4_000), (1, 500));
+    let (rounds, ms) = context.choose((5, 2_000), (1, 500));
     let mut direct = direct(context, model)?;
     let mut executor = executor(context, model, None)?;
     let (best, sweep) = best_batch(&mut direct, context.choose(3, 1), ms / 4)?;
