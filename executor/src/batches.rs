@@ -386,7 +386,9 @@ impl Handle {
         }
         let mut waiting: Vec<(QueryKey, Body)> = {
             let mut queries = self.queries();
-            let wanted = |(key, _): &(QueryKey, Body)| queries.remove(key).is_some() && alive.contains(key);
+            // Who is not alive any more is being refused or was cancelled, perhaps by another thread this moment: that
+            // one takes it out, and would find nothing to tell if it were gone.
+            let wanted = |(key, _): &(QueryKey, Body)| alive.contains(key) && queries.remove(key).is_some();
             flight.answers.into_iter().filter(wanted).collect()
         };
         self.say(waiting.drain(..).map(|(_, body)| body));

@@ -4,7 +4,7 @@
 //! like, so a model needs them said: in its task, or by its adapter. Outputs are what its first run shows.
 
 use modelless_engine::library::TORCH_VERSION;
-use modelless_engine::{Backend, Declared, Inputs, LoadRequest, Model, Program, Results, runner_main};
+use modelless_engine::{Backend, Declared, Inputs, LoadRequest, Model, Needs, Program, Results, runner_main};
 use modelless_types::{DType, Optimisation, Processor};
 use std::cell::Cell;
 use std::path::Path;
@@ -25,6 +25,12 @@ fn open(_: &Path) -> Result<Box<dyn Backend>, String> {
 struct Torch;
 
 impl Backend for Torch {
+    /// Its kernels look at the processor when they first run, and some are made for each shape.
+    fn needs(&self) -> Needs {
+        let read = ["/proc/cpuinfo", "/sys/devices/system/cpu", "/sys/devices/system/node"];
+        Needs { read: read.map(Into::into).into(), code: true, connect: None }
+    }
+
     fn start(&mut self) -> Result<String, String> {
         // The executor that specialises a graph for shapes it has seen makes every new batch size slow twice.
         tch::jit::f_set_profiling_mode(false).map_err(|error| said(&error))?;
