@@ -384,14 +384,11 @@ impl Handle {
         if flight.answers.is_empty() {
             return;
         }
-        let mut waiting: Vec<(QueryKey, Body)> = {
+        let bodies = {
             let mut queries = self.queries();
-            // Who is not alive any more is being refused or was cancelled, perhaps by another thread this moment: that
-            // one takes it out, and would find nothing to tell if it were gone.
-            let wanted = |(key, _): &(QueryKey, Body)| alive.contains(key) && queries.remove(key).is_some();
-            flight.answers.into_iter().filter(wanted).collect()
+            for_whom(flight.answers, alive, |key| queries.remove(&key).is_some())
         };
-        self.say(waiting.drain(..).map(|(_, body)| body));
+        self.say(bodies);
     }
 }
 
@@ -403,4 +400,32 @@ fn body(flight: &Flight, outputs: &Outputs, row: u32, params: OutputParams) -> R
     let mut body = Vec::with_capacity(256);
     output.write_json(&flight.known.task.labels, &mut body).map_err(|error| error.to_string())?;
     Ok(body)
+}
+
+/// The answers that go out: to who is alive and was still there to be taken out. Who is not alive any more is being
+/// refused or was cancelled, perhaps by another thread this moment, which would find nobody to tell if it were gone.
+fn for_whom<T>(
+    answers: Vec<(QueryKey, T)>,
+    alive: &[QueryKey],
+    mut take_out: impl FnMut(QueryKey) -> bool,
+) -> Vec<T> {
+    let wanted = |(key, body)| (alive.contains(&key) && take_out(key)).then_some(body);
+    answers.into_iter().filter_map(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_that_is_being_refused_is_left_to_who_refuses_it() {
+        let (alive, refused, gone) = (QueryKey(1), QueryKey(2), QueryKey(3));
+        let mut there = vec![alive, refused];
+        let answers = vec![(alive, "a"), (refused, "b"), (gone, "c")];
+        let out = for_whom(answers, &[alive, gone], |key| {
+            let at = there.iter().position(|known| *known == key);
+            at.map(|at| there.remove(at)).is_some()
+        });
+        assert_eq!((out, there), (vec!["a"], vec![refused]));
+    }
 }
