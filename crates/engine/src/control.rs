@@ -17,10 +17,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Lanes of a runner, and so descriptors beside one message, are at most this many.
-pub(crate) const MAX_LANES: u16 = 64;
+pub const MAX_LANES: u16 = 64;
 
 /// Raised with every change: a runner that is a binary of its own may be an older one.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const MAX_MESSAGE: usize = 64 << 10;
 
 /// How far a load gives way to what is served.
@@ -59,7 +59,8 @@ pub(crate) enum Ask {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Say {
     /// Said once, unasked, when the library is loaded and the process is confined.
-    Hello { version: String, confinement: Confinement },
+    /// `gives_way`: whether it can load without getting in the way of what is served.
+    Hello { version: String, confinement: Confinement, gives_way: bool },
     /// Done.
     Done,
     /// Loaded.
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x01\"Done\""[..], b"\x03{", b"\x03\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x04{", b"\x04\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }

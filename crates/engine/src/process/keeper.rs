@@ -333,9 +333,9 @@ impl Keeper {
         }
     }
 
-    /// A load gives way to what is served, if anything is.
-    fn way(&self, gently: bool) -> Gently {
-        match (gently && !self.inner.read().variants.is_empty(), self.resident.is_empty()) {
+    /// A load gives way to what is served, if anything is and the runner can.
+    fn way(&self, process: &Process, gently: bool) -> Gently {
+        match (gently && process.gives_way() && self.inner.something_is_served(), self.resident.is_empty()) {
             (false, _) => Gently::Not,
             (true, false) => Gently::Nice,
             (true, true) => Gently::Idle,
@@ -358,7 +358,7 @@ impl Keeper {
         self.allowed.insert(variant, *memory_limit);
         self.allow();
         let before = self.runner.memory();
-        let gently = self.way(gently);
+        let gently = self.way(process, gently);
         let ask = Ask::Load {
             variant: variant.0,
             settings: settings.clone(),
