@@ -33,6 +33,15 @@ impl Gaps {
         // The generator gives a whole number of whatever unit the moments are in.
         Duration::from_nanos(self.rng.duration(self.gap).0)
     }
+
+    /// When queries come within a time from its start.
+    pub fn until(mut self, time: Duration) -> impl Iterator<Item = Duration> {
+        let mut due = Duration::ZERO;
+        std::iter::from_fn(move || {
+            due += self.draw();
+            (due < time).then_some(due)
+        })
+    }
 }
 
 /// What came of an open load.
@@ -80,7 +89,7 @@ impl Seen {
 pub fn run(
     node: &Node,
     inputs: &[Bytes],
-    mut gaps: Gaps,
+    gaps: Gaps,
     time: Duration,
     bound: Duration,
     mut tick: impl FnMut(Instant),
@@ -89,15 +98,15 @@ pub fn run(
     let mut sender = Sender::new(node, 0, inputs, bound)?;
     let (mut came, mut seen, mut ends) = (Vec::new(), Seen::default(), Vec::new());
     let start = Instant::now() + TICK;
-    let mut due = start + gaps.draw();
-    while due < start + time {
+    let mut coming = gaps.until(time).map(|after| start + after).peekable();
+    while let Some(&due) = coming.peek() {
         let now = Instant::now();
         tick(now);
         if now >= due {
             seen.lags.push(nanos(now - due));
             came.push(due);
             sender.offer(due);
-            due += gaps.draw();
+            coming.next();
         } else {
             node.link.ends(&mut ends, due.min(now + TICK));
         }

@@ -12,6 +12,7 @@
 
 pub mod batching;
 mod check;
+pub mod clairvoyant;
 pub mod fixtures;
 mod gateway;
 mod heap;
