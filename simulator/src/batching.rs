@@ -37,6 +37,9 @@ pub const MODELS: [Measured; 5] = [
     Measured { name: "minilm-l6-fp32", points: &[(1, 4_120.0), (32, 135_000.0)], max_batch: 32 },
 ];
 
+/// A timer of the async runtime wakes at its next whole millisecond.
+const TIMER_LATE: Micros = Micros(1_000);
+
 /// What is compared under which load.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Setup {
@@ -52,11 +55,24 @@ pub struct Setup {
     pub seeds: Vec<u64>,
     /// Batches that are held up now and then.
     pub jitter: Option<Jitter>,
+    /// How much later than asked a timer of the shell wakes.
+    pub timer_late: Micros,
+    /// How long it takes until an idle device runs the batch that is handed to it.
+    pub handover: Micros,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { load: 0.7, bound: 5.0, lanes: 1, queries: 5_000, seeds: vec![1, 2, 3, 4, 5], jitter: None }
+        Self {
+            load: 0.7,
+            bound: 5.0,
+            lanes: 1,
+            queries: 5_000,
+            seeds: vec![1, 2, 3, 4, 5],
+            jitter: None,
+            timer_late: TIMER_LATE,
+            handover: Micros(15),
+        }
     }
 }
 
@@ -143,6 +159,8 @@ pub struct Given {
     pub at: Vec<Micros>,
     /// What they were promised.
     pub bound: Micros,
+    /// How long it takes until an idle device runs the batch that is handed to it, and its answer is out.
+    pub handover: Micros,
 }
 
 impl Given {
@@ -163,7 +181,16 @@ impl Given {
     pub fn simulate(&self, batching: Batching, seed: u64) -> Result<Row, Error> {
         let arrivals = Arrivals::At(self.at.clone());
         let end = self.at.last().map_or(Micros::ZERO, |at| *at + Micros(1));
-        let case = Case { spec: self.spec(), lanes: 1, jitter: None, bound: self.bound, arrivals, end };
+        let case = Case {
+            spec: self.spec(),
+            lanes: 1,
+            jitter: None,
+            bound: self.bound,
+            arrivals,
+            end,
+            timer_late: TIMER_LATE,
+            handover: self.handover,
+        };
         let rate = crate::outcome::ratio(self.at.len() as u64 * 1_000_000, end.0);
         let what =
             Row { model: self.model.clone(), arrivals: self.arrivals.clone(), rate, ..case.blank(batching) };
@@ -192,7 +219,16 @@ fn row(setup: &Setup, model: &Measured, bursty: bool, batching: Batching) -> Res
     let bound = Micros(whole(setup.bound * model.points[0].1));
     let arrivals = if bursty { Arrivals::Renewal { rate, cv: CV } } else { Arrivals::Poisson { rate } };
     let end = Micros(whole(f64::from(setup.queries) * 1e6 / rate));
-    let case = Case { spec, lanes: setup.lanes, jitter: setup.jitter, bound, arrivals, end };
+    let case = Case {
+        spec,
+        lanes: setup.lanes,
+        jitter: setup.jitter,
+        bound,
+        arrivals,
+        end,
+        timer_late: setup.timer_late,
+        handover: setup.handover,
+    };
     let kind = if bursty { "bursty" } else { "poisson" };
     let what = Row { model: model.name.into(), arrivals: kind.into(), rate, ..case.blank(batching) };
     let row = case.rows(what, &setup.seeds)?;
@@ -216,6 +252,8 @@ struct Case {
     bound: Micros,
     arrivals: Arrivals,
     end: Micros,
+    timer_late: Micros,
+    handover: Micros,
 }
 
 impl Case {
@@ -252,6 +290,8 @@ impl Case {
         };
         let mut node = NodeSpec::with(self.lanes, Bytes::from_mib(1_024), vec![VariantId(1)]);
         node.jitter = self.jitter;
+        node.timer_late = self.timer_late;
+        node.handover = self.handover;
         let stream = Stream::new(&what.model, TaskId(1), self.arrivals.clone(), goals);
         let mut scenario = Scenario::new(&what.model, vec![task], vec![node], vec![stream]);
         scenario.link = LinkSpec { one_way: Micros(1), jitter: Micros::ZERO };
