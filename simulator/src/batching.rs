@@ -6,6 +6,7 @@
 //! arrivals that were seen elsewhere. Beside each row stands the least that any policy would have missed.
 
 use crate::clairvoyant::least_missed;
+use crate::direct::{Lane, drive};
 use crate::scenario::{Arrivals, Jitter, LinkSpec, NodeSpec, Scenario, Stream, TaskSpec, VariantSpec};
 use crate::workload::Source;
 use crate::{Error, Outcome, run};
@@ -173,29 +174,43 @@ impl Given {
         least(&self.spec(), &self.at, self.bound)
     }
 
-    /// What would have come of them on one lane, in virtual time.
+    /// What would have come of them on one lane, in virtual time. Fed as a load generator feeds an executor, with its
+    /// credit and without a gateway.
     ///
     /// # Errors
     ///
-    /// Without a usable device time, or if the simulator is broken.
+    /// Without a usable device time, or at a dead end.
     pub fn simulate(&self, batching: Batching, seed: u64) -> Result<Row, Error> {
-        let arrivals = Arrivals::At(self.at.clone());
-        let end = self.at.last().map_or(Micros::ZERO, |at| *at + Micros(1));
-        let case = Case {
-            spec: self.spec(),
-            lanes: 1,
-            jitter: None,
-            bound: self.bound,
-            arrivals,
-            end,
-            timer_late: TIMER_LATE,
-            handover: self.handover,
+        let (bound, handover) = (self.bound, self.handover);
+        let spec = self.spec();
+        let lane = Lane { spec: &spec, batching, bound, handover, timer_late: TIMER_LATE, seed };
+        let mut ends = drive(&lane, &self.at)?;
+        let offered = self.at.len() as u64;
+        let lasted = self.at.last().map_or(0, |at| at.0);
+        let share = |n: u64| crate::outcome::ratio(n, offered);
+        ends.latencies.sort_unstable();
+        let percentile = |share: usize| {
+            let rank = (ends.latencies.len() * share).div_ceil(100).max(1);
+            ends.latencies.get(rank - 1).copied().unwrap_or_default()
         };
-        let rate = crate::outcome::ratio(self.at.len() as u64 * 1_000_000, end.0);
-        let what =
-            Row { model: self.model.clone(), arrivals: self.arrivals.clone(), rate, ..case.blank(batching) };
-        let least = Some(self.least()?);
-        Ok(Row { least, ..case.rows(what, &[seed])? })
+        Ok(Row {
+            model: self.model.clone(),
+            arrivals: self.arrivals.clone(),
+            batching,
+            lanes: 1,
+            rate: crate::outcome::ratio(offered * 1_000_000, lasted),
+            bound,
+            offered,
+            late: share(ends.late),
+            refused: share(ends.refused),
+            missed: share(ends.late + ends.refused),
+            least: Some(self.least()?),
+            missed_worst: share(ends.late + ends.refused),
+            p50: percentile(50),
+            p99: percentile(99),
+            batch: crate::outcome::ratio(ends.latencies.len() as u64, ends.batches),
+            busy: crate::outcome::ratio(ends.busy.0, lasted),
+        })
     }
 
     fn spec(&self) -> VariantSpec {

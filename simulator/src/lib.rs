@@ -13,6 +13,7 @@
 pub mod batching;
 mod check;
 pub mod clairvoyant;
+mod direct;
 pub mod fixtures;
 mod gateway;
 mod heap;
