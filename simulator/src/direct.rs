@@ -247,3 +247,84 @@ impl Drive<'_> {
         self.feed(Event::Done { batch, outcome: Outcome::Ran });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::batching::Given;
+    use crate::rng::Rng;
+    use modelless_decision::Moments;
+    use modelless_types::{BatchPoint, Batching, Micros};
+    use proptest::prelude::*;
+
+    fn given(one: f64, each: f64, scatter: f64, at: Vec<Micros>, times_single: f64) -> Given {
+        let point = |batch: u32| {
+            let mean_us = one + each * f64::from(batch - 1);
+            BatchPoint { batch, mean_us, var_us2: (scatter * mean_us).powi(2), p99_us: mean_us, samples: 9 }
+        };
+        Given {
+            model: "a model".into(),
+            arrivals: "given".into(),
+            latency: vec![point(1), point(8)],
+            max_batch: 8,
+            at,
+            bound: Moments { mean: one * times_single, var: 0.0 }.mean(),
+            handover: Micros::ZERO,
+        }
+    }
+
+    fn random(rate: f64, cv: f64, queries: usize, seed: u64) -> Vec<Micros> {
+        let (mut rng, mut at, mean) = (Rng::new(seed, "test"), 0.0, 1e6 / rate);
+        let mut next = || {
+            at += rng.gamma(Moments { mean, var: cv * cv * mean * mean });
+            Moments { mean: at, var: 0.0 }.mean()
+        };
+        (0..queries).map(|_| next()).collect()
+    }
+
+    fn ways() -> [Batching; 4] {
+        let fixed = Batching::Fixed { size: 4, wait: Micros(100) };
+        [Batching::Deadline, Batching::Aimd, fixed, Batching::Off]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn no_way_of_batching_misses_less_than_the_least(
+            gaps in prop::collection::vec(0_u64..400, 1..200),
+            one in 20.0..500.0_f64,
+            share in 0.1..1.0_f64,
+            times_single in 1.0..8.0_f64,
+        ) {
+            let at = gaps.iter().scan(0, |at, gap| { *at += gap; Some(Micros(*at)) }).collect();
+            let given = given(one, one * share, 0.0, at, times_single);
+            let least = given.least().expect("device times");
+            for way in ways() {
+                let row = given.simulate(way, 1).expect("no dead end");
+                prop_assert!(row.missed >= least, "{way}: {} of at least {least}", row.missed);
+            }
+        }
+    }
+
+    /// Load, coefficient of variation, and how far above the least `deadline` may be.
+    #[test]
+    fn batching_by_deadline_misses_little_more_than_must_be_missed() {
+        for (each, load, cv, above) in
+            [(1.0, 0.7, 1.0, 0.005), (0.65, 0.7, 1.0, 0.02), (0.65, 0.7, 4.0, 0.05), (0.65, 2.0, 1.0, 0.07)]
+        {
+            let (one, per_query) = (1_000.0, (1_000.0 + 7_000.0 * each) / 8.0);
+            let at = random(load * 1e6 / per_query, cv, 4_000, 5);
+            let given = given(one, one * each, 0.0, at, 5.0);
+            let row = given.simulate(Batching::Deadline, 1).expect("no dead end");
+            let least = row.least.expect("one lane");
+            assert!(row.missed <= least + above, "{each} {load} {cv}: {} over {least}", row.missed);
+            assert!(row.late <= 0.005, "{each} {load} {cv}: {} late", row.late);
+        }
+    }
+
+    #[test]
+    fn the_same_arrivals_and_seed_give_the_same() {
+        let given = given(1_000.0, 650.0, 0.1, random(900.0, 4.0, 500, 2), 5.0);
+        let row = || given.simulate(Batching::Deadline, 7).expect("no dead end");
+        assert_eq!(row(), row());
+    }
+}

@@ -9,8 +9,9 @@ use modelless_types::{Micros, Time, VariantId};
 /// How long a correction stands without being seen again before it fades a step.
 const FADE_EVERY: Micros = Micros::from_secs(1);
 
-/// The weight of the last batch in what is known of handing over.
-const NEW: f64 = 1.0 / 32.0;
+/// The weight of the last batch in what is known of handing over: more than it has in a correction, so that of lone batches,
+/// which do not tell one from the other, the smaller share goes to the model.
+const NEW: f64 = 1.0 / 8.0;
 /// Handing over takes no longer than this, in microseconds: what does is slowness of the model.
 const MOST: f64 = 50.0;
 
