@@ -206,6 +206,7 @@ impl World<'_> {
         {
             node.armed = Some(wake);
             let life = node.life;
+            let wake = wake + self.scenario.nodes[at].timer_late;
             self.push(wake, Rank::Timer, Ev::NodeTimer { node: at, life });
         }
         Ok(())
@@ -388,12 +389,12 @@ impl World<'_> {
             format!("{waiting}")
         })?;
         if waiting == 1 {
-            self.run_batch(at, id);
+            self.run_batch(at, id, self.scenario.nodes[at].handover);
         }
         Ok(())
     }
 
-    fn run_batch(&mut self, at: usize, id: BatchId) {
+    fn run_batch(&mut self, at: usize, id: BatchId, handover: Micros) {
         let node = &self.nodes[at];
         let Some(batch) = node.batches.get(&id) else { return };
         let model = self.runs.get(&batch.variant);
@@ -405,7 +406,7 @@ impl World<'_> {
         let held_up = self.scenario.nodes[at].jitter.filter(|jitter| self.rng_jitter.chance(jitter.chance));
         let held_up =
             held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
-        let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
+        let took = handover + self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
@@ -430,7 +431,7 @@ impl World<'_> {
         let lane = node.lanes.entry(lane).or_default();
         lane.pop_front();
         if let Some(next) = lane.front().copied() {
-            self.run_batch(at, next);
+            self.run_batch(at, next, Micros::ZERO);
         }
         self.feed_worker(at, Event::Done { batch: id, outcome: Outcome::Ran })
     }

@@ -106,6 +106,12 @@ pub struct NodeSpec {
     /// Batches that are held up now and then, as by another tenant of the processor.
     #[serde(default)]
     pub jitter: Option<Jitter>,
+    /// How much later than asked a timer of its shell wakes.
+    #[serde(default)]
+    pub timer_late: Micros,
+    /// How long it takes until a device that has nothing to do runs the batch that is handed to it.
+    #[serde(default)]
+    pub handover: Micros,
 }
 
 /// Some batches take longer than their model does.
@@ -296,6 +302,8 @@ impl NodeSpec {
             unload: Micros::from_millis(2),
             crash: 0.0,
             jitter: None,
+            timer_late: Micros::ZERO,
+            handover: Micros::ZERO,
         }
     }
 }

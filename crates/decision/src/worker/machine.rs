@@ -4,9 +4,11 @@ use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig};
 use super::batching::{Caps, Rates};
 use super::bind::{Bound, admits, batched};
 use super::lanes::{Batch, Lane, Member};
+use super::learn::Handover;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
+use crate::estimate::Moments;
 use crate::machine::{Machine, Wake};
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -23,6 +25,7 @@ pub struct Worker {
     pub(super) quarantine: Quarantine,
     pub(super) rates: Rates,
     pub(super) caps: Caps,
+    pub(super) handover: Handover,
     /// When it is time to bind what it was too early for.
     bind_at: Option<Time>,
     pub(super) next_batch: u64,
@@ -53,6 +56,7 @@ impl Worker {
             quarantine: Quarantine::default(),
             rates: Rates::default(),
             caps: Caps::default(),
+            handover: Handover::default(),
             bind_at: None,
             next_batch: 0,
             fade_at: None,
@@ -182,7 +186,10 @@ impl Worker {
         let (variant, reasons) = (binding.variant, binding.reasons.clone());
         let model = self.residency.variant(variant).map_or(ModelId(0), |v| v.model);
         let expected = binding.expected;
-        lane.next = Some(Batch { id, variant, model, members, expected, prepared: false, started: None });
+        let idle = lane.running.is_none();
+        let handover = if idle { self.handover.moments() } else { Moments::ZERO };
+        lane.next =
+            Some(Batch { id, variant, model, members, expected, handover, prepared: false, started: None });
         self.residency.used_now(device, variant);
         if !binding.drains {
             self.residency.overloaded(now, device, variant, &mut self.actions);
