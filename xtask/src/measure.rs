@@ -6,6 +6,7 @@
 
 mod attribution;
 mod chaos;
+mod cluster;
 mod cold_start;
 mod cycles;
 mod demo;
@@ -55,6 +56,8 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &cluster::kill::MEASURE,
+    &cluster::restart::MEASURE,
 ];
 
 /// What a measure found.
@@ -164,7 +167,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     }
     if options.contains(&"--list") {
         for measure in MEASURES {
-            say(format!("{:<12} {}", measure.name, measure.what));
+            say(format!("{:<15} {}", measure.name, measure.what));
         }
         return Ok(());
     }
