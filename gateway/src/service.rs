@@ -128,8 +128,8 @@ impl Service {
         routes::router(Arc::clone(&self.app))
     }
 
-    /// Serves until drained: not ready from then on and no new queries, but those at hand are finished, and health
-    /// is told until the end.
+    /// Serves until drained: not ready from then on, clients sent elsewhere for as long as is set, then no new queries; but
+    /// those at hand are finished, and health is told until the end.
     pub async fn run(mut self, drain: CancellationToken) -> Result<(), Error> {
         if self.http.is_none() {
             self.bind().await?;
@@ -165,6 +165,10 @@ impl Service {
             () = drain.cancelled() => None,
             end = tasks.join_next() => end, // none ends by itself: whatever this is, it is the reason to stop
         };
+        if early.is_none() && !core.config.leave().is_zero() {
+            core.leave();
+            tokio::time::sleep(core.config.leave()).await;
+        }
         core.drain();
         if tokio::time::timeout(core.config.drain_timeout(), core.pending.idle()).await.is_err() {
             core.give_up();

@@ -7,7 +7,7 @@ use crate::core::{Core, Node};
 use crate::table;
 use crate::view::{self, Tasks, View};
 use modelless_decision::route::{Event, Table};
-use modelless_store::{Catalog, Store};
+use modelless_store::{Catalog, Error, Store};
 use modelless_telemetry::{NodeGauges, ReplicaGauge};
 use modelless_wire::NodeStatus;
 use std::sync::Arc;
@@ -46,11 +46,15 @@ impl Updater {
         updater
     }
 
-    /// Runs until stopped.
+    /// Runs until stopped. The store is asked beside everything else: while it does not answer, nodes still come and go.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut followers = JoinSet::new();
+        let mut reading: JoinSet<Read> = JoinSet::new();
         let mut poll = interval(POLL);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ask_store = false;
+        // The newest wish to look anew that the store's answer covers.
+        let mut seen = 0;
         loop {
             for node in self.core.nodes() {
                 if !node.followed.swap(true, Ordering::AcqRel) {
@@ -58,7 +62,7 @@ impl Updater {
                 }
             }
             let looked = Instant::now();
-            let mut ask_store = false;
+            let mut new_catalog = false;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -66,30 +70,35 @@ impl Updater {
                     Ok(node) => self.core.lost_node(&node),
                     Err(error) => tracing::error!(%error, "the watch over a node failed; this is a bug"),
                 },
+                Some(read) = reading.join_next() => match read {
+                    Ok(Read { asked, catalog }) => {
+                        seen = asked;
+                        new_catalog = self.take_catalog(catalog);
+                    }
+                    Err(error) => tracing::error!(%error, "reading the catalogue failed; this is a bug"),
+                },
                 _ = poll.tick() => ask_store = true,
                 () = self.core.changed.notified() => {}
             }
             ask_store |= self.core.catalog_changed.swap(false, Ordering::AcqRel);
-            let asked = self.core.asked.load(Ordering::Acquire);
-            let new_catalog = ask_store && self.read_catalog().await;
-            self.refresh(new_catalog, asked);
+            if ask_store && reading.is_empty() {
+                ask_store = false;
+                let asked = self.core.asked.load(Ordering::Acquire);
+                reading.spawn(read(Arc::clone(&self.store), self.catalog.version, asked));
+            }
+            self.refresh(new_catalog, seen);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep_until(looked + PACE) => {}
             }
         }
         followers.shutdown().await;
+        reading.shutdown().await;
     }
 
     /// Whether there is a new one.
-    async fn read_catalog(&mut self) -> bool {
-        let read = async {
-            if self.store.catalog_version().await? == self.catalog.version {
-                return Ok(None);
-            }
-            self.store.catalog().await.map(Some)
-        };
-        match read.await {
+    fn take_catalog(&mut self, read: Result<Option<Catalog>, Error>) -> bool {
+        match read {
             Ok(catalog) => {
                 if std::mem::take(&mut self.outage) {
                     tracing::info!("the store answers again");
@@ -127,6 +136,23 @@ impl Updater {
         self.core.metrics.set_nodes(&gauges(&view));
         self.core.publish(view, asked);
     }
+}
+
+/// What the store said, and how often it had been asked for before.
+struct Read {
+    asked: u64,
+    catalog: Result<Option<Catalog>, Error>,
+}
+
+/// The catalogue, if it is another than the one that is known.
+async fn read(store: Arc<dyn Store>, known: u64, asked: u64) -> Read {
+    let read = async {
+        if store.catalog_version().await? == known {
+            return Ok(None);
+        }
+        store.catalog().await.map(Some)
+    };
+    Read { asked, catalog: read.await }
 }
 
 /// Says when a node's status changes; ends when the node is gone.

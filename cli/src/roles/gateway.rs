@@ -18,6 +18,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+/// A gateway of several has clients that can go to another; most balancers look at least this often.
+const LEAVE_MS: u64 = 2_000;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Settings {
     /// The database of the cluster.
@@ -47,7 +50,7 @@ fn defaults() -> anyhow::Result<Settings> {
         nodes: Vec::new(),
         artefacts: default_data()?.join("artefacts"),
         insecure: false,
-        gateway: gateway::Config::default(),
+        gateway: gateway::Config { leave_ms: LEAVE_MS, ..gateway::Config::default() },
     })
 }
 
