@@ -7,18 +7,20 @@ use crate::core::{Core, Node};
 use crate::table;
 use crate::view::{self, Tasks, View};
 use modelless_decision::route::{Event, Table};
-use modelless_store::{Catalog, Error, Store};
+use modelless_store::{Catalog, Store};
 use modelless_telemetry::{NodeGauges, ReplicaGauge};
 use modelless_wire::NodeStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How often the catalogue's version is asked for.
 const POLL: Duration = Duration::from_secs(1);
+/// A store that takes longer is away. It may be cut off, and then it would never be done.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a table that only moves estimates is passed on.
 const ESTIMATES: Duration = Duration::from_secs(1);
 /// Nodes that change all the time are looked at no more often than this.
@@ -97,7 +99,7 @@ impl Updater {
     }
 
     /// Whether there is a new one.
-    fn take_catalog(&mut self, read: Result<Option<Catalog>, Error>) -> bool {
+    fn take_catalog(&mut self, read: Result<Option<Catalog>, String>) -> bool {
         match read {
             Ok(catalog) => {
                 if std::mem::take(&mut self.outage) {
@@ -115,6 +117,7 @@ impl Updater {
     }
 
     fn refresh(&mut self, new_catalog: bool, asked: u64) {
+        let began = Instant::now();
         let nodes = self.core.nodes();
         let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
         let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
@@ -135,13 +138,14 @@ impl Updater {
         let view = View::new(Arc::clone(&self.catalog), Arc::clone(&self.tasks), statuses);
         self.core.metrics.set_nodes(&gauges(&view));
         self.core.publish(view, asked);
+        self.core.metrics.table_updated(began.elapsed());
     }
 }
 
 /// What the store said, and how often it had been asked for before.
 struct Read {
     asked: u64,
-    catalog: Result<Option<Catalog>, Error>,
+    catalog: Result<Option<Catalog>, String>,
 }
 
 /// The catalogue, if it is another than the one that is known.
@@ -152,7 +156,11 @@ async fn read(store: Arc<dyn Store>, known: u64, asked: u64) -> Read {
         }
         store.catalog().await.map(Some)
     };
-    Read { asked, catalog: read.await }
+    let catalog = match timeout(PATIENCE, read).await {
+        Ok(read) => read.map_err(|error: modelless_store::Error| error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    };
+    Read { asked, catalog }
 }
 
 /// Says when a node's status changes; ends when the node is gone.

@@ -58,6 +58,7 @@ const MEASURES: &[&Measure] = &[
     &same_weights::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
+    &cluster::many::MEASURE,
 ];
 
 /// What a measure found.
@@ -239,7 +240,11 @@ mod tests {
     #[test]
     fn names_are_unique_and_can_stand_in_a_document() {
         let mut names = names();
-        assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
+        assert!(
+            names
+                .iter()
+                .all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'))
+        );
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), MEASURES.len());

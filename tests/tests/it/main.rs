@@ -10,5 +10,6 @@ mod demo;
 mod ending;
 mod engines;
 mod goals;
+mod half_dead;
 mod lifecycle;
 mod store;

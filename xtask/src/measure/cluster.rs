@@ -4,6 +4,7 @@
 //! of that load.
 
 pub(crate) mod kill;
+pub(crate) mod many;
 pub(crate) mod restart;
 
 use std::net::SocketAddr;
