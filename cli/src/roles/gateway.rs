@@ -1,7 +1,7 @@
 //! `modelless gateway`: where clients ask, as a process of its own.
 
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, host_name, live, process, random};
+use super::{BEAT, Options, database, host_name, key, live, process, random};
 use crate::exit::usage;
 use crate::out;
 use crate::up::config::default_data;
@@ -10,7 +10,7 @@ use modelless_gateway as gateway;
 use modelless_live::{Live, Load, Member, Role, follow, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
-use modelless_wire::Address;
+use modelless_wire::{Address, Key};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ struct Settings {
     name: String,
     /// Nodes that are there in any case: `host:port` or `unix:/path`.
     nodes: Vec<String>,
+    /// A file with the key that all processes of the cluster share.
+    key_file: Option<PathBuf>,
     /// Where uploaded artefacts go; shared by all of the cluster.
     artefacts: PathBuf,
     /// Serve where others can connect, although nobody there needs a key.
@@ -48,6 +50,7 @@ fn defaults() -> anyhow::Result<Settings> {
         cluster: "default".into(),
         name: format!("{}-{}", host_name(), std::process::id()),
         nodes: Vec::new(),
+        key_file: None,
         artefacts: default_data()?.join("artefacts"),
         insecure: false,
         gateway: gateway::Config { leave_ms: LEAVE_MS, ..gateway::Config::default() },
@@ -64,20 +67,25 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             )));
         }
     }
-    let nodes = addresses(&settings.nodes)?;
+    let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
             "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
         ));
     }
-    process(|stop| role(settings, nodes, stop))
+    process(|stop| role(settings, nodes, key, stop))
 }
 
 pub(super) fn addresses(nodes: &[String]) -> anyhow::Result<Vec<Address>> {
     nodes.iter().map(|node| node.parse().map_err(|why: String| usage(format!("`nodes`: {why}")))).collect()
 }
 
-async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) -> anyhow::Result<()> {
+async fn role(
+    settings: Settings,
+    nodes: Vec<Address>,
+    key: Option<Key>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let clock = Clock::start();
     let deps = gateway::Deps {
@@ -103,6 +111,7 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
         queries: true,
         seed: random()?,
         clock,
+        key,
         gateway: handle.link(),
         joined: Arc::new(move |status, link| joining.add_node(status, link)),
     };

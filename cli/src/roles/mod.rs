@@ -15,11 +15,12 @@ use crate::signals::{Signals, until_second_signal};
 use clap::Args;
 use modelless_live::{Live, MemLive, RedisLive};
 use modelless_telemetry::log;
+use modelless_wire::Key;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use settings::{Sources, load, print};
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -108,6 +109,15 @@ fn database(url: &str) -> anyhow::Result<&str> {
         ));
     }
     Ok(url)
+}
+
+/// The key that the processes of a cluster share, if they do.
+fn key(file: Option<&Path>) -> anyhow::Result<Option<Key>> {
+    let Some(file) = file else { return Ok(None) };
+    let read = std::fs::read(file);
+    let read = read.map_err(|error| usage(format!("`key_file`: cannot read {}: {error}", file.display())))?;
+    let key = Key::new(read.trim_ascii()).map_err(|why| usage(format!("`key_file`: {why}")))?;
+    Ok(Some(key))
 }
 
 fn random() -> anyhow::Result<u64> {

@@ -2,7 +2,7 @@
 
 use super::gateway::{addresses, followed};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, host_name, live, process, random};
+use super::{BEAT, Options, database, host_name, key, live, process, random};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
@@ -10,8 +10,9 @@ use modelless_live::{Load, Member, Notice, Role, keep_announced};
 use modelless_scheduler as scheduler;
 use modelless_store::Store;
 use modelless_types::NodeId;
-use modelless_wire::{Address, FromNode, GatewayLink};
+use modelless_wire::{Address, FromNode, GatewayLink, Key};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
@@ -29,6 +30,8 @@ struct Settings {
     name: String,
     /// Nodes that are there in any case: `host:port` or `unix:/path`.
     nodes: Vec<String>,
+    /// A file with the key that all processes of the cluster share.
+    key_file: Option<PathBuf>,
     /// The scheduler.
     scheduler: scheduler::Config,
 }
@@ -40,6 +43,7 @@ fn defaults() -> Settings {
         cluster: "default".into(),
         name: format!("{}-{}", host_name(), std::process::id()),
         nodes: Vec::new(),
+        key_file: None,
         scheduler: scheduler::Config::default(),
     }
 }
@@ -53,16 +57,21 @@ impl GatewayLink for Deaf {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Some(settings) = options.settings(&defaults())? else { return Ok(()) };
-    let nodes = addresses(&settings.nodes)?;
+    let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
             "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
         ));
     }
-    process(|stop| role(settings, nodes, stop))
+    process(|stop| role(settings, nodes, key, stop))
 }
 
-async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) -> anyhow::Result<()> {
+async fn role(
+    settings: Settings,
+    nodes: Vec<Address>,
+    key: Option<Key>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
     let live = live(settings.redis.as_deref(), &settings.cluster)?;
@@ -74,6 +83,7 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
         queries: false,
         seed: random()?,
         clock: Clock::start(),
+        key,
         gateway: Arc::new(Deaf),
         joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),
     };

@@ -7,6 +7,7 @@
 use crate::codec::{self, Frame, Hello, Role};
 use crate::config::{Config, limits};
 use crate::frame::{Encoded, TooLarge};
+use crate::key::{Proves, nonce};
 use crate::link::{Link, Reader};
 use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
@@ -78,6 +79,9 @@ impl NodeServer {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
+                Ok((_, from)) if tasks.len() > limits::PEERS + limits::STRANGERS => {
+                    tracing::warn!(from, "turned away: too many connections have not greeted yet");
+                }
                 Ok((stream, from)) => {
                     next = hub.free_number(next);
                     let peer = Arc::clone(&hub).serve(next, stream, from, status.clone(), stop.clone());
@@ -250,18 +254,14 @@ impl Hub {
         status: &watch::Receiver<NodeStatus>,
     ) -> Result<(Arc<Peer>, String), Lost> {
         let within = self.config.handshake;
-        let first = timeout(within, reader.next()).await.map_err(|_| Lost::NoGreeting { within })??;
-        let hello = greeting(first.0, "a gateway's greeting")?;
+        let greeted = timeout(within, self.exchange(link, reader, status));
+        let hello = greeted.await.map_err(|_| Lost::NoGreeting { within })??;
         let queries = match hello.role {
             Role::Gateway => true,
             Role::Scheduler => false,
             Role::Node { .. } => return Err(out_of_place(&Frame::Hello(hello), "a gateway's greeting")),
         };
-        let (node, told) = {
-            let status = status.borrow();
-            (status.node, codec::status(&status, (self.config.now)()))
-        };
-        let our_name = status.borrow().name.clone();
+        let told = codec::status(&status.borrow(), (self.config.now)());
         let peer = Arc::new(Peer {
             number,
             queries,
@@ -274,14 +274,43 @@ impl Hub {
             if peers.len() >= limits::PEERS {
                 return Err(Lost::TooManyPeers { limit: limits::PEERS });
             }
-            // Before the peer is known to others, so that nothing comes before the greeting.
-            link.say(codec::hello(&Hello::new(&our_name, Role::Node { node })));
+            // Before the peer is known to others, so that nothing comes before it.
             link.say(told);
             peers.insert(number, Arc::clone(&peer));
         }
         // Everybody's share changed.
         self.reshare();
         Ok((peer, hello.name))
+    }
+
+    /// The greetings of both sides, and what they prove.
+    async fn exchange(
+        &self,
+        link: &Link,
+        reader: &mut Reader,
+        status: &watch::Receiver<NodeStatus>,
+    ) -> Result<Hello, Lost> {
+        let hello = greeting(reader.next().await?.0, "a gateway's greeting")?;
+        let ours = {
+            let status = status.borrow();
+            Hello::new(&status.name, Role::Node { node: status.node })
+        };
+        let Some(key) = &self.config.key else {
+            link.say(codec::hello(&ours));
+            return Ok(hello);
+        };
+        let Some(theirs) = &hello.nonce else { return Err(Lost::Unproven) };
+        let nonce = nonce().map_err(Lost::Random)?;
+        let proof = key.proof(Proves::Connected, theirs, &nonce, ours.role);
+        link.say(codec::hello(&Hello { nonce: Some(nonce.clone()), proof: Some(proof), ..ours }));
+        match reader.next().await?.0 {
+            Frame::Proof(proof) if key.holds(Proves::Connecting, &nonce, theirs, hello.role, &proof) => {
+                Ok(hello)
+            }
+            Frame::Proof(_) => Err(Lost::Unproven),
+            Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
+            other => Err(out_of_place(&other, "a gateway's proof")),
+        }
     }
 
     fn reshare(&self) {
@@ -341,9 +370,11 @@ impl Hub {
             }
             Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
             Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt).map_err(Lost::from),
-            other @ (Frame::Hello(_) | Frame::Status(_) | Frame::Pong { .. } | Frame::FromNode(_)) => {
-                Err(out_of_place(&other, "something that gateways say"))
-            }
+            other @ (Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Status(_)
+            | Frame::Pong { .. }
+            | Frame::FromNode(_)) => Err(out_of_place(&other, "something that gateways say")),
         }
     }
 

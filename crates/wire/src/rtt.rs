@@ -62,7 +62,11 @@ mod tests {
         rtt.observe(Micros(700_000));
         assert_eq!(rtt.estimate(), Moments { mean: 700_000.0, var: 0.0 });
         rtt.observe(Micros(400));
-        assert_eq!(rtt.estimate(), Moments { mean: 400.0, var: 0.0 }, "the greeting was slow, the way is not");
+        assert_eq!(
+            rtt.estimate(),
+            Moments { mean: 400.0, var: 0.0 },
+            "the greeting was slow, the way is not"
+        );
         for _ in 0..200 {
             rtt.observe(Micros(80));
         }
