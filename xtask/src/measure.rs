@@ -59,6 +59,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,
+    &cluster::wire::MEASURE,
 ];
 
 /// What a measure found.

@@ -6,6 +6,7 @@
 pub(crate) mod kill;
 pub(crate) mod many;
 pub(crate) mod restart;
+pub(crate) mod wire;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
