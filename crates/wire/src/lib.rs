@@ -23,6 +23,7 @@ mod node;
 mod peer;
 mod rtt;
 mod seam;
+mod share;
 #[cfg(test)]
 mod sim;
 mod status;

@@ -18,6 +18,22 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// What one gateway gets of it whose weight is such a part of all. At least one query, so that none starves.
+    #[must_use]
+    pub fn part(self, weight: u64, of: u64) -> Self {
+        let of = of.max(weight).max(1);
+        let part = |all: u64| {
+            let nearest = (u128::from(all) * u128::from(weight) + u128::from(of) / 2) / u128::from(of);
+            u64::try_from(nearest).unwrap_or(u64::MAX)
+        };
+        let queries = u32::try_from(part(self.queries.into())).unwrap_or(u32::MAX);
+        let bytes = Bytes(part(self.bytes.0));
+        Self {
+            queries: queries.max(u32::from(self.queries > 0)),
+            bytes: bytes.max(Bytes(u64::from(self.bytes.0 > 0))),
+        }
+    }
+
     /// What each of so many gateways gets of it. At least one query, so that none starves.
     #[must_use]
     pub fn share(self, gateways: u32) -> Self {
