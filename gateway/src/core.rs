@@ -3,6 +3,7 @@
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
 use crate::config::Config;
+use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::QueryIds;
 use crate::pending::{Outcome, Pending, Sent};
@@ -71,6 +72,7 @@ pub(crate) struct Core {
     pub(crate) ready: watch::Sender<bool>,
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
+    pub(crate) demand: Demands,
 }
 
 impl Core {
@@ -104,6 +106,7 @@ impl Core {
             catalog_changed: AtomicBool::new(false),
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
+            demand: Demands::default(),
         }
     }
 

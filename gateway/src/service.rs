@@ -3,6 +3,7 @@
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::core::Core;
+use crate::demand::ClassDemand;
 use crate::errors::Error;
 use crate::grpc;
 use crate::http;
@@ -211,6 +212,19 @@ impl Handle {
     /// The catalogue was changed: it is read now instead of within a second.
     pub fn catalog_changed(&self) {
         self.core.look_at_catalog();
+    }
+
+    /// The catalogue's version, once it is another than `known`.
+    pub async fn next_catalog(&self, known: u64) -> u64 {
+        let mut shown = self.core.shown.subscribe();
+        let next = shown.wait_for(|shown| shown.version != known).await;
+        next.map_or(known, |shown| shown.version)
+    }
+
+    /// What was asked of this gateway so far, class by class: the most asked for, up to a bound.
+    pub fn demand(&self) -> Vec<ClassDemand> {
+        let waiting = self.core.driver.look(|router, _| router.waiting_by_class());
+        self.core.demand.told(&waiting)
     }
 
     /// Follows whether the gateway is ready.

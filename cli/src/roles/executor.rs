@@ -1,6 +1,6 @@
 //! `modelless executor`: a node as a process of its own.
 
-use super::{BEAT, Options, database, host_name, key, live, process, random};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
@@ -12,13 +12,14 @@ use anyhow::Context;
 use modelless_decision::plan::Plan;
 use modelless_drive::Clock;
 use modelless_executor as executor;
-use modelless_live::{Load, Member, Resident, Role, keep_announced};
+use modelless_live::{Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_types::DeviceIx;
 use modelless_wire::{Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -136,7 +137,38 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     tasks.spawn(server.run(ended.clone()));
     let (status, instance) = (handle.status(), random()?);
     let describe = move || describe(&status.borrow(), instance, &told);
-    tasks.spawn(keep_announced(live, describe, BEAT, drained.clone()));
+    tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));
+    let pins = Arc::new(Notify::new());
+    let (planned, changed) = (Arc::clone(&pins), handle.clone());
+    hear(&mut tasks, &live, &ended, move |notice| match notice {
+        Notice::Plan { .. } => planned.notify_one(),
+        Notice::Catalog { .. } => changed.catalog_changed(),
+        Notice::Missed => {
+            planned.notify_one();
+            changed.catalog_changed();
+        }
+    });
+    let (store_of_plans, pinned, over) = (Arc::clone(&store), handle.clone(), ended.clone());
+    tasks.spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = pins.notified() => {}
+            }
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = pin_what_was_planned(&*store_of_plans, &pinned) => {}
+            }
+        }
+    });
+    if settings.demo {
+        // What was registered before the others could hear of it.
+        if let Ok(version) = store.catalog_version().await {
+            tell(&*live, Notice::Catalog { version }).await;
+        }
+    }
     out::line(line)?;
     service.run(stop).await; // drains by itself
     drained.cancel();
@@ -160,7 +192,8 @@ fn reachable(address: &Address, wanted: bool) -> anyhow::Result<()> {
     )))
 }
 
-/// What the last plan pins here. A scheduler tells it as well; this is for when there is none just now.
+/// What the last plan pins here. A scheduler tells it as well; this is for when there is none just now, or when it does not
+/// reach this node.
 async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
     let node = handle.status().borrow().node;
     let plan = match store.current_plan().await {

@@ -1,19 +1,20 @@
 //! `modelless gateway`: where clients ask, as a process of its own.
 
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, host_name, key, live, process, random};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::exit::usage;
 use crate::out;
 use crate::up::config::default_data;
 use modelless_drive::Clock;
 use modelless_gateway as gateway;
-use modelless_live::{Live, Load, Member, Role, follow, keep_announced};
+use modelless_live::{Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
 use modelless_wire::{Address, Key};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -130,9 +131,10 @@ async fn role(
             ..Load::default()
         },
         resident: Vec::new(),
-        demand: Vec::new(),
+        demand: described.demand().into_iter().map(demand).collect(),
     };
-    tasks.spawn(keep_announced(live, describe, BEAT, stop.clone()));
+    tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
+    follow_catalog(&mut tasks, &live, &handle, &ended);
 
     let mut ready = handle.ready();
     let (said, url) = (stop.clone(), format!("ready http://{http}"));
@@ -150,6 +152,47 @@ async fn role(
     while tasks.join_next().await.is_some() {}
     store.close().await;
     result.map_err(Into::into)
+}
+
+fn demand(of: gateway::ClassDemand) -> Demand {
+    Demand { class: of.class, arrived: of.arrived, in_time: of.in_time, waiting: of.waiting }
+}
+
+/// Looks at the catalogue when somebody says that it changed, and says so itself of changes that nobody has told.
+fn follow_catalog(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    handle: &gateway::Handle,
+    stop: &CancellationToken,
+) {
+    let heard = Arc::new(AtomicU64::new(0));
+    let (known, looking) = (Arc::clone(&heard), handle.clone());
+    hear(tasks, live, stop, move |notice| match notice {
+        Notice::Plan { .. } => {} // what it changes at nodes they tell themselves
+        Notice::Catalog { version } => {
+            known.fetch_max(version, Ordering::AcqRel);
+            looking.catalog_changed();
+        }
+        Notice::Missed => looking.catalog_changed(),
+    });
+    let (live, handle, stop) = (Arc::clone(live), handle.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut version = handle.next_catalog(u64::MAX).await;
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                next = handle.next_catalog(version) => next,
+            };
+            if next == version {
+                return; // the gateway is gone
+            }
+            version = next;
+            if heard.load(Ordering::Acquire) < version {
+                tell(&*live, Notice::Catalog { version }).await;
+            }
+        }
+    });
 }
 
 /// Who is there, as the live state tells.

@@ -2,7 +2,7 @@
 
 use super::gateway::{addresses, followed};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, host_name, key, live, process, random};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
@@ -14,7 +14,6 @@ use modelless_wire::{Address, FromNode, GatewayLink, Key};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -101,26 +100,27 @@ async fn role(
         demand: Vec::new(),
     };
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
-    let mut notices = live.notices();
-    let (heard, ended) = (handle, stop.clone());
+    let mut saved = handle.saved();
+    let (told, ended) = (Arc::clone(&live), stop.clone());
     tasks.spawn(async move {
         loop {
-            let notice = tokio::select! {
+            tokio::select! {
                 biased;
                 () = ended.cancelled() => return,
-                notice = notices.recv() => notice,
-            };
-            match notice {
-                Ok(Notice::Plan { .. }) => {}
-                Ok(Notice::Catalog { .. } | Notice::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => {
-                    heard.catalog_changed();
-                }
-                Err(broadcast::error::RecvError::Closed) => return,
+                changed = saved.changed() => if changed.is_err() {
+                    return;
+                },
+            }
+            let id = *saved.borrow_and_update();
+            if let Some(id) = id {
+                tell(&*told, Notice::Plan { id: id.0 }).await;
             }
         }
     });
-    let (listening, ended) = (live, stop.clone());
-    tasks.spawn(async move { listening.run(ended).await });
+    hear(&mut tasks, &live, &stop, move |notice| match notice {
+        Notice::Plan { .. } => {} // its own, or another scheduler's, whose plan it finds when it next saves one
+        Notice::Catalog { .. } | Notice::Missed => handle.catalog_changed(),
+    });
     out::line("ready scheduler")?;
     service.run(stop).await;
     while tasks.join_next().await.is_some() {}

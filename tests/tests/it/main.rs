@@ -12,4 +12,5 @@ mod engines;
 mod goals;
 mod half_dead;
 mod lifecycle;
+mod live;
 mod store;

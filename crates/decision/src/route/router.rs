@@ -219,6 +219,16 @@ impl Router {
         self.waiting
     }
 
+    /// How many queries wait here of each class that has any.
+    pub fn waiting_by_class(&self) -> Vec<(Class, u32)> {
+        let count = |queue: &BTreeSet<(Time, QueryKey)>| u32::try_from(queue.len()).unwrap_or(u32::MAX);
+        let waiting = self.queues.values().filter_map(|queue| {
+            let (_, first) = queue.first()?;
+            Some((self.open.get(first)?.query.class, count(queue)))
+        });
+        waiting.collect()
+    }
+
     /// How many queries are open, here or at a node.
     pub fn open(&self) -> usize {
         self.open.len()
