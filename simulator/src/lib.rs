@@ -14,6 +14,7 @@ pub mod batching;
 mod check;
 pub mod fixtures;
 mod gateway;
+pub mod goodput;
 mod heap;
 mod memory;
 mod node;

@@ -60,6 +60,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
+    &cluster::goodput::MEASURE,
 ];
 
 /// What a measure found.

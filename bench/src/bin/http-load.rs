@@ -325,12 +325,11 @@ impl Client<'_> {
     }
 
     fn ask_here(&mut self, request: &[u8], due: Instant) -> Result<Response> {
-        let open = match &mut self.open {
-            Some(open) => open,
-            None => {
-                let address = self.habits.addresses[self.next % self.habits.addresses.len()];
-                self.open.insert(Connection::open(address)?)
-            }
+        let open = if let Some(open) = &mut self.open {
+            open
+        } else {
+            let address = self.habits.addresses[self.next % self.habits.addresses.len()];
+            self.open.insert(Connection::open(address)?)
         };
         let left = self.habits.patience.saturating_sub(due.elapsed());
         open.set_patience(left.max(Duration::from_millis(1)))?;

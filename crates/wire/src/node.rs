@@ -317,7 +317,12 @@ impl Hub {
             }
             Frame::Proof(_) => Err(Lost::Unproven),
             Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
-            other => Err(out_of_place(&other, "a gateway's proof")),
+            other @ (Frame::Hello(_)
+            | Frame::Status(_)
+            | Frame::Ping { .. }
+            | Frame::Pong { .. }
+            | Frame::ToNode(_)
+            | Frame::FromNode(_)) => Err(out_of_place(&other, "a gateway's proof")),
         }
     }
 

@@ -3,6 +3,7 @@
 //! What they share stands here: starting it, waiting until all is loaded, load on all of its gateways, and reading what came
 //! of that load.
 
+pub(crate) mod goodput;
 pub(crate) mod kill;
 pub(crate) mod many;
 pub(crate) mod restart;
@@ -94,6 +95,11 @@ impl World {
         load.ask(&json!({"do": "learn"}))?;
         Ok(load)
     }
+}
+
+/// Whole milliseconds, for JSON.
+pub(crate) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Milliseconds since 1970.

@@ -35,7 +35,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         let seed = context.seed + round as u64;
         let question = json!({
             "do": "paced", "per_second": [rate], "ms": ms, "seed": seed, "connections": 64,
-            "patience_ms": (LATENCY + super::PAST).as_millis() as u64 + 500,
+            "patience_ms": super::ms(LATENCY + super::PAST) + 500,
         });
         let (raw, killed) = std::thread::scope(|scope| {
             let asked = scope.spawn(|| load.ask(&question));

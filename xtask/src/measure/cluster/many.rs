@@ -49,7 +49,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         let joined = began.elapsed();
         let row = look(gateway, pid, window, queries, context.seed)?;
         rows.push(json!({
-            "nodes": size, "joined_after_ms": joined.as_millis() as u64, "seen": row,
+            "nodes": size, "joined_after_ms": super::ms(joined), "seen": row,
             "resident_bytes": process::resident_bytes(pid)?, "resident_bytes_without_nodes": empty,
         }));
     }
