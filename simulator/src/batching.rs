@@ -139,7 +139,7 @@ fn modes(model: &Measured) -> [Batching; 4] {
 }
 
 /// Queries a second at the best batch.
-fn peak(spec: &VariantSpec) -> f64 {
+pub(crate) fn peak(spec: &VariantSpec) -> f64 {
     let model = spec.run_model().expect("a model with points");
     let rate = |batch| f64::from(batch) * 1e6 / model.uncorrected(batch).mean;
     (1..=spec.max_batch).map(rate).fold(0.0, f64::max)
@@ -337,7 +337,8 @@ fn count(n: usize) -> f64 {
     f64::from(u32::try_from(n).unwrap_or(u32::MAX).max(1))
 }
 
-fn spec(model: &Measured) -> VariantSpec {
+/// A model as a variant that nothing else competes with.
+pub fn spec(model: &Measured) -> VariantSpec {
     let point = |&(batch, mean_us): &(u32, f64)| {
         let sd = SCATTER * mean_us;
         BatchPoint { batch, mean_us, var_us2: sd * sd, p99_us: mean_us + 2.33 * sd, samples: 1 }
@@ -368,6 +369,6 @@ fn variant(name: &str, latency: Vec<BatchPoint>, max_batch: u32) -> VariantSpec 
     clippy::cast_sign_loss,
     reason = "a float cast saturates, as wanted"
 )]
-fn whole(us: f64) -> u64 {
+pub(crate) fn whole(us: f64) -> u64 {
     us.round() as u64
 }

@@ -16,6 +16,7 @@ pub mod clairvoyant;
 mod direct;
 pub mod fixtures;
 mod gateway;
+pub mod goodput;
 mod heap;
 mod memory;
 mod node;

@@ -6,7 +6,7 @@ use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
-use modelless_decision::route::{NodeInfo, NodeReport};
+use modelless_decision::route::{Limit, NodeInfo, NodeReport};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
@@ -222,7 +222,10 @@ impl World<'_> {
 
     fn report(&self, at: usize) -> NodeReport {
         let report = self.nodes[at].worker.report(self.now);
-        NodeReport { limit: report.limit.share(self.scenario.gateways), ..report }
+        let any = Limit { queries: u32::MAX, bytes: Bytes(u64::MAX / 2) };
+        let credits = self.scenario.credits;
+        let limit = if credits { report.limit.share(self.scenario.gateways) } else { any };
+        NodeReport { limit, ..report }
     }
 
     fn post_to_gateway(

@@ -24,6 +24,9 @@ pub struct Scenario {
     pub limits: Limits,
     /// Between every gateway and every node.
     pub link: LinkSpec,
+    /// Whether nodes bound what a gateway may have outstanding; without, gateways send at once whatever comes.
+    #[serde(default = "yes")]
+    pub credits: bool,
     /// How often a node speaks without being asked.
     pub heartbeat: Micros,
     /// From a replica's change of state until gateways route by it.
@@ -38,6 +41,10 @@ pub struct Scenario {
     pub start: Micros,
     /// How long queries come, from `start`.
     pub duration: Micros,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// A task with its variants.
@@ -326,6 +333,7 @@ impl Scenario {
             gateways: 1,
             limits: Limits::default(),
             link: LinkSpec { one_way: Micros(50), jitter: Micros(10) },
+            credits: true,
             heartbeat: Micros::from_millis(50),
             table_delay: Micros::from_millis(5),
             detect: Micros::from_millis(20),

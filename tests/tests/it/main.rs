@@ -10,5 +10,7 @@ mod demo;
 mod ending;
 mod engines;
 mod goals;
+mod half_dead;
 mod lifecycle;
+mod live;
 mod store;

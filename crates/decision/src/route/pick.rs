@@ -103,7 +103,7 @@ impl Scan<'_> {
             if !node.up || !entry.fastest.within(self.slack) {
                 continue;
             }
-            if node.has_credit(self.query.bytes) {
+            if node.has_credit(self.now, self.query.bytes) {
                 let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
                 if best.as_ref().is_some_and(|best| self.later(entry, wait, best)) {
                     continue;
