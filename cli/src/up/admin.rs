@@ -174,6 +174,7 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
             optimisation: variant.optimisation,
             processor: variant.processor,
             gpu_memory: variant.gpu_memory,
+            string_bytes: variant.string_bytes,
         },
         artefact: variant.artefact_sha256,
     });

@@ -413,7 +413,8 @@ impl Keeper {
                 self.inner.config.max_batch
             )));
         }
-        let layout = Layout::new(inputs, outputs, rows, self.inner.config.max_arena.0).map_err(refused)?;
+        let (strings, most) = (spec.settings.strings(), self.inner.config.max_arena.0);
+        let layout = Layout::new(inputs, outputs, rows, strings, most).map_err(refused)?;
         let system = |error| Lost::Not(EngineError::system("make shared memory")(error));
         let mut fds = Vec::new();
         let mut arenas = Vec::new();

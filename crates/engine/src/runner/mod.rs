@@ -247,7 +247,7 @@ impl Host {
 
     fn attach(&mut self, variant: u32, rows: u32, slot_bytes: usize, fds: &[OwnedFd]) -> Result<(), String> {
         let loaded = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
-        let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, u64::MAX)?;
+        let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, loaded.strings, u64::MAX)?;
         if layout.slot_bytes != slot_bytes
             || fds.len() != loaded.programs.len()
             || fds.len() > self.lanes.len()
@@ -261,7 +261,7 @@ impl Host {
             let seat = Arc::new(Mutex::new(Seat { program, layout: Arc::clone(&layout), arena }));
             lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::clone(&seat));
             if loaded.cold {
-                warm(seat, loaded.inputs.clone(), loaded.fixed_batch.unwrap_or(1));
+                warm(seat, loaded.inputs.clone(), loaded.fixed_batch.unwrap_or(1), loaded.strings);
             }
         }
         Ok(())
@@ -285,14 +285,14 @@ fn load(
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
     }
-    backend::settle(model, settings.max_batch, expect, shown)
+    backend::settle(model, settings, expect, shown)
 }
 
 /// Has a variant run once, beside everything else. Without a thread for it the first batch is a little slower.
-fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, rows: u32) {
+fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, rows: u32, strings: Bytes) {
     let run = move || {
         let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
-        backend::warm(&mut *seat.program, &inputs, rows);
+        backend::warm(&mut *seat.program, &inputs, rows, strings);
     };
     let _ = std::thread::Builder::new().name("warm".to_owned()).spawn(run);
 }

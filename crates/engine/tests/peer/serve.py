@@ -17,7 +17,7 @@ from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
 NUMPY = {
     "FP32": np.float32, "FP16": np.float16, "FP64": np.float64, "INT8": np.int8, "UINT8": np.uint8,
-    "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_,
+    "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_, "BYTES": np.object_,
 }  # fmt: skip
 
 
@@ -85,7 +85,8 @@ def main():
         Served("picky", [tensor("length", "INT64", -1)], [tensor("y", "FP32", -1, -1)], picky),
         Served("ragged", [tensor("x", "FP32", -1)], [tensor("y", "INT64", -1, 1)], ragged),
         Served("slow", [tensor("rounds", "INT64", -1)], [tensor("done", "INT64", -1)], slow),
-        Served("strings", [tensor("x", "BYTES", -1, 1)], [tensor("y", "BYTES", -1, 1)], lambda x: [x]),
+        Served("strings", [tensor("x", "BYTES", -1, 2)], [tensor("y", "BYTES", -1, 2)], lambda x: [x]),
+        Served("twice", [tensor("x", "BYTES", -1)], [tensor("y", "BYTES", -1)], lambda x: [x + x]),
     ]
     for name in ("cnn_s", "cnn_m"):
         session = onnxruntime.InferenceSession(str(models / f"{name}.onnx"))

@@ -13,6 +13,7 @@ use http::{Client, Response, Server};
 use modelless_types::{DType, TensorSpec};
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -190,9 +191,8 @@ fn declared(described: &Value, what: &str) -> Result<Vec<Declared>, String> {
         let name =
             tensor["name"].as_str().ok_or_else(|| format!("one of the server's {what} has no name"))?;
         let datatype = tensor["datatype"].as_str().unwrap_or_default();
-        let dtype = DType::parse(datatype).filter(|dtype| dtype.size().is_some());
-        let dtype =
-            dtype.ok_or_else(|| format!("`{name}`: elements of type {datatype:?} are not supported"))?;
+        let dtype = DType::parse(datatype)
+            .ok_or_else(|| format!("`{name}`: elements of type {datatype:?} are not supported"))?;
         let shape = tensor["shape"].as_array().ok_or_else(|| format!("`{name}` has no shape"))?;
         let axes = shape.iter().map(|axis| axis.as_u64().and_then(|axis| u32::try_from(axis).ok())).collect();
         Ok(Declared { name: name.to_owned(), dtype, axes })
@@ -219,7 +219,13 @@ struct RemoteProgram {
 
 impl Program for RemoteProgram {
     fn run(&mut self, inputs: Inputs<'_>, results: &mut Results<'_>) -> Result<(), String> {
-        let given: Vec<_> = (0..inputs.len()).map(|ix| (inputs.get(ix).0, inputs.bytes(ix))).collect();
+        let given = (0..inputs.len()).map(|ix| {
+            let spec = inputs.get(ix).0;
+            let strings = spec.dtype == DType::Bytes;
+            let bytes = if strings { inputs.strings(ix)?.into() } else { inputs.bytes(ix).into() };
+            Ok((spec, bytes))
+        });
+        let given: Vec<(&TensorSpec, Cow<'_, [u8]>)> = given.collect::<Result<_, String>>()?;
         // Writing and reading the request is part of what this engine takes.
         results.begin();
         let (mut body, tail) = tensors::request(&given, inputs.rows(), self.binary)?;
