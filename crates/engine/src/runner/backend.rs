@@ -7,6 +7,7 @@
 use super::gentle::Threads;
 use super::specs::{self, Declared};
 use crate::clock;
+use crate::control::Secret;
 use crate::ring::{Answer, Reply, Shapes};
 use crate::seam::Io;
 use crate::shm::Mapping;
@@ -62,6 +63,8 @@ pub struct LoadRequest<'a> {
     pub lanes: u16,
     /// What is known of its tensors.
     pub expect: Option<&'a Io>,
+    /// What a remote server is told of who asks.
+    pub token: Option<&'a Secret>,
     /// Starts threads that will run batches: this one may be giving way to others, which they would inherit.
     pub pool: &'a Threads,
 }

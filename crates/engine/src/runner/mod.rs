@@ -14,10 +14,10 @@ mod specs;
 
 pub use backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 pub use gentle::Threads;
-pub(crate) use remote::authority as remote_authority;
+pub use remote::{authority as remote_authority, authority_of as remote_authority_of};
 pub use specs::Declared;
 
-use crate::control::{self, Ask, Gently, Say};
+use crate::control::{self, Ask, Gently, Say, Secret};
 use crate::ring::Ring;
 use crate::sandbox::{self, Policy, Sandbox};
 use crate::seam::Io;
@@ -197,7 +197,7 @@ impl Host {
     fn answer(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Result<Say, String> {
         match ask {
             Ask::OpenLane { lane } => self.open_lane(lane, &fds).map(|()| Say::Done),
-            Ask::Load { variant, settings, lanes, expect, shown, gently } => {
+            Ask::Load { variant, settings, lanes, expect, shown, gently, token } => {
                 if let Some(probe) = &self.probe {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
@@ -206,7 +206,8 @@ impl Host {
                 let backend = &mut *self.backend;
                 let gently = if backend.gives_way() { gently } else { Gently::Not };
                 let loaded = gentle::gently(gently, |pool| {
-                    load(backend, &bytes, &settings, lanes, expect.as_ref().map(|io| (io, shown)), pool)
+                    let expect = expect.as_ref().map(|io| (io, shown));
+                    load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)
                 })?;
                 let said = Say::Loaded {
                     inputs: loaded.inputs.clone(),
@@ -272,8 +273,7 @@ impl Host {
 fn load(
     backend: &mut dyn Backend,
     artefact: &Mapping,
-    settings: &VariantSettings,
-    lanes: u16,
+    (settings, lanes, token): (&VariantSettings, u16, Option<&Secret>),
     expect: Option<(&Io, bool)>,
     pool: &Threads,
 ) -> Result<backend::Loaded, String> {
@@ -281,7 +281,7 @@ fn load(
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
     let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
-    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, pool })?;
+    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
     }

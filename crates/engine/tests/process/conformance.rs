@@ -73,6 +73,14 @@ pub(crate) fn peer() -> String {
     })
 }
 
+/// The same by gRPC.
+#[cfg(feature = "conformance-remote")]
+pub(crate) fn grpc_peer() -> String {
+    std::env::var("MODELLESS_TEST_PEER_GRPC").unwrap_or_else(|_| {
+        panic!("MODELLESS_TEST_PEER_GRPC names no server; `cargo xtask test --only remote` starts one")
+    })
+}
+
 /// A model of a server as an artefact; `more` are further fields, each with a comma before it.
 pub(crate) fn at_peer(url: &str, name: &str, more: &str) -> File {
     let model = name.trim_start_matches("fashion/");

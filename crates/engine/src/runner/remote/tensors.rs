@@ -74,6 +74,14 @@ pub(super) fn answer(body: &[u8], head: Option<usize>, names: &[String]) -> Resu
         }
         found.push((name.to_owned(), Answered { dtype, axes, bytes }));
     }
+    in_order(found, names)
+}
+
+/// Outputs in the order in which the model declares them.
+pub(super) fn in_order(
+    mut found: Vec<(String, Answered)>,
+    names: &[String],
+) -> Result<Vec<Answered>, String> {
     names
         .iter()
         .map(|name| {
