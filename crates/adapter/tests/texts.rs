@@ -83,7 +83,7 @@ fn strings_are_written_into_their_room_if_there_is_enough() {
     let io = [spec("text", DType::Bytes, &[2])];
     let adapter = Adapter::new(&parse(PLAIN), &tensors(&io, &io), &io, &io).unwrap();
     let input = packed(&[b"one", b"two"]);
-    let decoded = Preparation::Tensors { inputs: io.clone().into() }
+    let decoded = Preparation::Tensors { inputs: io.into() }
         .decode(Body::Raw(&input.clone().into()), &Limits::default())
         .unwrap();
     let mut room = [0xee; 20];

@@ -226,7 +226,7 @@ fn answers() -> Value {
             "task": text(), "goals": timed(), "decision": timed(),
             "candidates": {"type": "array", "items": object(json!({
                 "model": text_or_null(), "variant": text_or_null(), "node": text_or_null(), "accuracy": number(),
-                "latency_ms": number_or_null(), "wait_ms": number_or_null(), "cost": number_or_null(),
+                "latency_ms": number_or_null(), "wait_ms": number_or_null(), "cost": number_or_null(), "price_usd_per_hour": number_or_null(),
                 "finding": text(), "because": text(), "ready_in_ms": number_or_null(),
             }), &["finding", "because"])},
         }), &["task", "candidates"]),
