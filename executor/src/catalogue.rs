@@ -116,7 +116,7 @@ impl Catalogue {
                 }
                 let Some(mut worker) = worker_variant(task, variant, device_class) else { continue };
                 let price = prices.get(&variant.id).copied();
-                worker.run.price = price;
+                worker.run = worker.run.with_price(price);
                 let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);

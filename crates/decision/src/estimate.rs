@@ -213,6 +213,12 @@ impl RunModel {
         Self { decode, ..self }
     }
 
+    /// With a price of its own, where it computes elsewhere than on its node's device.
+    #[must_use]
+    pub fn with_price(self, price: Option<PricePerHour>) -> Self {
+        Self { price, ..self }
+    }
+
     /// As the profile has it, before correction: what observations are compared with.
     pub fn uncorrected(&self, batch: u32) -> Moments {
         let batch = batch.max(1);
