@@ -11,4 +11,7 @@ mod ending;
 mod engines;
 mod goals;
 mod lifecycle;
+#[cfg(feature = "remote")]
+mod remote;
 mod store;
+mod strings;

@@ -264,8 +264,19 @@ fn torch(context: &mut Context) -> Result<Outcome> {
 }
 
 fn remote(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
     let peer = Peer::start(&context.root, &context.target)?;
-    let args = ["--package", "modelless-engine", "--features", "conformance-remote", "--filterset"];
+    let args = [
+        "--package",
+        "modelless-engine",
+        "--features",
+        "modelless-engine/conformance-remote",
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/remote",
+        "--filterset",
+    ];
     context.peers = Some((peer.http.clone(), peer.grpc.clone()));
     let mut outcome = context.nextest(&[&args[..], &["test(remote)"]].concat());
     if matches!(outcome, Ok(Outcome::Passed)) {
