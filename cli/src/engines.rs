@@ -15,6 +15,7 @@ use modelless_engine::{
 };
 use modelless_types::{Bytes, Engine, Processor};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -106,7 +107,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path, half_of_memory(), false)?;
+        let engines = set(&path, half_of_memory(), false, &Tokens::new())?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -210,31 +211,41 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// Files with what servers want to see of who asks, by their `HOST:PORT`.
+pub(crate) type Tokens = BTreeMap<String, PathBuf>;
+
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
 /// memory.
-pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<EngineSet>> {
+pub(crate) fn engine(library: PathBuf, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), false).map(Arc::new)
+    set(&Ok(library), half_of_memory(), false, tokens).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.
-pub(crate) fn serving(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, true).map(Arc::new)
+pub(crate) fn serving(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, true, tokens).map(Arc::new)
 }
 
 /// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
-pub(crate) fn quarantine(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, false).map(Arc::new)
+pub(crate) fn quarantine(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, false, tokens).map(Arc::new)
 }
 
-fn set(onnx: &Result<PathBuf, String>, memory: Bytes, spare: bool) -> anyhow::Result<EngineSet> {
+fn set(
+    onnx: &Result<PathBuf, String>,
+    memory: Bytes,
+    spare: bool,
+    tokens: &Tokens,
+) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
     Ok(EngineSet::new(|engine| {
         let config = match engine {
             Engine::Onnx => ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() },
             Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
         };
-        Ok(ProcessConfig { memory_limit: Some(memory), spare: spare && engine == Engine::Onnx, ..config })
+        let tokens = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
+        let spare = spare && engine == Engine::Onnx;
+        Ok(ProcessConfig { memory_limit: Some(memory), spare, tokens, ..config })
     })?)
 }
 

@@ -3,12 +3,12 @@
 use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
-use modelless_adapter::{Decoded, OutputParams, Scratch};
+use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
 use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
-use modelless_wire::{Answer, Body};
+use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -44,6 +44,22 @@ struct Member {
     decode: Micros,
     /// `None` once it fell out; its row is left as zeros and nobody hears of it.
     input: Option<Arc<Decoded>>,
+}
+
+/// Why a query is not in its batch.
+pub(crate) enum Unwritten {
+    /// Nobody waits for it any longer.
+    Gone,
+    /// Its strings are longer than the variant takes.
+    TooLarge(String),
+    Failed(String),
+}
+
+impl From<PrepareError> for Unwritten {
+    fn from(error: PrepareError) -> Self {
+        let why = error.to_string();
+        if matches!(error, PrepareError::TooLong { .. }) { Self::TooLarge(why) } else { Self::Failed(why) }
+    }
 }
 
 impl Flight {
@@ -134,13 +150,9 @@ impl Handle {
         }
     }
 
-    /// Writes the only member of such a flight. `Err(None)`: nobody waits for it any longer.
-    pub(crate) fn write_first(
-        &self,
-        flight: &mut Flight,
-        slot: &mut BatchSlot,
-    ) -> Result<(), Option<String>> {
-        let member = flight.members.first().ok_or(None)?;
+    /// Writes the only member of such a flight.
+    pub(crate) fn write_first(&self, flight: &mut Flight, slot: &mut BatchSlot) -> Result<(), Unwritten> {
+        let member = flight.members.first().ok_or(Unwritten::Gone)?;
         self.write_row(&flight.known, member, 0, slot)?;
         flight.prepare = self.now() - flight.bound;
         Ok(())
@@ -205,8 +217,14 @@ impl Handle {
                     }
                     flight.members[row as usize].input = None;
                     dropped.push(key);
-                    if let Some(why) = why {
-                        self.refuse(key, Refusal::ModelError { why });
+                    match why {
+                        Unwritten::Gone => {}
+                        Unwritten::Failed(why) => self.refuse(key, Refusal::ModelError { why }),
+                        Unwritten::TooLarge(why) => {
+                            if self.queries().remove(&key).is_some() {
+                                self.say([Body::BadInput { key, fault: InputFault::TooLarge, why }]);
+                            }
+                        }
                     }
                 }
             }
@@ -220,24 +238,24 @@ impl Handle {
         self.feed(Event::Prepared { batch, dropped });
     }
 
-    /// `Err(None)`: nobody waits for it any longer.
     fn write_row(
         &self,
         known: &Known,
         member: &Member,
         row: u32,
         slot: &mut BatchSlot,
-    ) -> Result<(), Option<String>> {
-        let Some(decoded) = &member.input else { return Err(None) };
-        let adapter =
-            known.adapter().ok_or_else(|| Some("its adapter was never bound; this is a bug".into()))?;
-        let again = self.decode_again(known, member.key).map_err(Some)?;
+    ) -> Result<(), Unwritten> {
+        let Some(decoded) = &member.input else { return Err(Unwritten::Gone) };
+        let adapter = known
+            .adapter()
+            .ok_or_else(|| Unwritten::Failed("its adapter was never bound; this is a bug".into()))?;
+        let again = self.decode_again(known, member.key).map_err(Unwritten::Failed)?;
         let decoded = again.as_ref().unwrap_or(decoded);
         let inputs = slot.inputs().len();
         SCRATCH.with_borrow_mut(|scratch| {
             (0..inputs).try_for_each(|input| {
                 let into = slot.item_mut(input, row);
-                adapter.prepare(decoded, input, into, scratch).map_err(|error| Some(error.to_string()))
+                adapter.prepare(decoded, input, into, scratch).map_err(Unwritten::from)
             })
         })
     }
@@ -352,7 +370,8 @@ impl Handle {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();
-        let cost = CostPer1k::of_batch(ended - flight.started, self.config().price, size);
+        let price = flight.known.price.unwrap_or(self.config().price);
+        let cost = CostPer1k::of_batch(ended - flight.started, price, size);
         let answer = |(row, member): (u32, &Member)| {
             let key = member.key;
             let body = match body(flight, outputs, row, member.params) {

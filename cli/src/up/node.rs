@@ -2,6 +2,7 @@
 //!
 //! An option counts before the file, and either before what was found. What is detected is `executor::node`'s.
 
+use super::remotes::{self, RemoteEntry};
 use crate::exit::usage;
 use clap::Args;
 use modelless_engine::MAX_LANES;
@@ -9,6 +10,7 @@ use modelless_executor::{Config, node};
 use modelless_types::{Bytes, PricePerHour};
 use modelless_wire::Gpu;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -23,7 +25,7 @@ const LONGEST_NAME: usize = 63;
 #[derive(Args, Debug, Default)]
 pub(crate) struct NodeOptions {
     /// What is said here about this machine (TOML) instead of being detected: name, pool, zone, cores, lanes, memory,
-    /// price, device-class, gpus. Options count before it.
+    /// price, device-class, gpus, and what servers of remote variants cost and want to see. Options count before it.
     #[arg(long, value_name = "FILE")]
     node_file: Option<PathBuf>,
     /// The node's name; one that comes back under its name is the same node. Otherwise `local`.
@@ -63,14 +65,24 @@ struct NodeFile {
     price: Option<Price>,
     device_class: Option<String>,
     gpus: Option<Vec<GpuEntry>>,
+    remotes: BTreeMap<String, RemoteEntry>,
 }
 
 /// A price as a number or in quotes.
 #[derive(Deserialize, Debug)]
 #[serde(untagged)]
-enum Price {
+pub(super) enum Price {
     Number(f64),
     Text(String),
+}
+
+impl Price {
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Number(value) => value.to_string(),
+            Self::Text(value) => value,
+        }
+    }
 }
 
 #[derive(Deserialize, Debug)]
@@ -150,10 +162,7 @@ impl NodeOptions {
         };
         let price = match (&self.price, file.price) {
             (Some(text), _) => Some(Given { value: text.clone(), by: "--price".to_owned() }),
-            (None, Some(Price::Number(value))) => {
-                Some(Given { value: value.to_string(), by: by_file("price") })
-            }
-            (None, Some(Price::Text(value))) => Some(Given { value, by: by_file("price") }),
+            (None, Some(price)) => Some(Given { value: price.text(), by: by_file("price") }),
             (None, None) => None,
         };
         let price = price.map(|Given { value, by }| {
@@ -162,6 +171,11 @@ impl NodeOptions {
         });
         (config.price, config.price_origin) = node::lane_price(&config.device_class, price.transpose()?);
         config.hardware = hardware;
+        if let Some(path) = &self.node_file {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let wrong = |why| usage(format!("--node-file {}: {why}", path.display()));
+            config.remotes = remotes::servers(file.remotes, folder).map_err(wrong)?;
+        }
         Ok(())
     }
 }
@@ -310,6 +324,27 @@ mod tests {
     }
 
     #[test]
+    fn servers_have_prices_and_tokens_of_their_own() {
+        let text = r#"
+            [remotes."10.0.0.7:8001"]
+            price = 1.2
+            token-file = "secrets/seven"
+            [remotes."http://models.example"]
+            price = "0.5"
+        "#;
+        let config = by_file(text, NodeOptions::default()).unwrap();
+        let prices: Vec<_> = config
+            .remotes
+            .iter()
+            .map(|(server, known)| (server.as_str(), known.price.map(|p| p.0)))
+            .collect();
+        assert_eq!(prices, [("10.0.0.7:8001", Some(1_200_000)), ("models.example:80", Some(500_000))]);
+        let tokens = config.tokens();
+        assert_eq!(tokens.len(), 1);
+        assert!(tokens["10.0.0.7:8001"].is_absolute() && tokens["10.0.0.7:8001"].ends_with("secrets/seven"));
+    }
+
+    #[test]
     fn bad_values_are_named() {
         for (text, named) in [
             ("cores = 0", "cores"),
@@ -325,6 +360,10 @@ mod tests {
             ("cores = \"two\"", "cores"),
             ("[[gpus]]\nname = \"x\"\nmemory = \"big\"", "gpus"),
             ("[[gpus]]\nsize = 1", "size"),
+            ("[remotes.\"h:1\"]\nprice = \"free\"", "price free"),
+            ("[remotes.\"h:1\"]\ntoken = \"s3cret\"", "token"),
+            ("[remotes.\"https://h\"]\nprice = 1", "TLS"),
+            ("[remotes.\"http://h\"]\nprice = 1\n[remotes.\"h:80\"]\nprice = 2", "twice"),
         ] {
             let error = by_file(text, NodeOptions::default()).unwrap_err();
             let said = error.to_string();

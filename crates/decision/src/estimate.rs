@@ -168,6 +168,9 @@ pub struct RunModel {
     per_item: Moments,
     /// What live traffic says.
     pub correction: Correction,
+    /// What an hour of it costs, where that is not what its node's device costs: it computes elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<PricePerHour>,
 }
 
 impl RunModel {
@@ -190,7 +193,7 @@ impl RunModel {
         if points.is_empty() {
             None
         } else {
-            Some(Self { points, decode: Moments::ZERO, per_item, correction: Correction::NONE })
+            Some(Self { points, decode: Moments::ZERO, per_item, correction: Correction::NONE, price: None })
         }
     }
 
@@ -211,6 +214,12 @@ impl RunModel {
     #[must_use]
     pub fn with_decode(self, decode: Moments) -> Self {
         Self { decode, ..self }
+    }
+
+    /// With a price of its own, where it computes elsewhere than on its node's device.
+    #[must_use]
+    pub fn with_price(self, price: Option<PricePerHour>) -> Self {
+        Self { price, ..self }
     }
 
     /// As the profile has it, before correction: what observations are compared with.
@@ -263,9 +272,9 @@ impl RunModel {
         self.decode + self.estimate(1)
     }
 
-    /// What one query of a batch costs per thousand.
-    pub fn cost(&self, batch: u32, price: PricePerHour) -> CostPer1k {
-        CostPer1k::of_batch(self.estimate(batch).mean(), price, batch)
+    /// What one query of a batch costs per thousand, on a device of this price unless it has one of its own.
+    pub fn cost(&self, batch: u32, device: PricePerHour) -> CostPer1k {
+        CostPer1k::of_batch(self.estimate(batch).mean(), self.price.unwrap_or(device), batch)
     }
 
     /// The largest batch that was measured.

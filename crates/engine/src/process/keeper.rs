@@ -7,11 +7,12 @@ use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
 use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
-use crate::control::{Ask, Gently, Say};
+use crate::control::{Ask, Gently, Say, Secret};
+use crate::runner;
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
 use crate::slot::Layout;
-use modelless_types::{Bytes, Micros, ModelId, VariantId};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
 use rustix::event::EventfdFlags;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -366,6 +367,7 @@ impl Keeper {
             expect: expect.clone(),
             shown: *shown,
             gently,
+            token: self.token(spec)?,
         };
         let config = &self.inner.config;
         let limit = if gently == Gently::Idle { config.load_patience() } else { config.load_limit() };
@@ -395,6 +397,18 @@ impl Keeper {
         }
     }
 
+    /// What the server of a variant wants to see, where there is one.
+    fn token(&self, spec: &LoadSpec) -> Result<Option<Secret>, Lost> {
+        let config = &self.inner.config;
+        if config.engine != Kind::Remote || config.tokens.is_empty() {
+            return Ok(None);
+        }
+        let server = runner::remote_authority(&spec.artefact);
+        let file = server.and_then(|server| config.tokens.get(&server));
+        let refused = |why| Lost::Not(EngineError::Refused { variant: spec.variant, why });
+        file.map(|file| Secret::read(file)).transpose().map_err(refused)
+    }
+
     /// Makes the slots of a loaded variant and hands them to the runner.
     fn attach(
         &self,
@@ -413,7 +427,8 @@ impl Keeper {
                 self.inner.config.max_batch
             )));
         }
-        let layout = Layout::new(inputs, outputs, rows, self.inner.config.max_arena.0).map_err(refused)?;
+        let (strings, most) = (spec.settings.strings(), self.inner.config.max_arena.0);
+        let layout = Layout::new(inputs, outputs, rows, strings, most).map_err(refused)?;
         let system = |error| Lost::Not(EngineError::system("make shared memory")(error));
         let mut fds = Vec::new();
         let mut arenas = Vec::new();

@@ -63,6 +63,8 @@ pub struct ProcessConfig {
     /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
     /// others take the whole machine, is begun again without.
     pub load_patience: Micros,
+    /// Files with the tokens that servers want to see, by their `HOST:PORT`. Read with every load.
+    pub tokens: BTreeMap<String, PathBuf>,
     /// Keeps a runner started ahead, so that a model's load does not wait for that.
     pub spare: bool,
 }
@@ -80,6 +82,7 @@ impl Default for ProcessConfig {
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
             load_patience: Micros::from_secs(10),
+            tokens: BTreeMap::new(),
             spare: true,
         }
     }
