@@ -165,6 +165,7 @@ fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<
     Some(WorkerVariant {
         id: variant.id,
         model: variant.model,
+        engine: variant.settings.engine,
         task: task.id,
         ordinal: variant.ordinal,
         accuracy: task.accuracy_rule.of(&profile.accuracy),

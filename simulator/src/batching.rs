@@ -7,7 +7,8 @@
 use crate::scenario::{Arrivals, Jitter, LinkSpec, NodeSpec, Scenario, Stream, TaskSpec, VariantSpec};
 use crate::{Error, run};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, SpaceId, StageTime, TaskId, VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Engine, Goals, Micros, ModelId, SpaceId, StageTime, TaskId,
+    VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -176,6 +177,7 @@ fn spec(model: &Measured) -> VariantSpec {
         name: model.name.into(),
         id: VariantId(1),
         model: ModelId(1),
+        engine: Engine::Onnx,
         ordinal: 0,
         space: SpaceId(1),
         accuracy: Accuracy::ONE,

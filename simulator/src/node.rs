@@ -10,7 +10,7 @@ use modelless_decision::route::{NodeInfo, NodeReport};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
-    Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, QueryKey, Refusal, TaskId, Time, VariantId,
+    Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, QueryKey, Refusal, TaskId, Time, VariantId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -420,7 +420,7 @@ impl World<'_> {
         let poisoned = batch.members.iter().any(|key| self.books.get(*key).is_some_and(|c| c.poison));
         if poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash) {
             let spec = self.scenario.variants().find(|(_, v)| v.id == variant);
-            return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model));
+            return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model, spec.engine));
         }
         *self.batch_sizes.entry(size).or_default() += 1;
         let node = &mut self.nodes[at];
@@ -436,13 +436,13 @@ impl World<'_> {
     }
 
     /// A model's process dies: first that is told, then the end of each batch it had, in the order it got them.
-    pub(crate) fn crash(&mut self, at: usize, model: ModelId) -> Result<(), Error> {
-        let of_model: Vec<VariantId> =
-            self.scenario.variants().filter(|(_, v)| v.model == model).map(|(_, v)| v.id).collect();
+    pub(crate) fn crash(&mut self, at: usize, model: ModelId, engine: Engine) -> Result<(), Error> {
+        let shared = self.scenario.variants().filter(|(_, v)| v.model == model && v.engine == engine);
+        let inside: Vec<VariantId> = shared.map(|(_, v)| v.id).collect();
         let node = &mut self.nodes[at];
         let mut failed = Vec::new();
         for lane in node.lanes.values_mut() {
-            let dead = |id: &BatchId| node.batches.get(id).is_some_and(|b| of_model.contains(&b.variant));
+            let dead = |id: &BatchId| node.batches.get(id).is_some_and(|b| inside.contains(&b.variant));
             failed.extend(lane.iter().copied().filter(dead));
             lane.retain(|id| !dead(id));
         }
@@ -451,14 +451,16 @@ impl World<'_> {
                 batch.ended = true;
             }
         }
-        let theirs = node.memory.extract_if(.., |(_, variant), _| of_model.contains(variant));
+        let theirs = node.memory.extract_if(.., |(_, variant), _| inside.contains(variant));
         let gone: Vec<_> = theirs.map(|((device, variant), m)| (device, variant, m.state)).collect();
         if gone.is_empty() {
             return Ok(());
         }
         self.crashes += 1;
         let why = || String::from("the process died");
-        self.feed_worker(at, Event::RunnerDied { model, why: why() })?;
+        let resident = gone.iter().filter(|(_, _, state)| *state != Memory::Loading);
+        let variants = Some(resident.map(|(_, variant, _)| *variant).collect());
+        self.feed_worker(at, Event::RunnerDied { model, variants, why: why() })?;
         for (device, variant, state) in gone {
             match state {
                 Memory::Loading => {

@@ -4,8 +4,8 @@ use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId,
-    VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Engine, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime,
+    TaskId, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -63,8 +63,11 @@ pub struct VariantSpec {
     pub name: String,
     /// Number, unique over all tasks.
     pub id: VariantId,
-    /// Its model; variants of a model share a process.
+    /// Its model; variants of a model for one engine share a process.
     pub model: ModelId,
+    /// What runs it.
+    #[serde(default = "onnx")]
+    pub engine: Engine,
     /// Its position in the task.
     pub ordinal: u8,
     /// Its output space.
@@ -209,7 +212,7 @@ pub enum Fault {
         /// When it is back.
         back: Option<Micros>,
     },
-    /// A model's process dies, whatever it does.
+    /// A model's processes die, whatever they do.
     RunnerCrash {
         /// Where.
         node: usize,
@@ -245,6 +248,10 @@ pub enum Fault {
         /// What, on the first device.
         variants: Vec<VariantId>,
     },
+}
+
+const fn onnx() -> Engine {
+    Engine::Onnx
 }
 
 impl VariantSpec {
@@ -338,6 +345,7 @@ impl Scenario {
             Some(WorkerVariant {
                 id: v.id,
                 model: v.model,
+                engine: v.engine,
                 task,
                 ordinal: v.ordinal,
                 accuracy: v.accuracy,

@@ -12,7 +12,7 @@ use crate::{Broken, Error};
 use modelless_decision::route::{NodeInfo, NodeReport, Router, Table};
 use modelless_decision::worker::{BatchId, Event, Worker};
 use modelless_decision::{Moments, Query, Rank, RunModel};
-use modelless_types::{DeviceIx, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
+use modelless_types::{DeviceIx, Engine, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
 use std::collections::BTreeMap;
 
 /// Events at one instant beyond which time is taken to stand still.
@@ -371,8 +371,10 @@ impl<'a> World<'a> {
                 *back
             }
             Fault::RunnerCrash { node, model, .. } => {
-                if self.nodes[*node].up {
-                    self.crash(*node, *model)?;
+                for engine in Engine::ALL {
+                    if self.nodes[*node].up {
+                        self.crash(*node, *model, engine)?;
+                    }
                 }
                 None
             }

@@ -4,7 +4,7 @@
 use modelless_simulator::fixtures::{FASHION, fashion_mnist};
 use modelless_simulator::{Arrivals, Fault, NodeSpec, Scenario, Stream, run, table};
 use modelless_types::{
-    Accuracy, Bytes, CostPer1k, Fallback, Goals, Micros, ModelId, Prefer, SpaceId, VariantId,
+    Accuracy, Bytes, CostPer1k, Engine, Fallback, Goals, Micros, ModelId, Prefer, SpaceId, VariantId,
 };
 use proptest::prelude::*;
 
@@ -91,8 +91,12 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     let nodes = proptest::collection::vec(node(), 1..4);
     let streams = proptest::collection::vec(stream(), 1..4);
     let faults = proptest::collection::vec(fault(), 0..5);
-    (nodes, streams, faults, 1_u32..=2, 1_u64..3_000).prop_map(|(nodes, streams, faults, gateways, way)| {
+    let world = (nodes, streams, faults, 1_u32..=2, 1_u64..3_000, any::<u16>());
+    world.prop_map(|(nodes, streams, faults, gateways, way, engines)| {
         let mut task = fashion_mnist();
+        for (at, variant) in task.variants.iter_mut().enumerate() {
+            variant.engine = if engines >> at & 1 == 1 { Engine::Openvino } else { Engine::Onnx };
+        }
         // The smallest model answers in a space of its own, so that spaces can be mixed up.
         for variant in &mut task.variants[..2] {
             variant.space = SpaceId(2);

@@ -6,7 +6,7 @@ use crate::query::{Class, Query};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Batching, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
+    Accuracy, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
     ReplicaState, TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,11 @@ impl Default for WorkerConfig {
 pub struct WorkerVariant {
     /// Number in the store.
     pub id: VariantId,
-    /// Its model; variants of one model share a runner.
+    /// Its model; variants of one model for one engine share a runner.
     pub model: ModelId,
+    /// What runs it. Recordings from before there were several do not say.
+    #[serde(default = "onnx")]
+    pub engine: Engine,
     /// Its task.
     pub task: TaskId,
     /// Its position in the task's sets.
@@ -98,6 +101,19 @@ pub struct WorkerVariant {
     /// How its task wants batches made. `None`: as the worker is set.
     #[serde(default)]
     pub batching: Option<Batching>,
+}
+
+const fn onnx() -> Engine {
+    Engine::Onnx
+}
+
+/// A process that runs variants: all of one model for one engine.
+pub(super) type Runner = (ModelId, Engine);
+
+impl WorkerVariant {
+    pub(super) const fn runner(&self) -> Runner {
+        (self.model, self.engine)
+    }
 }
 
 /// How a batch ended.
@@ -218,6 +234,10 @@ pub enum Event {
     RunnerDied {
         /// The model.
         model: ModelId,
+        /// What was in it: the model's variants for another engine live on. `None`, as in recordings from before
+        /// there were several engines: all of the model.
+        #[serde(default)]
+        variants: Option<Vec<VariantId>>,
         /// What is known of it.
         why: String,
     },

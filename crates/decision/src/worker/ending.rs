@@ -47,7 +47,7 @@ impl Worker {
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
             if failure == Failure::Process {
-                self.suspect(now, device, batch.variant, batch.model, member.waiting);
+                self.suspect(now, device, batch.variant, batch.runner, member.waiting);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
             } else if query.expires <= now {

@@ -1,6 +1,6 @@
 //! The worker's four verbs.
 
-use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig};
+use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig, WorkerVariant};
 use super::batching::{Caps, Rates};
 use super::bind::{Bound, admits, batched};
 use super::lanes::{Batch, Lane, Member};
@@ -11,7 +11,9 @@ use crate::machine::{Machine, Wake};
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, Time, VariantId};
+use modelless_types::{
+    DeviceIx, Engine, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, Time, VariantId,
+};
 
 /// Binds queries to variants, and decides what is in memory. See the module's words.
 #[derive(Debug)]
@@ -180,9 +182,10 @@ impl Worker {
         let taken = queries.iter().filter_map(|key| self.queue.remove(*key));
         let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
         let (variant, reasons) = (binding.variant, binding.reasons.clone());
-        let model = self.residency.variant(variant).map_or(ModelId(0), |v| v.model);
+        let runner =
+            self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx), WorkerVariant::runner);
         let expected = binding.expected;
-        lane.next = Some(Batch { id, variant, model, members, expected, prepared: false, started: None });
+        lane.next = Some(Batch { id, variant, runner, members, expected, prepared: false, started: None });
         self.residency.used_now(device, variant);
         if !binding.drains {
             self.residency.overloaded(now, device, variant, &mut self.actions);
@@ -244,9 +247,12 @@ impl Machine for Worker {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
             }
             Event::Quarantined { key, outcome } => self.judged(now, key, outcome),
-            Event::RunnerDied { model, why } => {
-                self.quarantine.died(model);
-                self.residency.runner_died(now, model, &why, &mut self.actions);
+            Event::RunnerDied { model, variants, why } => {
+                let dead = self.residency.in_runner(model, variants);
+                for runner in self.residency.runners_of(&dead) {
+                    self.quarantine.died(runner);
+                }
+                self.residency.runner_died(now, &dead, &why, &mut self.actions);
             }
             Event::Cancel { key } => self.cancel(key),
             Event::Pin(pins) => self.residency.pin(now, &pins),
@@ -263,7 +269,7 @@ impl Machine for Worker {
                 self.residency.catalog(now, variants, &mut self.actions);
                 let residency = &self.residency;
                 self.caps.keep(|variant| residency.variant(variant).is_some());
-                self.quarantine.keep(|model| residency.variants().any(|v| v.model == model));
+                self.quarantine.keep(|runner| residency.variants().any(|v| v.runner() == runner));
             }
             Event::Drain => self.drain(),
         }

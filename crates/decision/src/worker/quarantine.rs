@@ -8,20 +8,20 @@
 //! A quarantine runner's memory comes on top of the device's budget: one variant at a time, and only while somebody is
 //! or waits to be in it.
 
-use super::api::{Action, Failure, Outcome};
+use super::api::{Action, Failure, Outcome, Runner};
 use super::machine::Worker;
 use super::queue::Waiting;
 use crate::estimate::Moments;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, ModelId, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{DeviceIx, QueryKey, Refusal, Time, VariantId};
 
 /// At most this many wait for the quarantine runners of a node.
 const LINE: usize = 256;
 
-/// A death of a model's process: the model, and how many it died before.
-type Death = (ModelId, u64);
+/// A death of a runner: which, and how many it died before.
+type Death = (Runner, u64);
 
 #[derive(Clone, Debug)]
 struct Patient {
@@ -45,7 +45,7 @@ pub(super) struct Quarantine {
     inside: BTreeMap<DeviceIx, Patient>,
     /// What each quarantine runner holds.
     holds: BTreeMap<DeviceIx, VariantId>,
-    deaths: BTreeMap<ModelId, u64>,
+    deaths: BTreeMap<Runner, u64>,
     /// Deaths that were pinned on an input; kept while a member of such a batch is here.
     blamed: BTreeSet<Death>,
 }
@@ -65,12 +65,12 @@ impl Quarantine {
         self.holds.values().copied()
     }
 
-    pub(super) fn died(&mut self, model: ModelId) {
-        *self.deaths.entry(model).or_default() += 1;
+    pub(super) fn died(&mut self, runner: Runner) {
+        *self.deaths.entry(runner).or_default() += 1;
     }
 
-    pub(super) fn keep(&mut self, known: impl Fn(ModelId) -> bool) {
-        self.deaths.retain(|model, _| known(*model));
+    pub(super) fn keep(&mut self, known: impl Fn(Runner) -> bool) {
+        self.deaths.retain(|runner, _| known(*runner));
     }
 
     pub(super) fn cancel(&mut self, key: QueryKey) -> bool {
@@ -94,7 +94,7 @@ impl Worker {
         now: Time,
         device: DeviceIx,
         variant: VariantId,
-        model: ModelId,
+        runner: Runner,
         waiting: Waiting,
     ) {
         let query = waiting.query;
@@ -104,7 +104,7 @@ impl Worker {
             let limit = u32::try_from(LINE).unwrap_or(u32::MAX);
             self.refuse(query.key, Refusal::QueueFull { limit });
         } else {
-            let death = (model, self.quarantine.deaths.get(&model).copied().unwrap_or_default());
+            let death = (runner, self.quarantine.deaths.get(&runner).copied().unwrap_or_default());
             self.quarantine.line.push(Patient { waiting, device, variant, death, gone: false });
         }
     }

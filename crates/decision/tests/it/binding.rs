@@ -6,7 +6,7 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -19,6 +19,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
     WorkerVariant {
         id: VariantId(u32::from(at)),
         model: ModelId(u32::from(at)),
+        engine: Engine::Onnx,
         task: TASK,
         ordinal: at,
         accuracy: Accuracy::from_ppm(800_000 + 50_000 * u32::from(at)).expect("below one"),
@@ -143,7 +144,7 @@ fn a_batch_handed_over_behind_one_that_crashed_is_not_to_blame() {
         "one model: handed over at once"
     );
     world.arrive(3, &[1], far);
-    world.feed(Event::RunnerDied { model: ModelId(1), why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(1), variants: None, why: "killed".into() });
     world.died(first);
     world.died(second);
     // It is back at once, and serves those who were not in the batch that ran.

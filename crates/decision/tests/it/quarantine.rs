@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState,
-    Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey, Refusal,
+    ReplicaState, Time, VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -19,27 +19,32 @@ struct World {
     now: Time,
 }
 
+/// Eight run together as fast as one.
+fn variant() -> WorkerVariant {
+    let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
+    WorkerVariant {
+        id: VARIANT,
+        model: ModelId(0),
+        engine: Engine::Onnx,
+        task: TASK,
+        ordinal: 0,
+        accuracy: Accuracy::ONE,
+        max_batch: 8,
+        run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
+        memory: Bytes(10),
+        load_time: Micros(1_000),
+        threads: 1,
+        batching: None,
+    }
+}
+
 impl World {
     /// One lane with one variant of which eight run together as fast as one.
     fn new() -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
         let config = WorkerConfig { devices: vec![device], give_up_after: 3, ..WorkerConfig::default() };
-        let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
-        let variant = WorkerVariant {
-            id: VARIANT,
-            model: ModelId(0),
-            task: TASK,
-            ordinal: 0,
-            accuracy: Accuracy::ONE,
-            max_batch: 8,
-            run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
-            memory: Bytes(10),
-            load_time: Micros(1_000),
-            threads: 1,
-            batching: None,
-        };
         let mut world = Self { worker: Worker::new(config), now: Time(1_000_000) };
-        world.feed(Event::Catalog(vec![variant]));
+        world.feed(Event::Catalog(vec![variant()]));
         world.feed(Event::Pin(vec![(DEVICE, VARIANT)]));
         world.load();
         world
@@ -78,7 +83,8 @@ impl World {
     fn crash(&mut self, bound: &[Action]) -> Vec<Action> {
         let batch = prepared(bound).expect("bound").0;
         self.feed(Event::Prepared { batch, dropped: Vec::new() });
-        let mut actions = self.feed(Event::RunnerDied { model: ModelId(0), why: "killed".into() });
+        let mut actions =
+            self.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
         let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
         actions.extend(self.feed(Event::Done { batch, outcome }));
         actions
@@ -223,7 +229,7 @@ fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is
     let third = if prepared(&third).is_some() { third } else { world.pass(Micros(1)) };
     let batch = prepared(&third).map_or(BatchId(batch.0 + 1), |b| b.0);
     world.feed(Event::Prepared { batch, dropped: Vec::new() });
-    world.feed(Event::RunnerDied { model: ModelId(0), why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
     let actions = world.feed(Event::Done { batch, outcome: died() });
     assert_eq!(quarantined(&actions), Some(2), "the most urgent first: {actions:?}");
     let late = world.pass(Micros(6_000));
@@ -236,4 +242,44 @@ fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is
     assert!(!actions.contains(&Action::Discharge { key: QueryKey(2) }));
     let actions = world.judged(4, Outcome::Ran);
     assert!(actions.contains(&Action::QuarantineOver { device: DEVICE }), "{actions:?}");
+}
+
+/// Variants of one model for two engines, both in memory.
+fn two_engines() -> World {
+    let mut world = World::new();
+    let twin = WorkerVariant { id: VariantId(1), ordinal: 1, engine: Engine::Openvino, ..variant() };
+    world.feed(Event::Catalog(vec![variant(), twin]));
+    world.feed(Event::Pin(vec![(DEVICE, VARIANT), (DEVICE, VariantId(1))]));
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+    world
+}
+
+fn loaded_again(actions: &[Action]) -> Vec<u32> {
+    let load =
+        |action: &Action| if let Action::Load { variant, .. } = action { Some(variant.0) } else { None };
+    actions.iter().filter_map(load).collect()
+}
+
+#[test]
+fn only_what_was_in_the_dead_runner_is_loaded_again() {
+    let mut world = two_engines();
+    let variants = Some(vec![VariantId(1)]);
+    let actions = world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "killed".into() });
+    assert_eq!(loaded_again(&actions), [1]);
+    assert_eq!(world.state().0, ReplicaState::Active);
+    assert!(prepared(&world.arrive(1, FAR)).is_some(), "the other engine's goes on");
+}
+
+#[test]
+fn a_death_recorded_before_there_were_several_engines_takes_all_of_its_model() {
+    let mut world = two_engines();
+    let recorded = r#"{"RunnerDied":{"model":0,"why":"killed"}}"#;
+    let event: Event = serde_json::from_str(recorded).expect("it is still read");
+    // A device loads one thing at a time.
+    assert_eq!(loaded_again(&world.feed(event)), [0]);
+    assert_eq!(loaded_again(&world.load()), [1]);
+    let mut recorded = serde_json::to_value(variant()).expect("a variant");
+    recorded.as_object_mut().expect("an object").remove("engine");
+    assert_eq!(serde_json::from_value::<WorkerVariant>(recorded).expect("still read"), variant());
 }

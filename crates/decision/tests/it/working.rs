@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Query};
 use modelless_types::{
-    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
-    VariantId, VariantSet,
+    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey,
+    Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,8 @@ enum Step {
     Unloaded(usize),
     /// The n-th quarantine runner has run its query: well, or in one of the ways a run can fail.
     Judged(usize, Option<Failure>),
-    /// A process dies; its death is told before the end of its batches, or after.
-    RunnerDied(u32, bool),
+    /// The process of a model for an engine dies; its death is told before the end of its batches, or after.
+    RunnerDied(u32, Engine, bool),
     NotStarted(usize),
     Pin(u8),
     Wake(u8),
@@ -71,7 +71,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (at(), prop::bool::weighted(0.1), 0_u64..3).prop_map(|(n, bad, more)| Step::Loaded(n, bad, more)),
         4 => at().prop_map(Step::Unloaded),
         6 => (at(), verdict()).prop_map(|(n, verdict)| Step::Judged(n, verdict)),
-        2 => (1_u32..=3, any::<bool>()).prop_map(|(model, late)| Step::RunnerDied(model, late)),
+        2 => (1_u32..=3, engine(), any::<bool>())
+            .prop_map(|(model, engine, late)| Step::RunnerDied(model, engine, late)),
         1 => at().prop_map(Step::NotStarted),
         1 => (0_u8..16).prop_map(Step::Pin),
         1 => (0_u8..5).prop_map(Step::Wake),
@@ -79,6 +80,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u8..16).prop_map(Step::Catalog),
         10 => (0_u64..60_000).prop_map(Step::Wait),
     ]
+}
+
+fn engine() -> impl Strategy<Value = Engine> {
+    prop_oneof![2 => Just(Engine::Onnx), 1 => Just(Engine::Openvino)]
 }
 
 fn verdict() -> impl Strategy<Value = Option<Failure>> {
@@ -98,26 +103,29 @@ fn batching() -> impl Strategy<Value = Batching> {
 
 /// Four variants of up to three models, each of at most eleven of the sixteen units of memory that a device has.
 fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
-    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST, 1_u16..=3);
+    let variant = ((1_u32..=3, engine()), run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST, 1_u16..=3);
     let task = proptest::option::of(batching());
     (proptest::collection::vec(variant, 4), task).prop_map(|(variants, batching)| {
         let variants = variants.into_iter().zip(0_u8..);
-        let variant =
-            |((model, run, memory, load, max_batch, threads), at): ((u32, _, u64, u64, u32, u16), u8)| {
-                WorkerVariant {
-                    id: VariantId(u32::from(at)),
-                    model: ModelId(model),
-                    task: TASK,
-                    ordinal: at,
-                    accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
-                    max_batch,
-                    run,
-                    memory: Bytes(memory),
-                    load_time: Micros(load),
-                    threads,
-                    batching,
-                }
-            };
+        let variant = |(((model, engine), run, memory, load, max_batch, threads), at): (
+            (_, _, u64, u64, u32, u16),
+            u8,
+        )| {
+            WorkerVariant {
+                id: VariantId(u32::from(at)),
+                model: ModelId(model),
+                engine,
+                task: TASK,
+                ordinal: at,
+                accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
+                max_batch,
+                run,
+                memory: Bytes(memory),
+                load_time: Micros(load),
+                threads,
+                batching,
+            }
+        };
         variants.map(variant).collect()
     })
 }
@@ -186,6 +194,11 @@ impl Shell {
         &self.all[id.0 as usize]
     }
 
+    /// Variants of one model for one engine share a process.
+    fn runner(&self, id: VariantId) -> (ModelId, Engine) {
+        (self.variant(id).model, self.variant(id).engine)
+    }
+
     fn leave(&mut self, key: QueryKey) -> Checked {
         prop_assert!(self.queries.remove(&key).is_some(), "{key} left twice");
         self.left += 1;
@@ -211,12 +224,13 @@ impl Shell {
                     let b = self.batches.get_mut(&batch).expect("a batch that is bound");
                     prop_assert!(b.prepared && !b.started);
                     b.started = true;
-                    let (lane, model) = (b.lane, self.all[b.variant.0 as usize].model);
+                    let (lane, variant) = (b.lane, b.variant);
+                    let own = self.runner(variant);
                     let handed = self.lanes.entry(lane).or_default();
                     handed.push(batch);
                     prop_assert!(handed.len() <= 2);
-                    let models = handed.iter().map(|id| self.all[self.batches[id].variant.0 as usize].model);
-                    prop_assert!(models.into_iter().all(|m| m == model), "two models on one lane");
+                    let handed = self.lanes[&lane].iter().map(|id| self.runner(self.batches[id].variant));
+                    prop_assert!(handed.into_iter().all(|other| other == own), "two runners on one lane");
                 }
                 Action::Discard { batch } => {
                     let b = self.batches.remove(&batch).expect("a batch that is bound");
@@ -393,19 +407,22 @@ impl Shell {
     }
 
     /// A process died. The end of the batches it had is told last, or first where its death is told `late`.
-    fn died(&mut self, model: ModelId, late: bool) -> Checked {
-        let of_model: Vec<VariantId> = self.all.iter().filter(|v| v.model == model).map(|v| v.id).collect();
+    fn died(&mut self, (model, engine): (ModelId, Engine), late: bool) -> Checked {
+        let shared = self.all.iter().filter(|v| v.model == model && v.engine == engine);
+        let inside: Vec<VariantId> = shared.map(|v| v.id).collect();
         let mut failed = Vec::new();
         for handed in self.lanes.values_mut() {
-            let dead = |id: &BatchId| of_model.contains(&self.batches[id].variant);
+            let dead = |id: &BatchId| inside.contains(&self.batches[id].variant);
             failed.extend(handed.iter().copied().filter(dead));
             handed.retain(|id| !dead(id));
         }
         if late {
             self.failed(&failed)?;
         }
-        let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| of_model.contains(v)).collect();
-        self.feed(Event::RunnerDied { model, why: "killed".into() })?;
+        let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| inside.contains(v)).collect();
+        let resident = gone.iter().filter(|(_, (held, _))| *held != Held::Loading);
+        let variants = Some(resident.map(|((_, variant), _)| *variant).collect());
+        self.feed(Event::RunnerDied { model, variants, why: "killed".into() })?;
         for ((device, variant), (held, _)) in gone {
             match held {
                 Held::Loading => self.feed(Event::LoadFailed { device, variant, why: "killed".into() })?,
@@ -455,7 +472,7 @@ impl Shell {
             Step::Loaded(at, bad, more) => self.loaded(at, bad, more),
             Step::Unloaded(at) => self.unloaded(at),
             Step::Judged(at, verdict) => self.judged(at, verdict),
-            Step::RunnerDied(model, late) => self.died(ModelId(model), late),
+            Step::RunnerDied(model, engine, late) => self.died((ModelId(model), engine), late),
             Step::NotStarted(at) => {
                 let bound: Vec<_> =
                     self.batches.iter().filter(|(_, b)| !b.started).map(|(id, b)| (*id, b.variant)).collect();
@@ -465,7 +482,7 @@ impl Shell {
                 let device = self.batches[&batch].lane.0;
                 self.memory.remove(&(device, variant));
                 self.feed(Event::Done { batch, outcome })?;
-                self.died(self.variant(variant).model, false)
+                self.died(self.runner(variant), false)
             }
             Step::Pin(bits) => {
                 let pins = set(bits).iter().map(|o| (DeviceIx(0), VariantId(u32::from(o)))).collect();
