@@ -79,6 +79,11 @@ pub(crate) enum Ev {
         life: u32,
         device: DeviceIx,
     },
+    QuarantineEnded {
+        node: usize,
+        life: u32,
+        device: DeviceIx,
+    },
     Heartbeat {
         node: usize,
         life: u32,
@@ -299,6 +304,9 @@ impl<'a> World<'a> {
                 self.unloaded(node, (device, variant), load)
             }
             Ev::Judged { node, life, device } if alive(self, node, life) => self.judged(node, device),
+            Ev::QuarantineEnded { node, life, device } if alive(self, node, life) => {
+                self.quarantine_ended(node, device)
+            }
             Ev::Heartbeat { node, life } if alive(self, node, life) => {
                 self.speak(node);
                 self.push_idle(self.now + self.scenario.heartbeat, Ev::Heartbeat { node, life });
@@ -332,6 +340,7 @@ impl<'a> World<'a> {
             | Ev::Loaded { .. }
             | Ev::Unloaded { .. }
             | Ev::Judged { .. }
+            | Ev::QuarantineEnded { .. }
             | Ev::Heartbeat { .. }
             | Ev::NodeLost { .. }
             | Ev::GatewayLost { .. }

@@ -241,6 +241,11 @@ pub enum Event {
         /// What is known of it.
         why: String,
     },
+    /// The device's quarantine runner, which was to end, is out of memory.
+    QuarantineEnded {
+        /// Which.
+        device: DeviceIx,
+    },
     /// What became of a query that was rerun alone in quarantine.
     Quarantined {
         /// The query.
@@ -284,6 +289,7 @@ impl Ranked for Event {
             | Self::LoadFailed { .. }
             | Self::Unloaded { .. }
             | Self::RunnerDied { .. }
+            | Self::QuarantineEnded { .. }
             | Self::Quarantined { .. } => Rank::Completion,
             Self::Arrive(_)
             | Self::Demand { .. }
@@ -351,7 +357,7 @@ pub enum Action {
         /// The query.
         key: QueryKey,
     },
-    /// Nobody needs the device's quarantine runner any longer: end it.
+    /// Nobody needs the device's quarantine runner any longer: end it, and say so when its memory is free.
     QuarantineOver {
         /// Which.
         device: DeviceIx,

@@ -96,36 +96,24 @@ impl Worker {
         }
     }
 
-    /// Everything that follows from an input, in this order: lanes take what they can, then what is wanted is loaded,
-    /// then whoever waits for what left memory or failed is placed anew.
+    /// Everything that follows from an input, in this order: lanes take what they can, then quarantine, then what is
+    /// wanted is loaded, then whoever waits for what left memory or failed is placed anew.
     fn settle(&mut self, now: Time) {
         self.now = now;
         self.reconsider_cuts(now);
         self.open_lanes();
         self.fill_lanes(now);
+        self.advance_quarantine(now);
         self.advance(now);
         if self.placed != self.residency.changes {
             self.place_stranded(now);
             self.advance(now);
             self.placed = self.residency.changes;
         }
-        self.advance_quarantine();
     }
 
     fn advance(&mut self, now: Time) {
-        let (queue, rates) = (&self.queue, &self.rates);
-        let needed = |residency: &Residency, device: DeviceIx, waited_for: bool| -> BTreeSet<VariantId> {
-            let here = queue.classes().map(|(class, _)| class);
-            let at_gateways = queue.demand(now).map(|(class, _)| class);
-            let lately = rates.lately(now);
-            let cheapest = |class: &Class| {
-                let serving = residency.serving(device).filter(|v| admits(class, v));
-                let each = serving.map(|v| (batched(v).mean, v.id));
-                each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
-            };
-            let others = at_gateways.chain(lately).filter(|_| !waited_for);
-            here.chain(others).filter_map(cheapest).collect()
-        };
+        let needed = needed(&self.queue, &self.rates, now);
         self.residency.advance(now, &needed, &mut self.actions);
     }
 
@@ -221,6 +209,27 @@ impl Worker {
     }
 }
 
+/// Names the replicas of a device that somebody depends on: the cheapest of every class that waits here, and with
+/// `waited_for` unset also of those that wait at gateways or came lately.
+pub(super) fn needed<'a>(
+    queue: &'a Queue,
+    rates: &'a Rates,
+    now: Time,
+) -> impl Fn(&Residency, DeviceIx, bool) -> BTreeSet<VariantId> + 'a {
+    move |residency, device, waited_for| {
+        let here = queue.classes().map(|(class, _)| class);
+        let at_gateways = queue.demand(now).map(|(class, _)| class);
+        let lately = rates.lately(now);
+        let cheapest = |class: &Class| {
+            let serving = residency.serving(device).filter(|v| admits(class, v));
+            let each = serving.map(|v| (batched(v).mean, v.id));
+            each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
+        };
+        let others = at_gateways.chain(lately).filter(|_| !waited_for);
+        here.chain(others).filter_map(cheapest).collect()
+    }
+}
+
 impl Machine for Worker {
     type Event = Event;
     type Action = Action;
@@ -247,6 +256,7 @@ impl Machine for Worker {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
             }
             Event::Quarantined { key, outcome } => self.judged(now, key, outcome),
+            Event::QuarantineEnded { device } => self.quarantine_ended(device),
             Event::RunnerDied { model, variants, why } => {
                 let dead = self.residency.in_runner(model, variants);
                 for runner in self.residency.runners_of(&dead) {

@@ -178,6 +178,8 @@ struct Shell {
     /// Who is in each device's quarantine runner, and which of them hold anything.
     quarantine: BTreeMap<DeviceIx, (QueryKey, VariantId)>,
     held_there: BTreeMap<DeviceIx, VariantId>,
+    /// Those that were told to end.
+    ending: BTreeSet<DeviceIx>,
     /// Who was there: nobody is twice.
     suspected: BTreeSet<QueryKey>,
     next: u64,
@@ -255,11 +257,14 @@ impl Shell {
                     let before = self.quarantine.insert(device, (key, variant));
                     prop_assert!(before.is_none(), "two in one quarantine runner: {before:?} and {key}");
                     prop_assert!(!self.batches.values().any(|b| b.members.contains(&key)));
+                    prop_assert!(!self.ending.contains(&device), "it is ending");
                     self.held_there.insert(device, variant);
+                    self.within_budget(device)?;
                 }
                 Action::QuarantineOver { device } => {
                     prop_assert!(!self.quarantine.contains_key(&device), "it is not over");
-                    prop_assert!(self.held_there.remove(&device).is_some(), "there was none");
+                    prop_assert!(self.held_there.contains_key(&device), "there was none");
+                    prop_assert!(self.ending.insert(device), "it is ending already");
                 }
                 Action::Discharge { key } | Action::Refuse { key, .. } => self.leave(key)?,
                 Action::HandBack { key } => {
@@ -280,8 +285,7 @@ impl Shell {
                     prop_assert!(before.is_none(), "{variant} was {before:?}");
                     let here = || self.memory.iter().filter(|((d, _), _)| *d == device);
                     prop_assert!(here().filter(|(_, (held, _))| *held == Held::Loading).count() == 1);
-                    let used: u64 = here().map(|(_, (_, bytes))| bytes.0).sum();
-                    prop_assert!(used <= 16 || self.surprised, "{used} of 16");
+                    self.within_budget(device)?;
                 }
                 Action::Unload { device, variant } => {
                     let runs = self.batches.values().any(|b| b.lane.0 == device && b.variant == variant);
@@ -295,6 +299,15 @@ impl Shell {
             }
         }
         prop_assert_eq!(self.worker.machine.open(), self.queries.len());
+        Ok(())
+    }
+
+    /// Replicas and what is in quarantine fit into the device together.
+    fn within_budget(&self, device: DeviceIx) -> Checked {
+        let replicas = self.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, (_, bytes))| bytes.0);
+        let ward = self.held_there.get(&device).map_or(0, |id| self.variant(*id).memory.0);
+        let used = replicas.sum::<u64>() + ward;
+        prop_assert!(used <= 16 || self.surprised, "{used} of 16, {ward} of it in quarantine");
         Ok(())
     }
 
@@ -399,6 +412,10 @@ impl Shell {
     }
 
     fn unloaded(&mut self, at: usize) -> Checked {
+        if let Some(device) = self.ending.pop_first() {
+            self.held_there.remove(&device);
+            return self.feed(Event::QuarantineEnded { device });
+        }
         let leaving = self.memory.iter().filter(|(_, (held, _))| *held == Held::Unloading);
         let leaving: Vec<_> = leaving.map(|(at, _)| *at).collect();
         let Some(&(device, variant)) = leaving.get(at % leaving.len().max(1)) else { return Ok(()) };
@@ -556,6 +573,7 @@ proptest! {
             memory: BTreeMap::new(),
             quarantine: BTreeMap::new(),
             held_there: BTreeMap::new(),
+            ending: BTreeSet::new(),
             suspected: BTreeSet::new(),
             next: 0,
             left: 0,
