@@ -4,6 +4,7 @@
 //!
 //! * `{"batch": N, "ms": TIME}`. One round is what any program must do: wrap the inputs, run, read the outputs. What each answer
 //!   needs besides (its own input in the batch, its own words) is not in it;
+//! * `{"first": true}`: how long this process's first session took, with the library mapped and its environment made;
 //! * `{"create": N, "cold": BOOL}`: so many sessions, one after the other, from the file; with `cold` the kernel has forgotten it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
@@ -37,10 +38,15 @@ fn main() -> Result<()> {
         let mut builder = builder.with_inter_threads(1).map_err(failed)?;
         builder.commit_from_file(model).with_context(|| format!("loading {model}"))
     };
+    let started = Instant::now();
     let mut session = create()?;
+    let first = nanos(started.elapsed());
     let mut inputs = session.inputs().iter().map(input).collect::<Result<Vec<_>>>()?;
     let mut rng = Rng::new(seed.parse()?);
     turns::serve(|question| {
+        if question["first"].as_bool().unwrap_or(false) {
+            return Ok(json!({"create_ns": first}));
+        }
         if let Some(count) = question["create"].as_u64() {
             let cold = question["cold"].as_bool().unwrap_or(false);
             return created(&create, count, cold.then(|| Path::new(model)));

@@ -13,7 +13,7 @@ use ort::environment::Environment;
 use ort::memory::MemoryInfo;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{Session, SessionInputValue};
-use ort::value::{DynTensorValueType, DynValue, Outlet, Shape, TensorElementType, TensorRefMut, ValueType};
+use ort::value::{DynTensorValueType, DynValue, Outlet, Shape, Tensor, TensorElementType, TensorRefMut, ValueType};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -40,6 +40,9 @@ impl Backend for Onnx {
     }
 
     fn start(&mut self) -> Result<String, String> {
+        if let Err(why) = rehearse(&self.environment) {
+            eprintln!("runner: the first load will be slower: {why}");
+        }
         Ok(version(&self.path))
     }
 
@@ -59,6 +62,25 @@ impl Backend for Onnx {
             device: request.settings.processor.to_string(),
         })
     }
+}
+
+/// A model with the usual operators of pictures and of sentences, a thousand bytes in all.
+const REHEARSAL: &[u8] = include_bytes!("onnx/warm.onnx");
+
+/// Makes a session and runs it, once. The first one in a process registers every operator that there is and has the
+/// library's code read in, which takes longer than a small model itself; a spare has the time for it.
+fn rehearse(environment: &Environment) -> Result<(), String> {
+    let rehearsed = || -> ort::Result<()> {
+        let mut session = Session::builder(environment)?
+            .with_intra_threads(1)?
+            .with_inter_threads(1)?
+            .commit_from_memory(REHEARSAL)?;
+        let picture = Tensor::<f32>::from_array(([1, 1, 8, 8], vec![0.5; 64]))?;
+        let words = Tensor::<i64>::from_array(([1, 4], vec![0, 1, 2, 0]))?;
+        session.run(ort::inputs![picture, words])?;
+        Ok(())
+    };
+    rehearsed().map_err(|error| error.to_string())
 }
 
 /// Threads of a pool that spin between runs would take the cores from other runners and from the executor.
