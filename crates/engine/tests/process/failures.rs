@@ -16,8 +16,9 @@ pub(crate) fn signal(pid: u32, name: &str) {
 /// Whether every thread of a process is stopped.
 fn stopped(pid: u32) -> bool {
     std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(|task| {
-        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+        // One that only warmed its lane up ends by itself, perhaps while we look.
+        let Ok(stat) = std::fs::read_to_string(task.unwrap().path().join("stat")) else { return true };
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'X', 'Z']))
     })
 }
 
