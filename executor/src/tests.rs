@@ -1,3 +1,4 @@
+mod cutting;
 mod loading;
 mod quarantine;
 mod stalled;

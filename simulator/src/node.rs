@@ -10,7 +10,8 @@ use modelless_decision::route::{NodeInfo, NodeReport};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
-    Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, QueryKey, Refusal, TaskId, Time, VariantId,
+    Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, PricePerHour, QueryKey, Refusal, TaskId,
+    Time, VariantId,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -84,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) batches: BTreeMap<BatchId, Batch>,
     /// What was handed to the process of each lane; the first is on the device.
     lanes: BTreeMap<(DeviceIx, LaneIx), VecDeque<BatchId>>,
+    /// Width and number of lanes of devices that were cut otherwise than at first.
+    cuts: BTreeMap<DeviceIx, (u16, u16)>,
     pub(crate) memory: BTreeMap<(DeviceIx, VariantId), Resident>,
     pub(crate) next_load: u64,
     /// What waits at each gateway, per class.
@@ -105,6 +108,7 @@ impl Node {
             held: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            cuts: BTreeMap::new(),
             memory: BTreeMap::new(),
             next_load: 0,
             demand: BTreeMap::new(),
@@ -182,7 +186,9 @@ impl World<'_> {
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::HandedBack { key }));
                 }
-                Action::Recut { device, .. } => {
+                Action::Recut { device, width, lanes } => {
+                    self.recuts += 1;
+                    self.nodes[at].cuts.insert(device, (width, lanes));
                     let busy = self.nodes[at].batches.values().any(|b| b.device == device && !b.ended);
                     ensure(!busy, self.now, "lanes are empty when they are cut anew", || {
                         format!("{device}")
@@ -344,9 +350,19 @@ impl World<'_> {
         ensure(on_lane < 2, now, "a lane runs one batch and has one prepared", || {
             format!("{on_lane} before")
         })?;
+        let at_first = &self.scenario.nodes[at].worker.devices[usize::from(device.0)];
+        let (cores, price) = (at_first.lanes.max(1) * at_first.width.max(1), at_first.price);
+        let cut = node.cuts.get(&device).copied();
+        let (width, lanes) = cut.unwrap_or((at_first.width.max(1), at_first.lanes.max(1)));
+        ensure(width * lanes <= cores, now, "no core is in two lanes", || format!("{lanes} of {width}"))?;
+        let fits = lane.0 < lanes && spec.threads.min(cores) <= width;
+        ensure(fits, now, "a batch runs on a lane that is wide enough", || {
+            format!("{} with {} threads on {lane:?} of {lanes}, {width} wide", spec.name, spec.threads)
+        })?;
         let loaded = node.memory.get(&(device, variant)).map(|m| m.state) == Some(Memory::Loaded);
         ensure(loaded, now, "only what is in memory answers", || format!("{} is not", spec.name))?;
-        let price = self.scenario.nodes[at].worker.devices[usize::from(device.0)].price;
+        // A wide lane costs as much as its cores.
+        let price = PricePerHour(price.0 * u64::from(width));
         let cost = CostPer1k::of_batch(expected.mean(), price, size);
         for key in &members {
             let query = node.held.get(key).map(|held| held.query);

@@ -239,6 +239,15 @@ pub enum Fault {
         /// When.
         at: Micros,
     },
+    /// The cores of a node's first device are cut into lanes of another width.
+    Recut {
+        /// Where.
+        node: usize,
+        /// When.
+        at: Micros,
+        /// Cores of each lane.
+        width: u16,
+    },
     /// The plan pins something else.
     Pin {
         /// Where.
@@ -384,6 +393,7 @@ impl Scenario {
             | Fault::RunnerCrash { node, .. }
             | Fault::Slow { node, .. }
             | Fault::Drain { node, .. }
+            | Fault::Recut { node, .. }
             | Fault::Pin { node, .. } => node >= self.nodes.len(),
             Fault::GatewayDown { gateway, .. } => gateway >= self.gateways as usize,
         };

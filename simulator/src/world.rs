@@ -141,6 +141,7 @@ pub(crate) struct World<'a> {
     pub(crate) load_failures: u64,
     pub(crate) unloads: u64,
     pub(crate) crashes: u64,
+    pub(crate) recuts: u64,
     pub(crate) handed_back: u64,
     pub(crate) echoes: u64,
     pub(crate) busy_us: u64,
@@ -194,6 +195,7 @@ impl<'a> World<'a> {
             load_failures: 0,
             unloads: 0,
             crashes: 0,
+            recuts: 0,
             handed_back: 0,
             echoes: 0,
             busy_us: 0,
@@ -364,6 +366,7 @@ impl<'a> World<'a> {
             | Fault::RunnerCrash { at, .. }
             | Fault::Slow { at, .. }
             | Fault::Drain { at, .. }
+            | Fault::Recut { at, .. }
             | Fault::Pin { at, .. } => *at,
         }
     }
@@ -396,6 +399,10 @@ impl<'a> World<'a> {
                 self.feed_worker(*node, Event::Drain)?;
                 None
             }
+            Fault::Recut { node, width, .. } => {
+                self.feed_worker(*node, Event::Recut { device: DeviceIx(0), width: *width })?;
+                None
+            }
             Fault::Pin { node, variants, .. } => {
                 self.pin(*node, variants)?;
                 None
@@ -415,9 +422,11 @@ impl<'a> World<'a> {
                 self.nodes[*node].slow = 1.0;
                 Ok(())
             }
-            Fault::NodeDown { .. } | Fault::RunnerCrash { .. } | Fault::Drain { .. } | Fault::Pin { .. } => {
-                Ok(())
-            }
+            Fault::NodeDown { .. }
+            | Fault::RunnerCrash { .. }
+            | Fault::Drain { .. }
+            | Fault::Recut { .. }
+            | Fault::Pin { .. } => Ok(()),
         }
     }
 
@@ -484,6 +493,7 @@ impl<'a> World<'a> {
             load_failures: self.load_failures,
             unloads: self.unloads,
             crashes: self.crashes,
+            recuts: self.recuts,
             handed_back: self.handed_back,
             echoes: self.echoes,
             busy: ratio(self.busy_us, lasted.saturating_sub(self.scenario.start).0 * lanes),
