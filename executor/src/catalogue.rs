@@ -23,6 +23,8 @@ pub(crate) struct Known {
     pub(crate) ordinal: u8,
     /// A batch of one, by its profile.
     pub(crate) expected: Micros,
+    /// The most that its process held when it was measured, on one lane.
+    pub(crate) peak: Option<Bytes>,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
@@ -122,6 +124,7 @@ impl Catalogue {
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
                     expected,
+                    peak: variant.profile_on(device_class).and_then(|profile| profile.peak),
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),

@@ -1,6 +1,8 @@
 mod cutting;
+mod limits;
 mod loading;
 mod quarantine;
+mod real;
 mod stalled;
 
 use crate::{Config, Deps, Handle, Service, build};
@@ -69,6 +71,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
         decode: StageTime::default(),
         prepare: StageTime::default(),
         memory: Bytes::from_mib(1),
+        peak: None,
         load_time: Micros::from_millis(1),
         accuracy: AccuracyMeasure {
             value,

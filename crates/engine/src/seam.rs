@@ -51,6 +51,13 @@ pub trait Engine: Send + Sync {
         let _ = (variant, lane);
     }
 
+    /// The most memory that the runner of a variant has held until now, with what it shares and with whatever else is
+    /// in it. `None` where that is not known.
+    fn peak(&self, variant: VariantId) -> Option<Bytes> {
+        let _ = variant;
+        None
+    }
+
     /// What happens without being asked for. The one receiver is given out once; `None` afterwards.
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>>;
 

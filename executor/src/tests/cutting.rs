@@ -1,27 +1,17 @@
 //! Lanes cut anew while real runners serve: no query is dropped, every answer is right, and other threads run.
 
-use super::{Ears, LONG, config, profile};
-use crate::{Config, Deps, Handle, build};
-use modelless_decision::query::Class;
+use super::real::{DEVICE, Node, Served, engine, file};
+use super::{LONG, profile};
 use modelless_decision::worker::Event;
-use modelless_drive::Clock;
-use modelless_engine::{Engine, Library, LoadSpec, ProcessConfig, ProcessEngine, default_engines_dir};
-use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
-use modelless_testkit::server::cargo_build;
-use modelless_types::{
-    AccuracyRule, AppId, Bytes, DType, DeviceIx, Engine as Kind, Goals, Micros, ModelId, Prefer, Priority,
-    QueryKey, ReplicaState, TaskId, TaskKind, TenantId, TensorSpec, VariantId, VariantSettings,
-};
-use modelless_wire::{Body, Demand, Input, NodeLink, QueryFrame, ToNode};
+use modelless_engine::{Engine, LoadSpec, ProcessEngine};
+use modelless_types::{DType, Engine as Kind, ModelId, VariantId, VariantSettings};
+use modelless_wire::Body;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::oneshot;
 
-const DEVICE: DeviceIx = DeviceIx(0);
 const PIXELS: usize = 28 * 28;
 /// Inputs that differ.
 const INPUTS: u64 = 16;
@@ -32,22 +22,7 @@ const MAX_BATCH: u32 = 2;
 const SETTLING: u64 = 2;
 
 fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/fashion/models/cnn_l.onnx")
-}
-
-/// ONNX Runtime in real runner processes. `cargo xtask test` installs the library.
-fn engine() -> Arc<ProcessEngine> {
-    let library = Library::locate(None, &default_engines_dir()).expect("it is installed").path;
-    let runner = ["--package", "modelless-engine", "--bin", "modelless-test-runner"];
-    let command = vec![cargo_build(&runner).expect("it builds").display().to_string()];
-    Arc::new(
-        ProcessEngine::new(ProcessConfig { library, command, ..ProcessConfig::default() })
-            .expect("an engine"),
-    )
-}
-
-fn tensor(name: &str, shape: &[u32]) -> TensorSpec {
-    TensorSpec { name: name.into(), dtype: DType::Fp32, shape: shape.into() }
+    file("examples/fashion/models/cnn_l.onnx")
 }
 
 fn settings(threads: u16) -> VariantSettings {
@@ -127,9 +102,7 @@ impl Threads {
 }
 
 struct Traffic {
-    handle: Handle,
-    heard: mpsc::Receiver<Body>,
-    task: TaskId,
+    node: Node,
     expected: Vec<Vec<f32>>,
     next: u64,
     under_way: usize,
@@ -137,31 +110,14 @@ struct Traffic {
 
 impl Traffic {
     fn send(&mut self) {
-        let class = Class { task: self.task, admits: [0, 1].into_iter().collect() };
-        let latency = Micros(u64::try_from(LONG.as_micros()).expect("short"));
-        self.handle.send(ToNode::Query(Box::new(QueryFrame {
-            key: QueryKey(self.next),
-            tenant: TenantId::DEFAULT,
-            app: AppId::DEFAULT,
-            class,
-            deadline_in: latency,
-            expires_in: latency,
-            spent: Micros::ZERO,
-            max_cost: None,
-            prefer: Prefer::Accuracy,
-            priority: Priority::default(),
-            best_effort: false,
-            decoded: Bytes(4 * PIXELS as u64),
-            input: Input::Raw(pixels(self.next).into()),
-            demand: Demand { class, waiting: 0, first: None },
-        })));
+        self.node.ask(self.next, pixels(self.next));
         self.next += 1;
         self.under_way += 1;
     }
 
     /// The next answer's variant. Anything but the right answer is a failure.
     async fn answer(&mut self) -> VariantId {
-        let heard = tokio::time::timeout(LONG, self.heard.recv()).await.expect("in time").expect("open");
+        let heard = self.node.hear().await;
         let Body::Answer { key, answer } = heard else { panic!("not an answer: {heard:?}") };
         let said: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
         let data = said["outputs"]["logits"]["data"].as_array();
@@ -201,7 +157,7 @@ impl Traffic {
     }
 
     fn lanes(&self) -> (u16, u16) {
-        self.handle.core().driver.look(|worker, _| worker.lanes_of(DEVICE))
+        self.node.handle.core().driver.look(|worker, _| worker.lanes_of(DEVICE))
     }
 
     /// Cuts lanes anew among queries that run, are bound and wait, and lets more come until it is done.
@@ -209,7 +165,7 @@ impl Traffic {
         while self.under_way < UNDER_WAY {
             self.send();
         }
-        self.handle.feed(Event::Recut { device: DEVICE, width });
+        self.node.handle.feed(Event::Recut { device: DEVICE, width });
         while self.lanes() != into {
             self.flow(1).await;
         }
@@ -220,75 +176,20 @@ impl Traffic {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lanes_are_cut_anew_under_traffic_and_no_query_is_lost_or_wrong() {
-    let (engine, quarantine) = (engine(), engine());
-    let expected = expected(&quarantine).await;
+    let expected = expected(&engine()).await;
     let first = &expected[0];
     assert!(expected[1..].iter().all(|other| !alike(first, other)), "the inputs cannot be told apart");
-    let folder = tempfile::tempdir().expect("a folder");
-    let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
-    let artefact = artefacts.put(File::open(model()).expect("a model")).expect("an artefact");
-    let store = Arc::new(MemStore::new());
-    let task = NewTask {
-        tenant: TenantId::DEFAULT,
-        name: "logits".into(),
-        kind: TaskKind::Tensor,
-        metric: "none".into(),
-        accuracy_rule: AccuracyRule::default(),
-        labels: Vec::new(),
-        inputs: vec![tensor("input", &[1, 28, 28])],
-        outputs: vec![tensor("logits", &[10])],
-        space: None,
-        defaults: Goals::default(),
-        batching: None,
-        description: String::new(),
+    // The wide one is preferred wherever it can run.
+    let served = Served {
+        model: model(),
+        input: ("input", DType::Fp32, &[1, 28, 28]),
+        output: ("logits", DType::Fp32, &[10]),
+        variants: vec![(settings(1), profile(900_000, 1_000.0)), (settings(2), profile(910_000, 1_000.0))],
     };
-    let task = store.create_task(task).await.expect("a task").id;
-    let variant = |name: &str, threads, ppm| NewVariant {
-        name: name.into(),
-        settings: settings(threads),
-        artefact: artefact.sha256.clone(),
-        artefact_bytes: Bytes(artefact.bytes),
-        profiles: vec![profile(ppm, 1_000.0)],
-    };
-    let model = NewModel {
-        task,
-        tenant: TenantId::DEFAULT,
-        name: "cnn_l".into(),
-        version: 1,
-        architecture: "cnn".into(),
-        licence: "Apache-2.0".into(),
-        space: None,
-        adapter: r#"{"kind": "tensor"}"#.into(),
-        // The wide one is preferred wherever it can run.
-        variants: vec![variant("narrow", 1, 900_000), variant("wide", 2, 910_000)],
-    };
-    let variants = store.register_model(model).await.expect("a model").variants;
-    let (narrow, wide) = (variants[0].id, variants[1].id);
-    let deps = Deps {
-        store,
-        artefacts,
-        engine: Arc::<ProcessEngine>::clone(&engine),
-        quarantine,
-        clock: Clock::start(),
-        recorder: None,
-        warnings: Vec::new(),
-    };
-    let (service, handle) = build(Config { lanes: 2, ..config() }, deps).await.expect("an executor");
-    let (sender, heard) = mpsc::channel(1_000);
-    handle.connect(Arc::new(Ears(sender)));
-    let stop = CancellationToken::new();
-    let running = stop.clone();
-    #[expect(clippy::disallowed_methods, reason = "the test awaits it at its end")]
-    let service = tokio::spawn(async move { service.run(running).await });
-    handle.send(ToNode::Pin(variants.iter().map(|variant| (DEVICE, variant.id)).collect()));
-    let mut status = handle.status();
-    let there = status.wait_for(|status| {
-        status.replicas.iter().filter(|replica| replica.state == ReplicaState::Active).count() == 2
-    });
-    drop(tokio::time::timeout(LONG, there).await.expect("both load in time").expect("open"));
-    let pid = engine.runners()[0].pid.expect("a runner");
-
-    let mut traffic = Traffic { handle, heard, task, expected, next: 0, under_way: 0 };
+    let node = Node::start(2, served).await;
+    let (narrow, wide) = (node.variants[0], node.variants[1]);
+    let pid = node.engine.runners()[0].pid.expect("a runner");
+    let mut traffic = Traffic { node, expected, next: 0, under_way: 0 };
     for _ in 0..3 {
         assert_eq!(traffic.lanes(), (2, 1));
         let (before, now) = traffic.flow_until(narrow, pid, &["lane-0", "lane-1"]).await;
@@ -307,6 +208,5 @@ async fn lanes_are_cut_anew_under_traffic_and_no_query_is_lost_or_wrong() {
         let variant = traffic.answer().await;
         assert!(variant == narrow || variant == wide);
     }
-    stop.cancel();
-    tokio::time::timeout(LONG + Duration::from_secs(10), service).await.expect("in time").expect("no panic");
+    traffic.node.end().await;
 }

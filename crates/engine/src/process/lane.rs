@@ -22,6 +22,8 @@ const MOST_THREADS: u64 = 2_048;
 pub(super) struct Usage {
     /// Memory that it touched.
     resident: Bytes,
+    /// The most of it that there has been.
+    peak: Bytes,
     /// The part of it that is its own, and goes with it.
     private: Bytes,
     threads: u64,
@@ -40,7 +42,7 @@ impl Usage {
         };
         let kib = |name| Bytes(number(name).unwrap_or(0) << 10);
         let threads = number("Threads:").unwrap_or(0);
-        Self { resident: kib("VmRSS:"), private: kib("RssAnon:"), threads }
+        Self { resident: kib("VmRSS:"), peak: kib("VmHWM:"), private: kib("RssAnon:"), threads }
     }
 }
 
@@ -82,6 +84,11 @@ impl Runner {
     /// Memory that it holds now; none if it is gone.
     pub(super) fn memory(&self) -> Bytes {
         self.pid().and_then(Usage::of).unwrap_or_default().resident
+    }
+
+    /// The most that it has held.
+    pub(super) fn peak(&self) -> Option<Bytes> {
+        self.pid().and_then(Usage::of).map(|usage| usage.peak)
     }
 
     /// How much private memory it may hold from now on.
@@ -340,9 +347,9 @@ mod tests {
 
     #[test]
     fn usage_is_read_from_what_the_kernel_says() {
-        let status =
-            "Name:\tx\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
-        let usage = Usage { resident: Bytes::from_mib(2), private: Bytes::from_mib(1), threads: 3 };
+        let status = "Name:\tx\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
+        let (peak, resident, private) = (Bytes::from_mib(4), Bytes::from_mib(2), Bytes::from_mib(1));
+        let usage = Usage { resident, peak, private, threads: 3 };
         assert_eq!(Usage::parse(status), usage);
         let own = Usage::of(std::process::id()).unwrap();
         assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");

@@ -379,6 +379,12 @@ impl Engine for ProcessEngine {
         }
     }
 
+    fn peak(&self, variant: VariantId) -> Option<Bytes> {
+        let state = self.inner.read();
+        let seat = state.variants.get(&variant)?;
+        state.runners.get(&seat.model)?.runner.peak()
+    }
+
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
         lock(&self.events).take()
     }
