@@ -89,18 +89,17 @@ impl Handle {
     }
 
     /// The most private memory of a runner on a variant's account: what it was measured to take, and half as much
-    /// again; what is left where it was not.
+    /// again; where it was not measured what is left, and what a process takes besides. An engine never allows more
+    /// than it was told for any runner.
     pub(crate) fn may_hold(&self, variant: VariantId, known: &Known, lanes: u16) -> Bytes {
-        let budget = self.config().memory;
-        let measured = known.peak.map(|peak| measured_limit(peak, lanes));
         let left = || {
             let (used, replicas) =
                 self.core().driver.look(|worker, _| (worker.memory_used(), worker.replicas()));
             let own = replicas.iter().find(|replica| replica.variant == variant);
             let others = used.0.saturating_sub(own.map_or(0, |own| own.memory.0));
-            Bytes(budget.0.saturating_sub(others))
+            Bytes(self.config().memory.0.saturating_sub(others)) + PROCESS
         };
-        measured.unwrap_or_else(left).min(budget)
+        known.peak.map_or_else(left, |peak| measured_limit(peak, lanes))
     }
 
     /// Opens the file, has the disk begin to read it, and tells whether it has to.
@@ -147,6 +146,9 @@ impl Handle {
 
 /// A process has more to do in a life than while it was measured: what it keeps of one batch may not fit the next.
 const HEADROOM: Bytes = Bytes::from_mib(64);
+
+/// What a process with its library may hold before it has loaded anything, which no budget counts.
+pub(crate) const PROCESS: Bytes = Bytes::from_mib(256);
 
 /// Each lane takes as much as the one that was measured, the library perhaps less: it is not known which part that is.
 pub(crate) fn measured_limit(peak: Bytes, lanes: u16) -> Bytes {

@@ -2,7 +2,7 @@
 
 use super::profile;
 use super::real::{Node, Served, engine, file};
-use crate::residency::measured_limit;
+use crate::residency::{PROCESS, measured_limit};
 use modelless_engine::{Engine, LoadSpec, ProcessEngine};
 use modelless_types::{
     Bytes, DType, Engine as Kind, ModelId, Profile, Refusal, ReplicaState, VariantId, VariantSettings,
@@ -79,7 +79,7 @@ async fn one_that_was_not_measured_may_hold_what_others_leave() {
     let known = node.handle.catalogue().variant(node.variants[0]).expect("known");
     let replicas = node.handle.core().driver.look(|worker, _| worker.replicas());
     let other = replicas.iter().find(|r| r.variant == node.variants[1]).expect("loaded").memory;
-    let left = Bytes(node.handle.config().memory.0 - other.0);
+    let left = Bytes(node.handle.config().memory.0 - other.0) + PROCESS;
     assert_eq!(node.handle.may_hold(node.variants[0], &known, 1), left);
     node.end().await;
 }

@@ -86,6 +86,11 @@ impl Runner {
         self.pid().and_then(Usage::of).unwrap_or_default().resident
     }
 
+    /// The part of it that is its own.
+    pub(super) fn private(&self) -> Bytes {
+        self.pid().and_then(Usage::of).unwrap_or_default().private
+    }
+
     /// The most that it has held.
     pub(super) fn peak(&self) -> Option<Bytes> {
         self.pid().and_then(Usage::of).map(|usage| usage.peak)

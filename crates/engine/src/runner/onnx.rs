@@ -13,7 +13,9 @@ use ort::environment::Environment;
 use ort::memory::MemoryInfo;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use ort::session::{Session, SessionInputValue};
-use ort::value::{DynTensorValueType, DynValue, Outlet, Shape, Tensor, TensorElementType, TensorRefMut, ValueType};
+use ort::value::{
+    DynTensorValueType, DynValue, Outlet, Shape, Tensor, TensorElementType, TensorRefMut, ValueType,
+};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
