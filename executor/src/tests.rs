@@ -1,3 +1,4 @@
+mod cancelling;
 mod cutting;
 mod limits;
 mod loading;

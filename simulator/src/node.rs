@@ -13,7 +13,7 @@ use modelless_types::{
     Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, PricePerHour, QueryKey, Refusal, TaskId,
     Time, VariantId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// From a gateway.
 pub(crate) enum ToNode {
@@ -85,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) batches: BTreeMap<BatchId, Batch>,
     /// What was handed to the process of each lane; the first is on the device.
     lanes: BTreeMap<(DeviceIx, LaneIx), VecDeque<BatchId>>,
+    /// Those of them that were taken back and had not begun.
+    revoked: BTreeSet<BatchId>,
     /// Width and number of lanes of devices that were cut otherwise than at first.
     cuts: BTreeMap<DeviceIx, (u16, u16)>,
     pub(crate) memory: BTreeMap<(DeviceIx, VariantId), Resident>,
@@ -108,6 +110,7 @@ impl Node {
             held: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            revoked: BTreeSet::new(),
             cuts: BTreeMap::new(),
             memory: BTreeMap::new(),
             next_load: 0,
@@ -144,6 +147,14 @@ impl World<'_> {
                     self.prepare(at, batch, (device, lane), variant, queries, expected)?;
                 }
                 Action::Start { batch } => self.start(at, batch)?,
+                Action::Revoke { batch } => {
+                    let node = &mut self.nodes[at];
+                    let handed = node.batches.get(&batch).is_some_and(|b| b.started && !b.ended);
+                    let once = node.revoked.insert(batch);
+                    ensure(handed && once, self.now, "what was handed over is taken back, once", || {
+                        format!("{batch:?}")
+                    })?;
+                }
                 Action::Discard { batch } => {
                     let gone = self.nodes[at].batches.remove(&batch);
                     let idle = gone.is_some_and(|b| !b.started);
@@ -422,6 +433,7 @@ impl World<'_> {
         let held_up =
             held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
         let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
+        let took = if node.revoked.contains(&id) { Micros::ZERO } else { took };
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
@@ -434,11 +446,14 @@ impl World<'_> {
         let (lane, variant) = ((batch.device, batch.lane), batch.variant);
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         let poisoned = batch.members.iter().any(|key| self.books.get(*key).is_some_and(|c| c.poison));
-        if poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash) {
+        let revoked = self.nodes[at].revoked.remove(&id);
+        if !revoked && (poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash)) {
             let spec = self.scenario.variants().find(|(_, v)| v.id == variant);
             return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model, spec.engine));
         }
-        *self.batch_sizes.entry(size).or_default() += 1;
+        if !revoked {
+            *self.batch_sizes.entry(size).or_default() += 1;
+        }
         let node = &mut self.nodes[at];
         if let Some(batch) = node.batches.get_mut(&id) {
             batch.ended = true;
@@ -448,7 +463,8 @@ impl World<'_> {
         if let Some(next) = lane.front().copied() {
             self.run_batch(at, next);
         }
-        self.feed_worker(at, Event::Done { batch: id, outcome: Outcome::Ran })
+        let outcome = if revoked { Outcome::Revoked } else { Outcome::Ran };
+        self.feed_worker(at, Event::Done { batch: id, outcome })
     }
 
     /// A model's process dies: first that is told, then the end of each batch it had, in the order it got them.

@@ -51,6 +51,12 @@ pub trait Engine: Send + Sync {
         let _ = (variant, lane);
     }
 
+    /// Nobody waits any longer for a batch that was submitted to the lane. If it has not begun it ends with
+    /// [`BatchError::Revoked`] when its turn comes; otherwise as it would have.
+    fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {
+        let _ = (variant, lane, ticket);
+    }
+
     /// The most memory that the runner of a variant has held until now, with what it shares and with whatever else is
     /// in it. `None` where that is not known.
     fn peak(&self, variant: VariantId) -> Option<Bytes> {
@@ -187,6 +193,9 @@ pub enum BatchError {
     /// Outputs came in other shapes than the variant declares.
     #[error("the outputs have the wrong shape: {0}")]
     Shape(String),
+    /// It was taken back before it began: see [`Engine::revoke`].
+    #[error("the batch was taken back before it began")]
+    Revoked,
     /// It never ran: the variant or its runner was gone before its turn. Safe to give to another.
     #[error("the batch was not started: {0}")]
     NotStarted(String),

@@ -177,6 +177,12 @@ impl Engine for EngineSet {
         }
     }
 
+    fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {
+        if let Some((_, engine)) = self.of(variant) {
+            engine.revoke(variant, lane, ticket);
+        }
+    }
+
     fn peak(&self, variant: VariantId) -> Option<Bytes> {
         self.of(variant)?.1.peak(variant)
     }

@@ -121,6 +121,8 @@ impl WorkerVariant {
 pub enum Outcome {
     /// Every member has its rows.
     Ran,
+    /// It was taken back before it began: [`Action::Revoke`].
+    Revoked,
     /// The batch did not run to its end.
     Failed {
         /// How.
@@ -325,6 +327,12 @@ pub enum Action {
     },
     /// Give the prepared batch to its runner.
     Start {
+        /// The batch.
+        batch: BatchId,
+    },
+    /// Nobody waits any longer for a batch that was handed to its runner and stands behind another: if it has not begun
+    /// it need not be run. Its end is told all the same.
+    Revoke {
         /// The batch.
         batch: BatchId,
     },

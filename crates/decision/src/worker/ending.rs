@@ -26,6 +26,10 @@ impl Worker {
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
             }
+            Outcome::Revoked => {
+                self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
+                self.rerun(now, device, &batch, Failure::NotStarted, "it was taken back before it ran");
+            }
             Outcome::Failed { failure, why } => {
                 if failure == Failure::NotStarted {
                     self.residency.lost(now, device, batch.variant, &why, &mut self.actions);

@@ -30,6 +30,8 @@ pub(super) struct Batch {
     pub(super) prepared: bool,
     /// Handed to the runner.
     pub(super) started: Option<Time>,
+    /// Taken back, if the runner has not begun it yet.
+    pub(super) revoked: bool,
 }
 
 impl Batch {
@@ -112,6 +114,10 @@ impl Lane {
     /// Hands over what can be. Gives back a batch that was thrown away because nobody waits for it.
     pub(super) fn start_what_can(&mut self, now: Time, actions: &mut VecDeque<Action>) -> Option<Batch> {
         let next = self.next.as_mut()?;
+        if next.started.is_some() && !next.revoked && next.all_gone() {
+            next.revoked = true;
+            actions.push_back(Action::Revoke { batch: next.id });
+        }
         if !next.prepared || next.started.is_some() {
             return None;
         }

@@ -173,7 +173,16 @@ impl Worker {
         let runner =
             self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx), WorkerVariant::runner);
         let expected = binding.expected;
-        lane.next = Some(Batch { id, variant, runner, members, expected, prepared: false, started: None });
+        lane.next = Some(Batch {
+            id,
+            variant,
+            runner,
+            members,
+            expected,
+            prepared: false,
+            started: None,
+            revoked: false,
+        });
         self.residency.used_now(device, variant);
         if !binding.drains {
             self.residency.overloaded(now, device, variant, &mut self.actions);

@@ -233,6 +233,9 @@ impl Worker {
         let Some(patient) = self.quarantine.inside.remove(&device) else { return };
         let refusal = match outcome {
             Outcome::Ran => None,
+            Outcome::Revoked => {
+                Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + "it was taken back" })
+            }
             Outcome::Failed { failure: Failure::Model, why } => Some(Refusal::ModelError { why }),
             Outcome::Failed { failure: Failure::Process, why } => {
                 self.ward_lost(device);

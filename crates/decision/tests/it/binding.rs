@@ -6,7 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey, Time, VariantId,
+    VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -95,6 +96,7 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         }
         Action::Start { .. }
         | Action::Discard { .. }
+        | Action::Revoke { .. }
         | Action::Deliver { .. }
         | Action::Quarantine { .. }
         | Action::Discharge { .. }
@@ -191,4 +193,39 @@ fn who_waits_as_long_as_its_load_takes_may_send_a_busy_one_away() {
     world.feed(Event::Done { batch, outcome: Outcome::Ran });
     let actions = world.feed(Event::Done { batch: second, outcome: Outcome::Ran });
     assert!(actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(0) }), "{actions:?}");
+}
+
+#[test]
+fn a_batch_behind_another_in_its_runner_is_taken_back_when_all_its_clients_have_gone() {
+    let mut world = World::new(100, &[1]);
+    let far = Micros(1_000_000);
+    let (first, _, _) = bound(&world.arrive(1, &[1], far)).expect("bound");
+    world.prepared(first);
+    let (second, _, members) = bound(&world.arrive(2, &[1], far)).expect("bound");
+    assert_eq!(members, [2]);
+    world.prepared(second);
+    let revoke = Action::Revoke { batch: second };
+    // The first runs already: it is not stopped.
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(1) }), []);
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(2) }), std::slice::from_ref(&revoke));
+    assert!(!world.feed(Event::Cancel { key: QueryKey(2) }).contains(&revoke), "once is enough");
+    world.feed(Event::Done { batch: first, outcome: Outcome::Ran });
+    let actions = world.feed(Event::Done { batch: second, outcome: Outcome::Revoked });
+    assert_eq!(actions, [Action::Deliver { batch: second, queries: Vec::new() }]);
+    assert_eq!(world.worker.open(), 0);
+    assert!(bound(&world.arrive(3, &[1], far)).is_some(), "its replica goes on");
+}
+
+#[test]
+fn a_batch_that_is_waited_for_by_one_is_not_taken_back() {
+    let mut world = World::new(100, &[1]);
+    let far = Micros(1_000_000);
+    let (first, _, _) = bound(&world.arrive(1, &[1], far)).expect("bound");
+    let (told, prepared) = (world.arrive(2, &[1], far), world.arrive(3, &[1], far));
+    assert_eq!((bound(&told), bound(&prepared)), (None, None), "the slot is taken");
+    let (second, _, members) = bound(&world.prepared(first)).expect("both together");
+    assert_eq!(members, [2, 3]);
+    world.prepared(second);
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(2) }), []);
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(3) }), [Action::Revoke { batch: second }]);
 }

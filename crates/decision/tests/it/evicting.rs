@@ -98,6 +98,7 @@ impl World {
                 | Action::Deliver { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
+                | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::Refuse { .. }
                 | Action::HandBack { .. }

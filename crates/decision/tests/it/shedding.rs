@@ -90,6 +90,7 @@ impl World {
                 Action::Discard { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
+                | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Load { .. }

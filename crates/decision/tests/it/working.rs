@@ -153,6 +153,7 @@ struct Batch {
     members: Vec<QueryKey>,
     prepared: bool,
     started: bool,
+    revoked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -219,7 +220,14 @@ impl Shell {
                     prop_assert_eq!(queries.len(), reasons.len());
                     self.bound((device, lane), variant, &queries, expected.mean())?;
                     let lane = (device, lane);
-                    let batch_ = Batch { lane, variant, members: queries, prepared: false, started: false };
+                    let batch_ = Batch {
+                        lane,
+                        variant,
+                        members: queries,
+                        prepared: false,
+                        started: false,
+                        revoked: false,
+                    };
                     self.batches.insert(batch, batch_);
                 }
                 Action::Start { batch } => {
@@ -233,6 +241,16 @@ impl Shell {
                     prop_assert!(handed.len() <= 2);
                     let handed = self.lanes[&lane].iter().map(|id| self.runner(self.batches[id].variant));
                     prop_assert!(handed.into_iter().all(|other| other == own), "two runners on one lane");
+                }
+                Action::Revoke { batch } => {
+                    let b = self.batches.get_mut(&batch).expect("a batch that is bound");
+                    prop_assert!(b.started && !b.revoked, "only what was handed over is taken back, once");
+                    prop_assert_eq!(self.lanes[&b.lane].get(1), Some(&batch), "it has begun");
+                    b.revoked = true;
+                    prop_assert!(
+                        !b.members.iter().any(|key| self.queries.contains_key(key)),
+                        "it is waited for"
+                    );
                 }
                 Action::Discard { batch } => {
                     let b = self.batches.remove(&batch).expect("a batch that is bound");
@@ -382,7 +400,14 @@ impl Shell {
         let Some(lane) = busy.get(at % busy.len().max(1)) else { return Ok(()) };
         let batch = self.lanes.get_mut(lane).expect("listed").remove(0);
         let why = String::from("shape");
-        let outcome = if bad { Outcome::Failed { failure: Failure::Model, why } } else { Outcome::Ran };
+        // The runner may have begun it all the same.
+        let outcome = if self.batches[&batch].revoked && at.is_multiple_of(2) {
+            Outcome::Revoked
+        } else if bad {
+            Outcome::Failed { failure: Failure::Model, why }
+        } else {
+            Outcome::Ran
+        };
         self.feed(Event::Done { batch, outcome })
     }
 

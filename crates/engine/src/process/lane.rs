@@ -196,6 +196,15 @@ impl Lane {
         Ok(())
     }
 
+    /// Nobody waits for a batch any longer. It is run all the same if it has begun, or ended if it is not here any more.
+    pub(super) fn revoke(&self, ticket: u64) {
+        let queue = lock(&self.queue);
+        // Under the lock its place is its own: another request gets it only when this one was taken out.
+        if let Some(batch) = queue.in_flight.iter().find(|batch| batch.slot.ticket() == ticket) {
+            self.ring.revoke(batch.number);
+        }
+    }
+
     /// Wakes the runner for a batch to come, if it sleeps.
     pub(super) fn prime(&self) {
         if lock(&self.queue).in_flight.is_empty() {
@@ -331,6 +340,7 @@ fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
         },
         Answer::Failed(why) => Err(BatchError::Model(why)),
         Answer::Misshapen(why) => Err(BatchError::Shape(why)),
+        Answer::Revoked => Err(BatchError::Revoked),
     }
 }
 
