@@ -1,10 +1,11 @@
 //! ONNX Runtime called in a loop in one process, in batches: the ceiling that served throughput is compared with.
 //!
-//! `ort-batch LIBRARY MODEL THREADS SEED`, then questions
+//! `ort-batch LIBRARY MODEL THREADS SEED [cold]`, then questions
 //!
 //! * `{"batch": N, "ms": TIME}`. One round is what any program must do: wrap the inputs, run, read the outputs. What each answer
 //!   needs besides (its own input in the batch, its own words) is not in it;
-//! * `{"first": true}`: how long this process's first session took, with the library mapped and its environment made;
+//! * `{"first": true}`: how long this process's first session took, with the library mapped and its environment made. Started
+//!   with `cold`, the kernel had forgotten the file;
 //! * `{"create": N, "cold": BOOL}`: so many sessions, one after the other, from the file; with `cold` the kernel has forgotten it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
@@ -27,8 +28,12 @@ struct Input {
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [library, model, threads, seed] = args.as_slice() else {
-        bail!("usage: ort-batch LIBRARY MODEL THREADS SEED");
+    let (cold, args) = match args.split_last() {
+        Some((last, others)) if last == "cold" => (true, others),
+        _ => (false, args.as_slice()),
+    };
+    let [library, model, threads, seed] = args else {
+        bail!("usage: ort-batch LIBRARY MODEL THREADS SEED [cold]");
     };
     let environment = ort::init_from(library)?.build()?;
     let threads = threads.parse()?;
@@ -38,6 +43,9 @@ fn main() -> Result<()> {
         let mut builder = builder.with_inter_threads(1).map_err(failed)?;
         builder.commit_from_file(model).with_context(|| format!("loading {model}"))
     };
+    if cold {
+        modelless_bench::timing::forget(Path::new(model))?;
+    }
     let started = Instant::now();
     let mut session = create()?;
     let first = nanos(started.elapsed());

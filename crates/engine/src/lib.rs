@@ -12,6 +12,7 @@
 mod clock;
 mod control;
 pub mod fake;
+mod heap;
 pub mod install;
 pub mod library;
 mod process;

@@ -4,6 +4,7 @@ use super::ProcessConfig;
 use super::lane::Usage;
 use crate::clock;
 use crate::control::{self, Ask, Gently, Say};
+use crate::heap::TUNED;
 use crate::sandbox::{Confinement, Layer, State};
 use crate::seam::EngineError;
 use modelless_types::Bytes;
@@ -31,7 +32,7 @@ const RESERVED: Bytes = Bytes::from_mib(256);
 
 /// ONNX Runtime reports on its use to its makers by itself: it writes to a database in the user's cache folder, and
 /// from there to the network, on a thread that starts too early to be confined. Only the environment stops it.
-const QUIET: [(&str, &str); 1] = [("ORT_DISABLE_TELEMETRY", "1")];
+const QUIET: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
 /// A started runner.
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Process {
             let sandbox = serde_json::to_string(&config.sandbox).expect("it has no maps; this is a bug");
             command.arg("--sandbox").arg(sandbox);
         }
-        command.env_clear().envs(QUIET).envs(&config.environment);
+        command.env_clear().envs([QUIET, TUNED]).envs(&config.environment);
         // Its own process group, so that Ctrl-C in a terminal reaches the server only, which then drains.
         command.process_group(0).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(EngineError::system("start a runner process"))?;

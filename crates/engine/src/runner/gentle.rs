@@ -55,7 +55,8 @@ fn start(work: Work) -> std::io::Result<JoinHandle<()>> {
     Builder::new().name("pool".to_owned()).spawn(work)
 }
 
-fn give_way(gently: Gently) {
+/// For the rest of the calling thread's life.
+pub(super) fn give_way(gently: Gently) {
     let gave = match gently {
         Gently::Not => 0,
         Gently::Idle => {

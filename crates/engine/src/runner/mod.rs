@@ -18,6 +18,7 @@ pub(crate) use remote::authority as remote_authority;
 pub use specs::Declared;
 
 use crate::control::{self, Ask, Gently, Say};
+use crate::heap;
 use crate::ring::Ring;
 use crate::sandbox::{self, Policy, Sandbox};
 use crate::seam::Io;
@@ -138,6 +139,7 @@ fn begin(open: Open, args: impl IntoIterator<Item = OsString>, probe: Option<Pro
 
 fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
     sandbox::close_inherited();
+    heap::begin();
     settle(args).map_err(|error| format!("cannot set up the process: {error}"))?;
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let mut confinement = None;
@@ -189,7 +191,7 @@ struct Host {
     backend: Box<dyn Backend>,
     lanes: Vec<Seats>,
     /// Loaded, not yet attached to their slots.
-    loaded: BTreeMap<u32, backend::Loaded>,
+    loaded: BTreeMap<u32, (backend::Loaded, Gently)>,
     probe: Option<Probe>,
 }
 
@@ -214,7 +216,7 @@ impl Host {
                     fixed_batch: loaded.fixed_batch,
                     device: loaded.device.clone(),
                 };
-                self.loaded.insert(variant, loaded);
+                self.loaded.insert(variant, (loaded, gently));
                 Ok(said)
             }
             Ask::Attach { variant, rows, slot_bytes } => {
@@ -225,6 +227,7 @@ impl Host {
                 for lane in &self.lanes {
                     lane.lock().unwrap_or_else(PoisonError::into_inner).remove(&variant);
                 }
+                heap::give_back();
                 Ok(Say::Done)
             }
         }
@@ -246,7 +249,7 @@ impl Host {
     }
 
     fn attach(&mut self, variant: u32, rows: u32, slot_bytes: usize, fds: &[OwnedFd]) -> Result<(), String> {
-        let loaded = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
+        let (loaded, gently) = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
         let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, u64::MAX)?;
         if layout.slot_bytes != slot_bytes
             || fds.len() != loaded.programs.len()
@@ -261,7 +264,7 @@ impl Host {
             let seat = Arc::new(Mutex::new(Seat { program, layout: Arc::clone(&layout), arena }));
             lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::clone(&seat));
             if loaded.cold {
-                warm(seat, loaded.inputs.clone(), loaded.fixed_batch.unwrap_or(1));
+                warm(seat, loaded.inputs.clone(), loaded.fixed_batch.unwrap_or(1), gently);
             }
         }
         Ok(())
@@ -280,17 +283,24 @@ fn load(
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
+    heap::make_ready(artefact.len());
     let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
     let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
     }
-    backend::settle(model, settings.max_batch, expect, shown)
+    let loaded = backend::settle(model, settings.max_batch, expect, shown);
+    heap::give_back();
+    loaded
 }
 
 /// Has a variant run once, beside everything else. Without a thread for it the first batch is a little slower.
-fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, rows: u32) {
+/// It gives way where the load did, though not altogether: a batch that comes meanwhile waits for it.
+fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, rows: u32, gently: Gently) {
     let run = move || {
+        if gently != Gently::Not {
+            gentle::give_way(Gently::Nice);
+        }
         let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
         backend::warm(&mut *seat.program, &inputs, rows);
     };

@@ -14,6 +14,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Result<T> = std::result::Result<T, seccompiler::Error>;
 
 /// A condition on one argument.
+#[derive(Clone, Copy)]
 enum Arg {
     /// Its lower half is this.
     Is(u8, u64),
@@ -156,6 +157,8 @@ fn allowed(policy: &Policy) -> Result<Rules> {
     // To itself only: `abort` needs it.
     when(libc::SYS_tgkill, &[Is(0, u64::from(std::process::id()))])?;
     when(libc::SYS_prctl, &[Is(0, libc::PR_SET_NAME.unsigned_abs().into())])?;
+    // Large pages for large models.
+    when(libc::SYS_prctl, &[Is(0, libc::PR_SET_THP_DISABLE.unsigned_abs().into())])?;
     // To be allowed the matrix registers of newer processors, which libraries ask for with their first model.
     #[cfg(target_arch = "x86_64")]
     for question in [ARCH_GET_XCOMP_SUPP, ARCH_GET_XCOMP_PERM, ARCH_REQ_XCOMP_PERM] {
@@ -174,15 +177,16 @@ fn allowed(policy: &Policy) -> Result<Rules> {
     let nice = u64::from(super::GIVING_WAY.unsigned_abs());
     when(libc::SYS_setpriority, &[Is(0, u64::from(libc::PRIO_PROCESS)), Is(1, 0), Is(2, nice)])?;
 
+    // Memory that a model fills never becomes code.
     let late = !policy.read.is_empty();
-    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        // Memory that a model fills never becomes code.
-        let exec = u64::from(libc::PROT_EXEC.unsigned_abs());
-        if late || policy.code {
-            when(call, &[Bits(2, 0, 0)])?;
-        } else {
-            when(call, &[Bits(2, exec, 0)])?;
-        }
+    let exec = u64::from(libc::PROT_EXEC.unsigned_abs());
+    let code = if late || policy.code { Bits(2, 0, 0) } else { Bits(2, exec, 0) };
+    when(libc::SYS_mprotect, &[code])?;
+    // Its own memory, or a file's. Memory to share, with no file behind it, is counted by no limit.
+    let of = |flags: i32| u64::from(flags.unsigned_abs());
+    when(libc::SYS_mmap, &[code, Bits(3, of(libc::MAP_TYPE), of(libc::MAP_PRIVATE))])?;
+    for shared in [libc::MAP_SHARED, libc::MAP_SHARED_VALIDATE] {
+        when(libc::SYS_mmap, &[code, Bits(3, of(libc::MAP_TYPE | libc::MAP_ANONYMOUS), of(shared))])?;
     }
     if late {
         let flags = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;

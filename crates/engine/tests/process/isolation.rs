@@ -72,6 +72,7 @@ fn stoppers(rights: Rights) -> Vec<(&'static str, Vec<Layer>, i32)> {
         ("make a file in memory", vec![Seccomp], EPERM),
         ("come before others", if rights.nice() { vec![Capabilities, Seccomp] } else { vec![] }, EACCES),
         ("take too much memory", vec![Limits], ENOMEM),
+        ("take memory that no limit counts", vec![Seccomp], EPERM),
         ("raise its own limit", with(vec![Seccomp], unless(rights.limits(), Limits)), EPERM),
     ]
 }

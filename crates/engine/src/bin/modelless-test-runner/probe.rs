@@ -89,7 +89,9 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("find something open that it was not given", find_open),
     ("start a process", |_| child(|| 0)),
     ("run a program", run_program),
-    ("make code at run time", |_| map(4_096, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)),
+    ("make code at run time", |_| {
+        map(4_096, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC, libc::MAP_PRIVATE)
+    }),
     ("make a file in memory", |_| {
         let name = c("probe")?;
         // SAFETY: a name.
@@ -101,7 +103,10 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
         // SAFETY: numbers only.
         done(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, before - 1) })
     }),
-    ("take too much memory", |t| map(t.too_much, libc::PROT_READ | libc::PROT_WRITE)),
+    ("take too much memory", |t| map(t.too_much, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE)),
+    ("take memory that no limit counts", |_| {
+        map(1 << 20, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)
+    }),
     // The last one, because it may succeed.
     ("raise its own limit", |_| {
         let none = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
@@ -186,9 +191,9 @@ fn child(work: impl FnOnce() -> c_int) -> io::Result<()> {
     }
 }
 
-fn map(bytes: u64, access: c_int) -> io::Result<()> {
+fn map(bytes: u64, access: c_int, whose: c_int) -> io::Result<()> {
     let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let flags = whose | libc::MAP_ANONYMOUS;
     // SAFETY: new memory at an address of the kernel's choice.
     let start = unsafe { libc::mmap(null_mut(), bytes, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
