@@ -289,7 +289,7 @@ impl Service {
             EngineEvent::RunnerDied { model, variants, cause } => {
                 tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
                 self.handle.tally().crashed(&variants);
-                self.handle.feed(Event::RunnerDied { model, why: cause });
+                self.handle.feed(Event::RunnerDied { model, variants: Some(variants), why: cause });
             }
         }
     }

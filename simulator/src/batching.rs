@@ -11,7 +11,8 @@ use crate::scenario::{Arrivals, Jitter, LinkSpec, NodeSpec, Scenario, Stream, Ta
 use crate::workload::Source;
 use crate::{Error, Outcome, run};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, SpaceId, StageTime, TaskId, VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Engine, Goals, Micros, ModelId, SpaceId, StageTime, TaskId,
+    VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -351,6 +352,7 @@ fn variant(name: &str, latency: Vec<BatchPoint>, max_batch: u32) -> VariantSpec 
         name: name.into(),
         id: VariantId(1),
         model: ModelId(1),
+        engine: Engine::Onnx,
         ordinal: 0,
         space: SpaceId(1),
         accuracy: Accuracy::ONE,

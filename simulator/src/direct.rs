@@ -99,6 +99,7 @@ fn worker(lane: &Lane<'_>, run: &RunModel) -> Worker {
     let variant = WorkerVariant {
         id: VariantId(spec.id.0),
         model: spec.model,
+        engine: spec.engine,
         task: TaskId(1),
         ordinal: spec.ordinal,
         accuracy: spec.accuracy,
@@ -220,7 +221,9 @@ impl Drive<'_> {
                     self.open -= 1;
                     self.ends.refused += 1;
                 }
-                Action::Quarantine { .. }
+                // Nobody cancels.
+                Action::Revoke { .. }
+                | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::QuarantineOver { .. }
                 | Action::Recut { .. }

@@ -26,6 +26,10 @@ impl Worker {
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
             }
+            Outcome::Revoked => {
+                self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
+                self.rerun(now, device, &batch, Failure::NotStarted, "it was taken back before it ran");
+            }
             Outcome::Failed { failure, why } => {
                 if failure == Failure::NotStarted {
                     self.residency.lost(now, device, batch.variant, &why, &mut self.actions);
@@ -47,7 +51,7 @@ impl Worker {
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
             if failure == Failure::Process {
-                self.suspect(now, device, batch.variant, batch.model, member.waiting);
+                self.suspect(now, device, batch.variant, batch.runner, member.waiting);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
             } else if query.expires <= now {

@@ -1,17 +1,17 @@
 //! Batches on their way: bound, prepared, on the device.
 //!
-//! Each lane runs one batch and has at most one more behind it. When both belong to the same model, and so to the
-//! same runner, the second is handed over as soon as it is prepared, so the device never waits for us; for another
-//! model it starts when the first has ended, since two runners on one core would slow each other down. A query that
+//! Each lane runs one batch and has at most one more behind it. When both belong to the same runner, the second is
+//! handed over as soon as it is prepared, so the device never waits for us; for another runner it starts when the first
+//! has ended, since two runners on one core would slow each other down. A query that
 //! is rerun after a crash shares a runner's time with nobody: what crashes then was its own doing.
 
-use super::api::{Action, BatchId, LaneIx};
+use super::api::{Action, BatchId, LaneIx, Runner};
 use super::queue::Waiting;
 use crate::estimate::Moments;
 use crate::query::Query;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, Micros, ModelId, QueryKey, Time, VariantId};
+use modelless_types::{DeviceIx, Micros, QueryKey, Time, VariantId};
 
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -24,7 +24,7 @@ pub(super) struct Member {
 pub(super) struct Batch {
     pub(super) id: BatchId,
     pub(super) variant: VariantId,
-    pub(super) model: ModelId,
+    pub(super) runner: Runner,
     pub(super) members: Vec<Member>,
     pub(super) expected: Moments,
     pub(super) prepared: bool,
@@ -32,6 +32,8 @@ pub(super) struct Batch {
     pub(super) handover: Moments,
     /// Handed to the runner.
     pub(super) started: Option<Time>,
+    /// Taken back, if the runner has not begun it yet.
+    pub(super) revoked: bool,
 }
 
 impl Batch {
@@ -122,6 +124,10 @@ impl Lane {
     /// Hands over what can be. Gives back a batch that was thrown away because nobody waits for it.
     pub(super) fn start_what_can(&mut self, now: Time, actions: &mut VecDeque<Action>) -> Option<Batch> {
         let next = self.next.as_mut()?;
+        if next.started.is_some() && !next.revoked && next.all_gone() {
+            next.revoked = true;
+            actions.push_back(Action::Revoke { batch: next.id });
+        }
         if !next.prepared || next.started.is_some() {
             return None;
         }
@@ -137,7 +143,7 @@ impl Lane {
                 actions.push_back(Action::Start { batch: next.id });
                 self.running = self.next.take();
             }
-            Some(running) if running.model == next.model && !running.rerun() && !next.rerun() => {
+            Some(running) if running.runner == next.runner && !running.rerun() && !next.rerun() => {
                 next.started = Some(now);
                 actions.push_back(Action::Start { batch: next.id });
             }

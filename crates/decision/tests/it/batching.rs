@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Priority, QueryKey,
-    Refusal, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Priority,
+    QueryKey, Refusal, Time, VariantId, VariantSet,
 };
 
 struct World {
@@ -31,6 +31,7 @@ impl World {
         let variant = WorkerVariant {
             id: VariantId(0),
             model: ModelId(0),
+            engine: Engine::Onnx,
             task: TASK,
             ordinal: 0,
             accuracy: Accuracy::ONE,

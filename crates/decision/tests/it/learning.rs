@@ -7,7 +7,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, TaskId, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, TaskId, Time, VariantId,
+    VariantSet,
 };
 
 use crate::common::{TASK, query};
@@ -29,6 +30,7 @@ fn worker() -> Worker {
     let variant = WorkerVariant {
         id: VariantId(1),
         model: ModelId(1),
+        engine: Engine::Onnx,
         task: TaskId(TASK.0),
         ordinal: 0,
         accuracy: Accuracy::ONE,

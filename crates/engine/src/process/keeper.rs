@@ -359,6 +359,8 @@ impl Keeper {
         self.allowed.insert(variant, *memory_limit);
         self.allow();
         let before = self.runner.memory();
+        // The process came for the first of its variants: what it took to get ready is that one's.
+        let own = if self.resident.is_empty() { self.runner.private() } else { Bytes(0) };
         let gently = self.way(process, gently);
         let ask = Ask::Load {
             variant: variant.0,
@@ -385,7 +387,7 @@ impl Keeper {
                 let seat = Seat { model, variant, load, layout: Arc::new(layout), fixed_batch, lanes };
                 self.resident.push(variant);
                 self.inner.write().variants.insert(variant, Arc::new(seat));
-                let memory = Bytes(self.runner.memory().0.saturating_sub(before.0));
+                let memory = own + Bytes(self.runner.memory().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
                 Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
             }

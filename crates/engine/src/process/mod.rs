@@ -395,6 +395,18 @@ impl Engine for ProcessEngine {
         }
     }
 
+    fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {
+        if let Some(lane) = self.lane(variant, lane) {
+            lane.revoke(ticket);
+        }
+    }
+
+    fn peak(&self, variant: VariantId) -> Option<Bytes> {
+        let state = self.inner.read();
+        let seat = state.variants.get(&variant)?;
+        state.runners.get(&seat.model)?.runner.peak()
+    }
+
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {
         lock(&self.events).take()
     }
