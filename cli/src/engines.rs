@@ -10,7 +10,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use modelless_engine::install::{self, Progress};
 use modelless_engine::library::{self, Source};
 use modelless_engine::{
-    Availability, Engine as _, EngineSet, Library, LibraryError, ProcessConfig, default_engines_dir,
+    Availability, Confinement, Engine as _, EngineSet, Library, LibraryError, ProcessConfig,
+    default_engines_dir,
 };
 use modelless_types::{Bytes, Engine, Processor};
 use serde_json::json;
@@ -250,12 +251,18 @@ fn set(
 
 /// How models are confined on this machine: said at once, and what is not as it should be returned as warnings.
 pub(crate) async fn confinement(engines: &EngineSet) -> Vec<String> {
-    let Some(engine) = engines.get(Engine::Onnx) else { return Vec::new() };
-    // Starts a runner, which tries. Why it did not start is told by whoever asks next.
-    let _ = engine.check().await;
-    let Some(confinement) = engine.confinement() else { return Vec::new() };
-    if confinement.is_whole() {
-        eprintln!("models run confined: {confinement}");
+    // Starts a runner of each engine, which tries. Why one did not start is told by whoever asks next.
+    engines.engines().await;
+    let known: Vec<_> =
+        Engine::ALL.into_iter().filter_map(|kind| Some((kind, engines.get(kind)?.confinement()?))).collect();
+    let whole: Vec<_> =
+        known.iter().filter(|(_, found)| found.is_whole()).map(|(kind, _)| kind.to_string()).collect();
+    if let Some((_, confinement)) = known.iter().find(|(_, found)| found.is_whole()) {
+        eprintln!("models run confined on {}: {confinement}", whole.join(", "));
     }
-    confinement.warnings()
+    let told = |(kind, found): (Engine, Confinement)| {
+        let warnings = found.warnings().into_iter();
+        warnings.map(move |warning| format!("{kind}: {warning}")).collect::<Vec<_>>()
+    };
+    known.into_iter().flat_map(told).collect()
 }

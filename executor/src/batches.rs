@@ -32,6 +32,8 @@ pub(crate) struct Flight {
     started: Time,
     /// From preparing until it is handed over.
     slot: Option<BatchSlot>,
+    /// What the engine knows it by from then on.
+    ticket: Option<u64>,
     /// From its end until it is delivered.
     answers: Vec<(QueryKey, Body)>,
 }
@@ -74,7 +76,7 @@ pub(crate) const fn failure(error: &BatchError) -> Failure {
     match error {
         BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
         BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
-        BatchError::NotStarted(_) => Failure::NotStarted,
+        BatchError::NotStarted(_) | BatchError::Revoked => Failure::NotStarted,
     }
 }
 
@@ -108,6 +110,7 @@ impl Handle {
             prepare: Micros::ZERO,
             started: bound,
             slot: None,
+            ticket: None,
             answers: Vec::new(),
         };
         if inline {
@@ -146,6 +149,7 @@ impl Handle {
             prepare: Micros::ZERO,
             started: bound,
             slot: None,
+            ticket: None,
             answers: Vec::new(),
         }
     }
@@ -281,6 +285,7 @@ impl Handle {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
             let place = (flight.variant, flight.lane);
+            flight.ticket = flight.slot.as_ref().map(BatchSlot::ticket);
             flight.slot.take().map(|slot| (slot, flight.expected, place, flight.members.len()))
         });
         let Some((slot, expected, place, members)) = taken else {
@@ -291,6 +296,15 @@ impl Handle {
         let me = self.clone();
         let limit = self.config().hung_limit(expected.p99());
         self.engine().submit(slot, limit, Box::new(move |result| me.ended(batch, result)));
+    }
+
+    /// Nobody waits for a batch any longer that was handed over.
+    pub(crate) fn revoke(&self, batch: BatchId) {
+        let place = self.batches().get(&batch).and_then(|f| Some((f.variant, f.lane, f.ticket?)));
+        // It may have ended this moment.
+        if let Some((variant, lane, ticket)) = place {
+            self.engine().revoke(variant, lane.0, ticket);
+        }
     }
 
     /// Wakes the runner that most likely answers the query that is being read, if nothing else is going on.
@@ -342,6 +356,7 @@ impl Handle {
                 drop(outputs);
                 Outcome::Ran
             }
+            Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
                 if failure(&error) != Failure::Model {

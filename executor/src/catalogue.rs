@@ -26,6 +26,8 @@ pub(crate) struct Known {
     pub(crate) expected: Micros,
     /// What an hour of it costs, where that is not what a lane costs.
     pub(crate) price: Option<PricePerHour>,
+    /// The most that its process held when it was measured, on one lane.
+    pub(crate) peak: Option<Bytes>,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
     spec: AdapterSpec,
@@ -129,6 +131,7 @@ impl Catalogue {
                     ordinal: variant.ordinal,
                     expected,
                     price,
+                    peak: variant.profile_on(device_class).and_then(|profile| profile.peak),
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),
@@ -175,6 +178,7 @@ fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<
     Some(WorkerVariant {
         id: variant.id,
         model: variant.model,
+        engine: variant.settings.engine,
         task: task.id,
         ordinal: variant.ordinal,
         accuracy: task.accuracy_rule.of(&profile.accuracy),

@@ -138,8 +138,10 @@ impl Config {
     /// How many lanes a variant is loaded for: as many as the device could be cut into that are wide enough for it, so
     /// that a new cut needs no load.
     pub(crate) fn lanes_for(&self, threads: u16) -> u16 {
-        let cores = self.lanes.max(1).saturating_mul(self.width.max(1));
-        (cores / threads.clamp(1, cores)).max(1)
+        let (lanes, width) = (self.lanes.max(1), self.width.max(1));
+        let cores = lanes.saturating_mul(width);
+        // Lanes are never cut narrower than they were set.
+        (cores / threads.clamp(width, cores)).clamp(1, lanes)
     }
 
     /// How long a batch may run before its runner is taken for hung.

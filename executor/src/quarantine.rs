@@ -83,6 +83,7 @@ impl Handle {
             };
             *holds = Some(variant);
             if let Err(why) = known.check(&loaded.inputs, &loaded.outputs) {
+                self.empty(&mut holds).await;
                 return failed(Failure::NotStarted, why);
             }
         }
@@ -150,6 +151,8 @@ impl Handle {
         self.spawn(async move {
             let mut holds = me.core().quarantine.holds.lock().await;
             me.empty(&mut holds).await;
+            drop(holds);
+            me.feed(Event::QuarantineEnded { device });
         });
     }
 

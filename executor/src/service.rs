@@ -26,6 +26,8 @@ use tokio_util::task::TaskTracker;
 
 /// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
 const TICK: Duration = Duration::from_secs(1);
+/// Longer than the store lets any statement take.
+const STORE_WITHIN: Duration = Duration::from_secs(40);
 /// Batches that crashed or could not start and are not told of yet: more than two for each lane there could be.
 const ENDINGS: usize = 4_096;
 /// How often history is tidied, and how long it is kept.
@@ -287,7 +289,7 @@ impl Service {
             EngineEvent::RunnerDied { model, variants, cause } => {
                 tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
                 self.handle.tally().crashed(&variants);
-                self.handle.feed(Event::RunnerDied { model, why: cause });
+                self.handle.feed(Event::RunnerDied { model, variants: Some(variants), why: cause });
             }
         }
     }
@@ -433,11 +435,13 @@ impl Service {
     }
 }
 
-/// Does something, unless the end comes first.
+/// Does something with the store, unless the end comes first. A store that is cut off would never be done.
 async fn unless(ended: &CancellationToken, what: impl Future<Output = ()>) {
     tokio::select! {
         () = ended.cancelled() => {}
-        () = what => {}
+        done = tokio::time::timeout(STORE_WITHIN, what) => if done.is_err() {
+            tracing::warn!("the store did not answer within {STORE_WITHIN:?}; serving on");
+        },
     }
 }
 

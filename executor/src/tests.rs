@@ -1,5 +1,9 @@
+mod cancelling;
+mod cutting;
+mod limits;
 mod loading;
 mod quarantine;
+mod real;
 mod remotes;
 mod stalled;
 
@@ -69,6 +73,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
         decode: StageTime::default(),
         prepare: StageTime::default(),
         memory: Bytes::from_mib(1),
+        peak: None,
         load_time: Micros::from_millis(1),
         accuracy: AccuracyMeasure {
             value,

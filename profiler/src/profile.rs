@@ -220,6 +220,8 @@ impl Bench<'_> {
             decode,
             prepare,
             memory: self.loaded.memory + self.loaded.slots,
+            // Last of all, when the largest batches have run.
+            peak: self.profiler.engine.peak(self.variant),
             load_time: self.loaded.load_time,
             accuracy,
             also: Vec::new(),

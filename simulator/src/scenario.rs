@@ -4,8 +4,8 @@ use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId,
-    VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Engine, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime,
+    TaskId, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,9 @@ pub struct Scenario {
     pub limits: Limits,
     /// Between every gateway and every node.
     pub link: LinkSpec,
+    /// Whether nodes bound what a gateway may have outstanding; without, gateways send at once whatever comes.
+    #[serde(default = "yes")]
+    pub credits: bool,
     /// How often a node speaks without being asked.
     pub heartbeat: Micros,
     /// From a replica's change of state until gateways route by it.
@@ -38,6 +41,10 @@ pub struct Scenario {
     pub start: Micros,
     /// How long queries come, from `start`.
     pub duration: Micros,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// A task with its variants.
@@ -63,8 +70,11 @@ pub struct VariantSpec {
     pub name: String,
     /// Number, unique over all tasks.
     pub id: VariantId,
-    /// Its model; variants of a model share a process.
+    /// Its model; variants of a model for one engine share a process.
     pub model: ModelId,
+    /// What runs it.
+    #[serde(default = "onnx")]
+    pub engine: Engine,
     /// Its position in the task.
     pub ordinal: u8,
     /// Its output space.
@@ -106,6 +116,12 @@ pub struct NodeSpec {
     /// Batches that are held up now and then, as by another tenant of the processor.
     #[serde(default)]
     pub jitter: Option<Jitter>,
+    /// How much later than asked a timer of its shell wakes.
+    #[serde(default)]
+    pub timer_late: Micros,
+    /// How long it takes until a device that has nothing to do runs the batch that is handed to it.
+    #[serde(default)]
+    pub handover: Micros,
 }
 
 /// Some batches take longer than their model does.
@@ -209,7 +225,7 @@ pub enum Fault {
         /// When it is back.
         back: Option<Micros>,
     },
-    /// A model's process dies, whatever it does.
+    /// A model's processes die, whatever they do.
     RunnerCrash {
         /// Where.
         node: usize,
@@ -236,6 +252,15 @@ pub enum Fault {
         /// When.
         at: Micros,
     },
+    /// The cores of a node's first device are cut into lanes of another width.
+    Recut {
+        /// Where.
+        node: usize,
+        /// When.
+        at: Micros,
+        /// Cores of each lane.
+        width: u16,
+    },
     /// The plan pins something else.
     Pin {
         /// Where.
@@ -245,6 +270,10 @@ pub enum Fault {
         /// What, on the first device.
         variants: Vec<VariantId>,
     },
+}
+
+const fn onnx() -> Engine {
+    Engine::Onnx
 }
 
 impl VariantSpec {
@@ -296,6 +325,8 @@ impl NodeSpec {
             unload: Micros::from_millis(2),
             crash: 0.0,
             jitter: None,
+            timer_late: Micros::ZERO,
+            handover: Micros::ZERO,
         }
     }
 }
@@ -318,6 +349,7 @@ impl Scenario {
             gateways: 1,
             limits: Limits::default(),
             link: LinkSpec { one_way: Micros(50), jitter: Micros(10) },
+            credits: true,
             heartbeat: Micros::from_millis(50),
             table_delay: Micros::from_millis(5),
             detect: Micros::from_millis(20),
@@ -338,6 +370,7 @@ impl Scenario {
             Some(WorkerVariant {
                 id: v.id,
                 model: v.model,
+                engine: v.engine,
                 task,
                 ordinal: v.ordinal,
                 accuracy: v.accuracy,
@@ -376,6 +409,7 @@ impl Scenario {
             | Fault::RunnerCrash { node, .. }
             | Fault::Slow { node, .. }
             | Fault::Drain { node, .. }
+            | Fault::Recut { node, .. }
             | Fault::Pin { node, .. } => node >= self.nodes.len(),
             Fault::GatewayDown { gateway, .. } => gateway >= self.gateways as usize,
         };

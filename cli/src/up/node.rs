@@ -5,6 +5,7 @@
 use super::remotes::{self, RemoteEntry};
 use crate::exit::usage;
 use clap::Args;
+use modelless_engine::MAX_LANES;
 use modelless_executor::{Config, node};
 use modelless_types::{Bytes, PricePerHour};
 use modelless_wire::Gpu;
@@ -145,8 +146,8 @@ impl NodeOptions {
             None => node::device_class(&hardware),
         };
         config.lanes = match count(self.lanes, "--lanes", file.lanes, "lanes") {
-            Some(lanes) => at_least_one(&lanes, MOST_CORES)?,
-            None => hardware.cores.saturating_sub(1).max(1),
+            Some(lanes) => at_least_one(&lanes, MAX_LANES)?,
+            None => hardware.cores.saturating_sub(1).clamp(1, MAX_LANES),
         };
         config.memory = match pick(self.memory.as_ref(), "--memory", file.memory, "memory") {
             Some(given) => {
@@ -310,6 +311,12 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_with_more_cores_than_a_runner_has_lanes_uses_as_many_as_it_has() {
+        let config = by_file("cores = 96", NodeOptions::default()).unwrap();
+        assert_eq!((config.hardware.cores, config.lanes), (96, MAX_LANES));
+    }
+
+    #[test]
     fn a_processor_on_the_list_is_priced_by_it() {
         let config = by_file("device-class = \"cpu:amd-epyc-9r14:4\"", NodeOptions::default()).unwrap();
         assert_eq!(config.price.0, 57_960);
@@ -342,6 +349,7 @@ mod tests {
         for (text, named) in [
             ("cores = 0", "cores"),
             ("lanes = 0", "lanes"),
+            ("lanes = 65", "lanes"),
             ("memory = \"much\"", "memory"),
             ("memory = \"1MiB\"", "too little"),
             ("price = \"free\"", "price"),

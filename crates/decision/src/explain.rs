@@ -241,7 +241,7 @@ impl Weigh<'_> {
                 Finding::Chosen
             }
             _ if ready_in > Micros::ZERO => Finding::WouldLoad { ready_in },
-            _ if !self.load.has_credit(ix, Bytes(0)) => Finding::NoCredit,
+            _ if !self.load.has_credit(self.now, ix, Bytes(0)) => Finding::NoCredit,
             _ => Finding::LessPreferred,
         }
     }

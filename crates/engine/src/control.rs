@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// Lanes of a runner, and so descriptors beside one message, are at most this many.
-pub(crate) const MAX_LANES: u16 = 64;
+pub const MAX_LANES: u16 = 64;
 
 /// Raised with every change: a runner that is a binary of its own may be an older one.
 const VERSION: u8 = 4;
@@ -105,7 +105,8 @@ pub(crate) enum Ask {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Say {
     /// Said once, unasked, when the library is loaded and the process is confined.
-    Hello { version: String, confinement: Confinement },
+    /// `gives_way`: whether it can load without getting in the way of what is served.
+    Hello { version: String, confinement: Confinement, gives_way: bool },
     /// Done.
     Done,
     /// Loaded.

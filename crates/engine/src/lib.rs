@@ -24,7 +24,7 @@ mod set;
 mod shm;
 mod slot;
 
-pub use control::Secret;
+pub use control::{MAX_LANES, Secret};
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};

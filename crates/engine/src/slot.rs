@@ -10,7 +10,7 @@ use modelless_types::tensor::strings;
 use modelless_types::{Bytes, DType, TensorSpec, VariantId};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// One that runs and one prepared ahead, for each lane of a model.
 pub const SLOTS_PER_LANE: usize = SLOTS as usize;
@@ -161,7 +161,11 @@ pub struct BatchSlot {
     pub(crate) layout: Arc<Layout>,
     arena: Arc<Mapping>,
     token: Token,
+    ticket: u64,
 }
+
+/// Numbers batches, whatever engine and lane they are of.
+static TICKETS: AtomicU64 = AtomicU64::new(1);
 
 impl BatchSlot {
     pub(crate) fn new(
@@ -177,7 +181,13 @@ impl BatchSlot {
         }
         let token = gate.take().ok_or(EngineError::NoSlot { variant, lane })?;
         let (layout, arena) = (Arc::clone(layout), Arc::clone(arena));
-        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token })
+        let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token, ticket })
+    }
+
+    /// Names the batch once it was submitted: see [`crate::Engine::revoke`].
+    pub fn ticket(&self) -> u64 {
+        self.ticket
     }
 
     /// The variant it is for.

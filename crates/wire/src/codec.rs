@@ -28,6 +28,18 @@ pub(crate) struct Hello {
     /// What it is.
     #[serde(flatten)]
     pub(crate) role: Role,
+    /// A number to prove the cluster's key for, where one is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nonce: Option<String>,
+    /// The proof for the other side's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) proof: Option<String>,
+}
+
+/// The proof of the side that greeted first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ProofHead {
+    pub(crate) proof: String,
 }
 
 /// What a peer is.
@@ -47,7 +59,7 @@ pub(crate) enum Role {
 
 impl Hello {
     pub(crate) fn new(name: &str, role: Role) -> Self {
-        Self { version: VERSION, name: words(name), role }
+        Self { version: VERSION, name: words(name), role, nonce: None, proof: None }
     }
 }
 
@@ -79,12 +91,17 @@ pub(crate) enum Frame {
     Ping { sent: u64, rtt: Micros },
     Pong { sent: u64 },
     Goodbye(String),
+    Proof(String),
     ToNode(ToNode),
     FromNode(FromNode),
 }
 
 pub(crate) fn hello(hello: &Hello) -> Result<Encoded, TooLarge> {
     json(Kind::Hello, hello)
+}
+
+pub(crate) fn proof(proof: String) -> Result<Encoded, TooLarge> {
+    json(Kind::Proof, &ProofHead { proof })
 }
 
 pub(crate) fn status(status: &NodeStatus, now: Time) -> Result<Encoded, TooLarge> {
@@ -187,6 +204,7 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         }
         Kind::Pong => Frame::Pong { sent: read(kind, head)? },
         Kind::Goodbye => Frame::Goodbye(read::<GoodbyeHead>(kind, head)?.why),
+        Kind::Proof => Frame::Proof(read_json::<ProofHead>(kind, head)?.proof),
         Kind::Query => {
             let head: QueryHead = read(kind, head)?;
             let input = input(head.input, payload).map_err(bad)?;

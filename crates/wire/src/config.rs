@@ -1,5 +1,6 @@
 //! Habits and bounds of connections.
 
+use crate::key::Key;
 use modelless_types::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub mod limits {
     pub const OPEN: usize = 65_536;
     /// Connections that a node serves at once.
     pub const PEERS: usize = 256;
+    /// Connections beyond those that a node lets greet it at once.
+    pub const STRANGERS: usize = 64;
 }
 
 /// Habits of a connection.
@@ -44,6 +47,8 @@ pub struct Config {
     pub back_off_most: Duration,
     /// How long a report may wait that comes with another gateway's answer.
     pub report_within: Duration,
+    /// What both sides of a connection must have; without one anybody who can connect may.
+    pub key: Option<Key>,
     /// This process's clock, for moments inside a node's status.
     pub now: Arc<dyn Fn() -> Time + Send + Sync>,
 }
@@ -58,6 +63,7 @@ impl Config {
             back_off: Duration::from_millis(50),
             back_off_most: Duration::from_secs(2),
             report_within: Duration::from_millis(20),
+            key: None,
             now: Arc::new(now),
         }
     }
@@ -77,6 +83,7 @@ impl fmt::Debug for Config {
             .field("back_off", &self.back_off)
             .field("back_off_most", &self.back_off_most)
             .field("report_within", &self.report_within)
+            .field("key", &self.key)
             .finish_non_exhaustive()
     }
 }

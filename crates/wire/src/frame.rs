@@ -36,6 +36,8 @@ pub enum Kind {
     Pong = 4,
     /// I close the connection, and why.
     Goodbye = 5,
+    /// That I have the cluster's key.
+    Proof = 6,
     /// Answer this.
     Query = 16,
     /// So much waits.
@@ -59,12 +61,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
         Self::Pong,
         Self::Goodbye,
+        Self::Proof,
         Self::Query,
         Self::Demand,
         Self::Cancel,
@@ -79,8 +82,11 @@ impl Kind {
 
     fn head_limit(self) -> u32 {
         match self {
-            Self::Hello | Self::Status | Self::Pin => limits::RARE_HEAD,
-            Self::Ping
+            Self::Status | Self::Pin => limits::RARE_HEAD,
+            // The first two come from who may be a stranger.
+            Self::Hello
+            | Self::Proof
+            | Self::Ping
             | Self::Pong
             | Self::Goodbye
             | Self::Query
@@ -100,6 +106,7 @@ impl Kind {
             Self::Query | Self::Answer => limits::PAYLOAD,
             Self::Hello
             | Self::Status
+            | Self::Proof
             | Self::Ping
             | Self::Pong
             | Self::Goodbye

@@ -3,6 +3,7 @@
 use crate::codec::{self, Frame, Hello, Role};
 use crate::config::Config;
 use crate::frame::TooLarge;
+use crate::key::{Proves, nonce};
 use crate::link::{Link, Reader};
 use crate::lost::Lost;
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
@@ -91,7 +92,7 @@ pub async fn keep(
 }
 
 /// A connection whose node has greeted.
-struct Session {
+pub(crate) struct Session {
     node: NodeId,
     link: Arc<Link>,
     reader: Reader,
@@ -100,7 +101,7 @@ struct Session {
     missed: Missed,
 }
 
-async fn greet(dial: &Dial) -> Result<Session, Lost> {
+pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     let within = dial.config.handshake;
     let connected = timeout(within, Stream::connect(&dial.address)).await;
     let stream = connected.map_err(|_| Lost::NoGreeting { within })?;
@@ -128,13 +129,21 @@ async fn greet(dial: &Dial) -> Result<Session, Lost> {
 async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(NodeId, NodeStatus, Rtt), Lost> {
     let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
     let sent = Instant::now();
-    link.say(codec::hello(&Hello::new(&dial.name, role)));
+    let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
+    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..Hello::new(&dial.name, role) }));
     let hello = greeting(reader.next().await?.0, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
         return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));
     };
     let mut rtt = Rtt::default();
     rtt.observe(micros(sent.elapsed()));
+    if let (Some(key), Some(nonce)) = (&dial.config.key, &nonce) {
+        let (Some(theirs), Some(proof)) = (&hello.nonce, &hello.proof) else { return Err(Lost::Unproven) };
+        if !key.holds(Proves::Connected, nonce, theirs, hello.role, proof) {
+            return Err(Lost::Unproven);
+        }
+        link.say(codec::proof(key.proof(Proves::Connecting, theirs, nonce, role)));
+    }
     if let Some(wanted) = dial.node.filter(|wanted| *wanted != node) {
         return Err(Lost::WrongNode { wanted, found: node });
     }
@@ -241,7 +250,7 @@ impl Session {
                 }
             }
             Frame::Goodbye(why) => return Err(Lost::Goodbye(why)),
-            other @ (Frame::Hello(_) | Frame::Ping { .. } | Frame::ToNode(_)) => {
+            other @ (Frame::Hello(_) | Frame::Proof(_) | Frame::Ping { .. } | Frame::ToNode(_)) => {
                 return Err(out_of_place(&other, "something that nodes say"));
             }
         }

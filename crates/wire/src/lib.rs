@@ -16,12 +16,14 @@ mod config;
 mod frame;
 mod gateway;
 mod head;
+mod key;
 mod link;
 mod lost;
 mod node;
 mod peer;
 mod rtt;
 mod seam;
+mod share;
 #[cfg(test)]
 mod sim;
 mod status;
@@ -31,6 +33,7 @@ mod tests;
 
 pub use config::{Config, limits};
 pub use gateway::{Dial, Joined, keep};
+pub use key::{KEY_BYTES, Key};
 pub use lost::{Lost, Nonsense};
 pub use modelless_decision::worker::Reason;
 pub use node::{NodeServer, serve_node};

@@ -10,7 +10,9 @@ mod demo;
 mod ending;
 mod engines;
 mod goals;
+mod half_dead;
 mod lifecycle;
+mod live;
 #[cfg(feature = "remote")]
 mod remote;
 mod store;

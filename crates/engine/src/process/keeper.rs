@@ -334,9 +334,9 @@ impl Keeper {
         }
     }
 
-    /// A load gives way to what is served, if anything is.
-    fn way(&self, gently: bool) -> Gently {
-        match (gently && !self.inner.read().variants.is_empty(), self.resident.is_empty()) {
+    /// A load gives way to what is served, if anything is and the runner can.
+    fn way(&self, process: &Process, gently: bool) -> Gently {
+        match (gently && process.gives_way() && self.inner.something_is_served(), self.resident.is_empty()) {
             (false, _) => Gently::Not,
             (true, false) => Gently::Nice,
             (true, true) => Gently::Idle,
@@ -359,7 +359,9 @@ impl Keeper {
         self.allowed.insert(variant, *memory_limit);
         self.allow();
         let before = self.runner.memory();
-        let gently = self.way(gently);
+        // The process came for the first of its variants: what it took to get ready is that one's.
+        let own = if self.resident.is_empty() { self.runner.private() } else { Bytes(0) };
+        let gently = self.way(process, gently);
         let ask = Ask::Load {
             variant: variant.0,
             settings: settings.clone(),
@@ -385,7 +387,7 @@ impl Keeper {
                 let seat = Seat { model, variant, load, layout: Arc::new(layout), fixed_batch, lanes };
                 self.resident.push(variant);
                 self.inner.write().variants.insert(variant, Arc::new(seat));
-                let memory = Bytes(self.runner.memory().0.saturating_sub(before.0));
+                let memory = own + Bytes(self.runner.memory().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
                 Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
             }

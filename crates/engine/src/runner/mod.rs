@@ -162,7 +162,9 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
         }
     };
     let confinement = confinement.unwrap_or_default();
-    control::send(&control, &Say::Hello { version, confinement }, &[]).map_err(|error| error.to_string())?;
+    let gives_way = backend.gives_way();
+    let hello = Say::Hello { version, confinement, gives_way };
+    control::send(&control, &hello, &[]).map_err(|error| error.to_string())?;
     let mut host = Host { backend, lanes: Vec::new(), loaded: BTreeMap::new(), probe };
     while let Some((ask, fds)) = control::receive::<Ask>(&control).map_err(|error| error.to_string())? {
         let said = host.answer(ask, fds).unwrap_or_else(|why| Say::Failed { why });
@@ -206,7 +208,6 @@ impl Host {
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let backend = &mut *self.backend;
-                let gently = if backend.gives_way() { gently } else { Gently::Not };
                 let loaded = gentle::gently(gently, |pool| {
                     let expect = expect.as_ref().map(|io| (io, shown));
                     load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)

@@ -31,6 +31,12 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ("status", codec::status(&status(), Time(9)).expect("small")),
         ("ping", codec::ping(258, Micros(3)).expect("small")),
         ("pong", codec::pong(258).expect("small")),
+        (
+            "hello with a number",
+            codec::hello(&Hello { nonce: Some("01".into()), ..Hello::new("g", Role::Gateway) })
+                .expect("small"),
+        ),
+        ("proof", codec::proof("02".into()).expect("small")),
         ("goodbye", codec::goodbye("bye").expect("small")),
         ("query raw", ask(Input::Raw(Buffer::from_static(b"\xff\xd8")))),
         ("query json", ask(json(None))),
@@ -86,6 +92,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
             Frame::Ping { sent, rtt } => codec::ping(sent, rtt),
             Frame::Pong { sent } => codec::pong(sent),
             Frame::Goodbye(why) => codec::goodbye(&why),
+            Frame::Proof(proof) => codec::proof(proof),
             Frame::ToNode(frame) => codec::to_node(&frame),
             Frame::FromNode(frame) => codec::from_node(&frame),
         };

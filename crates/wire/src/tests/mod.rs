@@ -1,6 +1,7 @@
 //! Fakes at both ends of the wire, and the tests between them.
 
 mod golden;
+mod keys;
 mod network;
 mod nonsense;
 mod seam;
