@@ -138,7 +138,12 @@ async fn numbers_cross_as_json_where_there_is_no_binary_form() {
 #[tokio::test]
 async fn what_is_wrong_with_an_artefact_or_its_model_is_said() {
     let bench = Bench::new(Kind::Remote);
-    let refuse = async |artefact| bench.refused(LoadSpec { artefact, ..bench.spec(1, "echo") }).await;
+    // A model each: a runner that has not ended yet reaches the server that it was started for.
+    let numbers = std::cell::Cell::new(0);
+    let refuse = async |artefact| {
+        numbers.set(numbers.get() + 1);
+        bench.refused(LoadSpec { artefact, ..bench.spec(numbers.get(), "echo") }).await
+    };
     let why = refuse(at_peer(&peer(), "nothing", "")).await;
     assert!(why.contains("`nothing` is not ready: status 404"), "{why}");
     let why = refuse(at_peer(&grpc_peer(), "nothing", "")).await;
