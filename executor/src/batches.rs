@@ -7,14 +7,18 @@ use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
-use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{CostPer1k, Micros, PricePerHour, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
-const SLOT_TRIES: u32 = 1_000;
+const SLOT_TRIES: u32 = 100;
+/// Where that thread was put aside meanwhile the moment may be longer: then so many looks, so far apart.
+const PATIENT_TRIES: u32 = 200;
+const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -89,14 +93,34 @@ impl Handle {
         members: Vec<(QueryKey, Reason)>,
         expected: Moments,
     ) {
+        let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        match self.slot(variant, lane, size) {
+            Ok(slot) => self.prepare_in(slot, batch, lane, variant, members, expected),
+            Err(EngineError::NoSlot { .. }) => {
+                let me = self.clone();
+                self.spawn(async move {
+                    match me.slot_patiently(variant, lane, size).await {
+                        Ok(slot) => me.prepare_in(slot, batch, lane, variant, members, expected),
+                        Err(error) => me.not_started(batch, error.to_string()),
+                    }
+                });
+            }
+            Err(error) => self.not_started(batch, error.to_string()),
+        }
+    }
+
+    fn prepare_in(
+        &self,
+        slot: BatchSlot,
+        batch: BatchId,
+        lane: LaneIx,
+        variant: VariantId,
+        members: Vec<(QueryKey, Reason)>,
+        expected: Moments,
+    ) {
         let bound = self.now();
         let Some(known) = self.catalogue().variant(variant) else {
             return self.not_started(batch, "its variant is not registered any longer".into());
-        };
-        let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        let slot = match self.slot(variant, lane, size) {
-            Ok(slot) => slot,
-            Err(error) => return self.not_started(batch, error.to_string()),
         };
         let inline = Moments::mean(expected) <= self.config().prepare_inline || !self.writes_slowly(&members);
         let members = self.members(members);
@@ -114,14 +138,13 @@ impl Handle {
             answers: Vec::new(),
         };
         if inline {
-            return self.write(batch, flight, slot, false);
+            return self.write(batch, flight, slot);
         }
-        self.writing().insert(batch);
         let me = self.clone();
         self.spawn(async move {
             let written = tokio::task::spawn_blocking({
                 let me = me.clone();
-                move || me.write(batch, flight, slot, true)
+                move || me.write(batch, flight, slot)
             });
             if let Err(error) = written.await {
                 tracing::error!(%error, "writing a batch panicked; this is a bug");
@@ -182,6 +205,22 @@ impl Handle {
         }
     }
 
+    async fn slot_patiently(
+        &self,
+        variant: VariantId,
+        lane: LaneIx,
+        size: u32,
+    ) -> Result<BatchSlot, EngineError> {
+        for _ in 0..PATIENT_TRIES {
+            tokio::time::sleep(BETWEEN_TRIES).await;
+            match self.engine().slot(variant, lane.0, size) {
+                Err(EngineError::NoSlot { .. }) => {}
+                other => return other,
+            }
+        }
+        self.engine().slot(variant, lane.0, size)
+    }
+
     fn members(&self, keys: Vec<(QueryKey, Reason)>) -> Vec<Member> {
         let queries = self.queries();
         let member = |(key, reason): (QueryKey, Reason)| match queries.get(&key) {
@@ -206,7 +245,7 @@ impl Handle {
     }
 
     /// Writes every member's row, then tells the machine.
-    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot, elsewhere: bool) {
+    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
         let mut dropped = Vec::new();
         for row in 0..flight.members.len() {
             let member = &flight.members[row];
@@ -235,10 +274,13 @@ impl Handle {
         }
         flight.prepare = self.now() - flight.bound;
         flight.slot = Some(slot);
-        if elsewhere && !self.writing().remove(&batch) {
-            return; // the machine gave it up while its inputs were being written
+        {
+            let mut batches = self.batches();
+            if self.given_up().remove(&batch) {
+                return;
+            }
+            batches.insert(batch, flight);
         }
-        self.batches().insert(batch, flight);
         self.feed(Event::Prepared { batch, dropped });
     }
 
@@ -275,10 +317,13 @@ impl Handle {
             .map_err(|error| error.to_string())
     }
 
-    /// Takes a batch out of wherever it is; one that is being written on another thread finds out when it is done.
-    pub(crate) fn forget(&self, batch: BatchId) -> Option<Flight> {
-        self.writing().remove(&batch);
-        self.batches().remove(&batch)
+    /// Drops a batch that will not be started. Whoever still prepares it, or is yet to begin, finds out when it is done:
+    /// what two threads are told by the machine they do in any order.
+    pub(crate) fn discard(&self, batch: BatchId) {
+        let mut batches = self.batches();
+        if batches.remove(&batch).is_none() {
+            self.given_up().insert(batch);
+        }
     }
 
     pub(crate) fn start(&self, batch: BatchId) {
@@ -339,6 +384,7 @@ impl Handle {
     }
 
     fn not_started(&self, batch: BatchId, why: String) {
+        self.given_up().remove(&batch);
         self.fell_through(batch, Outcome::Failed { failure: Failure::NotStarted, why });
     }
 
@@ -385,8 +431,8 @@ impl Handle {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();
-        let price = flight.known.price.unwrap_or(self.config().price);
-        let cost = CostPer1k::of_batch(ended - flight.started, price, size);
+        // Of the time that it ran, not of the time that it stood behind another. What took no whole microsecond took one.
+        let cost = CostPer1k::of_batch(Micros(outputs.run_us.max(1)), self.price(&flight.known), size);
         let answer = |(row, member): (u32, &Member)| {
             let key = member.key;
             let body = match body(flight, outputs, row, member.params) {
@@ -413,8 +459,14 @@ impl Handle {
         (0..).zip(&flight.members).filter(|(_, member)| member.input.is_some()).map(answer).collect()
     }
 
+    /// What an hour costs of what a variant runs on: a lane, or a server of its own price.
+    fn price(&self, known: &Known) -> PricePerHour {
+        let lane = self.config().price.0.saturating_mul(u64::from(self.core().width.load(Ordering::Relaxed)));
+        known.price.unwrap_or(PricePerHour(lane))
+    }
+
     pub(crate) fn deliver(&self, batch: BatchId, alive: &[QueryKey]) {
-        let Some(flight) = self.forget(batch) else { return };
+        let Some(flight) = self.batches().remove(&batch) else { return };
         if flight.answers.is_empty() {
             return;
         }

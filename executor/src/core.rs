@@ -17,7 +17,7 @@ use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
@@ -42,8 +42,10 @@ pub(crate) struct Core {
     /// Batches that crashed or could not start, for the loop that reads the engine's events: whatever death is behind
     /// it must be told first, or the machine would give more to a runner that is gone.
     pub(crate) endings: mpsc::Sender<(BatchId, Outcome)>,
-    /// Batches whose inputs are being written on another thread.
-    pub(crate) writing: Mutex<BTreeSet<BatchId>>,
+    /// Batches that the machine gave up before whoever prepares them was done: they find out then. Locked after `batches`.
+    pub(crate) given_up: Mutex<BTreeSet<BatchId>>,
+    /// How many cores a lane has now.
+    pub(crate) width: AtomicU16,
     pub(crate) history: Mutex<Option<History>>,
     pub(crate) status: watch::Sender<NodeStatus>,
     /// Something that the status shows changed.
@@ -127,8 +129,8 @@ impl Handle {
         self.0.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn writing(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {
-        self.0.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn given_up(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {
+        self.0.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn feed(&self, event: Event) {
@@ -213,9 +215,7 @@ impl Perform<Action> for Handle {
             }
             Action::Start { batch } => self.start(batch),
             Action::Revoke { batch } => self.revoke(batch),
-            Action::Discard { batch } => {
-                self.forget(batch);
-            }
+            Action::Discard { batch } => self.discard(batch),
             Action::Deliver { batch, queries } => {
                 self.deliver(batch, &queries);
                 if self.0.draining.load(Ordering::Relaxed) {
@@ -235,6 +235,7 @@ impl Perform<Action> for Handle {
             }
             Action::Recut { device, width, lanes } => {
                 tracing::info!(?device, width, lanes, "lanes are cut anew");
+                self.0.width.store(width, Ordering::Relaxed);
                 self.0.changed.notify_one();
             }
             Action::Load { device, variant } => self.load(device, variant),

@@ -15,7 +15,7 @@ use modelless_store::{Artefacts, Catalog, NewNode, NodeState, Store, UnixMicros}
 use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Refusal, ReplicaState, VariantId};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -106,7 +106,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         gateway: OnceLock::new(),
         queries: Mutex::new(HashMap::new()),
         batches: Mutex::new(HashMap::new()),
-        writing: Mutex::default(),
+        given_up: Mutex::default(),
+        width: AtomicU16::new(config.width.max(1)),
         history: Mutex::new(Some(history)),
         status,
         changed: Notify::new(),

@@ -5,6 +5,7 @@ mod loading;
 mod quarantine;
 mod real;
 mod remotes;
+mod slots;
 mod stalled;
 
 use crate::{Config, Deps, Handle, Service, build};
