@@ -14,6 +14,9 @@ async fn serving() -> Bed {
     let mut bed = bed(None).await;
     bed.ask(1);
     assert_eq!(bed.wrong_of(1).await, 0);
+    let mut status = bed.handle.status();
+    let told = status.wait_for(|status| status.replicas.iter().any(|replica| replica.state.serves()));
+    tokio::time::timeout(LONG, told).await.expect("in time").expect("still open");
     bed
 }
 
