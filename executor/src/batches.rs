@@ -3,12 +3,12 @@
 use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
-use modelless_adapter::{Decoded, OutputParams, Scratch};
+use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
 use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
-use modelless_wire::{Answer, Body};
+use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -32,6 +32,8 @@ pub(crate) struct Flight {
     started: Time,
     /// From preparing until it is handed over.
     slot: Option<BatchSlot>,
+    /// What the engine knows it by from then on.
+    ticket: Option<u64>,
     /// From its end until it is delivered.
     answers: Vec<(QueryKey, Body)>,
 }
@@ -46,6 +48,22 @@ struct Member {
     input: Option<Arc<Decoded>>,
 }
 
+/// Why a query is not in its batch.
+pub(crate) enum Unwritten {
+    /// Nobody waits for it any longer.
+    Gone,
+    /// Its strings are longer than the variant takes.
+    TooLarge(String),
+    Failed(String),
+}
+
+impl From<PrepareError> for Unwritten {
+    fn from(error: PrepareError) -> Self {
+        let why = error.to_string();
+        if matches!(error, PrepareError::TooLong { .. }) { Self::TooLarge(why) } else { Self::Failed(why) }
+    }
+}
+
 impl Flight {
     /// It is handed over now.
     pub(crate) fn starts(&mut self, now: Time) {
@@ -58,7 +76,7 @@ pub(crate) const fn failure(error: &BatchError) -> Failure {
     match error {
         BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
         BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
-        BatchError::NotStarted(_) => Failure::NotStarted,
+        BatchError::NotStarted(_) | BatchError::Revoked => Failure::NotStarted,
     }
 }
 
@@ -92,6 +110,7 @@ impl Handle {
             prepare: Micros::ZERO,
             started: bound,
             slot: None,
+            ticket: None,
             answers: Vec::new(),
         };
         if inline {
@@ -130,17 +149,14 @@ impl Handle {
             prepare: Micros::ZERO,
             started: bound,
             slot: None,
+            ticket: None,
             answers: Vec::new(),
         }
     }
 
-    /// Writes the only member of such a flight. `Err(None)`: nobody waits for it any longer.
-    pub(crate) fn write_first(
-        &self,
-        flight: &mut Flight,
-        slot: &mut BatchSlot,
-    ) -> Result<(), Option<String>> {
-        let member = flight.members.first().ok_or(None)?;
+    /// Writes the only member of such a flight.
+    pub(crate) fn write_first(&self, flight: &mut Flight, slot: &mut BatchSlot) -> Result<(), Unwritten> {
+        let member = flight.members.first().ok_or(Unwritten::Gone)?;
         self.write_row(&flight.known, member, 0, slot)?;
         flight.prepare = self.now() - flight.bound;
         Ok(())
@@ -205,8 +221,14 @@ impl Handle {
                     }
                     flight.members[row as usize].input = None;
                     dropped.push(key);
-                    if let Some(why) = why {
-                        self.refuse(key, Refusal::ModelError { why });
+                    match why {
+                        Unwritten::Gone => {}
+                        Unwritten::Failed(why) => self.refuse(key, Refusal::ModelError { why }),
+                        Unwritten::TooLarge(why) => {
+                            if self.queries().remove(&key).is_some() {
+                                self.say([Body::BadInput { key, fault: InputFault::TooLarge, why }]);
+                            }
+                        }
                     }
                 }
             }
@@ -220,24 +242,24 @@ impl Handle {
         self.feed(Event::Prepared { batch, dropped });
     }
 
-    /// `Err(None)`: nobody waits for it any longer.
     fn write_row(
         &self,
         known: &Known,
         member: &Member,
         row: u32,
         slot: &mut BatchSlot,
-    ) -> Result<(), Option<String>> {
-        let Some(decoded) = &member.input else { return Err(None) };
-        let adapter =
-            known.adapter().ok_or_else(|| Some("its adapter was never bound; this is a bug".into()))?;
-        let again = self.decode_again(known, member.key).map_err(Some)?;
+    ) -> Result<(), Unwritten> {
+        let Some(decoded) = &member.input else { return Err(Unwritten::Gone) };
+        let adapter = known
+            .adapter()
+            .ok_or_else(|| Unwritten::Failed("its adapter was never bound; this is a bug".into()))?;
+        let again = self.decode_again(known, member.key).map_err(Unwritten::Failed)?;
         let decoded = again.as_ref().unwrap_or(decoded);
         let inputs = slot.inputs().len();
         SCRATCH.with_borrow_mut(|scratch| {
             (0..inputs).try_for_each(|input| {
                 let into = slot.item_mut(input, row);
-                adapter.prepare(decoded, input, into, scratch).map_err(|error| Some(error.to_string()))
+                adapter.prepare(decoded, input, into, scratch).map_err(Unwritten::from)
             })
         })
     }
@@ -263,6 +285,7 @@ impl Handle {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
             let place = (flight.variant, flight.lane);
+            flight.ticket = flight.slot.as_ref().map(BatchSlot::ticket);
             flight.slot.take().map(|slot| (slot, flight.expected, place, flight.members.len()))
         });
         let Some((slot, expected, place, members)) = taken else {
@@ -273,6 +296,15 @@ impl Handle {
         let me = self.clone();
         let limit = self.config().hung_limit(expected.p99());
         self.engine().submit(slot, limit, Box::new(move |result| me.ended(batch, result)));
+    }
+
+    /// Nobody waits for a batch any longer that was handed over.
+    pub(crate) fn revoke(&self, batch: BatchId) {
+        let place = self.batches().get(&batch).and_then(|f| Some((f.variant, f.lane, f.ticket?)));
+        // It may have ended this moment.
+        if let Some((variant, lane, ticket)) = place {
+            self.engine().revoke(variant, lane.0, ticket);
+        }
     }
 
     /// Wakes the runner that most likely answers the query that is being read, if nothing else is going on.
@@ -324,6 +356,7 @@ impl Handle {
                 drop(outputs);
                 Outcome::Ran
             }
+            Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
                 if failure(&error) != Failure::Model {
@@ -352,7 +385,8 @@ impl Handle {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();
-        let cost = CostPer1k::of_batch(ended - flight.started, self.config().price, size);
+        let price = flight.known.price.unwrap_or(self.config().price);
+        let cost = CostPer1k::of_batch(ended - flight.started, price, size);
         let answer = |(row, member): (u32, &Member)| {
             let key = member.key;
             let body = match body(flight, outputs, row, member.params) {

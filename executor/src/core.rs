@@ -227,6 +227,7 @@ impl Perform<Action> for Handle {
                 self.prepare(batch, lane, variant, members, expected);
             }
             Action::Start { batch } => self.start(batch),
+            Action::Revoke { batch } => self.revoke(batch),
             Action::Discard { batch } => {
                 self.forget(batch);
             }

@@ -18,7 +18,7 @@ mod quarantine;
 mod residency;
 mod service;
 
-pub use config::Config;
+pub use config::{Config, RemoteServer};
 pub use core::{Fetch, Handle};
 pub use service::{Deps, Error, Service, build};
 

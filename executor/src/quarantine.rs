@@ -1,7 +1,7 @@
 //! Queries whose batch crashed, each run alone in an engine of their own: its runners share nothing with those that
 //! serve. One runs at a time on this node, whatever its device.
 
-use crate::batches::Flight;
+use crate::batches::{Flight, Unwritten};
 use crate::core::Handle;
 use modelless_decision::Moments;
 use modelless_decision::worker::{Event, Failure, Outcome};
@@ -83,6 +83,7 @@ impl Handle {
             };
             *holds = Some(variant);
             if let Err(why) = known.check(&loaded.inputs, &loaded.outputs) {
+                self.empty(&mut holds).await;
                 return failed(Failure::NotStarted, why);
             }
         }
@@ -112,7 +113,8 @@ impl Handle {
     fn write_alone(&self, mut flight: Flight, mut slot: BatchSlot) -> Result<(Flight, BatchSlot), String> {
         match self.write_first(&mut flight, &mut slot) {
             Ok(()) => Ok((flight, slot)),
-            Err(why) => Err(why.unwrap_or_else(|| "nobody waits for it any longer".into())),
+            Err(Unwritten::Gone) => Err("nobody waits for it any longer".into()),
+            Err(Unwritten::TooLarge(why) | Unwritten::Failed(why)) => Err(why),
         }
     }
 
@@ -149,6 +151,8 @@ impl Handle {
         self.spawn(async move {
             let mut holds = me.core().quarantine.holds.lock().await;
             me.empty(&mut holds).await;
+            drop(holds);
+            me.feed(Event::QuarantineEnded { device });
         });
     }
 

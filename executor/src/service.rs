@@ -11,10 +11,10 @@ use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, EngineEvent};
-use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{DeviceIx, Engine, NodeId, Refusal, ReplicaState};
+use modelless_store::{Artefacts, Catalog, NewNode, NodeState, Store, UnixMicros};
+use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Refusal, ReplicaState, VariantId};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -290,7 +290,7 @@ impl Service {
             EngineEvent::RunnerDied { model, variants, cause } => {
                 tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
                 self.handle.tally().crashed(&variants);
-                self.handle.feed(Event::RunnerDied { model, why: cause });
+                self.handle.feed(Event::RunnerDied { model, variants: Some(variants), why: cause });
             }
         }
     }
@@ -313,11 +313,43 @@ impl Service {
     async fn read_catalogue(&self) -> Result<(), Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
-        let (now, runnable) =
-            Catalogue::new(&catalog, &self.handle.config().device_class, &self.lacking(), &before);
+        let prices = self.prices(&catalog).await;
+        let class = &self.handle.config().device_class;
+        let (now, runnable) = Catalogue::new(&catalog, class, &self.lacking(), &prices, &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
         Ok(())
+    }
+
+    /// What variants on servers with a price of their own cost: their artefacts say which server that is.
+    async fn prices(&self, catalog: &Catalog) -> BTreeMap<VariantId, PricePerHour> {
+        let servers = &self.handle.config().remotes;
+        let priced: BTreeMap<String, PricePerHour> =
+            servers.iter().filter_map(|(server, known)| Some((server.clone(), known.price?))).collect();
+        let variants = catalog.models.iter().flat_map(|model| catalog.variants_of(model.id));
+        let remote: Vec<(VariantId, String)> = variants
+            .filter(|variant| variant.settings.engine == Engine::Remote)
+            .map(|variant| (variant.id, variant.artefact.clone()))
+            .collect();
+        if priced.is_empty() || remote.is_empty() {
+            return BTreeMap::new();
+        }
+        let artefacts = self.handle.artefacts();
+        let read = move || {
+            let price = |(variant, digest): (VariantId, String)| {
+                let artefact = artefacts.open(&digest);
+                let artefact = artefact.inspect_err(|error| {
+                    tracing::warn!(%variant, %error, "its server is not known, and so it costs what a lane costs");
+                });
+                let server = modelless_engine::remote_authority(&artefact.ok()?)?;
+                Some((variant, *priced.get(&server)?))
+            };
+            remote.into_iter().filter_map(price).collect()
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading artefacts panicked; this is a bug");
+            BTreeMap::new()
+        })
     }
 
     /// Engines that nothing can run with here.

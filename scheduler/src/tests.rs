@@ -29,6 +29,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
         decode: StageTime::default(),
         prepare: StageTime::default(),
         memory: Bytes::from_mib(10),
+        peak: None,
         load_time: Micros::from_millis(5),
         accuracy: AccuracyMeasure {
             value: accuracy,

@@ -6,7 +6,7 @@
 
 use crate::scenario::{TaskSpec, VariantSpec};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, SpaceId, StageTime, TaskId, VariantId,
+    Accuracy, BatchPoint, Bytes, Engine, Goals, Micros, ModelId, SpaceId, StageTime, TaskId, VariantId,
 };
 
 /// The ladder's task.
@@ -43,6 +43,7 @@ pub fn fashion_mnist() -> TaskSpec {
             name: name.into(),
             id: VariantId(id + 1),
             model: ModelId(id / 2 + 1),
+            engine: Engine::Onnx,
             ordinal,
             space: FASHION_SPACE,
             accuracy: Accuracy::from_ppm(ppm).expect("at most a million"),

@@ -12,6 +12,8 @@
 
 pub mod batching;
 mod check;
+pub mod clairvoyant;
+mod direct;
 pub mod fixtures;
 mod gateway;
 pub mod goodput;

@@ -19,20 +19,29 @@ impl World<'_> {
             .memory
             .insert((device, variant), Resident { state: Memory::Loading, bytes: spec.memory, load });
         ensure(before.is_none(), self.now, "what is in memory is not loaded again", || spec.name.clone())?;
-        let used = node.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, m)| m.bytes.0).sum();
-        let budget = node_spec.worker.devices[usize::from(device.0)].memory;
-        ensure(used <= budget.0, self.now, "the memory budget is kept", || {
-            format!("{} of {budget} with {}", Bytes(used), spec.name)
-        })?;
+        let life = node.life;
+        self.within_budget(at, device, &spec.name)?;
         self.loads += 1;
         let mean = Moments::exactly(spec.load_time);
         let sd = mean.mean * node_spec.load_scatter;
         let took = self.rng_runs.duration(Moments { var: sd * sd, ..mean });
         let failed = self.rng_faults.chance(node_spec.load_failure);
-        let life = node.life;
         let event = Ev::Loaded { node: at, life, device, variant, load, took, failed };
         self.push(self.now + took, Rank::Completion, event);
         Ok(())
+    }
+
+    /// Replicas and what is in quarantine fit into the device together.
+    pub(crate) fn within_budget(&self, at: usize, device: DeviceIx, with: &str) -> Result<(), Error> {
+        let node = &self.nodes[at];
+        let replicas = node.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, m)| m.bytes.0);
+        let inside = node.wards.holds(device);
+        let ward = self.scenario.variants().find(|(_, v)| Some(v.id) == inside);
+        let used = replicas.sum::<u64>() + ward.map_or(0, |(_, v)| v.memory.0);
+        let budget = self.scenario.nodes[at].worker.devices[usize::from(device.0)].memory;
+        Ok(ensure(used <= budget.0, self.now, "the memory budget is kept", || {
+            format!("{} of {budget} with {with}", Bytes(used))
+        })?)
     }
 
     pub(crate) fn loaded(

@@ -10,9 +10,10 @@ use modelless_decision::route::{Limit, NodeInfo, NodeReport};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
-    Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, QueryKey, Refusal, TaskId, Time, VariantId,
+    Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, NodeId, PricePerHour, QueryKey, Refusal, TaskId,
+    Time, VariantId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// From a gateway.
 pub(crate) enum ToNode {
@@ -84,6 +85,10 @@ pub(crate) struct Node {
     pub(crate) batches: BTreeMap<BatchId, Batch>,
     /// What was handed to the process of each lane; the first is on the device.
     lanes: BTreeMap<(DeviceIx, LaneIx), VecDeque<BatchId>>,
+    /// Those of them that were taken back and had not begun.
+    revoked: BTreeSet<BatchId>,
+    /// Width and number of lanes of devices that were cut otherwise than at first.
+    cuts: BTreeMap<DeviceIx, (u16, u16)>,
     pub(crate) memory: BTreeMap<(DeviceIx, VariantId), Resident>,
     pub(crate) next_load: u64,
     /// What waits at each gateway, per class.
@@ -105,6 +110,8 @@ impl Node {
             held: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            cuts: BTreeMap::new(),
             memory: BTreeMap::new(),
             next_load: 0,
             demand: BTreeMap::new(),
@@ -140,6 +147,14 @@ impl World<'_> {
                     self.prepare(at, batch, (device, lane), variant, queries, expected)?;
                 }
                 Action::Start { batch } => self.start(at, batch)?,
+                Action::Revoke { batch } => {
+                    let node = &mut self.nodes[at];
+                    let handed = node.batches.get(&batch).is_some_and(|b| b.started && !b.ended);
+                    let once = node.revoked.insert(batch);
+                    ensure(handed && once, self.now, "what was handed over is taken back, once", || {
+                        format!("{batch:?}")
+                    })?;
+                }
                 Action::Discard { batch } => {
                     let gone = self.nodes[at].batches.remove(&batch);
                     let idle = gone.is_some_and(|b| !b.started);
@@ -182,7 +197,9 @@ impl World<'_> {
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::HandedBack { key }));
                 }
-                Action::Recut { device, .. } => {
+                Action::Recut { device, width, lanes } => {
+                    self.recuts += 1;
+                    self.nodes[at].cuts.insert(device, (width, lanes));
                     let busy = self.nodes[at].batches.values().any(|b| b.device == device && !b.ended);
                     ensure(!busy, self.now, "lanes are empty when they are cut anew", || {
                         format!("{device}")
@@ -206,6 +223,7 @@ impl World<'_> {
         {
             node.armed = Some(wake);
             let life = node.life;
+            let wake = wake + self.scenario.nodes[at].timer_late;
             self.push(wake, Rank::Timer, Ev::NodeTimer { node: at, life });
         }
         Ok(())
@@ -347,9 +365,19 @@ impl World<'_> {
         ensure(on_lane < 2, now, "a lane runs one batch and has one prepared", || {
             format!("{on_lane} before")
         })?;
+        let at_first = &self.scenario.nodes[at].worker.devices[usize::from(device.0)];
+        let (cores, price) = (at_first.lanes.max(1) * at_first.width.max(1), at_first.price);
+        let cut = node.cuts.get(&device).copied();
+        let (width, lanes) = cut.unwrap_or((at_first.width.max(1), at_first.lanes.max(1)));
+        ensure(width * lanes <= cores, now, "no core is in two lanes", || format!("{lanes} of {width}"))?;
+        let fits = lane.0 < lanes && spec.threads.min(cores) <= width;
+        ensure(fits, now, "a batch runs on a lane that is wide enough", || {
+            format!("{} with {} threads on {lane:?} of {lanes}, {width} wide", spec.name, spec.threads)
+        })?;
         let loaded = node.memory.get(&(device, variant)).map(|m| m.state) == Some(Memory::Loaded);
         ensure(loaded, now, "only what is in memory answers", || format!("{} is not", spec.name))?;
-        let price = self.scenario.nodes[at].worker.devices[usize::from(device.0)].price;
+        // A wide lane costs as much as its cores.
+        let price = PricePerHour(price.0 * u64::from(width));
         let cost = CostPer1k::of_batch(expected.mean(), price, size);
         for key in &members {
             let query = node.held.get(key).map(|held| held.query);
@@ -391,12 +419,12 @@ impl World<'_> {
             format!("{waiting}")
         })?;
         if waiting == 1 {
-            self.run_batch(at, id);
+            self.run_batch(at, id, self.scenario.nodes[at].handover);
         }
         Ok(())
     }
 
-    fn run_batch(&mut self, at: usize, id: BatchId) {
+    fn run_batch(&mut self, at: usize, id: BatchId, handover: Micros) {
         let node = &self.nodes[at];
         let Some(batch) = node.batches.get(&id) else { return };
         let model = self.runs.get(&batch.variant);
@@ -408,7 +436,8 @@ impl World<'_> {
         let held_up = self.scenario.nodes[at].jitter.filter(|jitter| self.rng_jitter.chance(jitter.chance));
         let held_up =
             held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
-        let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
+        let took = handover + self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
+        let took = if node.revoked.contains(&id) { Micros::ZERO } else { took };
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
@@ -421,11 +450,14 @@ impl World<'_> {
         let (lane, variant) = ((batch.device, batch.lane), batch.variant);
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         let poisoned = batch.members.iter().any(|key| self.books.get(*key).is_some_and(|c| c.poison));
-        if poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash) {
+        let revoked = self.nodes[at].revoked.remove(&id);
+        if !revoked && (poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash)) {
             let spec = self.scenario.variants().find(|(_, v)| v.id == variant);
-            return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model));
+            return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model, spec.engine));
         }
-        *self.batch_sizes.entry(size).or_default() += 1;
+        if !revoked {
+            *self.batch_sizes.entry(size).or_default() += 1;
+        }
         let node = &mut self.nodes[at];
         if let Some(batch) = node.batches.get_mut(&id) {
             batch.ended = true;
@@ -433,19 +465,20 @@ impl World<'_> {
         let lane = node.lanes.entry(lane).or_default();
         lane.pop_front();
         if let Some(next) = lane.front().copied() {
-            self.run_batch(at, next);
+            self.run_batch(at, next, Micros::ZERO);
         }
-        self.feed_worker(at, Event::Done { batch: id, outcome: Outcome::Ran })
+        let outcome = if revoked { Outcome::Revoked } else { Outcome::Ran };
+        self.feed_worker(at, Event::Done { batch: id, outcome })
     }
 
     /// A model's process dies: first that is told, then the end of each batch it had, in the order it got them.
-    pub(crate) fn crash(&mut self, at: usize, model: ModelId) -> Result<(), Error> {
-        let of_model: Vec<VariantId> =
-            self.scenario.variants().filter(|(_, v)| v.model == model).map(|(_, v)| v.id).collect();
+    pub(crate) fn crash(&mut self, at: usize, model: ModelId, engine: Engine) -> Result<(), Error> {
+        let shared = self.scenario.variants().filter(|(_, v)| v.model == model && v.engine == engine);
+        let inside: Vec<VariantId> = shared.map(|(_, v)| v.id).collect();
         let node = &mut self.nodes[at];
         let mut failed = Vec::new();
         for lane in node.lanes.values_mut() {
-            let dead = |id: &BatchId| node.batches.get(id).is_some_and(|b| of_model.contains(&b.variant));
+            let dead = |id: &BatchId| node.batches.get(id).is_some_and(|b| inside.contains(&b.variant));
             failed.extend(lane.iter().copied().filter(dead));
             lane.retain(|id| !dead(id));
         }
@@ -454,14 +487,16 @@ impl World<'_> {
                 batch.ended = true;
             }
         }
-        let theirs = node.memory.extract_if(.., |(_, variant), _| of_model.contains(variant));
+        let theirs = node.memory.extract_if(.., |(_, variant), _| inside.contains(variant));
         let gone: Vec<_> = theirs.map(|((device, variant), m)| (device, variant, m.state)).collect();
         if gone.is_empty() {
             return Ok(());
         }
         self.crashes += 1;
         let why = || String::from("the process died");
-        self.feed_worker(at, Event::RunnerDied { model, why: why() })?;
+        let resident = gone.iter().filter(|(_, _, state)| *state != Memory::Loading);
+        let variants = Some(resident.map(|(_, variant, _)| *variant).collect());
+        self.feed_worker(at, Event::RunnerDied { model, variants, why: why() })?;
         for (device, variant, state) in gone {
             match state {
                 Memory::Loading => {

@@ -28,6 +28,9 @@ pub struct Outcome {
     pub unloads: u64,
     /// Processes that died.
     pub crashes: u64,
+    /// Times that lanes were cut anew.
+    #[serde(default)]
+    pub recuts: u64,
     /// Queries that a node gave back.
     pub handed_back: u64,
     /// Answers that came when nobody waited any more.
@@ -213,7 +216,7 @@ pub fn table(outcome: &Outcome) -> String {
     let _ = write!(
         out,
         "\nanswers by variant  {}\nrefusals by reason  {}\nbatches (size x n)  {}\n\
-         loads {}, failed {}, unloads {}, crashes {}, handed back {}, echoes {}\n\
+         loads {}, failed {}, unloads {}, crashes {}, cuts {}, handed back {}, echoes {}\n\
          devices busy {:.1} %, machines {:.6} USD, device time {:.6} USD, {} events\n",
         pairs(&outcome.total.variants),
         pairs(&outcome.total.refused),
@@ -222,6 +225,7 @@ pub fn table(outcome: &Outcome) -> String {
         outcome.load_failures,
         outcome.unloads,
         outcome.crashes,
+        outcome.recuts,
         outcome.handed_back,
         outcome.echoes,
         100.0 * outcome.busy,

@@ -10,6 +10,13 @@ use modelless_decision::{Moments, Rank};
 use modelless_types::{DeviceIx, QueryKey, TaskId, VariantId};
 use std::collections::BTreeMap;
 
+impl Wards {
+    /// What a device's holds.
+    pub(crate) fn holds(&self, device: DeviceIx) -> Option<VariantId> {
+        self.holds.get(&device).copied()
+    }
+}
+
 /// The quarantine runners of a node.
 #[derive(Default)]
 pub(crate) struct Wards {
@@ -33,6 +40,7 @@ impl World<'_> {
         let before = wards.inside.insert(device, key);
         ensure(before.is_none(), self.now, "one at a time is in quarantine", || format!("{before:?}"))?;
         let there = wards.holds.insert(device, variant) == Some(variant);
+        self.within_budget(at, device, &spec.name)?;
         let load = if there { Moments::ZERO } else { Moments::exactly(spec.load_time) };
         let run = self.runs.get(&variant).map_or(Moments::ZERO, |model| model.uncorrected(1));
         let took = self.rng_runs.duration(load + run);
@@ -66,7 +74,15 @@ impl World<'_> {
         Ok(FromNode::Answer { key, variant: variant.expect("just checked") })
     }
 
+    /// It is to end, which takes its time.
     pub(crate) fn quarantine_over(&mut self, at: usize, device: DeviceIx) {
+        let life = self.nodes[at].life;
+        let ended = self.now + self.scenario.nodes[at].unload;
+        self.push(ended, Rank::Completion, Ev::QuarantineEnded { node: at, life, device });
+    }
+
+    pub(crate) fn quarantine_ended(&mut self, at: usize, device: DeviceIx) -> Result<(), Error> {
         self.nodes[at].wards.holds.remove(&device);
+        self.feed_worker(at, Event::QuarantineEnded { device })
     }
 }

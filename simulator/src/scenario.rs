@@ -4,8 +4,8 @@ use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime, TaskId,
-    VariantId,
+    Accuracy, BatchPoint, Batching, Bytes, Engine, Goals, Micros, ModelId, PricePerHour, SpaceId, StageTime,
+    TaskId, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -70,8 +70,11 @@ pub struct VariantSpec {
     pub name: String,
     /// Number, unique over all tasks.
     pub id: VariantId,
-    /// Its model; variants of a model share a process.
+    /// Its model; variants of a model for one engine share a process.
     pub model: ModelId,
+    /// What runs it.
+    #[serde(default = "onnx")]
+    pub engine: Engine,
     /// Its position in the task.
     pub ordinal: u8,
     /// Its output space.
@@ -113,6 +116,12 @@ pub struct NodeSpec {
     /// Batches that are held up now and then, as by another tenant of the processor.
     #[serde(default)]
     pub jitter: Option<Jitter>,
+    /// How much later than asked a timer of its shell wakes.
+    #[serde(default)]
+    pub timer_late: Micros,
+    /// How long it takes until a device that has nothing to do runs the batch that is handed to it.
+    #[serde(default)]
+    pub handover: Micros,
 }
 
 /// Some batches take longer than their model does.
@@ -216,7 +225,7 @@ pub enum Fault {
         /// When it is back.
         back: Option<Micros>,
     },
-    /// A model's process dies, whatever it does.
+    /// A model's processes die, whatever they do.
     RunnerCrash {
         /// Where.
         node: usize,
@@ -243,6 +252,15 @@ pub enum Fault {
         /// When.
         at: Micros,
     },
+    /// The cores of a node's first device are cut into lanes of another width.
+    Recut {
+        /// Where.
+        node: usize,
+        /// When.
+        at: Micros,
+        /// Cores of each lane.
+        width: u16,
+    },
     /// The plan pins something else.
     Pin {
         /// Where.
@@ -252,6 +270,10 @@ pub enum Fault {
         /// What, on the first device.
         variants: Vec<VariantId>,
     },
+}
+
+const fn onnx() -> Engine {
+    Engine::Onnx
 }
 
 impl VariantSpec {
@@ -303,6 +325,8 @@ impl NodeSpec {
             unload: Micros::from_millis(2),
             crash: 0.0,
             jitter: None,
+            timer_late: Micros::ZERO,
+            handover: Micros::ZERO,
         }
     }
 }
@@ -346,6 +370,7 @@ impl Scenario {
             Some(WorkerVariant {
                 id: v.id,
                 model: v.model,
+                engine: v.engine,
                 task,
                 ordinal: v.ordinal,
                 accuracy: v.accuracy,
@@ -384,6 +409,7 @@ impl Scenario {
             | Fault::RunnerCrash { node, .. }
             | Fault::Slow { node, .. }
             | Fault::Drain { node, .. }
+            | Fault::Recut { node, .. }
             | Fault::Pin { node, .. } => node >= self.nodes.len(),
             Fault::GatewayDown { gateway, .. } => gateway >= self.gateways as usize,
         };

@@ -12,7 +12,7 @@ use crate::{Broken, Error};
 use modelless_decision::route::{NodeInfo, NodeReport, Router, Table};
 use modelless_decision::worker::{BatchId, Event, Worker};
 use modelless_decision::{Moments, Query, Rank, RunModel};
-use modelless_types::{DeviceIx, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
+use modelless_types::{DeviceIx, Engine, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
 use std::collections::BTreeMap;
 
 /// Events at one instant beyond which time is taken to stand still.
@@ -79,6 +79,11 @@ pub(crate) enum Ev {
         life: u32,
         device: DeviceIx,
     },
+    QuarantineEnded {
+        node: usize,
+        life: u32,
+        device: DeviceIx,
+    },
     Heartbeat {
         node: usize,
         life: u32,
@@ -136,6 +141,7 @@ pub(crate) struct World<'a> {
     pub(crate) load_failures: u64,
     pub(crate) unloads: u64,
     pub(crate) crashes: u64,
+    pub(crate) recuts: u64,
     pub(crate) handed_back: u64,
     pub(crate) echoes: u64,
     pub(crate) busy_us: u64,
@@ -189,6 +195,7 @@ impl<'a> World<'a> {
             load_failures: 0,
             unloads: 0,
             crashes: 0,
+            recuts: 0,
             handed_back: 0,
             echoes: 0,
             busy_us: 0,
@@ -299,6 +306,9 @@ impl<'a> World<'a> {
                 self.unloaded(node, (device, variant), load)
             }
             Ev::Judged { node, life, device } if alive(self, node, life) => self.judged(node, device),
+            Ev::QuarantineEnded { node, life, device } if alive(self, node, life) => {
+                self.quarantine_ended(node, device)
+            }
             Ev::Heartbeat { node, life } if alive(self, node, life) => {
                 self.speak(node);
                 self.push_idle(self.now + self.scenario.heartbeat, Ev::Heartbeat { node, life });
@@ -332,6 +342,7 @@ impl<'a> World<'a> {
             | Ev::Loaded { .. }
             | Ev::Unloaded { .. }
             | Ev::Judged { .. }
+            | Ev::QuarantineEnded { .. }
             | Ev::Heartbeat { .. }
             | Ev::NodeLost { .. }
             | Ev::GatewayLost { .. }
@@ -355,6 +366,7 @@ impl<'a> World<'a> {
             | Fault::RunnerCrash { at, .. }
             | Fault::Slow { at, .. }
             | Fault::Drain { at, .. }
+            | Fault::Recut { at, .. }
             | Fault::Pin { at, .. } => *at,
         }
     }
@@ -371,8 +383,10 @@ impl<'a> World<'a> {
                 *back
             }
             Fault::RunnerCrash { node, model, .. } => {
-                if self.nodes[*node].up {
-                    self.crash(*node, *model)?;
+                for engine in Engine::ALL {
+                    if self.nodes[*node].up {
+                        self.crash(*node, *model, engine)?;
+                    }
                 }
                 None
             }
@@ -383,6 +397,10 @@ impl<'a> World<'a> {
             Fault::Drain { node, .. } => {
                 self.nodes[*node].drained = true;
                 self.feed_worker(*node, Event::Drain)?;
+                None
+            }
+            Fault::Recut { node, width, .. } => {
+                self.feed_worker(*node, Event::Recut { device: DeviceIx(0), width: *width })?;
                 None
             }
             Fault::Pin { node, variants, .. } => {
@@ -404,9 +422,11 @@ impl<'a> World<'a> {
                 self.nodes[*node].slow = 1.0;
                 Ok(())
             }
-            Fault::NodeDown { .. } | Fault::RunnerCrash { .. } | Fault::Drain { .. } | Fault::Pin { .. } => {
-                Ok(())
-            }
+            Fault::NodeDown { .. }
+            | Fault::RunnerCrash { .. }
+            | Fault::Drain { .. }
+            | Fault::Recut { .. }
+            | Fault::Pin { .. } => Ok(()),
         }
     }
 
@@ -473,6 +493,7 @@ impl<'a> World<'a> {
             load_failures: self.load_failures,
             unloads: self.unloads,
             crashes: self.crashes,
+            recuts: self.recuts,
             handed_back: self.handed_back,
             echoes: self.echoes,
             busy: ratio(self.busy_us, lasted.saturating_sub(self.scenario.start).0 * lanes),

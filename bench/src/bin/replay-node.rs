@@ -96,6 +96,7 @@ async fn register(database: &str, artefacts: &str) -> Result<()> {
         decode: StageTime::default(),
         prepare: StageTime::default(),
         memory: Bytes::from_mib(10),
+        peak: None,
         load_time: Micros::from_millis(20),
         accuracy,
         also: Vec::new(),

@@ -91,10 +91,12 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     let library = LibraryOption { path: settings.onnxruntime.clone() };
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
+    let tokens = settings.executor.tokens();
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
+        tokens: tokens.clone(),
         device_class: settings.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -108,8 +110,8 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
         warnings = measure(&registry, &packages) => warnings?,
     };
 
-    let engine = engines::serving(library.clone(), settings.executor.memory)?;
-    let quarantine = engines::quarantine(library, settings.executor.memory)?;
+    let engine = engines::serving(library.clone(), settings.executor.memory, &tokens)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let fetched = artefacts.clone();

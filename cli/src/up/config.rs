@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Longer than any supervisor waits.
 const MOST_DRAIN_S: u64 = 3_600;
+/// Longer, and nothing else could ever be loaded.
+const MOST_RESIDENCE_MS: u64 = 3_600_000;
 /// What the ends of the parts may take beside the queries' own: runners, the store, sockets.
 const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 
@@ -38,6 +40,9 @@ pub(crate) struct Options {
     /// twice that and ten seconds more.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     drain: u64,
+    /// How long a model that was loaded stays in memory at least before it may make room for another, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    min_residence: u64,
     #[command(flatten)]
     pub(crate) library: LibraryOption,
     /// Keep what the deciding machines are told in this folder, for `modelless replay`.
@@ -76,8 +81,15 @@ impl Options {
                 "--drain {given} must be at least 1 and at most {MOST_DRAIN_S} seconds"
             )));
         }
-        let mut executor =
-            modelless_executor::Config { drain: Micros::from_secs(self.drain), ..Default::default() };
+        if self.min_residence > MOST_RESIDENCE_MS {
+            let given = self.min_residence;
+            return Err(usage(format!("--min-residence {given} must be at most {MOST_RESIDENCE_MS} ms")));
+        }
+        let mut executor = modelless_executor::Config {
+            drain: Micros::from_secs(self.drain),
+            min_residence: Micros::from_millis(self.min_residence),
+            ..Default::default()
+        };
         self.node.fill(&mut executor)?;
         Ok(Config {
             data: self.data.clone().map_or_else(default_data, Ok)?,
@@ -129,6 +141,7 @@ mod tests {
         let (lanes, memory) = (config.executor.lanes, config.executor.memory);
         assert!(lanes >= 1 && memory >= super::super::node::LEAST_MEMORY);
         assert_eq!(config.drain_within, Duration::from_secs(30));
+        assert_eq!(config.executor.min_residence, modelless_executor::Config::default().min_residence);
         assert!(config.executor.device_class.starts_with("cpu:"));
     }
 
@@ -152,6 +165,7 @@ mod tests {
             ["--memory", "1MiB"],
             ["--price", "free"],
             ["--drain", "0"],
+            ["--min-residence", "3600001"],
         ] {
             assert!(config(&args).unwrap_err().is::<Usage>(), "{args:?}");
         }

@@ -32,6 +32,8 @@ const DONE: usize = 64;
 const WATCHED: usize = 128;
 const REQUESTS: usize = 192;
 const REQUEST_BYTES: usize = 64;
+/// Where in a request's entry it is said that nobody waits for it any longer.
+const REVOKED: usize = 32;
 const REPLIES: usize = 4096;
 const REPLY_BYTES: usize = 4096;
 const HEAD: usize = 16;
@@ -54,6 +56,8 @@ pub(crate) struct Reply {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
+    /// It was taken back before it began.
+    Revoked,
     /// It ran; the shapes of the outputs with their batch axis, encoded by [`Shapes`].
     Ran(Shapes),
     /// The library refused it.
@@ -78,8 +82,21 @@ impl Ring {
 
     /// Executor: publishes request number `n`, counted from 0. The caller makes sure of the order.
     pub(crate) fn send(&self, n: u32, request: Request) {
-        self.0.write(REQUESTS + entry(n) * REQUEST_BYTES, &encode_request(request));
+        let at = REQUESTS + entry(n) * REQUEST_BYTES;
+        self.0.write(at, &encode_request(request));
+        self.0.word(at + REVOKED).store(0, Ordering::Relaxed);
         publish(self.0.word(SENT), next(n));
+    }
+
+    /// Executor: nobody waits for request number `n` any longer. It must have been sent and not been replied to. Whether
+    /// the runner sees it before it begins is up to the moment; either way it replies.
+    pub(crate) fn revoke(&self, n: u32) {
+        self.0.word(REQUESTS + entry(n) * REQUEST_BYTES + REVOKED).store(1, Ordering::Release);
+    }
+
+    /// Runner: whether request number `n`, which was received, need not be run any longer.
+    pub(crate) fn is_revoked(&self, n: u32) -> bool {
+        self.0.word(REQUESTS + entry(n) * REQUEST_BYTES + REVOKED).load(Ordering::Acquire) != 0
     }
 
     /// Executor: a request will come soon. Wakes the runner, which stays awake for a moment.
@@ -193,6 +210,7 @@ fn encode_reply(reply: &Reply) -> Vec<u8> {
         Answer::Ran(shapes) => (0, shapes.0.as_slice()),
         Answer::Failed(why) => (1, cut(why).as_bytes()),
         Answer::Misshapen(why) => (2, cut(why).as_bytes()),
+        Answer::Revoked => (3, [].as_slice()),
     };
     let mut bytes = Vec::with_capacity(HEAD + body.len());
     bytes.extend_from_slice(&[VERSION, kind]);
@@ -211,6 +229,7 @@ fn decode_reply(bytes: &[u8]) -> Option<Reply> {
         0 => Answer::Ran(Shapes(body.to_vec())),
         1 => Answer::Failed(text()),
         2 => Answer::Misshapen(text()),
+        3 => Answer::Revoked,
         _ => return None,
     };
     (head[0] == VERSION).then(|| Reply { run_us: u64::from_le_bytes(*run_us), answer })
@@ -228,7 +247,7 @@ pub(crate) struct Shapes(Vec<u8>);
 // The largest one must fit into a reply.
 const _: () = assert!(MAX_TENSORS * (2 + 4 * (MAX_AXES + 1)) <= MAX_BODY);
 
-const CODES: [DType; 8] = [
+const CODES: [DType; 9] = [
     DType::Bool,
     DType::Uint8,
     DType::Int8,
@@ -237,6 +256,7 @@ const CODES: [DType; 8] = [
     DType::Fp16,
     DType::Fp32,
     DType::Fp64,
+    DType::Bytes,
 ];
 
 impl Shapes {
@@ -290,13 +310,13 @@ impl Shapes {
 mod tests {
     use super::*;
     use crate::slot::Layout;
-    use modelless_types::TensorSpec;
+    use modelless_types::{Bytes, TensorSpec};
 
     fn outputs() -> Vec<Place> {
         let spec =
             |name: &str, dtype, shape: &[u32]| TensorSpec { name: name.into(), dtype, shape: shape.into() };
         let outputs = [spec("scores", DType::Fp32, &[10]), spec("best", DType::Int64, &[])];
-        Layout::new(&[spec("in", DType::Fp32, &[1])], &outputs, 8, 1 << 20).unwrap().outputs
+        Layout::new(&[spec("in", DType::Fp32, &[1])], &outputs, 8, Bytes(0), 1 << 20).unwrap().outputs
     }
 
     fn shapes(rows: u32) -> Shapes {
@@ -330,6 +350,7 @@ mod tests {
                 Answer::Ran(shapes(4)),
                 Answer::Failed("index out of range".into()),
                 Answer::Misshapen("ü".repeat(5_000)),
+                Answer::Revoked,
             ] {
                 let reply = Reply { run_us: 12, answer };
                 runner.reply(n, &reply);
@@ -341,6 +362,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_request_is_revoked_alone_and_not_the_next_one_in_its_place() {
+        let (fd, executor) = Ring::create().unwrap();
+        let runner = Ring::open(fd).unwrap();
+        let request = |slot| Request { variant: 3, slot, batch: 1 };
+        executor.send(0, request(0));
+        executor.send(1, request(1));
+        executor.revoke(1);
+        assert!(!runner.is_revoked(0) && runner.is_revoked(1));
+        runner.reply(0, &Reply { run_us: 0, answer: Answer::Ran(shapes(1)) });
+        runner.reply(1, &Reply { run_us: 0, answer: Answer::Revoked });
+        executor.send(2, request(0));
+        executor.send(3, request(1));
+        assert!(!runner.is_revoked(2) && !runner.is_revoked(3));
     }
 
     #[test]

@@ -51,6 +51,19 @@ pub trait Engine: Send + Sync {
         let _ = (variant, lane);
     }
 
+    /// Nobody waits any longer for a batch that was submitted to the lane. If it has not begun it ends with
+    /// [`BatchError::Revoked`] when its turn comes; otherwise as it would have.
+    fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {
+        let _ = (variant, lane, ticket);
+    }
+
+    /// The most memory that the runner of a variant has held until now, with what it shares and with whatever else is
+    /// in it. `None` where that is not known.
+    fn peak(&self, variant: VariantId) -> Option<Bytes> {
+        let _ = variant;
+        None
+    }
+
     /// What happens without being asked for. The one receiver is given out once; `None` afterwards.
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>>;
 
@@ -113,7 +126,8 @@ pub struct Loaded {
     pub outputs: Vec<TensorSpec>,
     /// The artefact takes exactly this many items a run. Smaller batches are padded and cost as much as a full one.
     pub fixed_batch: Option<u32>,
-    /// By how much the runner grew: weights and one warm-up run of one item, on every lane.
+    /// By how much the runner grew: weights and one warm-up run of one item, on every lane. For the first variant in it
+    /// also what the process holds of its own; the library's file in memory is everybody's.
     pub memory: Bytes,
     /// Shared memory of its slots, if every batch were as large as allowed. Taken as it is used.
     pub slots: Bytes,
@@ -179,6 +193,9 @@ pub enum BatchError {
     /// Outputs came in other shapes than the variant declares.
     #[error("the outputs have the wrong shape: {0}")]
     Shape(String),
+    /// It was taken back before it began: see [`Engine::revoke`].
+    #[error("the batch was taken back before it began")]
+    Revoked,
     /// It never ran: the variant or its runner was gone before its turn. Safe to give to another.
     #[error("the batch was not started: {0}")]
     NotStarted(String),

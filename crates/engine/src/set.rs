@@ -11,7 +11,7 @@ use crate::seam::{
 use crate::slot::BatchSlot;
 use crate::{ProcessConfig, ProcessEngine};
 use async_trait::async_trait;
-use modelless_types::{Engine as Kind, VariantId};
+use modelless_types::{Bytes, Engine as Kind, VariantId};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -44,8 +44,10 @@ impl EngineSet {
             }
         };
         let [onnx, openvino, torch, remote] = Kind::ALL.map(start);
+        let engines = [onnx?, openvino?, torch?, remote?];
+        ProcessEngine::share_machine(&engines.iter().filter_map(|one| one.as_ref().ok()).collect::<Vec<_>>());
         Ok(Self {
-            engines: [onnx?, openvino?, torch?, remote?],
+            engines,
             seats: RwLock::default(),
             near: [const { AtomicU64::new(0) }; NEAR],
             events: Mutex::new(Some(receiver)),
@@ -175,6 +177,16 @@ impl Engine for EngineSet {
         if let Some((_, engine)) = self.of(variant) {
             engine.prime(variant, lane);
         }
+    }
+
+    fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {
+        if let Some((_, engine)) = self.of(variant) {
+            engine.revoke(variant, lane, ticket);
+        }
+    }
+
+    fn peak(&self, variant: VariantId) -> Option<Bytes> {
+        self.of(variant)?.1.peak(variant)
     }
 
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {

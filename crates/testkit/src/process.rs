@@ -3,13 +3,16 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
 pub use rustix::process::Signal;
+
+/// How long the kernel may take to stop every thread of a process, however busy the machine.
+const FROZEN_WITHIN: Duration = Duration::from_secs(30);
 
 /// Sends a signal to a child that has not been waited for, so the number cannot belong to somebody else.
 pub fn signal(child: &Child, signal: Signal) -> Result<()> {
@@ -66,6 +69,19 @@ impl Other {
         pidfd_send_signal(&self.handle, signal).with_context(|| format!("signalling process {}", self.pid))
     }
 
+    /// Stops it and waits until it stands still: a signal is on its way before it has arrived, and until then any thread
+    /// may still do what it was asked.
+    #[expect(clippy::disallowed_methods, reason = "a real process is given real time")]
+    pub fn freeze(&self) -> Result<()> {
+        self.signal(Signal::STOP)?;
+        let since = Instant::now();
+        while !stands_still(self.pid)? {
+            ensure!(since.elapsed() < FROZEN_WITHIN, "process {} runs on after SIGSTOP", self.pid);
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// Whether it ends within the time.
     pub fn ends_within(&self, within: Duration) -> Result<bool> {
         let timeout = Timespec::try_from(within).context("a time the kernel can count")?;
@@ -73,6 +89,19 @@ impl Other {
             .context("waiting for a process to end")?;
         Ok(ended > 0)
     }
+}
+
+/// Whether every thread of a process is stopped.
+fn stands_still(pid: u32) -> Result<bool> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    for task in tasks.with_context(|| format!("process {pid} is not there any more"))? {
+        // A thread may end while we look: then it does nothing any more either.
+        let Ok(stat) = fs::read_to_string(task?.path().join("stat")) else { continue };
+        if !stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'X', 'Z'])) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Resident memory of a process (`VmRSS`), without its children.
@@ -155,6 +184,20 @@ mod tests {
         assert!(!other.ends_within(Duration::ZERO).unwrap());
         other.signal(Signal::KILL).unwrap();
         assert!(other.ends_within(Duration::from_secs(10)).unwrap());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_is_frozen_does_nothing_until_it_goes_on() {
+        let mut child = Command::new("yes").stdout(Stdio::null()).spawn().unwrap();
+        let other = Other::open(child.id()).unwrap();
+        other.freeze().unwrap();
+        assert!(stands_still(child.id()).unwrap());
+        other.signal(Signal::CONT).unwrap();
+        while stands_still(child.id()).unwrap() {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
         child.wait().unwrap();
     }
 

@@ -130,6 +130,10 @@ pub struct Profile {
     pub prepare: StageTime,
     /// Memory of one replica once loaded.
     pub memory: Bytes,
+    /// The most that its process held while all this was measured, on one lane: loading, every batch size, what it
+    /// shares and the library included. `None`: not measured.
+    #[serde(default)]
+    pub peak: Option<Bytes>,
     /// From asking for it to ready.
     pub load_time: Micros,
     /// The accuracy that floors are compared with here.

@@ -85,14 +85,28 @@ impl Handle {
     ) -> Result<LoadSpec, String> {
         let (artefact, _) = self.open(known).await?;
         verify(Arc::clone(&artefact)).await?;
-        spec(variant, known, &artefact, lanes)
+        spec(variant, known, &artefact, lanes, self.may_hold(variant, known, lanes))
+    }
+
+    /// The most private memory of a runner on a variant's account: what it was measured to take, and half as much
+    /// again; where it was not measured what is left, and what a process takes besides. An engine never allows more
+    /// than it was told for any runner.
+    pub(crate) fn may_hold(&self, variant: VariantId, known: &Known, lanes: u16) -> Bytes {
+        let left = || {
+            let (used, replicas) =
+                self.core().driver.look(|worker, _| (worker.memory_used(), worker.replicas()));
+            let own = replicas.iter().find(|replica| replica.variant == variant);
+            let others = used.0.saturating_sub(own.map_or(0, |own| own.memory.0));
+            Bytes(self.config().memory.0.saturating_sub(others)) + PROCESS
+        };
+        known.peak.map_or_else(left, |peak| measured_limit(peak, lanes))
     }
 
     /// Opens the file, has the disk begin to read it, and tells whether it has to.
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
         match (self.open_here(known).await?, self.core().fetch.get()) {
             (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
-                fetch.fetch(&known.artefact).await?
+                fetch.fetch(&known.artefact).await?;
             }
             (opened, _) => return opened.map_err(|error| error.to_string()),
         }
@@ -114,7 +128,8 @@ impl Handle {
 
     async fn bring(&self, variant: VariantId, known: &Known, artefact: &Opened) -> Result<Loaded, String> {
         let lanes = self.config().lanes_for(known.settings.threads);
-        let spec = || spec(variant, known, artefact, lanes);
+        let limit = self.may_hold(variant, known, lanes);
+        let spec = || spec(variant, known, artefact, lanes, limit);
         let loaded = match self.engine().load(spec()?).await {
             // It was lost to the machine without being lost to the engine: begin again.
             Err(EngineError::AlreadyLoaded(_)) => {
@@ -142,14 +157,32 @@ impl Handle {
 /// The file and whether the disk has to read it.
 type OpenedHere = Result<(Arc<Opened>, bool), modelless_store::Error>;
 
-fn spec(variant: VariantId, known: &Known, artefact: &Opened, lanes: u16) -> Result<LoadSpec, String> {
+/// A process has more to do in a life than while it was measured: what it keeps of one batch may not fit the next.
+const HEADROOM: Bytes = Bytes::from_mib(64);
+
+/// What a process with its library may hold before it has loaded anything, which no budget counts.
+pub(crate) const PROCESS: Bytes = Bytes::from_mib(256);
+
+/// Each lane takes as much as the one that was measured, the library perhaps less: it is not known which part that is.
+pub(crate) fn measured_limit(peak: Bytes, lanes: u16) -> Bytes {
+    let lanes = peak.0.saturating_mul(u64::from(lanes));
+    Bytes(lanes.saturating_add(lanes / 2).saturating_add(HEADROOM.0))
+}
+
+fn spec(
+    variant: VariantId,
+    known: &Known,
+    artefact: &Opened,
+    lanes: u16,
+    limit: Bytes,
+) -> Result<LoadSpec, String> {
     Ok(LoadSpec {
         variant,
         model: known.model,
         artefact: artefact.share().map_err(|error| error.to_string())?,
         settings: known.settings.clone(),
         lanes,
-        memory_limit: None,
+        memory_limit: Some(limit),
         expect: known.tensors(),
         shown: known.was_loaded(),
     })

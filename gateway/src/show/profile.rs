@@ -14,7 +14,7 @@ pub(super) fn profile(profile: &Profile) -> Value {
         "decode": stage(&profile.decode, from),
         "prepare": stage(&profile.prepare, from),
         // Taken in the same run as the latencies, so known in the same way.
-        "memory": {"bytes": profile.memory.0, "provenance": from},
+        "memory": {"bytes": profile.memory.0, "peak_bytes": profile.peak.map(|peak| peak.0), "provenance": from},
         "load": {"ms": profile.load_time.as_millis_f64(), "provenance": from},
         "accuracy": accuracy(&profile.accuracy),
         "also": profile.also.iter().map(accuracy).collect::<Vec<_>>(),

@@ -128,6 +128,7 @@ pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
         decode: StageTime { mean_us: 30.0, var_us2: 4.0, samples: 50 },
         prepare: StageTime::default(),
         memory: Bytes::from_mib(10),
+        peak: None,
         load_time: Micros::from_millis(80),
         accuracy: AccuracyMeasure {
             value: accuracy,

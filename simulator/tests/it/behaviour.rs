@@ -180,6 +180,34 @@ fn a_node_that_dies_costs_time_but_no_query() {
 }
 
 #[test]
+fn lanes_that_are_cut_anew_among_crashes_and_evictions_lose_no_query() {
+    let mut task = fashion_mnist();
+    let models: Vec<_> = task.variants.iter().map(|v| v.model).collect();
+    for variant in &mut task.variants {
+        variant.threads = if variant.ordinal.is_multiple_of(2) { 1 } else { 2 };
+    }
+    let streams = vec![
+        poisson("any", 800.0, floor("0.8", ms(200))),
+        poisson("wide", 100.0, only("cnn_l-int8", ms(400))),
+        poisson("other", 100.0, only("mlp_l-fp32", ms(400))),
+    ];
+    // Room for two or three of them, so that they come and go.
+    let mut node = NodeSpec::with(2, Bytes::from_mib(14), Vec::new());
+    node.worker.min_residence = ms(20);
+    let mut world = Scenario::new("cuts", vec![task], vec![node], streams);
+    let cut = |at: u64| Fault::Recut { node: 0, at: ms(40 * at), width: 1 + u16::from(at.is_multiple_of(2)) };
+    let crash = |at: u64| {
+        let model = models[usize::try_from(at).expect("few") % models.len()];
+        Fault::RunnerCrash { node: 0, at: ms(40 * at + 1), model }
+    };
+    world.faults = (1..24).flat_map(|at| [cut(at), crash(at)]).collect();
+    let outcome = outcome(&world);
+    assert_eq!(left(&outcome.total), outcome.total.offered, "{}", table(&outcome));
+    assert!(outcome.recuts > 10 && outcome.crashes > 3 && outcome.unloads > 3, "{}", table(&outcome));
+    assert!(outcome.total.answered * 10 > outcome.total.offered * 8, "{}", table(&outcome));
+}
+
+#[test]
 fn a_drained_node_hands_back_and_the_other_takes_over() {
     let node = || NodeSpec::with(1, ROOM, all());
     let streams = vec![poisson("all", 5_000.0, floor("0.93", ms(300)))];

@@ -4,7 +4,7 @@
 use modelless_simulator::fixtures::{FASHION, fashion_mnist};
 use modelless_simulator::{Arrivals, Fault, NodeSpec, Scenario, Stream, run, table};
 use modelless_types::{
-    Accuracy, Bytes, CostPer1k, Fallback, Goals, Micros, ModelId, Prefer, SpaceId, VariantId,
+    Accuracy, Bytes, CostPer1k, Engine, Fallback, Goals, Micros, ModelId, Prefer, SpaceId, VariantId,
 };
 use proptest::prelude::*;
 
@@ -51,7 +51,7 @@ fn stream() -> impl Strategy<Value = Stream> {
 fn node() -> impl Strategy<Value = NodeSpec> {
     let pinned = proptest::collection::vec((1_u32..=12).prop_map(VariantId), 0..5);
     let rare = || prop_oneof![3 => Just(0.0), 1 => 0.0..0.2];
-    (1_u16..=3, 4_u64..64, pinned, rare(), rare(), 2_u32..200).prop_map(
+    (1_u16..=4, 4_u64..64, pinned, rare(), rare(), 2_u32..200).prop_map(
         |(lanes, mib, pinned, crash, load_failure, queue)| {
             let mut spec = NodeSpec::with(lanes, Bytes::from_mib(mib), pinned);
             spec.crash = crash / 10.0;
@@ -68,21 +68,22 @@ fn fault() -> impl Strategy<Value = Fault> {
     let at = || (0_u64..250).prop_map(Micros::from_millis);
     let back = || proptest::option::of((0_u64..400).prop_map(Micros::from_millis));
     prop_oneof![
-        (0_usize..3, at(), back()).prop_map(|(node, at, back)| Fault::NodeDown { node, at, back }),
-        (0_usize..2, at(), back()).prop_map(|(gateway, at, back)| Fault::GatewayDown { gateway, at, back }),
-        (0_usize..3, at(), 1_u32..=6).prop_map(|(node, at, m)| Fault::RunnerCrash {
+        1 => (0_usize..3, at(), back()).prop_map(|(node, at, back)| Fault::NodeDown { node, at, back }),
+        1 => (0_usize..2, at(), back()).prop_map(|(gateway, at, back)| Fault::GatewayDown { gateway, at, back }),
+        1 => (0_usize..3, at(), 1_u32..=6).prop_map(|(node, at, m)| Fault::RunnerCrash {
             node,
             at,
             model: ModelId(m)
         }),
-        (0_usize..3, at(), at(), 0.2..20.0).prop_map(|(node, at, until, factor)| Fault::Slow {
+        1 => (0_usize..3, at(), at(), 0.2..20.0).prop_map(|(node, at, until, factor)| Fault::Slow {
             node,
             at,
             until,
             factor
         }),
-        (0_usize..3, at()).prop_map(|(node, at)| Fault::Drain { node, at }),
-        (0_usize..3, at(), proptest::collection::vec((1_u32..=12).prop_map(VariantId), 0..4))
+        1 => (0_usize..3, at()).prop_map(|(node, at)| Fault::Drain { node, at }),
+        2 => (0_usize..3, at(), 0_u16..=5).prop_map(|(node, at, width)| Fault::Recut { node, at, width }),
+        1 => (0_usize..3, at(), proptest::collection::vec((1_u32..=12).prop_map(VariantId), 0..4))
             .prop_map(|(node, at, variants)| Fault::Pin { node, at, variants }),
     ]
 }
@@ -90,9 +91,15 @@ fn fault() -> impl Strategy<Value = Fault> {
 fn scenario() -> impl Strategy<Value = Scenario> {
     let nodes = proptest::collection::vec(node(), 1..4);
     let streams = proptest::collection::vec(stream(), 1..4);
-    let faults = proptest::collection::vec(fault(), 0..5);
-    (nodes, streams, faults, 1_u32..=2, 1_u64..3_000).prop_map(|(nodes, streams, faults, gateways, way)| {
+    let faults = proptest::collection::vec(fault(), 0..7);
+    let threads = proptest::collection::vec(1_u16..=3, 12);
+    let world = (nodes, streams, faults, 1_u32..=2, 1_u64..3_000, any::<u16>(), threads);
+    world.prop_map(|(nodes, streams, faults, gateways, way, engines, threads)| {
         let mut task = fashion_mnist();
+        for (at, variant) in task.variants.iter_mut().enumerate() {
+            variant.threads = threads[at];
+            variant.engine = if engines >> at & 1 == 1 { Engine::Openvino } else { Engine::Onnx };
+        }
         // The smallest model answers in a space of its own, so that spaces can be mixed up.
         for variant in &mut task.variants[..2] {
             variant.space = SpaceId(2);
@@ -109,6 +116,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
             | Fault::RunnerCrash { node, .. }
             | Fault::Slow { node, .. }
             | Fault::Drain { node, .. }
+            | Fault::Recut { node, .. }
             | Fault::Pin { node, .. } => *node < scenario.nodes.len(),
             Fault::GatewayDown { gateway, .. } => *gateway < gateways as usize,
         };

@@ -185,7 +185,7 @@ fn stopped_runners(server: &Server) -> Result<Vec<Other>> {
     let runners = server.runners()?;
     ensure!(!runners.is_empty(), "nothing was loaded");
     for runner in &runners {
-        runner.signal(Signal::STOP)?;
+        runner.freeze()?;
     }
     Ok(runners)
 }

@@ -21,11 +21,14 @@ fn different_goals_give_different_variants(database: Database) -> Result<()> {
     let demo = Demo::start_on(database, &[])?;
     let best = demo.answer("boot.png", "?accuracy=0.92")?;
     let cheap = demo.answer("boot.png", "?prefer=cost")?;
-    let middle = demo.answer("boot.png", "?accuracy=0.87&prefer=latency")?;
+    // More accurate than the cheapest is, whichever that is: the quickest models were measured within microseconds of
+    // each other, and on a busy machine in another order each time.
+    let floor = cheap.accuracy + 0.01;
+    let middle = demo.answer("boot.png", &format!("?accuracy={floor}&prefer=latency"))?;
     ensure!(best.model == "cnn_l", "{best:?}");
     let different: BTreeSet<_> = [&best, &cheap, &middle].map(|answer| answer.model.clone()).into();
     ensure!(different.len() == 3, "{best:?} {cheap:?} {middle:?}");
-    ensure!(best.accuracy >= 0.92 && middle.accuracy >= 0.87);
+    ensure!(best.accuracy >= 0.92 && middle.accuracy >= floor);
     demo.server.stop()
 }
 

@@ -13,4 +13,7 @@ mod goals;
 mod half_dead;
 mod lifecycle;
 mod live;
+#[cfg(feature = "remote")]
+mod remote;
 mod store;
+mod strings;

@@ -35,7 +35,8 @@ struct Kind {
 
 fn measure(context: &Context) -> Result<Outcome> {
     let (rounds, rate) = context.choose((2, 200.0), (1, 30.0));
-    let (short, long) = context.choose((8_000, 16_000), (2_000, 12_500));
+    // A thousand queries at the least; and as long as what is attacked takes to be well again.
+    let (short, long) = context.choose((5_000, 14_000), (2_000, 12_500));
     let mut kinds = vec![
         Kind { model: "aborts", poison: -2, ms: short },
         // Hung is what runs for 5 s, once in its batch and once alone.

@@ -6,7 +6,7 @@ use crate::query::{Class, Query};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, Batching, Bytes, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
+    Accuracy, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey, Refusal,
     ReplicaState, TaskId, Time, VariantId,
 };
 use serde::{Deserialize, Serialize};
@@ -76,8 +76,11 @@ impl Default for WorkerConfig {
 pub struct WorkerVariant {
     /// Number in the store.
     pub id: VariantId,
-    /// Its model; variants of one model share a runner.
+    /// Its model; variants of one model for one engine share a runner.
     pub model: ModelId,
+    /// What runs it. Recordings from before there were several do not say.
+    #[serde(default = "onnx")]
+    pub engine: Engine,
     /// Its task.
     pub task: TaskId,
     /// Its position in the task's sets.
@@ -100,11 +103,26 @@ pub struct WorkerVariant {
     pub batching: Option<Batching>,
 }
 
+const fn onnx() -> Engine {
+    Engine::Onnx
+}
+
+/// A process that runs variants: all of one model for one engine.
+pub(super) type Runner = (ModelId, Engine);
+
+impl WorkerVariant {
+    pub(super) const fn runner(&self) -> Runner {
+        (self.model, self.engine)
+    }
+}
+
 /// How a batch ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// Every member has its rows.
     Ran,
+    /// It was taken back before it began: [`Action::Revoke`].
+    Revoked,
     /// The batch did not run to its end.
     Failed {
         /// How.
@@ -218,8 +236,17 @@ pub enum Event {
     RunnerDied {
         /// The model.
         model: ModelId,
+        /// What was in it: the model's variants for another engine live on. `None`, as in recordings from before
+        /// there were several engines: all of the model.
+        #[serde(default)]
+        variants: Option<Vec<VariantId>>,
         /// What is known of it.
         why: String,
+    },
+    /// The device's quarantine runner, which was to end, is out of memory.
+    QuarantineEnded {
+        /// Which.
+        device: DeviceIx,
     },
     /// What became of a query that was rerun alone in quarantine.
     Quarantined {
@@ -264,6 +291,7 @@ impl Ranked for Event {
             | Self::LoadFailed { .. }
             | Self::Unloaded { .. }
             | Self::RunnerDied { .. }
+            | Self::QuarantineEnded { .. }
             | Self::Quarantined { .. } => Rank::Completion,
             Self::Arrive(_)
             | Self::Demand { .. }
@@ -302,6 +330,12 @@ pub enum Action {
         /// The batch.
         batch: BatchId,
     },
+    /// Nobody waits any longer for a batch that was handed to its runner and stands behind another: if it has not begun
+    /// it need not be run. Its end is told all the same.
+    Revoke {
+        /// The batch.
+        batch: BatchId,
+    },
     /// Forget the batch's slot without running it: nobody waits for any of it.
     Discard {
         /// The batch.
@@ -331,7 +365,7 @@ pub enum Action {
         /// The query.
         key: QueryKey,
     },
-    /// Nobody needs the device's quarantine runner any longer: end it.
+    /// Nobody needs the device's quarantine runner any longer: end it, and say so when its memory is free.
     QuarantineOver {
         /// Which.
         device: DeviceIx,

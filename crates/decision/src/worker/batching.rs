@@ -24,6 +24,9 @@ use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
 /// A shell's timer may be this late, and a batch must be written and handed over; so long before its lane is free a
 /// batch is bound.
 const LEAD: Micros = Micros(1_500);
+/// The same where whoever comes meanwhile saves more device time by joining than a lane loses that runs dry: the end of
+/// what runs is told at once, so a timer that wakes too late costs a handover and no more.
+const SHORT_LEAD: Micros = Micros(250);
 /// A batch is kept small where that costs at most this much more device time per query.
 const ENOUGH: f64 = 1.05;
 /// How many gaps between queries one is waited for: longer than that, with few exceptions, no gap lasts.
@@ -200,11 +203,22 @@ impl Worker {
             Batching::Deadline if lane.running.is_some() => {
                 let left = lane.remaining(now).mean - variant.run.writing(members.len()).mean;
                 let free = now + Moments { mean: left.max(0.0), var: 0.0 }.mean();
-                Some(Time(free.0.saturating_sub(LEAD.0)))
+                Some(Time(free.0.saturating_sub(self.lead(variant, members.len()).0)))
             }
             Batching::Deadline => self.worth_waiting(lane, variant, members),
         };
         later.filter(|at| *at > now)
+    }
+
+    /// How long before its lane is free a batch of so many is bound.
+    fn lead(&self, variant: &WorkerVariant, members: usize) -> Micros {
+        let (per_us, _) = self.rates.of(variant);
+        let Ok(size) = u32::try_from(members) else { return LEAD };
+        let room = f64::from(variant.max_batch.saturating_sub(size));
+        let come = (per_us * Moments::exactly(LEAD.saturating_sub(SHORT_LEAD)).mean).min(room);
+        let time = |batch| variant.run.estimate(batch).mean;
+        let saved = come * (time(1) + time(size) - time(size + 1));
+        if saved > self.handover.moments().mean { SHORT_LEAD } else { LEAD }
     }
 
     /// Whether a free lane gains by waiting for one more; see the words above.

@@ -18,13 +18,17 @@ impl Worker {
         let device = self.lanes[at].device;
         match outcome {
             Outcome::Ran => {
-                if let Some(took) = took {
-                    self.learn(now, &batch, took);
-                    self.adapt(device, &batch, took);
+                if let Some(spent) = took {
+                    self.learn(now, &batch, spent);
+                    self.adapt(device, &batch, spent.took);
                 }
                 self.residency.ran_well(device, batch.variant);
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
+            }
+            Outcome::Revoked => {
+                self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
+                self.rerun(now, device, &batch, Failure::NotStarted, "it was taken back before it ran");
             }
             Outcome::Failed { failure, why } => {
                 if failure == Failure::NotStarted {
@@ -47,7 +51,7 @@ impl Worker {
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
             if failure == Failure::Process {
-                self.suspect(now, device, batch.variant, batch.model, member.waiting);
+                self.suspect(now, device, batch.variant, batch.runner, member.waiting);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
             } else if query.expires <= now {

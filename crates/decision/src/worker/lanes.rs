@@ -1,17 +1,17 @@
 //! Batches on their way: bound, prepared, on the device.
 //!
-//! Each lane runs one batch and has at most one more behind it. When both belong to the same model, and so to the
-//! same runner, the second is handed over as soon as it is prepared, so the device never waits for us; for another
-//! model it starts when the first has ended, since two runners on one core would slow each other down. A query that
+//! Each lane runs one batch and has at most one more behind it. When both belong to the same runner, the second is
+//! handed over as soon as it is prepared, so the device never waits for us; for another runner it starts when the first
+//! has ended, since two runners on one core would slow each other down. A query that
 //! is rerun after a crash shares a runner's time with nobody: what crashes then was its own doing.
 
-use super::api::{Action, BatchId, LaneIx};
+use super::api::{Action, BatchId, LaneIx, Runner};
 use super::queue::Waiting;
 use crate::estimate::Moments;
 use crate::query::Query;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, Micros, ModelId, QueryKey, Time, VariantId};
+use modelless_types::{DeviceIx, Micros, QueryKey, Time, VariantId};
 
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -24,12 +24,16 @@ pub(super) struct Member {
 pub(super) struct Batch {
     pub(super) id: BatchId,
     pub(super) variant: VariantId,
-    pub(super) model: ModelId,
+    pub(super) runner: Runner,
     pub(super) members: Vec<Member>,
     pub(super) expected: Moments,
     pub(super) prepared: bool,
+    /// What handing it over to an idle lane takes besides.
+    pub(super) handover: Moments,
     /// Handed to the runner.
     pub(super) started: Option<Time>,
+    /// Taken back, if the runner has not begun it yet.
+    pub(super) revoked: bool,
 }
 
 impl Batch {
@@ -44,6 +48,14 @@ impl Batch {
     fn len(&self) -> u32 {
         u32::try_from(self.members.len()).unwrap_or(u32::MAX)
     }
+}
+
+/// Time that a batch was alone on its lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spent {
+    pub(super) took: Micros,
+    /// The lane had nothing to do when it came, so that handing it over is part of it.
+    pub(super) idle_before: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -64,7 +76,7 @@ impl Lane {
     /// What is left of the batch on the device.
     pub(super) fn remaining(&self, now: Time) -> Moments {
         match &self.running {
-            Some(batch) => batch.expected.less(now - self.free_since),
+            Some(batch) => (batch.expected + batch.handover).less(now - self.free_since),
             None => Moments::ZERO,
         }
     }
@@ -112,6 +124,10 @@ impl Lane {
     /// Hands over what can be. Gives back a batch that was thrown away because nobody waits for it.
     pub(super) fn start_what_can(&mut self, now: Time, actions: &mut VecDeque<Action>) -> Option<Batch> {
         let next = self.next.as_mut()?;
+        if next.started.is_some() && !next.revoked && next.all_gone() {
+            next.revoked = true;
+            actions.push_back(Action::Revoke { batch: next.id });
+        }
         if !next.prepared || next.started.is_some() {
             return None;
         }
@@ -127,7 +143,7 @@ impl Lane {
                 actions.push_back(Action::Start { batch: next.id });
                 self.running = self.next.take();
             }
-            Some(running) if running.model == next.model && !running.rerun() && !next.rerun() => {
+            Some(running) if running.runner == next.runner && !running.rerun() && !next.rerun() => {
                 next.started = Some(now);
                 actions.push_back(Action::Start { batch: next.id });
             }
@@ -164,10 +180,11 @@ impl Lane {
 
     /// A batch ended: gives it back with its time on the device. What was handed over behind it runs now, unless
     /// their common runner `died`: then its own end will be told, and `None` as its time says that it never ran.
-    pub(super) fn ended(&mut self, now: Time, id: BatchId, died: bool) -> Option<(Batch, Option<Micros>)> {
+    pub(super) fn ended(&mut self, now: Time, id: BatchId, died: bool) -> Option<(Batch, Option<Spent>)> {
         if self.running.as_ref().is_some_and(|batch| batch.id == id) {
             let batch = self.running.take()?;
-            let took = now - self.free_since;
+            let idle_before = batch.started == Some(self.free_since);
+            let took = Spent { took: now - self.free_since, idle_before };
             if !died && self.next.as_ref().is_some_and(|next| next.started.is_some()) {
                 self.running = self.next.take();
                 self.free_since = now;

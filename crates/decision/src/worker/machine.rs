@@ -1,17 +1,21 @@
 //! The worker's four verbs.
 
-use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig};
+use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig, WorkerVariant};
 use super::batching::{Caps, Rates};
 use super::bind::{Bound, admits, batched};
 use super::lanes::{Batch, Lane, Member};
+use super::learn::Handover;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
+use crate::estimate::Moments;
 use crate::machine::{Machine, Wake};
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, Time, VariantId};
+use modelless_types::{
+    DeviceIx, Engine, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, Time, VariantId,
+};
 
 /// Binds queries to variants, and decides what is in memory. See the module's words.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub struct Worker {
     pub(super) quarantine: Quarantine,
     pub(super) rates: Rates,
     pub(super) caps: Caps,
+    pub(super) handover: Handover,
     /// When it is time to bind what it was too early for.
     bind_at: Option<Time>,
     pub(super) next_batch: u64,
@@ -53,6 +58,7 @@ impl Worker {
             quarantine: Quarantine::default(),
             rates: Rates::default(),
             caps: Caps::default(),
+            handover: Handover::default(),
             bind_at: None,
             next_batch: 0,
             fade_at: None,
@@ -94,36 +100,24 @@ impl Worker {
         }
     }
 
-    /// Everything that follows from an input, in this order: lanes take what they can, then what is wanted is loaded,
-    /// then whoever waits for what left memory or failed is placed anew.
+    /// Everything that follows from an input, in this order: lanes take what they can, then quarantine, then what is
+    /// wanted is loaded, then whoever waits for what left memory or failed is placed anew.
     fn settle(&mut self, now: Time) {
         self.now = now;
         self.reconsider_cuts(now);
         self.open_lanes();
         self.fill_lanes(now);
+        self.advance_quarantine(now);
         self.advance(now);
         if self.placed != self.residency.changes {
             self.place_stranded(now);
             self.advance(now);
             self.placed = self.residency.changes;
         }
-        self.advance_quarantine();
     }
 
     fn advance(&mut self, now: Time) {
-        let (queue, rates) = (&self.queue, &self.rates);
-        let needed = |residency: &Residency, device: DeviceIx, waited_for: bool| -> BTreeSet<VariantId> {
-            let here = queue.classes().map(|(class, _)| class);
-            let at_gateways = queue.demand(now).map(|(class, _)| class);
-            let lately = rates.lately(now);
-            let cheapest = |class: &Class| {
-                let serving = residency.serving(device).filter(|v| admits(class, v));
-                let each = serving.map(|v| (batched(v).mean, v.id));
-                each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
-            };
-            let others = at_gateways.chain(lately).filter(|_| !waited_for);
-            here.chain(others).filter_map(cheapest).collect()
-        };
+        let needed = needed(&self.queue, &self.rates, now);
         self.residency.advance(now, &needed, &mut self.actions);
     }
 
@@ -180,9 +174,22 @@ impl Worker {
         let taken = queries.iter().filter_map(|key| self.queue.remove(*key));
         let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
         let (variant, reasons) = (binding.variant, binding.reasons.clone());
-        let model = self.residency.variant(variant).map_or(ModelId(0), |v| v.model);
+        let runner =
+            self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx), WorkerVariant::runner);
         let expected = binding.expected;
-        lane.next = Some(Batch { id, variant, model, members, expected, prepared: false, started: None });
+        let idle = lane.running.is_none();
+        let handover = if idle { self.handover.moments() } else { Moments::ZERO };
+        lane.next = Some(Batch {
+            id,
+            variant,
+            runner,
+            members,
+            expected,
+            handover,
+            prepared: false,
+            started: None,
+            revoked: false,
+        });
         self.residency.used_now(device, variant);
         if !binding.drains {
             self.residency.overloaded(now, device, variant, &mut self.actions);
@@ -218,6 +225,27 @@ impl Worker {
     }
 }
 
+/// Names the replicas of a device that somebody depends on: the cheapest of every class that waits here, and with
+/// `waited_for` unset also of those that wait at gateways or came lately.
+pub(super) fn needed<'a>(
+    queue: &'a Queue,
+    rates: &'a Rates,
+    now: Time,
+) -> impl Fn(&Residency, DeviceIx, bool) -> BTreeSet<VariantId> + 'a {
+    move |residency, device, waited_for| {
+        let here = queue.classes().map(|(class, _)| class);
+        let at_gateways = queue.demand(now).map(|(class, _)| class);
+        let lately = rates.lately(now);
+        let cheapest = |class: &Class| {
+            let serving = residency.serving(device).filter(|v| admits(class, v));
+            let each = serving.map(|v| (batched(v).mean, v.id));
+            each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
+        };
+        let others = at_gateways.chain(lately).filter(|_| !waited_for);
+        here.chain(others).filter_map(cheapest).collect()
+    }
+}
+
 impl Machine for Worker {
     type Event = Event;
     type Action = Action;
@@ -244,9 +272,13 @@ impl Machine for Worker {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
             }
             Event::Quarantined { key, outcome } => self.judged(now, key, outcome),
-            Event::RunnerDied { model, why } => {
-                self.quarantine.died(model);
-                self.residency.runner_died(now, model, &why, &mut self.actions);
+            Event::QuarantineEnded { device } => self.quarantine_ended(device),
+            Event::RunnerDied { model, variants, why } => {
+                let dead = self.residency.in_runner(model, variants);
+                for runner in self.residency.runners_of(&dead) {
+                    self.quarantine.died(runner);
+                }
+                self.residency.runner_died(now, &dead, &why, &mut self.actions);
             }
             Event::Cancel { key } => self.cancel(key),
             Event::Pin(pins) => self.residency.pin(now, &pins),
@@ -263,7 +295,7 @@ impl Machine for Worker {
                 self.residency.catalog(now, variants, &mut self.actions);
                 let residency = &self.residency;
                 self.caps.keep(|variant| residency.variant(variant).is_some());
-                self.quarantine.keep(|model| residency.variants().any(|v| v.model == model));
+                self.quarantine.keep(|runner| residency.variants().any(|v| v.runner() == runner));
             }
             Event::Drain => self.drain(),
         }

@@ -5,23 +5,29 @@
 //! serves the others. Who takes that runner down too is to blame, and is refused; the innocent are answered. A crash
 //! that is pinned on an input this way is not held against the model.
 //!
-//! A quarantine runner's memory comes on top of the device's budget: one variant at a time, and only while somebody is
-//! or waits to be in it.
+//! A quarantine runner's memory is part of the device's budget: one variant at a time, and only while somebody is or
+//! waits to be in it. From the crash until then its room is kept free of other loads; where it can never be had, because
+//! the plan pins too much besides, the members are refused with that. What waits is bounded in number and in bytes.
 
-use super::api::{Action, Failure, Outcome};
+use super::api::{Action, Failure, Outcome, Runner};
 use super::machine::Worker;
+use super::machine::needed;
 use super::queue::Waiting;
+use super::residency::{Claim, Room};
 use crate::estimate::Moments;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, ModelId, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{Bytes, DeviceIx, QueryKey, Refusal, ReplicaState, Time, VariantId};
 
 /// At most this many wait for the quarantine runners of a node.
 const LINE: usize = 256;
 
-/// A death of a model's process: the model, and how many it died before.
-type Death = (ModelId, u64);
+const NOT_RERUN: &str = "it could not be rerun after its batch had crashed: ";
+
+/// A death of a runner: which, and how many it died before.
+type Death = (Runner, u64);
 
 #[derive(Clone, Debug)]
 struct Patient {
@@ -29,6 +35,8 @@ struct Patient {
     device: DeviceIx,
     variant: VariantId,
     death: Death,
+    /// When it came into the line.
+    since: Time,
     /// Nobody waits for it any longer.
     gone: bool,
 }
@@ -45,7 +53,9 @@ pub(super) struct Quarantine {
     inside: BTreeMap<DeviceIx, Patient>,
     /// What each quarantine runner holds.
     holds: BTreeMap<DeviceIx, VariantId>,
-    deaths: BTreeMap<ModelId, u64>,
+    /// Those that are ending; nobody is let in meanwhile.
+    ending: BTreeSet<DeviceIx>,
+    deaths: BTreeMap<Runner, u64>,
     /// Deaths that were pinned on an input; kept while a member of such a batch is here.
     blamed: BTreeSet<Death>,
 }
@@ -60,17 +70,17 @@ impl Quarantine {
         self.line.is_empty() && self.inside.is_empty()
     }
 
-    /// What the quarantine runners hold.
-    pub(super) fn holds(&self) -> impl Iterator<Item = VariantId> {
-        self.holds.values().copied()
+    /// Decoded bytes of those who wait.
+    fn bytes(&self) -> Bytes {
+        Bytes(self.line.iter().map(|patient| patient.waiting.query.bytes.0).sum())
     }
 
-    pub(super) fn died(&mut self, model: ModelId) {
-        *self.deaths.entry(model).or_default() += 1;
+    pub(super) fn died(&mut self, runner: Runner) {
+        *self.deaths.entry(runner).or_default() += 1;
     }
 
-    pub(super) fn keep(&mut self, known: impl Fn(ModelId) -> bool) {
-        self.deaths.retain(|model, _| known(*model));
+    pub(super) fn keep(&mut self, known: impl Fn(Runner) -> bool) {
+        self.deaths.retain(|runner, _| known(*runner));
     }
 
     pub(super) fn cancel(&mut self, key: QueryKey) -> bool {
@@ -94,7 +104,7 @@ impl Worker {
         now: Time,
         device: DeviceIx,
         variant: VariantId,
-        model: ModelId,
+        runner: Runner,
         waiting: Waiting,
     ) {
         let query = waiting.query;
@@ -103,37 +113,117 @@ impl Worker {
         } else if self.quarantine.line.len() >= LINE {
             let limit = u32::try_from(LINE).unwrap_or(u32::MAX);
             self.refuse(query.key, Refusal::QueueFull { limit });
+        } else if self.quarantine.bytes() + query.bytes > self.config.queue_bytes
+            && !self.quarantine.line.is_empty()
+        {
+            self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         } else {
-            let death = (model, self.quarantine.deaths.get(&model).copied().unwrap_or_default());
-            self.quarantine.line.push(Patient { waiting, device, variant, death, gone: false });
+            let death = (runner, self.quarantine.deaths.get(&runner).copied().unwrap_or_default());
+            self.quarantine.line.push(Patient { waiting, device, variant, death, since: now, gone: false });
         }
     }
 
-    /// Lets the next one into each quarantine runner that is free; ends those that nobody waits for.
-    pub(super) fn advance_quarantine(&mut self) {
+    /// Lets the next one into each quarantine runner that is free and has room; ends those that nobody waits for.
+    pub(super) fn advance_quarantine(&mut self, now: Time) {
         for device in self.residency.device_ids() {
-            if self.quarantine.inside.contains_key(&device) {
+            self.residency.claim(device, None);
+            if self.quarantine.inside.contains_key(&device) || self.quarantine.ending.contains(&device) {
                 continue;
             }
-            let holds = self.quarantine.holds.get(&device).copied();
-            // Who needs what is loaded goes first: a load takes longer than most runs.
-            let order = |p: &Patient| (holds != Some(p.variant), p.waiting.query.expires, p.key());
-            let here = self.quarantine.line.iter().enumerate().filter(|(_, p)| p.device == device);
-            let next = here.min_by_key(|(_, p)| order(p)).map(|(at, _)| at);
-            if let Some(at) = next {
-                let patient = self.quarantine.line.remove(at);
-                let (key, variant) = (patient.key(), patient.variant);
-                let expected = self.residency.variant(variant).map_or(Moments::ZERO, |v| v.run.estimate(1));
-                self.quarantine.holds.insert(device, variant);
-                self.quarantine.inside.insert(device, patient);
-                self.actions.push_back(Action::Quarantine { key, variant, device, expected });
-            } else if self.quarantine.holds.remove(&device).is_some() {
+            while let Some(at) = self.next_patient(device) {
+                let Patient { variant, since, .. } = self.quarantine.line[at];
+                match self.room_in_ward(now, device, Claim { variant, since }) {
+                    Room::Made => {
+                        self.let_in(device, at);
+                        break;
+                    }
+                    Room::Later => {
+                        self.residency.claim(device, Some(Claim { variant, since }));
+                        break;
+                    }
+                    Room::Never => {
+                        let key = self.quarantine.line.remove(at).key();
+                        self.refuse(key, Refusal::VariantFailed { why: self.no_room(device, variant) });
+                    }
+                }
+            }
+            if self.quarantine.inside.contains_key(&device) || self.next_patient(device).is_some() {
+                continue;
+            }
+            // What was in a runner that is known to be dead is about to stand in the line.
+            let claim = self.dying(device).map(|variant| Claim { variant, since: Time::ZERO });
+            self.residency.claim(device, claim);
+            if claim.is_none() && self.quarantine.holds.remove(&device).is_some() {
+                self.quarantine.ending.insert(device);
                 self.actions.push_back(Action::QuarantineOver { device });
             }
         }
         let (line, inside) = (&self.quarantine.line, &self.quarantine.inside);
         let here: BTreeSet<Death> = line.iter().chain(inside.values()).map(|p| p.death).collect();
         self.quarantine.blamed.retain(|death| here.contains(death));
+    }
+
+    /// Who is let in next. Who needs what is loaded goes first: a load takes longer than most runs.
+    fn next_patient(&self, device: DeviceIx) -> Option<usize> {
+        let holds = self.quarantine.holds.get(&device).copied();
+        let order = |p: &Patient| (holds != Some(p.variant), p.waiting.query.expires, p.key());
+        let here = self.quarantine.line.iter().enumerate().filter(|(_, p)| p.device == device);
+        here.min_by_key(|(_, p)| order(p)).map(|(at, _)| at)
+    }
+
+    fn room_in_ward(&mut self, now: Time, device: DeviceIx, claim: Claim) -> Room {
+        if self.residency.variant(claim.variant).is_none() {
+            return Room::Never;
+        }
+        if self.quarantine.holds.get(&device) == Some(&claim.variant) {
+            return Room::Made;
+        }
+        let needed = needed(&self.queue, &self.rates, now);
+        self.residency.ward_room(now, device, claim, &needed, &mut self.actions)
+    }
+
+    /// Why a variant never comes into the device's quarantine runner.
+    fn no_room(&self, device: DeviceIx, variant: VariantId) -> String {
+        if self.residency.variant(variant).is_none() {
+            return String::from(NOT_RERUN) + "its variant is not registered any longer";
+        }
+        let (needs, budget) = self.residency.ward_budget(device, variant);
+        format!(
+            "{NOT_RERUN}it would take {needs} of memory, and beside what the plan pins there are {budget}"
+        )
+    }
+
+    fn let_in(&mut self, device: DeviceIx, at: usize) {
+        let patient = self.quarantine.line.remove(at);
+        let (key, variant) = (patient.key(), patient.variant);
+        let expected = self.residency.variant(variant).map_or(Moments::ZERO, |v| v.run.estimate(1));
+        self.quarantine.holds.insert(device, variant);
+        self.quarantine.inside.insert(device, patient);
+        self.actions.push_back(Action::Quarantine { key, variant, device, expected });
+    }
+
+    /// The variant of a batch whose runner died and whose end is yet to be told: its members are rerun.
+    fn dying(&self, device: DeviceIx) -> Option<VariantId> {
+        let running = self.lanes.iter().filter(|lane| lane.device == device);
+        let mut running = running.filter_map(|lane| lane.running.as_ref());
+        let lives = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
+        let known = |variant| self.residency.variant(variant).is_some();
+        let dead =
+            running.find(|batch| known(batch.variant) && !lives(self.residency.state(device, batch.variant)));
+        dead.map(|batch| batch.variant)
+    }
+
+    /// A quarantine runner is out of memory.
+    pub(super) fn quarantine_ended(&mut self, device: DeviceIx) {
+        if self.quarantine.ending.remove(&device) {
+            self.residency.ward_left(device);
+        }
+    }
+
+    /// A quarantine runner died, or never came up.
+    fn ward_lost(&mut self, device: DeviceIx) {
+        self.quarantine.holds.remove(&device);
+        self.residency.ward_left(device);
     }
 
     /// What became of one in quarantine.
@@ -143,18 +233,20 @@ impl Worker {
         let Some(patient) = self.quarantine.inside.remove(&device) else { return };
         let refusal = match outcome {
             Outcome::Ran => None,
+            Outcome::Revoked => {
+                Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + "it was taken back" })
+            }
             Outcome::Failed { failure: Failure::Model, why } => Some(Refusal::ModelError { why }),
             Outcome::Failed { failure: Failure::Process, why } => {
-                self.quarantine.holds.remove(&device);
+                self.ward_lost(device);
                 if self.quarantine.blamed.insert(patient.death) {
                     self.residency.pardon(now, patient.death.0);
                 }
                 Some(Refusal::InputCrashed { why })
             }
             Outcome::Failed { failure: Failure::NotStarted, why } => {
-                self.quarantine.holds.remove(&device);
-                let why = String::from("it could not be rerun after its batch had crashed: ") + &why;
-                Some(Refusal::VariantFailed { why })
+                self.ward_lost(device);
+                Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + &why })
             }
         };
         match refusal {

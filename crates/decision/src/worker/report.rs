@@ -70,9 +70,7 @@ impl Worker {
 
     /// Memory that replicas take on all devices, in quarantine included.
     pub fn memory_used(&self) -> Bytes {
-        let replicas = self.residency.device_ids().map(|device| self.residency.used(device).0);
-        let quarantine = self.quarantine.holds().filter_map(|id| Some(self.residency.variant(id)?.memory.0));
-        Bytes(replicas.chain(quarantine).sum())
+        Bytes(self.residency.device_ids().map(|device| self.residency.used(device).0).sum())
     }
 
     /// Queries here that are not done: waiting, prepared or running.

@@ -1,12 +1,14 @@
 //! The worker in situations small enough to foresee.
 
 use crate::common::{TASK, query};
+use modelless_decision::query::Query;
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
+    VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -19,6 +21,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
     WorkerVariant {
         id: VariantId(u32::from(at)),
         model: ModelId(u32::from(at)),
+        engine: Engine::Onnx,
         task: TASK,
         ordinal: at,
         accuracy: Accuracy::from_ppm(800_000 + 50_000 * u32::from(at)).expect("below one"),
@@ -94,6 +97,7 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         }
         Action::Start { .. }
         | Action::Discard { .. }
+        | Action::Revoke { .. }
         | Action::Deliver { .. }
         | Action::Quarantine { .. }
         | Action::Discharge { .. }
@@ -143,7 +147,7 @@ fn a_batch_handed_over_behind_one_that_crashed_is_not_to_blame() {
         "one model: handed over at once"
     );
     world.arrive(3, &[1], far);
-    world.feed(Event::RunnerDied { model: ModelId(1), why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(1), variants: None, why: "killed".into() });
     world.died(first);
     world.died(second);
     // It is back at once, and serves those who were not in the batch that ran.
@@ -190,4 +194,55 @@ fn who_waits_as_long_as_its_load_takes_may_send_a_busy_one_away() {
     world.feed(Event::Done { batch, outcome: Outcome::Ran });
     let actions = world.feed(Event::Done { batch: second, outcome: Outcome::Ran });
     assert!(actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(0) }), "{actions:?}");
+}
+
+#[test]
+fn what_computes_elsewhere_costs_what_is_asked_for_there() {
+    for (price, chosen) in [(None, 0), (Some(50_000), 1), (Some(200_000), 0)] {
+        let mut world = World::new(100, &[0, 1]);
+        let run = variant(1, 1_000.0).run.with_price(price.map(PricePerHour));
+        world.feed(Event::Catalog(vec![variant(0, 100.0), WorkerVariant { run, ..variant(1, 1_000.0) }]));
+        let query = Query {
+            prefer: Prefer::Cost,
+            ..query(1, world.now, [0, 1].into_iter().collect(), Micros(100_000))
+        };
+        let actions = world.feed(Event::Arrive(query));
+        // The lane costs a million: ten times the time elsewhere is cheaper below a tenth of that.
+        assert_eq!(bound(&actions).map(|(_, variant, _)| variant), Some(chosen), "{price:?}");
+    }
+}
+
+#[test]
+fn a_batch_behind_another_in_its_runner_is_taken_back_when_all_its_clients_have_gone() {
+    let mut world = World::new(100, &[1]);
+    let far = Micros(1_000_000);
+    let (first, _, _) = bound(&world.arrive(1, &[1], far)).expect("bound");
+    world.prepared(first);
+    let (second, _, members) = bound(&world.arrive(2, &[1], far)).expect("bound");
+    assert_eq!(members, [2]);
+    world.prepared(second);
+    let revoke = Action::Revoke { batch: second };
+    // The first runs already: it is not stopped.
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(1) }), []);
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(2) }), std::slice::from_ref(&revoke));
+    assert!(!world.feed(Event::Cancel { key: QueryKey(2) }).contains(&revoke), "once is enough");
+    world.feed(Event::Done { batch: first, outcome: Outcome::Ran });
+    let actions = world.feed(Event::Done { batch: second, outcome: Outcome::Revoked });
+    assert_eq!(actions, [Action::Deliver { batch: second, queries: Vec::new() }]);
+    assert_eq!(world.worker.open(), 0);
+    assert!(bound(&world.arrive(3, &[1], far)).is_some(), "its replica goes on");
+}
+
+#[test]
+fn a_batch_that_is_waited_for_by_one_is_not_taken_back() {
+    let mut world = World::new(100, &[1]);
+    let far = Micros(1_000_000);
+    let (first, _, _) = bound(&world.arrive(1, &[1], far)).expect("bound");
+    let (told, prepared) = (world.arrive(2, &[1], far), world.arrive(3, &[1], far));
+    assert_eq!((bound(&told), bound(&prepared)), (None, None), "the slot is taken");
+    let (second, _, members) = bound(&world.prepared(first)).expect("both together");
+    assert_eq!(members, [2, 3]);
+    world.prepared(second);
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(2) }), []);
+    assert_eq!(world.feed(Event::Cancel { key: QueryKey(3) }), [Action::Revoke { batch: second }]);
 }

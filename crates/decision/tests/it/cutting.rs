@@ -6,7 +6,7 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Time, VariantId,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey, Time, VariantId,
     VariantSet,
 };
 use std::collections::BTreeMap;
@@ -36,6 +36,7 @@ fn variant(at: u8, threads: u16, ms: u64) -> WorkerVariant {
     WorkerVariant {
         id: VariantId(u32::from(at)),
         model: ModelId(u32::from(at)),
+        engine: Engine::Onnx,
         task: TASK,
         ordinal: at,
         accuracy: Accuracy::ONE,
@@ -104,6 +105,7 @@ impl World {
                 Action::Discard { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
+                | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Unload { .. }

@@ -4,7 +4,7 @@ use crate::common::{TASK, query};
 use modelless_decision::worker::{Action, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant};
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ fn variant(at: u8, memory: u64) -> WorkerVariant {
     WorkerVariant {
         id: VariantId(u32::from(at)),
         model: ModelId(u32::from(at)),
+        engine: Engine::Onnx,
         task: TASK,
         ordinal: at,
         accuracy: Accuracy::ONE,
@@ -97,6 +98,7 @@ impl World {
                 | Action::Deliver { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
+                | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::Refuse { .. }
                 | Action::HandBack { .. }

@@ -4,10 +4,10 @@ use crate::common::{TASK, query};
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
-use modelless_decision::{Machine, Moments, RunModel};
+use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState,
-    Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey, Refusal,
+    ReplicaState, Time, VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -19,27 +19,37 @@ struct World {
     now: Time,
 }
 
+/// Eight run together as fast as one.
+fn variant() -> WorkerVariant {
+    let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
+    WorkerVariant {
+        id: VARIANT,
+        model: ModelId(0),
+        engine: Engine::Onnx,
+        task: TASK,
+        ordinal: 0,
+        accuracy: Accuracy::ONE,
+        max_batch: 8,
+        run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
+        memory: Bytes(10),
+        load_time: Micros(1_000),
+        threads: 1,
+        batching: None,
+    }
+}
+
 impl World {
-    /// One lane with one variant of which eight run together as fast as one.
+    /// One lane with one variant.
     fn new() -> Self {
-        let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
+        Self::with_memory(100)
+    }
+
+    fn with_memory(memory: u64) -> Self {
+        let device =
+            DeviceConfig { lanes: 1, width: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
         let config = WorkerConfig { devices: vec![device], give_up_after: 3, ..WorkerConfig::default() };
-        let point = |batch| BatchPoint { batch, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
-        let variant = WorkerVariant {
-            id: VARIANT,
-            model: ModelId(0),
-            task: TASK,
-            ordinal: 0,
-            accuracy: Accuracy::ONE,
-            max_batch: 8,
-            run: RunModel::from_points(&[point(1), point(8)], Moments::ZERO).expect("points"),
-            memory: Bytes(10),
-            load_time: Micros(1_000),
-            threads: 1,
-            batching: None,
-        };
         let mut world = Self { worker: Worker::new(config), now: Time(1_000_000) };
-        world.feed(Event::Catalog(vec![variant]));
+        world.feed(Event::Catalog(vec![variant()]));
         world.feed(Event::Pin(vec![(DEVICE, VARIANT)]));
         world.load();
         world
@@ -53,7 +63,11 @@ impl World {
     fn feed(&mut self, event: Event) -> Vec<Action> {
         self.now = self.now + Micros(1);
         self.worker.handle(self.now, event);
-        std::iter::from_fn(|| self.worker.poll_action()).collect()
+        let mut actions: Vec<Action> = std::iter::from_fn(|| self.worker.poll_action()).collect();
+        if actions.contains(&Action::QuarantineOver { device: DEVICE }) {
+            actions.extend(self.feed(Event::QuarantineEnded { device: DEVICE }));
+        }
+        actions
     }
 
     fn arrive(&mut self, key: u64, latency: Micros) -> Vec<Action> {
@@ -78,7 +92,8 @@ impl World {
     fn crash(&mut self, bound: &[Action]) -> Vec<Action> {
         let batch = prepared(bound).expect("bound").0;
         self.feed(Event::Prepared { batch, dropped: Vec::new() });
-        let mut actions = self.feed(Event::RunnerDied { model: ModelId(0), why: "killed".into() });
+        let mut actions =
+            self.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
         let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
         actions.extend(self.feed(Event::Done { batch, outcome }));
         actions
@@ -223,7 +238,7 @@ fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is
     let third = if prepared(&third).is_some() { third } else { world.pass(Micros(1)) };
     let batch = prepared(&third).map_or(BatchId(batch.0 + 1), |b| b.0);
     world.feed(Event::Prepared { batch, dropped: Vec::new() });
-    world.feed(Event::RunnerDied { model: ModelId(0), why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
     let actions = world.feed(Event::Done { batch, outcome: died() });
     assert_eq!(quarantined(&actions), Some(2), "the most urgent first: {actions:?}");
     let late = world.pass(Micros(6_000));
@@ -236,4 +251,148 @@ fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is
     assert!(!actions.contains(&Action::Discharge { key: QueryKey(2) }));
     let actions = world.judged(4, Outcome::Ran);
     assert!(actions.contains(&Action::QuarantineOver { device: DEVICE }), "{actions:?}");
+}
+
+/// Variants of one model for two engines, both in memory.
+fn two_engines() -> World {
+    let mut world = World::new();
+    let twin = WorkerVariant { id: VariantId(1), ordinal: 1, engine: Engine::Openvino, ..variant() };
+    world.feed(Event::Catalog(vec![variant(), twin]));
+    world.feed(Event::Pin(vec![(DEVICE, VARIANT), (DEVICE, VariantId(1))]));
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+    world
+}
+
+fn loaded_again(actions: &[Action]) -> Vec<u32> {
+    let load =
+        |action: &Action| if let Action::Load { variant, .. } = action { Some(variant.0) } else { None };
+    actions.iter().filter_map(load).collect()
+}
+
+#[test]
+fn only_what_was_in_the_dead_runner_is_loaded_again() {
+    let mut world = two_engines();
+    let variants = Some(vec![VariantId(1)]);
+    let actions = world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "killed".into() });
+    assert_eq!(loaded_again(&actions), [1]);
+    assert_eq!(world.state().0, ReplicaState::Active);
+    assert!(prepared(&world.arrive(1, FAR)).is_some(), "the other engine's goes on");
+}
+
+#[test]
+fn a_death_recorded_before_there_were_several_engines_takes_all_of_its_model() {
+    let mut world = two_engines();
+    let recorded = r#"{"RunnerDied":{"model":0,"why":"killed"}}"#;
+    let event: Event = serde_json::from_str(recorded).expect("it is still read");
+    // A device loads one thing at a time.
+    assert_eq!(loaded_again(&world.feed(event)), [0]);
+    assert_eq!(loaded_again(&world.load()), [1]);
+    let mut recorded = serde_json::to_value(variant()).expect("a variant");
+    recorded.as_object_mut().expect("an object").remove("engine");
+    assert_eq!(serde_json::from_value::<WorkerVariant>(recorded).expect("still read"), variant());
+}
+
+impl World {
+    /// Binds these into one batch: they wait behind two others, which end well.
+    fn together(&mut self, queries: Vec<Query>) -> Vec<Action> {
+        let running = self.arrive(100, FAR);
+        let (running, _) = prepared(&running).expect("bound");
+        self.feed(Event::Prepared { batch: running, dropped: Vec::new() });
+        let next = self.arrive(101, FAR);
+        let (next, _) = prepared(&next).expect("bound behind it");
+        let mut told = Vec::new();
+        for query in queries {
+            told.extend(self.feed(Event::Arrive(query)));
+        }
+        self.feed(Event::Prepared { batch: next, dropped: Vec::new() });
+        told.extend(self.feed(Event::Done { batch: running, outcome: Outcome::Ran }));
+        told.extend(self.feed(Event::Done { batch: next, outcome: Outcome::Ran }));
+        told
+    }
+
+    fn query(&self, key: u64) -> Query {
+        query(key, self.now, [0].into_iter().collect(), FAR)
+    }
+
+    fn three_together(&mut self) -> Vec<Action> {
+        self.together((1..=3).map(|key| self.query(key)).collect())
+    }
+}
+
+#[test]
+fn where_a_model_fits_once_it_is_back_when_quarantine_is_over() {
+    let mut world = World::with_memory(15);
+    let bound = world.three_together();
+    let actions = world.crash(&bound);
+    assert!(!loads(&actions), "its room is quarantine's: {actions:?}");
+    assert_eq!(quarantined(&actions), Some(1));
+    assert_eq!(world.worker.memory_used(), Bytes(10));
+    assert_eq!(quarantined(&world.judged(1, Outcome::Ran)), Some(2));
+    assert_eq!(quarantined(&world.judged(2, Outcome::Ran)), Some(3));
+    let actions = world.judged(3, Outcome::Ran);
+    let over = actions.iter().position(|a| *a == Action::QuarantineOver { device: DEVICE });
+    let back = actions.iter().position(|a| *a == Action::Load { device: DEVICE, variant: VARIANT });
+    assert!(over.is_some() && over < back, "{actions:?}");
+}
+
+#[test]
+fn where_it_fits_twice_it_is_back_at_once_and_both_count() {
+    let mut world = World::with_memory(20);
+    let bound = world.three_together();
+    let actions = world.crash(&bound);
+    assert_eq!((loaded_again(&actions), quarantined(&actions)), (vec![0], Some(1)));
+    assert_eq!(world.worker.memory_used(), Bytes(20));
+}
+
+#[test]
+fn quarantine_sends_idle_ones_away_like_any_load_and_never_what_is_pinned() {
+    for pinned in [false, true] {
+        let mut world = World::with_memory(20);
+        let twin = WorkerVariant { id: VariantId(1), model: ModelId(1), ordinal: 1, ..variant() };
+        world.feed(Event::Catalog(vec![variant(), twin]));
+        let pins = [(DEVICE, VARIANT), (DEVICE, VariantId(1))];
+        world.feed(Event::Pin(pins[..].to_vec()));
+        let (memory, took) = (Bytes(10), Micros(1_000));
+        world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+        if !pinned {
+            world.feed(Event::Pin(Vec::new()));
+        }
+        world.pass(Micros::from_secs(20));
+        let bound = world.three_together();
+        let batch = prepared(&bound).expect("bound").0;
+        world.feed(Event::Prepared { batch, dropped: Vec::new() });
+        // Its death is not known yet, so that nothing is free.
+        let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
+        let mut actions = world.feed(Event::Done { batch, outcome });
+        if pinned {
+            let refused = actions.iter().filter(|action| {
+                matches!(action, Action::Refuse { refusal: Refusal::VariantFailed { why }, .. }
+                    if why.contains("beside what the plan pins"))
+            });
+            assert_eq!(refused.count(), 3, "{actions:?}");
+        } else {
+            assert!(
+                actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(1) }),
+                "{actions:?}"
+            );
+            assert_eq!(quarantined(&actions), None, "not before it has left");
+            actions = world.feed(Event::Unloaded { device: DEVICE, variant: VariantId(1) });
+            assert_eq!(quarantined(&actions), Some(1));
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_quarantine_is_bounded_in_bytes() {
+    let mut world = World::new();
+    let large = Bytes(WorkerConfig::default().queue_bytes.0 / 2);
+    let of = |world: &World, key, bytes| Query { bytes, ..world.query(key) };
+    let told = world.together(vec![of(&world, 1, large), of(&world, 2, large)]);
+    assert_eq!(quarantined(&world.crash(&told)), Some(1));
+    world.load();
+    let told = world.feed(Event::Arrive(of(&world, 3, large + Bytes(1))));
+    let actions = world.crash(&told);
+    let full = |action: &&Action| matches!(action, Action::Refuse { refusal: Refusal::BytesFull { .. }, .. });
+    assert_eq!(actions.iter().filter(full).count(), 1, "{actions:?}");
 }

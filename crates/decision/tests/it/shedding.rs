@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Micros, ModelId, PricePerHour, Priority, ReplicaState, Time,
-    VariantId,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Priority, ReplicaState,
+    Time, VariantId,
 };
 use std::collections::VecDeque;
 
@@ -36,6 +36,7 @@ impl World {
         let variant = WorkerVariant {
             id: VariantId(0),
             model: ModelId(0),
+            engine: Engine::Onnx,
             task: TASK,
             ordinal: 0,
             accuracy: Accuracy::ONE,
@@ -89,6 +90,7 @@ impl World {
                 Action::Discard { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
+                | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Load { .. }

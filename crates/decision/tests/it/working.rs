@@ -6,8 +6,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Query};
 use modelless_types::{
-    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
-    VariantId, VariantSet,
+    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey,
+    Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,8 @@ enum Step {
     Unloaded(usize),
     /// The n-th quarantine runner has run its query: well, or in one of the ways a run can fail.
     Judged(usize, Option<Failure>),
-    /// A process dies; its death is told before the end of its batches, or after.
-    RunnerDied(u32, bool),
+    /// The process of a model for an engine dies; its death is told before the end of its batches, or after.
+    RunnerDied(u32, Engine, bool),
     NotStarted(usize),
     Pin(u8),
     Wake(u8),
@@ -71,7 +71,8 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (at(), prop::bool::weighted(0.1), 0_u64..3).prop_map(|(n, bad, more)| Step::Loaded(n, bad, more)),
         4 => at().prop_map(Step::Unloaded),
         6 => (at(), verdict()).prop_map(|(n, verdict)| Step::Judged(n, verdict)),
-        2 => (1_u32..=3, any::<bool>()).prop_map(|(model, late)| Step::RunnerDied(model, late)),
+        2 => (1_u32..=3, engine(), any::<bool>())
+            .prop_map(|(model, engine, late)| Step::RunnerDied(model, engine, late)),
         1 => at().prop_map(Step::NotStarted),
         1 => (0_u8..16).prop_map(Step::Pin),
         1 => (0_u8..5).prop_map(Step::Wake),
@@ -79,6 +80,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0_u8..16).prop_map(Step::Catalog),
         10 => (0_u64..60_000).prop_map(Step::Wait),
     ]
+}
+
+fn engine() -> impl Strategy<Value = Engine> {
+    prop_oneof![2 => Just(Engine::Onnx), 1 => Just(Engine::Openvino)]
 }
 
 fn verdict() -> impl Strategy<Value = Option<Failure>> {
@@ -98,26 +103,29 @@ fn batching() -> impl Strategy<Value = Batching> {
 
 /// Four variants of up to three models, each of at most eleven of the sixteen units of memory that a device has.
 fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
-    let variant = (1_u32..=3, run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST, 1_u16..=3);
+    let variant = ((1_u32..=3, engine()), run_model(), 1_u64..12, 0_u64..100_000, 1_u32..=LARGEST, 1_u16..=3);
     let task = proptest::option::of(batching());
     (proptest::collection::vec(variant, 4), task).prop_map(|(variants, batching)| {
         let variants = variants.into_iter().zip(0_u8..);
-        let variant =
-            |((model, run, memory, load, max_batch, threads), at): ((u32, _, u64, u64, u32, u16), u8)| {
-                WorkerVariant {
-                    id: VariantId(u32::from(at)),
-                    model: ModelId(model),
-                    task: TASK,
-                    ordinal: at,
-                    accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
-                    max_batch,
-                    run,
-                    memory: Bytes(memory),
-                    load_time: Micros(load),
-                    threads,
-                    batching,
-                }
-            };
+        let variant = |(((model, engine), run, memory, load, max_batch, threads), at): (
+            (_, _, u64, u64, u32, u16),
+            u8,
+        )| {
+            WorkerVariant {
+                id: VariantId(u32::from(at)),
+                model: ModelId(model),
+                engine,
+                task: TASK,
+                ordinal: at,
+                accuracy: Accuracy::from_ppm(600_000 + 100_000 * u32::from(at)).expect("below one"),
+                max_batch,
+                run,
+                memory: Bytes(memory),
+                load_time: Micros(load),
+                threads,
+                batching,
+            }
+        };
         variants.map(variant).collect()
     })
 }
@@ -145,6 +153,7 @@ struct Batch {
     members: Vec<QueryKey>,
     prepared: bool,
     started: bool,
+    revoked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -170,6 +179,8 @@ struct Shell {
     /// Who is in each device's quarantine runner, and which of them hold anything.
     quarantine: BTreeMap<DeviceIx, (QueryKey, VariantId)>,
     held_there: BTreeMap<DeviceIx, VariantId>,
+    /// Those that were told to end.
+    ending: BTreeSet<DeviceIx>,
     /// Who was there: nobody is twice.
     suspected: BTreeSet<QueryKey>,
     next: u64,
@@ -184,6 +195,11 @@ type Checked = Result<(), TestCaseError>;
 impl Shell {
     fn variant(&self, id: VariantId) -> &WorkerVariant {
         &self.all[id.0 as usize]
+    }
+
+    /// Variants of one model for one engine share a process.
+    fn runner(&self, id: VariantId) -> (ModelId, Engine) {
+        (self.variant(id).model, self.variant(id).engine)
     }
 
     fn leave(&mut self, key: QueryKey) -> Checked {
@@ -204,19 +220,37 @@ impl Shell {
                     prop_assert_eq!(queries.len(), reasons.len());
                     self.bound((device, lane), variant, &queries, expected.mean())?;
                     let lane = (device, lane);
-                    let batch_ = Batch { lane, variant, members: queries, prepared: false, started: false };
+                    let batch_ = Batch {
+                        lane,
+                        variant,
+                        members: queries,
+                        prepared: false,
+                        started: false,
+                        revoked: false,
+                    };
                     self.batches.insert(batch, batch_);
                 }
                 Action::Start { batch } => {
                     let b = self.batches.get_mut(&batch).expect("a batch that is bound");
                     prop_assert!(b.prepared && !b.started);
                     b.started = true;
-                    let (lane, model) = (b.lane, self.all[b.variant.0 as usize].model);
+                    let (lane, variant) = (b.lane, b.variant);
+                    let own = self.runner(variant);
                     let handed = self.lanes.entry(lane).or_default();
                     handed.push(batch);
                     prop_assert!(handed.len() <= 2);
-                    let models = handed.iter().map(|id| self.all[self.batches[id].variant.0 as usize].model);
-                    prop_assert!(models.into_iter().all(|m| m == model), "two models on one lane");
+                    let handed = self.lanes[&lane].iter().map(|id| self.runner(self.batches[id].variant));
+                    prop_assert!(handed.into_iter().all(|other| other == own), "two runners on one lane");
+                }
+                Action::Revoke { batch } => {
+                    let b = self.batches.get_mut(&batch).expect("a batch that is bound");
+                    prop_assert!(b.started && !b.revoked, "only what was handed over is taken back, once");
+                    prop_assert_eq!(self.lanes[&b.lane].get(1), Some(&batch), "it has begun");
+                    b.revoked = true;
+                    prop_assert!(
+                        !b.members.iter().any(|key| self.queries.contains_key(key)),
+                        "it is waited for"
+                    );
                 }
                 Action::Discard { batch } => {
                     let b = self.batches.remove(&batch).expect("a batch that is bound");
@@ -241,11 +275,14 @@ impl Shell {
                     let before = self.quarantine.insert(device, (key, variant));
                     prop_assert!(before.is_none(), "two in one quarantine runner: {before:?} and {key}");
                     prop_assert!(!self.batches.values().any(|b| b.members.contains(&key)));
+                    prop_assert!(!self.ending.contains(&device), "it is ending");
                     self.held_there.insert(device, variant);
+                    self.within_budget(device)?;
                 }
                 Action::QuarantineOver { device } => {
                     prop_assert!(!self.quarantine.contains_key(&device), "it is not over");
-                    prop_assert!(self.held_there.remove(&device).is_some(), "there was none");
+                    prop_assert!(self.held_there.contains_key(&device), "there was none");
+                    prop_assert!(self.ending.insert(device), "it is ending already");
                 }
                 Action::Discharge { key } | Action::Refuse { key, .. } => self.leave(key)?,
                 Action::HandBack { key } => {
@@ -266,8 +303,7 @@ impl Shell {
                     prop_assert!(before.is_none(), "{variant} was {before:?}");
                     let here = || self.memory.iter().filter(|((d, _), _)| *d == device);
                     prop_assert!(here().filter(|(_, (held, _))| *held == Held::Loading).count() == 1);
-                    let used: u64 = here().map(|(_, (_, bytes))| bytes.0).sum();
-                    prop_assert!(used <= 16 || self.surprised, "{used} of 16");
+                    self.within_budget(device)?;
                 }
                 Action::Unload { device, variant } => {
                     let runs = self.batches.values().any(|b| b.lane.0 == device && b.variant == variant);
@@ -281,6 +317,15 @@ impl Shell {
             }
         }
         prop_assert_eq!(self.worker.machine.open(), self.queries.len());
+        Ok(())
+    }
+
+    /// Replicas and what is in quarantine fit into the device together.
+    fn within_budget(&self, device: DeviceIx) -> Checked {
+        let replicas = self.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, (_, bytes))| bytes.0);
+        let ward = self.held_there.get(&device).map_or(0, |id| self.variant(*id).memory.0);
+        let used = replicas.sum::<u64>() + ward;
+        prop_assert!(used <= 16 || self.surprised, "{used} of 16, {ward} of it in quarantine");
         Ok(())
     }
 
@@ -355,7 +400,14 @@ impl Shell {
         let Some(lane) = busy.get(at % busy.len().max(1)) else { return Ok(()) };
         let batch = self.lanes.get_mut(lane).expect("listed").remove(0);
         let why = String::from("shape");
-        let outcome = if bad { Outcome::Failed { failure: Failure::Model, why } } else { Outcome::Ran };
+        // The runner may have begun it all the same.
+        let outcome = if self.batches[&batch].revoked && at.is_multiple_of(2) {
+            Outcome::Revoked
+        } else if bad {
+            Outcome::Failed { failure: Failure::Model, why }
+        } else {
+            Outcome::Ran
+        };
         self.feed(Event::Done { batch, outcome })
     }
 
@@ -385,6 +437,10 @@ impl Shell {
     }
 
     fn unloaded(&mut self, at: usize) -> Checked {
+        if let Some(device) = self.ending.pop_first() {
+            self.held_there.remove(&device);
+            return self.feed(Event::QuarantineEnded { device });
+        }
         let leaving = self.memory.iter().filter(|(_, (held, _))| *held == Held::Unloading);
         let leaving: Vec<_> = leaving.map(|(at, _)| *at).collect();
         let Some(&(device, variant)) = leaving.get(at % leaving.len().max(1)) else { return Ok(()) };
@@ -393,19 +449,22 @@ impl Shell {
     }
 
     /// A process died. The end of the batches it had is told last, or first where its death is told `late`.
-    fn died(&mut self, model: ModelId, late: bool) -> Checked {
-        let of_model: Vec<VariantId> = self.all.iter().filter(|v| v.model == model).map(|v| v.id).collect();
+    fn died(&mut self, (model, engine): (ModelId, Engine), late: bool) -> Checked {
+        let shared = self.all.iter().filter(|v| v.model == model && v.engine == engine);
+        let inside: Vec<VariantId> = shared.map(|v| v.id).collect();
         let mut failed = Vec::new();
         for handed in self.lanes.values_mut() {
-            let dead = |id: &BatchId| of_model.contains(&self.batches[id].variant);
+            let dead = |id: &BatchId| inside.contains(&self.batches[id].variant);
             failed.extend(handed.iter().copied().filter(dead));
             handed.retain(|id| !dead(id));
         }
         if late {
             self.failed(&failed)?;
         }
-        let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| of_model.contains(v)).collect();
-        self.feed(Event::RunnerDied { model, why: "killed".into() })?;
+        let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| inside.contains(v)).collect();
+        let resident = gone.iter().filter(|(_, (held, _))| *held != Held::Loading);
+        let variants = Some(resident.map(|((_, variant), _)| *variant).collect());
+        self.feed(Event::RunnerDied { model, variants, why: "killed".into() })?;
         for ((device, variant), (held, _)) in gone {
             match held {
                 Held::Loading => self.feed(Event::LoadFailed { device, variant, why: "killed".into() })?,
@@ -455,7 +514,7 @@ impl Shell {
             Step::Loaded(at, bad, more) => self.loaded(at, bad, more),
             Step::Unloaded(at) => self.unloaded(at),
             Step::Judged(at, verdict) => self.judged(at, verdict),
-            Step::RunnerDied(model, late) => self.died(ModelId(model), late),
+            Step::RunnerDied(model, engine, late) => self.died((ModelId(model), engine), late),
             Step::NotStarted(at) => {
                 let bound: Vec<_> =
                     self.batches.iter().filter(|(_, b)| !b.started).map(|(id, b)| (*id, b.variant)).collect();
@@ -465,7 +524,7 @@ impl Shell {
                 let device = self.batches[&batch].lane.0;
                 self.memory.remove(&(device, variant));
                 self.feed(Event::Done { batch, outcome })?;
-                self.died(self.variant(variant).model, false)
+                self.died(self.runner(variant), false)
             }
             Step::Pin(bits) => {
                 let pins = set(bits).iter().map(|o| (DeviceIx(0), VariantId(u32::from(o)))).collect();
@@ -539,6 +598,7 @@ proptest! {
             memory: BTreeMap::new(),
             quarantine: BTreeMap::new(),
             held_there: BTreeMap::new(),
+            ending: BTreeSet::new(),
             suspected: BTreeSet::new(),
             next: 0,
             left: 0,

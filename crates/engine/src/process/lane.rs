@@ -22,6 +22,8 @@ const MOST_THREADS: u64 = 2_048;
 pub(super) struct Usage {
     /// Memory that it touched.
     resident: Bytes,
+    /// The most of it that there has been.
+    peak: Bytes,
     /// The part of it that is its own, and goes with it.
     private: Bytes,
     threads: u64,
@@ -40,7 +42,7 @@ impl Usage {
         };
         let kib = |name| Bytes(number(name).unwrap_or(0) << 10);
         let threads = number("Threads:").unwrap_or(0);
-        Self { resident: kib("VmRSS:"), private: kib("RssAnon:"), threads }
+        Self { resident: kib("VmRSS:"), peak: kib("VmHWM:"), private: kib("RssAnon:"), threads }
     }
 }
 
@@ -82,6 +84,16 @@ impl Runner {
     /// Memory that it holds now; none if it is gone.
     pub(super) fn memory(&self) -> Bytes {
         self.pid().and_then(Usage::of).unwrap_or_default().resident
+    }
+
+    /// The part of it that is its own.
+    pub(super) fn private(&self) -> Bytes {
+        self.pid().and_then(Usage::of).unwrap_or_default().private
+    }
+
+    /// The most that it has held.
+    pub(super) fn peak(&self) -> Option<Bytes> {
+        self.pid().and_then(Usage::of).map(|usage| usage.peak)
     }
 
     /// How much private memory it may hold from now on.
@@ -182,6 +194,15 @@ impl Lane {
         queue.in_flight.push_back(InFlight { number, slot, rows, limit, since, done });
         self.ring.send(number, request);
         Ok(())
+    }
+
+    /// Nobody waits for a batch any longer. It is run all the same if it has begun, or ended if it is not here any more.
+    pub(super) fn revoke(&self, ticket: u64) {
+        let queue = lock(&self.queue);
+        // Under the lock its place is its own: another request gets it only when this one was taken out.
+        if let Some(batch) = queue.in_flight.iter().find(|batch| batch.slot.ticket() == ticket) {
+            self.ring.revoke(batch.number);
+        }
     }
 
     /// Wakes the runner for a batch to come, if it sleeps.
@@ -319,6 +340,7 @@ fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
         },
         Answer::Failed(why) => Err(BatchError::Model(why)),
         Answer::Misshapen(why) => Err(BatchError::Shape(why)),
+        Answer::Revoked => Err(BatchError::Revoked),
     }
 }
 
@@ -340,9 +362,9 @@ mod tests {
 
     #[test]
     fn usage_is_read_from_what_the_kernel_says() {
-        let status =
-            "Name:\tx\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
-        let usage = Usage { resident: Bytes::from_mib(2), private: Bytes::from_mib(1), threads: 3 };
+        let status = "Name:\tx\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
+        let (peak, resident, private) = (Bytes::from_mib(4), Bytes::from_mib(2), Bytes::from_mib(1));
+        let usage = Usage { resident, peak, private, threads: 3 };
         assert_eq!(Usage::parse(status), usage);
         let own = Usage::of(std::process::id()).unwrap();
         assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");
@@ -356,7 +378,8 @@ mod tests {
         let (lane, fd) = Lane::create(&Arc::default()).unwrap();
         let runner = Ring::open(fd).unwrap();
         let tensor = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] };
-        let layout = Layout::new(std::slice::from_ref(&tensor), std::slice::from_ref(&tensor), 1, 1 << 20);
+        let layout =
+            Layout::new(std::slice::from_ref(&tensor), std::slice::from_ref(&tensor), 1, Bytes(0), 1 << 20);
         let layout = Arc::new(layout.unwrap());
         let arena = Arc::new(Mapping::private(layout.arena_bytes()).unwrap());
         thread::scope(|scope| {

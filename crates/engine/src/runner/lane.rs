@@ -22,7 +22,9 @@ pub(super) type Seats = Arc<Mutex<BTreeMap<u32, Arc<Mutex<Seat>>>>>;
 pub(super) fn serve(ring: &Ring, seats: &Seats) {
     let mut n = 0;
     while let Some(request) = ring.receive(n) {
-        ring.reply(n, &answer(request, seats));
+        // A batch may have stood here behind a long one, and all its clients have gone away meanwhile.
+        let revoked = ring.is_revoked(n).then_some(Reply { run_us: 0, answer: Answer::Revoked });
+        ring.reply(n, &revoked.unwrap_or_else(|| answer(request, seats)));
         n = ring::next(n);
     }
     panic!("a request that is none; this is a bug");

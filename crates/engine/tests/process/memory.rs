@@ -14,7 +14,9 @@ async fn variants_of_a_model_share_a_runner_that_ends_with_the_last() {
     let engine = engine();
     let big = load(&engine, 1, "fashion/cnn_l.onnx").await;
     let second = LoadSpec { model: ModelId(1), ..spec(2, "fashion/cnn_l.int8.onnx") };
-    engine.load(second).await.unwrap();
+    let small = engine.load(second).await.unwrap();
+    assert!(big.memory > Bytes::from_mib(8), "the process is the first one's: {}", big.memory);
+    assert!(small.memory < big.memory, "{} after {}", small.memory, big.memory);
     let runners = engine.runners();
     assert_eq!(runners.len(), 1);
     assert_eq!(runners[0].variants, [VariantId(1), VariantId(2)]);

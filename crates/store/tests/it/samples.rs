@@ -101,6 +101,7 @@ pub(crate) fn profile(device_class: &str) -> Profile {
         decode: StageTime { mean_us: 310.1, var_us2: 0.1 + 0.7, samples: 9 },
         prepare: StageTime { mean_us: 1.0 / 7.0, var_us2: 0.0, samples: 0 },
         memory: Bytes::from_mib(37),
+        peak: None,
         load_time: Micros(41_000),
         also: vec![AccuracyMeasure { samples: 10_000, ..measure.clone() }],
         accuracy: measure,

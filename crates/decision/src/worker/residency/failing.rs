@@ -2,7 +2,7 @@
 
 use super::Residency;
 use crate::replica::ReplicaEvent;
-use crate::worker::api::Action;
+use crate::worker::api::{Action, Runner, WorkerVariant};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use modelless_types::{DeviceIx, Micros, ModelId, ReplicaState, Time, VariantId};
@@ -78,12 +78,12 @@ impl Residency {
         busy && self.on_trial(device, variant)
     }
 
-    /// A crash of a model was pinned on an input: it does not count.
-    pub(in crate::worker) fn pardon(&mut self, now: Time, model: ModelId) {
-        let of_model: BTreeSet<VariantId> =
-            self.variants.values().filter(|v| v.model == model).map(|v| v.id).collect();
+    /// A crash of a runner was pinned on an input: it does not count.
+    pub(in crate::worker) fn pardon(&mut self, now: Time, runner: Runner) {
+        let theirs: BTreeSet<VariantId> =
+            self.variants.values().filter(|v| v.runner() == runner).map(|v| v.id).collect();
         for device in &mut self.devices {
-            let replicas = device.replicas.iter_mut().filter(|(id, _)| of_model.contains(id));
+            let replicas = device.replicas.iter_mut().filter(|(id, _)| theirs.contains(id));
             for (_, replica) in replicas {
                 replica.failures = replica.failures.saturating_sub(1);
                 if replica.state == ReplicaState::Failed {
@@ -93,18 +93,31 @@ impl Residency {
         }
     }
 
-    /// A model's process is gone, and every replica in it.
+    /// What was in a process of a model: all of it, if it is not said.
+    pub(in crate::worker) fn in_runner(
+        &self,
+        model: ModelId,
+        said: Option<Vec<VariantId>>,
+    ) -> Vec<VariantId> {
+        let of_model = || self.variants.values().filter(|v| v.model == model).map(|v| v.id).collect();
+        said.unwrap_or_else(of_model)
+    }
+
+    /// The runners that some variants share, each once.
+    pub(in crate::worker) fn runners_of(&self, variants: &[VariantId]) -> BTreeSet<Runner> {
+        variants.iter().filter_map(|id| self.variants.get(id)).map(WorkerVariant::runner).collect()
+    }
+
+    /// A process is gone, and every replica in it.
     pub(in crate::worker) fn runner_died(
         &mut self,
         now: Time,
-        model: ModelId,
+        dead: &[VariantId],
         why: &str,
         actions: &mut VecDeque<Action>,
     ) {
-        let of_model: Vec<VariantId> =
-            self.variants.values().filter(|v| v.model == model).map(|v| v.id).collect();
         for device in self.device_ids() {
-            for &variant in &of_model {
+            for &variant in dead {
                 let state = self.state(device, variant);
                 // One that is loading is reported by its own failed load.
                 if state.serves() || state == ReplicaState::Draining {

@@ -21,6 +21,10 @@ mod catalog;
 mod failing;
 mod pressure;
 mod room;
+mod ward;
+
+pub(in crate::worker) use room::Room;
+pub(in crate::worker) use ward::Claim;
 
 /// A variant's replica on a device.
 #[derive(Clone, Debug)]
@@ -69,6 +73,9 @@ struct Device {
     wanted: VecDeque<Wanted>,
     /// GreedyDual's clock: the worth of what was evicted last.
     clock: f64,
+    /// What its quarantine runner holds, and what is to come into it.
+    ward: Bytes,
+    claim: Option<Claim>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -179,10 +186,12 @@ impl Residency {
         self.device_ids().flat_map(move |at| self.device(at).replicas.iter().map(move |(id, r)| (at, *id, r)))
     }
 
-    /// Memory that replicas take on a device, those on their way in or out included.
+    /// Memory that replicas take on a device, those on their way in or out and the quarantine runner's included.
     pub(in crate::worker) fn used(&self, device: DeviceIx) -> Bytes {
         let held = |r: &&Replica| !matches!(r.state, ReplicaState::Inactive | ReplicaState::Failed);
-        Bytes(self.device(device).replicas.values().filter(held).map(|r| r.memory.0).sum())
+        let device = self.device(device);
+        let replicas = device.replicas.values().filter(held).map(|r| r.memory.0);
+        Bytes(replicas.sum::<u64>() + device.ward.0)
     }
 
     /// Until a variant could serve on a device, zero if it does; or why it cannot.

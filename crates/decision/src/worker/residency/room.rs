@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, Time, VariantId};
 
 /// Whether memory for something is free.
-enum Room {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::worker) enum Room {
     Made,
     /// When something has ended or left.
     Later,
@@ -22,7 +23,7 @@ pub(in crate::worker) type Needed<'a> = dyn Fn(&Residency, DeviceIx, bool) -> BT
 
 /// How hard room is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Press {
+pub(super) enum Press {
     /// What is in memory takes more than there is: whatever is idle and not waited for leaves.
     Over,
     /// For something wanted: what besides has been there for its least time.
@@ -104,7 +105,8 @@ impl Residency {
                 };
                 let firm = self.firm_from(device, variant, since) <= now;
                 let press = if firm { Press::Firm } else { Press::Gentle };
-                match self.make_room(now, device, memory, press, needed, actions) {
+                let beside = self.claimed(device);
+                match self.make_room(now, device, memory + beside, press, needed, actions) {
                     Room::Made => self.load(now, device, variant, memory, actions),
                     Room::Later => {
                         let next = if firm { None } else { self.fits_as_it_is(device) };
@@ -139,7 +141,8 @@ impl Residency {
         if state.replicas.values().any(|r| r.state == ReplicaState::Draining) {
             return None; // what is being freed is the first one's
         }
-        let free = Bytes(state.memory.0.saturating_sub(self.used(device).0));
+        let taken = self.used(device) + self.claimed(device);
+        let free = Bytes(state.memory.0.saturating_sub(taken.0));
         let wanted = state.wanted.iter().map(|w| w.variant);
         let mut fits = wanted.filter_map(|id| Some((id, self.to_load(device, id)?)));
         fits.find(|(_, memory)| *memory <= free)
@@ -149,12 +152,16 @@ impl Residency {
     pub(in crate::worker) fn next_room(&self, now: Time) -> Option<Time> {
         let moments = self.device_ids().filter_map(|at| {
             let device = self.device(at);
-            let front = device.wanted.front().filter(|_| device.loading.is_none())?;
+            let front = device.wanted.front().filter(|_| device.loading.is_none());
+            let load = front.map(|front| self.firm_from(at, front.variant, front.since));
+            let firm: Vec<Time> = load.into_iter().chain(self.claim_firm_from(at)).collect();
+            if firm.is_empty() {
+                return None;
+            }
             let held =
                 device.replicas.iter().filter(|(id, r)| r.state.serves() && !device.pinned.contains(id));
             let held = held.map(|(_, r)| r.stays_until);
-            let firm = self.firm_from(at, front.variant, front.since);
-            held.chain([firm]).filter(|moment| *moment > now).min()
+            held.chain(firm).filter(|moment| *moment > now).min()
         });
         moments.min()
     }
@@ -196,7 +203,7 @@ impl Residency {
     }
 
     /// Evicts what is worth least, if `memory` fits then. What is busy finishes what it has and takes nothing new.
-    fn make_room(
+    pub(super) fn make_room(
         &mut self,
         now: Time,
         device: DeviceIx,
@@ -221,7 +228,8 @@ impl Residency {
             .map(|(id, r)| (*id, r))
             .collect();
         if Bytes(may_go.iter().map(|(_, r)| r.memory.0).sum()) < excess {
-            return Room::Never;
+            // A quarantine does not last.
+            return if self.quarantines(device) { Room::Later } else { Room::Never };
         }
         let needed =
             if press == Press::Firm { BTreeSet::new() } else { needed(self, device, press == Press::Over) };

@@ -1,0 +1,168 @@
+//! A node with ONNX Runtime in real runner processes. `cargo xtask test` installs the library.
+
+use super::{Ears, LONG, config};
+use crate::{Config, Deps, Handle, build};
+use modelless_decision::query::Class;
+use modelless_drive::Clock;
+use modelless_engine::{Library, ProcessConfig, ProcessEngine, default_engines_dir};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
+use modelless_testkit::server::cargo_build;
+use modelless_types::{
+    AccuracyRule, AppId, Bytes, DType, DeviceIx, Goals, Micros, Prefer, Priority, Profile, QueryKey,
+    ReplicaState, TaskId, TaskKind, TenantId, TensorSpec, VariantId, VariantSettings,
+};
+use modelless_wire::{Body, Demand, Input, NodeLink, QueryFrame, ToNode};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub(super) const DEVICE: DeviceIx = DeviceIx(0);
+
+/// A file of this repository.
+pub(super) fn file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+pub(super) fn engine() -> Arc<ProcessEngine> {
+    let library = Library::locate(None, &default_engines_dir()).expect("it is installed").path;
+    let runner = ["--package", "modelless-engine", "--bin", "modelless-test-runner"];
+    let command = vec![cargo_build(&runner).expect("it builds").display().to_string()];
+    let config = ProcessConfig { library, command, ..ProcessConfig::default() };
+    Arc::new(ProcessEngine::new(config).expect("an engine"))
+}
+
+/// A model of a task with one input and one output.
+pub(super) struct Served {
+    pub(super) model: PathBuf,
+    pub(super) input: (&'static str, DType, &'static [u32]),
+    pub(super) output: (&'static str, DType, &'static [u32]),
+    /// By rising ordinal.
+    pub(super) variants: Vec<(VariantSettings, Profile)>,
+}
+
+pub(super) struct Node {
+    pub(super) handle: Handle,
+    pub(super) heard: mpsc::Receiver<Body>,
+    pub(super) engine: Arc<ProcessEngine>,
+    pub(super) task: TaskId,
+    pub(super) variants: Vec<VariantId>,
+    stop: CancellationToken,
+    service: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl Node {
+    /// One with the model's variants in memory.
+    pub(super) async fn start(lanes: u16, served: Served) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
+        let artefact = artefacts.put(File::open(served.model).expect("a model")).expect("an artefact");
+        let store = Arc::new(MemStore::new());
+        let tensor = |(name, dtype, shape): (&str, _, &[u32])| TensorSpec {
+            name: name.into(),
+            dtype,
+            shape: shape.into(),
+        };
+        let task = NewTask {
+            tenant: TenantId::DEFAULT,
+            name: "tensors".into(),
+            kind: TaskKind::Tensor,
+            metric: "none".into(),
+            accuracy_rule: AccuracyRule::default(),
+            labels: Vec::new(),
+            inputs: vec![tensor(served.input)],
+            outputs: vec![tensor(served.output)],
+            space: None,
+            defaults: Goals::default(),
+            batching: None,
+            description: String::new(),
+        };
+        let task = store.create_task(task).await.expect("a task").id;
+        let variants = (0..).zip(served.variants).map(|(number, (settings, profile))| NewVariant {
+            name: format!("variant-{number}"),
+            settings,
+            artefact: artefact.sha256.clone(),
+            artefact_bytes: Bytes(artefact.bytes),
+            profiles: vec![profile],
+        });
+        let model = NewModel {
+            task,
+            tenant: TenantId::DEFAULT,
+            name: "model".into(),
+            version: 1,
+            architecture: "any".into(),
+            licence: "Apache-2.0".into(),
+            space: None,
+            adapter: r#"{"kind": "tensor"}"#.into(),
+            variants: variants.collect(),
+        };
+        let variants: Vec<VariantId> =
+            store.register_model(model).await.expect("a model").variants.iter().map(|v| v.id).collect();
+        let engine = engine();
+        let deps = Deps {
+            store,
+            artefacts,
+            engine: Arc::<ProcessEngine>::clone(&engine),
+            quarantine: self::engine(),
+            clock: Clock::start(),
+            recorder: None,
+            warnings: Vec::new(),
+        };
+        let (service, handle) = build(Config { lanes, ..config() }, deps).await.expect("an executor");
+        let (sender, heard) = mpsc::channel(1_000);
+        handle.connect(Arc::new(Ears(sender)));
+        let stop = CancellationToken::new();
+        let running = stop.clone();
+        #[expect(clippy::disallowed_methods, reason = "the test awaits it in `Node::end`")]
+        let service = tokio::spawn(async move { service.run(running).await });
+        handle.send(ToNode::Pin(variants.iter().map(|variant| (DEVICE, *variant)).collect()));
+        let mut status = handle.status();
+        let active = |state| state == ReplicaState::Active;
+        let there = status.wait_for(|status| {
+            status.replicas.iter().filter(|replica| active(replica.state)).count() == variants.len()
+        });
+        drop(tokio::time::timeout(LONG, there).await.expect("all load in time").expect("open"));
+        Self { handle, heard, engine, task, variants, stop, service, _folder: folder }
+    }
+
+    /// A query that every variant may answer.
+    pub(super) fn ask(&self, key: u64, input: Vec<u8>) {
+        let admits = (0..).take(self.variants.len()).collect();
+        let class = Class { task: self.task, admits };
+        let latency = Micros(u64::try_from(LONG.as_micros()).expect("short"));
+        self.handle.send(ToNode::Query(Box::new(QueryFrame {
+            key: QueryKey(key),
+            tenant: TenantId::DEFAULT,
+            app: AppId::DEFAULT,
+            class,
+            deadline_in: latency,
+            expires_in: latency,
+            spent: Micros::ZERO,
+            max_cost: None,
+            prefer: Prefer::Accuracy,
+            priority: Priority::default(),
+            best_effort: false,
+            decoded: Bytes(input.len() as u64),
+            input: Input::Raw(input.into()),
+            demand: Demand { class, waiting: 0, first: None },
+        })));
+    }
+
+    pub(super) async fn hear(&mut self) -> Body {
+        let heard = tokio::time::timeout(LONG, self.heard.recv());
+        heard.await.expect("something is said in time").expect("still open")
+    }
+
+    pub(super) async fn end(self) {
+        self.stop.cancel();
+        let within = LONG + Duration::from_secs(10);
+        tokio::time::timeout(within, self.service)
+            .await
+            .expect("it ends in time")
+            .expect("it does not panic");
+    }
+}
