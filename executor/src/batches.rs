@@ -10,14 +10,60 @@ use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs}
 use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Answer, Body};
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
 const SLOT_TRIES: u32 = 1_000;
+/// Where that thread was stopped just then, as on a machine with more to do than it can, it may take longer: so often and
+/// at such a distance it is looked for again, off this thread.
+const SLOT_WAITS: u32 = 2_000;
+const SLOT_WAIT: Duration = Duration::from_millis(1);
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// At most this many batches are remembered that were given up before their preparation was begun.
+const GIVEN_UP: usize = 1_024;
+
+/// Batches whose inputs are being written. What the machine wants is done by whichever thread told it something, so a
+/// batch may be given up while another thread writes it, or before that one has come to it: either way the slot must not
+/// stay with a batch that nobody knows.
+#[derive(Debug, Default)]
+pub(crate) struct Writing {
+    under_way: BTreeSet<BatchId>,
+    given_up: BTreeSet<BatchId>,
+}
+
+impl Writing {
+    /// Whether it is still wanted.
+    fn begin(&mut self, batch: BatchId) -> bool {
+        let wanted = !self.given_up.remove(&batch);
+        if wanted {
+            self.under_way.insert(batch);
+        }
+        wanted
+    }
+
+    /// Whether it is still wanted.
+    fn wants(&self, batch: BatchId) -> bool {
+        self.under_way.contains(&batch)
+    }
+
+    /// Its writing is over. Whether it is still wanted.
+    fn end(&mut self, batch: BatchId) -> bool {
+        self.under_way.remove(&batch)
+    }
+
+    /// It is not wanted any longer, and is not written.
+    fn give_up(&mut self, batch: BatchId) {
+        self.given_up.insert(batch);
+        if self.given_up.len() > GIVEN_UP {
+            self.given_up.pop_first();
+        }
+    }
 }
 
 /// A batch that is bound and not done.
@@ -74,13 +120,17 @@ impl Handle {
         expected: Moments,
     ) {
         let bound = self.now();
+        if !self.writing().begin(batch) {
+            return; // given up before this thread came to it
+        }
         let Some(known) = self.catalogue().variant(variant) else {
-            return self.not_started(batch, "its variant is not registered any longer".into());
+            return self.not_written(batch, "its variant is not registered any longer".into());
         };
         let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let slot = match self.slot(variant, lane, size) {
-            Ok(slot) => slot,
-            Err(error) => return self.not_started(batch, error.to_string()),
+            Ok(slot) => Some(slot),
+            Err(EngineError::NoSlot { .. }) => None,
+            Err(error) => return self.not_written(batch, error.to_string()),
         };
         let inline = Moments::mean(expected) <= self.config().prepare_inline || !self.writes_slowly(&members);
         let members = self.members(members);
@@ -97,21 +147,45 @@ impl Handle {
             ticket: None,
             answers: Vec::new(),
         };
-        if inline {
-            return self.write(batch, flight, slot, false);
-        }
-        self.writing().insert(batch);
-        let me = self.clone();
-        self.spawn(async move {
-            let written = tokio::task::spawn_blocking({
-                let me = me.clone();
-                move || me.write(batch, flight, slot, true)
-            });
-            if let Err(error) = written.await {
-                tracing::error!(%error, "writing a batch panicked; this is a bug");
-                me.not_started(batch, "its inputs could not be written".into());
+        match slot {
+            Some(slot) if inline => self.write(batch, flight, slot),
+            slot => {
+                let me = self.clone();
+                self.spawn(async move { me.write_elsewhere(batch, flight, slot).await });
             }
-        });
+        }
+    }
+
+    /// Writes a batch on a thread that may take its time, when its slot has come back.
+    async fn write_elsewhere(&self, batch: BatchId, flight: Flight, slot: Option<BatchSlot>) {
+        let slot = match slot {
+            Some(slot) => Ok(slot),
+            None => self.awaited_slot(batch, &flight).await,
+        };
+        let slot = match slot {
+            Ok(slot) => slot,
+            Err(error) => return self.not_written(batch, error.to_string()),
+        };
+        let me = self.clone();
+        let written = tokio::task::spawn_blocking(move || me.write(batch, flight, slot));
+        if let Err(error) = written.await {
+            tracing::error!(%error, "writing a batch panicked; this is a bug");
+            self.not_written(batch, "its inputs could not be written".into());
+        }
+    }
+
+    /// The slot that another thread is about to give back. No longer than the batch is wanted.
+    async fn awaited_slot(&self, batch: BatchId, flight: &Flight) -> Result<BatchSlot, EngineError> {
+        let size = u32::try_from(flight.members.len()).unwrap_or(u32::MAX);
+        let mut tries = 0;
+        loop {
+            tokio::time::sleep(SLOT_WAIT).await;
+            tries += 1;
+            match self.engine().slot(flight.variant, flight.lane.0, size) {
+                Err(EngineError::NoSlot { .. }) if tries < SLOT_WAITS && self.writing().wants(batch) => {}
+                other => return other,
+            }
+        }
     }
 
     /// A query that is rerun alone.
@@ -194,7 +268,7 @@ impl Handle {
     }
 
     /// Writes every member's row, then tells the machine.
-    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot, elsewhere: bool) {
+    fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
         let mut dropped = Vec::new();
         for row in 0..flight.members.len() {
             let member = &flight.members[row];
@@ -217,10 +291,14 @@ impl Handle {
         }
         flight.prepare = self.now() - flight.bound;
         flight.slot = Some(slot);
-        if elsewhere && !self.writing().remove(&batch) {
-            return; // the machine gave it up while its inputs were being written
+        {
+            let mut writing = self.writing();
+            if !writing.end(batch) {
+                return; // given up while its inputs were being written
+            }
+            // In one step, or it could be given up in between and stay.
+            self.batches().insert(batch, flight);
         }
-        self.batches().insert(batch, flight);
         self.feed(Event::Prepared { batch, dropped });
     }
 
@@ -257,10 +335,12 @@ impl Handle {
             .map_err(|error| error.to_string())
     }
 
-    /// Takes a batch out of wherever it is; one that is being written on another thread finds out when it is done.
-    pub(crate) fn forget(&self, batch: BatchId) -> Option<Flight> {
-        self.writing().remove(&batch);
-        self.batches().remove(&batch)
+    /// Gives a batch up that was not handed over; one that is being written on another thread finds out when it is done.
+    pub(crate) fn discard(&self, batch: BatchId) {
+        let mut writing = self.writing();
+        if !writing.end(batch) && self.batches().remove(&batch).is_none() {
+            writing.give_up(batch);
+        }
     }
 
     pub(crate) fn start(&self, batch: BatchId) {
@@ -320,6 +400,13 @@ impl Handle {
         }
     }
 
+    /// It could not be prepared. Nobody need be told of one that was given up.
+    fn not_written(&self, batch: BatchId, why: String) {
+        if self.writing().end(batch) {
+            self.not_started(batch, why);
+        }
+    }
+
     fn not_started(&self, batch: BatchId, why: String) {
         self.fell_through(batch, Outcome::Failed { failure: Failure::NotStarted, why });
     }
@@ -367,7 +454,7 @@ impl Handle {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();
-        let cost = CostPer1k::of_batch(ended - flight.started, self.config().price, size);
+        let cost = CostPer1k::of_batch(ended - flight.started, self.lane_price(), size);
         let answer = |(row, member): (u32, &Member)| {
             let key = member.key;
             let body = match body(flight, outputs, row, member.params) {
@@ -395,7 +482,7 @@ impl Handle {
     }
 
     pub(crate) fn deliver(&self, batch: BatchId, alive: &[QueryKey]) {
-        let Some(flight) = self.forget(batch) else { return };
+        let Some(flight) = self.batches().remove(&batch) else { return };
         if flight.answers.is_empty() {
             return;
         }
@@ -431,6 +518,20 @@ fn for_whom<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_batch_that_is_given_up_is_never_written_whichever_thread_comes_first() {
+        let mut writing = Writing::default();
+        writing.give_up(BatchId(1));
+        assert!(!writing.begin(BatchId(1)), "given up before it was begun");
+        assert!(writing.begin(BatchId(2)) && writing.wants(BatchId(2)));
+        assert!(writing.end(BatchId(2)), "given up while it is written");
+        assert!(!writing.wants(BatchId(2)) && !writing.end(BatchId(2)));
+        for batch in 0..2 * GIVEN_UP as u64 {
+            writing.give_up(BatchId(batch));
+        }
+        assert_eq!(writing.given_up.len(), GIVEN_UP);
+    }
 
     #[test]
     fn a_query_that_is_being_refused_is_left_to_who_refuses_it() {

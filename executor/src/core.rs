@@ -1,6 +1,6 @@
 //! What all parts of the executor share, and the two ways in: frames from gateways, actions of the machine.
 
-use crate::batches::Flight;
+use crate::batches::{Flight, Writing};
 use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::history::History;
@@ -13,11 +13,11 @@ use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
-use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{NodeId, PricePerHour, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
@@ -42,8 +42,8 @@ pub(crate) struct Core {
     /// Batches that crashed or could not start, for the loop that reads the engine's events: whatever death is behind
     /// it must be told first, or the machine would give more to a runner that is gone.
     pub(crate) endings: mpsc::Sender<(BatchId, Outcome)>,
-    /// Batches whose inputs are being written on another thread.
-    pub(crate) writing: Mutex<BTreeSet<BatchId>>,
+    /// Batches whose inputs are being written.
+    pub(crate) writing: Mutex<Writing>,
     pub(crate) history: Mutex<Option<History>>,
     pub(crate) status: watch::Sender<NodeStatus>,
     /// Something that the status shows changed.
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) demanded: Mutex<BTreeSet<Class>>,
     /// The last batch's place: a query that comes alone most likely runs there again.
     pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
+    /// Cores of a lane, as lanes are cut now. They are empty when that changes, so a batch ends at the width it began at.
+    pub(crate) width: AtomicU16,
     pub(crate) draining: AtomicBool,
     /// The corrections that the status last told.
     pub(crate) told: Mutex<BTreeMap<VariantId, Correction>>,
@@ -127,12 +129,18 @@ impl Handle {
         self.0.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn writing(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {
+    pub(crate) fn writing(&self) -> MutexGuard<'_, Writing> {
         self.0.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn feed(&self, event: Event) {
         self.0.driver.feed(event, self);
+    }
+
+    /// What an hour of a lane costs, as lanes are cut now.
+    pub(crate) fn lane_price(&self) -> PricePerHour {
+        let width = self.0.width.load(Ordering::Relaxed).max(1);
+        PricePerHour(self.0.config.price.0.saturating_mul(u64::from(width)))
     }
 
     /// A batch crashed or could not start.
@@ -214,7 +222,7 @@ impl Perform<Action> for Handle {
             Action::Start { batch } => self.start(batch),
             Action::Revoke { batch } => self.revoke(batch),
             Action::Discard { batch } => {
-                self.forget(batch);
+                self.discard(batch);
             }
             Action::Deliver { batch, queries } => {
                 self.deliver(batch, &queries);
@@ -235,6 +243,7 @@ impl Perform<Action> for Handle {
             }
             Action::Recut { device, width, lanes } => {
                 tracing::info!(?device, width, lanes, "lanes are cut anew");
+                self.0.width.store(width, Ordering::Relaxed);
                 self.0.changed.notify_one();
             }
             Action::Load { device, variant } => self.load(device, variant),

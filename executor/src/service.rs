@@ -15,7 +15,7 @@ use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
 use modelless_types::{DeviceIx, Engine, NodeId, Refusal, ReplicaState};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
@@ -110,6 +110,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         changed: Notify::new(),
         demanded: Mutex::default(),
         last: Mutex::default(),
+        width: AtomicU16::new(config.width),
         draining: AtomicBool::new(false),
         told: Mutex::default(),
         tally: Mutex::new(Tally::default()),
