@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use modelless_decision::Moments;
 use modelless_simulator::Rng;
+use modelless_testkit::stats;
 use serde_json::{Value, json};
 
 use crate::node::{End, How, Node};
@@ -33,6 +34,15 @@ impl Gaps {
         // The generator gives a whole number of whatever unit the moments are in.
         Duration::from_nanos(self.rng.duration(self.gap).0)
     }
+
+    /// When queries come within a time from its start.
+    pub fn until(mut self, time: Duration) -> impl Iterator<Item = Duration> {
+        let mut due = Duration::ZERO;
+        std::iter::from_fn(move || {
+            due += self.draw();
+            (due < time).then_some(due)
+        })
+    }
 }
 
 /// What came of an open load.
@@ -46,6 +56,8 @@ pub struct Seen {
     pub answered: Vec<(Instant, Duration)>,
     refused: BTreeMap<&'static str, usize>,
     sizes: BTreeMap<u32, u64>,
+    /// Time on the device of each batch's queries, in microseconds, by the batch's size.
+    runs: BTreeMap<u32, Vec<u64>>,
     lags: Vec<u64>,
 }
 
@@ -53,11 +65,12 @@ impl Seen {
     fn note(&mut self, came: &[Instant], bound: Duration, end: &End) -> Result<()> {
         let came = came.get(usize::try_from(end.key)?).context("an end of a query that was never sent")?;
         match &end.how {
-            How::Answered { batch, .. } => {
+            How::Answered { batch, run, .. } => {
                 let took = end.at.saturating_duration_since(*came);
                 self.in_time += usize::from(took <= bound);
                 self.answered.push((*came, took));
                 *self.sizes.entry(*batch).or_default() += 1;
+                self.runs.entry(*batch).or_default().push(run.0);
             }
             How::Not(name, _) => *self.refused.entry(name).or_default() += 1,
         }
@@ -66,12 +79,14 @@ impl Seen {
 
     /// For the raw file. How far the sending itself fell behind is part of every latency, and told.
     pub fn json(&self) -> Value {
+        let runs = self.runs.iter().map(|(batch, runs)| (batch, stats::median(runs)));
+        let runs: BTreeMap<_, _> = runs.collect();
         let latencies: Vec<u64> = self.answered.iter().map(|(_, took)| nanos(*took)).collect();
         json!({
             "sent": self.sent, "in_time": self.in_time, "late": self.answered.len() - self.in_time,
             "missed": self.sent - self.in_time, "refused": self.refused,
             "latency": percentiles(&latencies), "sent_after_due": percentiles(&self.lags),
-            "queries_by_batch": self.sizes,
+            "queries_by_batch": self.sizes, "run_us_median_by_batch": runs,
         })
     }
 }
@@ -80,7 +95,7 @@ impl Seen {
 pub fn run(
     node: &Node,
     inputs: &[Bytes],
-    mut gaps: Gaps,
+    gaps: Gaps,
     time: Duration,
     bound: Duration,
     mut tick: impl FnMut(Instant),
@@ -89,15 +104,15 @@ pub fn run(
     let mut sender = Sender::new(node, 0, inputs, bound)?;
     let (mut came, mut seen, mut ends) = (Vec::new(), Seen::default(), Vec::new());
     let start = Instant::now() + TICK;
-    let mut due = start + gaps.draw();
-    while due < start + time {
+    let mut coming = gaps.until(time).map(|after| start + after).peekable();
+    while let Some(&due) = coming.peek() {
         let now = Instant::now();
         tick(now);
         if now >= due {
             seen.lags.push(nanos(now - due));
             came.push(due);
             sender.offer(due);
-            due += gaps.draw();
+            coming.next();
         } else {
             node.link.ends(&mut ends, due.min(now + TICK));
         }

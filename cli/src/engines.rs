@@ -10,10 +10,12 @@ use clap::{Args, Subcommand, ValueEnum};
 use modelless_engine::install::{self, Progress};
 use modelless_engine::library::{self, Source};
 use modelless_engine::{
-    Availability, Engine as _, EngineSet, Library, LibraryError, ProcessConfig, default_engines_dir,
+    Availability, Confinement, Engine as _, EngineSet, Library, LibraryError, ProcessConfig,
+    default_engines_dir,
 };
 use modelless_types::{Bytes, Engine, Processor};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -105,7 +107,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path, half_of_memory(), false)?;
+        let engines = set(&path, half_of_memory(), false, &Tokens::new())?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -209,42 +211,58 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// Files with what servers want to see of who asks, by their `HOST:PORT`.
+pub(crate) type Tokens = BTreeMap<String, PathBuf>;
+
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
 /// memory.
-pub(crate) fn engine(library: PathBuf) -> anyhow::Result<Arc<EngineSet>> {
+pub(crate) fn engine(library: PathBuf, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), false).map(Arc::new)
+    set(&Ok(library), half_of_memory(), false, tokens).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.
-pub(crate) fn serving(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, true).map(Arc::new)
+pub(crate) fn serving(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, true, tokens).map(Arc::new)
 }
 
 /// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
-pub(crate) fn quarantine(library: PathBuf, memory: Bytes) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, false).map(Arc::new)
+pub(crate) fn quarantine(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, false, tokens).map(Arc::new)
 }
 
-fn set(onnx: &Result<PathBuf, String>, memory: Bytes, spare: bool) -> anyhow::Result<EngineSet> {
+fn set(
+    onnx: &Result<PathBuf, String>,
+    memory: Bytes,
+    spare: bool,
+    tokens: &Tokens,
+) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
     Ok(EngineSet::new(|engine| {
         let config = match engine {
             Engine::Onnx => ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() },
             Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
         };
-        Ok(ProcessConfig { memory_limit: Some(memory), spare: spare && engine == Engine::Onnx, ..config })
+        let tokens = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
+        let spare = spare && engine == Engine::Onnx;
+        Ok(ProcessConfig { memory_limit: Some(memory), spare, tokens, ..config })
     })?)
 }
 
 /// How models are confined on this machine: said at once, and what is not as it should be returned as warnings.
 pub(crate) async fn confinement(engines: &EngineSet) -> Vec<String> {
-    let Some(engine) = engines.get(Engine::Onnx) else { return Vec::new() };
-    // Starts a runner, which tries. Why it did not start is told by whoever asks next.
-    let _ = engine.check().await;
-    let Some(confinement) = engine.confinement() else { return Vec::new() };
-    if confinement.is_whole() {
-        eprintln!("models run confined: {confinement}");
+    // Starts a runner of each engine, which tries. Why one did not start is told by whoever asks next.
+    engines.engines().await;
+    let known: Vec<_> =
+        Engine::ALL.into_iter().filter_map(|kind| Some((kind, engines.get(kind)?.confinement()?))).collect();
+    let whole: Vec<_> =
+        known.iter().filter(|(_, found)| found.is_whole()).map(|(kind, _)| kind.to_string()).collect();
+    if let Some((_, confinement)) = known.iter().find(|(_, found)| found.is_whole()) {
+        eprintln!("models run confined on {}: {confinement}", whole.join(", "));
     }
-    confinement.warnings()
+    let told = |(kind, found): (Engine, Confinement)| {
+        let warnings = found.warnings().into_iter();
+        warnings.map(move |warning| format!("{kind}: {warning}")).collect::<Vec<_>>()
+    };
+    known.into_iter().flat_map(told).collect()
 }

@@ -4,6 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod config;
 pub(crate) mod measure;
 pub(crate) mod node;
+mod remotes;
 
 pub(crate) use config::Options;
 pub(crate) use node::half_of_memory;
@@ -99,10 +100,12 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
 
     let executor_handle: Arc<OnceLock<executor::Handle>> = Arc::default();
+    let tokens = config.executor.tokens();
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
+        tokens: tokens.clone(),
         device_class: config.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -112,8 +115,8 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
     let mut warnings = measure(&registry, &packages).await?;
-    let engine = engines::serving(library.clone(), config.executor.memory)?;
-    let quarantine = engines::quarantine(library, config.executor.memory)?;
+    let engine = engines::serving(library.clone(), config.executor.memory, &tokens)?;
+    let quarantine = engines::quarantine(library, config.executor.memory, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();

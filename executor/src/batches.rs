@@ -3,67 +3,28 @@
 use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
-use modelless_adapter::{Decoded, OutputParams, Scratch};
+use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
-use modelless_types::{CostPer1k, Micros, QueryKey, Refusal, Time, VariantId};
-use modelless_wire::{Answer, Body};
+use modelless_types::{CostPer1k, Micros, PricePerHour, QueryKey, Refusal, Time, VariantId};
+use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
-const SLOT_TRIES: u32 = 1_000;
-/// Where that thread was stopped just then, as on a machine with more to do than it can, it may take longer: so often and
-/// at such a distance it is looked for again, off this thread.
-const SLOT_WAITS: u32 = 2_000;
-const SLOT_WAIT: Duration = Duration::from_millis(1);
+const SLOT_TRIES: u32 = 100;
+/// Where that thread was put aside meanwhile the moment may be longer: then so many looks, so far apart.
+const PATIENT_TRIES: u32 = 200;
+const BETWEEN_TRIES: Duration = Duration::from_millis(5);
+
+/// Far more batches than are bound at any time.
+const GIVEN_UP: usize = 4_096;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
-}
-
-/// At most this many batches are remembered that were given up before their preparation was begun.
-const GIVEN_UP: usize = 1_024;
-
-/// Batches whose inputs are being written. What the machine wants is done by whichever thread told it something, so a
-/// batch may be given up while another thread writes it, or before that one has come to it: either way the slot must not
-/// stay with a batch that nobody knows.
-#[derive(Debug, Default)]
-pub(crate) struct Writing {
-    under_way: BTreeSet<BatchId>,
-    given_up: BTreeSet<BatchId>,
-}
-
-impl Writing {
-    /// Whether it is still wanted.
-    fn begin(&mut self, batch: BatchId) -> bool {
-        let wanted = !self.given_up.remove(&batch);
-        if wanted {
-            self.under_way.insert(batch);
-        }
-        wanted
-    }
-
-    /// Whether it is still wanted.
-    fn wants(&self, batch: BatchId) -> bool {
-        self.under_way.contains(&batch)
-    }
-
-    /// Its writing is over. Whether it is still wanted.
-    fn end(&mut self, batch: BatchId) -> bool {
-        self.under_way.remove(&batch)
-    }
-
-    /// It is not wanted any longer, and is not written.
-    fn give_up(&mut self, batch: BatchId) {
-        self.given_up.insert(batch);
-        if self.given_up.len() > GIVEN_UP {
-            self.given_up.pop_first();
-        }
-    }
 }
 
 /// A batch that is bound and not done.
@@ -94,6 +55,22 @@ struct Member {
     input: Option<Arc<Decoded>>,
 }
 
+/// Why a query is not in its batch.
+pub(crate) enum Unwritten {
+    /// Nobody waits for it any longer.
+    Gone,
+    /// Its strings are longer than the variant takes.
+    TooLarge(String),
+    Failed(String),
+}
+
+impl From<PrepareError> for Unwritten {
+    fn from(error: PrepareError) -> Self {
+        let why = error.to_string();
+        if matches!(error, PrepareError::TooLong { .. }) { Self::TooLarge(why) } else { Self::Failed(why) }
+    }
+}
+
 impl Flight {
     /// It is handed over now.
     pub(crate) fn starts(&mut self, now: Time) {
@@ -119,18 +96,34 @@ impl Handle {
         members: Vec<(QueryKey, Reason)>,
         expected: Moments,
     ) {
-        let bound = self.now();
-        if !self.writing().begin(batch) {
-            return; // given up before this thread came to it
-        }
-        let Some(known) = self.catalogue().variant(variant) else {
-            return self.not_written(batch, "its variant is not registered any longer".into());
-        };
         let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        let slot = match self.slot(variant, lane, size) {
-            Ok(slot) => Some(slot),
-            Err(EngineError::NoSlot { .. }) => None,
-            Err(error) => return self.not_written(batch, error.to_string()),
+        match self.slot(variant, lane, size) {
+            Ok(slot) => self.prepare_in(slot, batch, lane, variant, members, expected),
+            Err(EngineError::NoSlot { .. }) => {
+                let me = self.clone();
+                self.spawn(async move {
+                    match me.slot_patiently(variant, lane, size).await {
+                        Ok(slot) => me.prepare_in(slot, batch, lane, variant, members, expected),
+                        Err(error) => me.not_started(batch, error.to_string()),
+                    }
+                });
+            }
+            Err(error) => self.not_started(batch, error.to_string()),
+        }
+    }
+
+    fn prepare_in(
+        &self,
+        slot: BatchSlot,
+        batch: BatchId,
+        lane: LaneIx,
+        variant: VariantId,
+        members: Vec<(QueryKey, Reason)>,
+        expected: Moments,
+    ) {
+        let bound = self.now();
+        let Some(known) = self.catalogue().variant(variant) else {
+            return self.not_started(batch, "its variant is not registered any longer".into());
         };
         let inline = Moments::mean(expected) <= self.config().prepare_inline || !self.writes_slowly(&members);
         let members = self.members(members);
@@ -147,45 +140,20 @@ impl Handle {
             ticket: None,
             answers: Vec::new(),
         };
-        match slot {
-            Some(slot) if inline => self.write(batch, flight, slot),
-            slot => {
-                let me = self.clone();
-                self.spawn(async move { me.write_elsewhere(batch, flight, slot).await });
-            }
+        if inline {
+            return self.write(batch, flight, slot);
         }
-    }
-
-    /// Writes a batch on a thread that may take its time, when its slot has come back.
-    async fn write_elsewhere(&self, batch: BatchId, flight: Flight, slot: Option<BatchSlot>) {
-        let slot = match slot {
-            Some(slot) => Ok(slot),
-            None => self.awaited_slot(batch, &flight).await,
-        };
-        let slot = match slot {
-            Ok(slot) => slot,
-            Err(error) => return self.not_written(batch, error.to_string()),
-        };
         let me = self.clone();
-        let written = tokio::task::spawn_blocking(move || me.write(batch, flight, slot));
-        if let Err(error) = written.await {
-            tracing::error!(%error, "writing a batch panicked; this is a bug");
-            self.not_written(batch, "its inputs could not be written".into());
-        }
-    }
-
-    /// The slot that another thread is about to give back. No longer than the batch is wanted.
-    async fn awaited_slot(&self, batch: BatchId, flight: &Flight) -> Result<BatchSlot, EngineError> {
-        let size = u32::try_from(flight.members.len()).unwrap_or(u32::MAX);
-        let mut tries = 0;
-        loop {
-            tokio::time::sleep(SLOT_WAIT).await;
-            tries += 1;
-            match self.engine().slot(flight.variant, flight.lane.0, size) {
-                Err(EngineError::NoSlot { .. }) if tries < SLOT_WAITS && self.writing().wants(batch) => {}
-                other => return other,
+        self.spawn(async move {
+            let written = tokio::task::spawn_blocking({
+                let me = me.clone();
+                move || me.write(batch, flight, slot)
+            });
+            if let Err(error) = written.await {
+                tracing::error!(%error, "writing a batch panicked; this is a bug");
+                me.not_started(batch, "its inputs could not be written".into());
             }
-        }
+        });
     }
 
     /// A query that is rerun alone.
@@ -212,13 +180,9 @@ impl Handle {
         }
     }
 
-    /// Writes the only member of such a flight. `Err(None)`: nobody waits for it any longer.
-    pub(crate) fn write_first(
-        &self,
-        flight: &mut Flight,
-        slot: &mut BatchSlot,
-    ) -> Result<(), Option<String>> {
-        let member = flight.members.first().ok_or(None)?;
+    /// Writes the only member of such a flight.
+    pub(crate) fn write_first(&self, flight: &mut Flight, slot: &mut BatchSlot) -> Result<(), Unwritten> {
+        let member = flight.members.first().ok_or(Unwritten::Gone)?;
         self.write_row(&flight.known, member, 0, slot)?;
         flight.prepare = self.now() - flight.bound;
         Ok(())
@@ -242,6 +206,22 @@ impl Handle {
                 other => return other,
             }
         }
+    }
+
+    async fn slot_patiently(
+        &self,
+        variant: VariantId,
+        lane: LaneIx,
+        size: u32,
+    ) -> Result<BatchSlot, EngineError> {
+        for _ in 0..PATIENT_TRIES {
+            tokio::time::sleep(BETWEEN_TRIES).await;
+            match self.engine().slot(variant, lane.0, size) {
+                Err(EngineError::NoSlot { .. }) => {}
+                other => return other,
+            }
+        }
+        self.engine().slot(variant, lane.0, size)
     }
 
     fn members(&self, keys: Vec<(QueryKey, Reason)>) -> Vec<Member> {
@@ -283,8 +263,14 @@ impl Handle {
                     }
                     flight.members[row as usize].input = None;
                     dropped.push(key);
-                    if let Some(why) = why {
-                        self.refuse(key, Refusal::ModelError { why });
+                    match why {
+                        Unwritten::Gone => {}
+                        Unwritten::Failed(why) => self.refuse(key, Refusal::ModelError { why }),
+                        Unwritten::TooLarge(why) => {
+                            if self.queries().remove(&key).is_some() {
+                                self.say([Body::BadInput { key, fault: InputFault::TooLarge, why }]);
+                            }
+                        }
                     }
                 }
             }
@@ -292,34 +278,33 @@ impl Handle {
         flight.prepare = self.now() - flight.bound;
         flight.slot = Some(slot);
         {
-            let mut writing = self.writing();
-            if !writing.end(batch) {
-                return; // given up while its inputs were being written
+            let mut batches = self.batches();
+            if self.given_up().remove(&batch) {
+                return;
             }
-            // In one step, or it could be given up in between and stay.
-            self.batches().insert(batch, flight);
+            batches.insert(batch, flight);
         }
         self.feed(Event::Prepared { batch, dropped });
     }
 
-    /// `Err(None)`: nobody waits for it any longer.
     fn write_row(
         &self,
         known: &Known,
         member: &Member,
         row: u32,
         slot: &mut BatchSlot,
-    ) -> Result<(), Option<String>> {
-        let Some(decoded) = &member.input else { return Err(None) };
-        let adapter =
-            known.adapter().ok_or_else(|| Some("its adapter was never bound; this is a bug".into()))?;
-        let again = self.decode_again(known, member.key).map_err(Some)?;
+    ) -> Result<(), Unwritten> {
+        let Some(decoded) = &member.input else { return Err(Unwritten::Gone) };
+        let adapter = known
+            .adapter()
+            .ok_or_else(|| Unwritten::Failed("its adapter was never bound; this is a bug".into()))?;
+        let again = self.decode_again(known, member.key).map_err(Unwritten::Failed)?;
         let decoded = again.as_ref().unwrap_or(decoded);
         let inputs = slot.inputs().len();
         SCRATCH.with_borrow_mut(|scratch| {
             (0..inputs).try_for_each(|input| {
                 let into = slot.item_mut(input, row);
-                adapter.prepare(decoded, input, into, scratch).map_err(|error| Some(error.to_string()))
+                adapter.prepare(decoded, input, into, scratch).map_err(Unwritten::from)
             })
         })
     }
@@ -335,11 +320,17 @@ impl Handle {
             .map_err(|error| error.to_string())
     }
 
-    /// Gives a batch up that was not handed over; one that is being written on another thread finds out when it is done.
+    /// Drops a batch that will not be started. Whoever still prepares it, or is yet to begin, finds out when it is done:
+    /// what two threads are told by the machine they do in any order.
     pub(crate) fn discard(&self, batch: BatchId) {
-        let mut writing = self.writing();
-        if !writing.end(batch) && self.batches().remove(&batch).is_none() {
-            writing.give_up(batch);
+        let mut batches = self.batches();
+        if batches.remove(&batch).is_none() {
+            let mut given_up = self.given_up();
+            given_up.insert(batch);
+            // One that could not be prepared may be given up after all was said of it.
+            if given_up.len() > GIVEN_UP {
+                given_up.pop_first();
+            }
         }
     }
 
@@ -400,14 +391,8 @@ impl Handle {
         }
     }
 
-    /// It could not be prepared. Nobody need be told of one that was given up.
-    fn not_written(&self, batch: BatchId, why: String) {
-        if self.writing().end(batch) {
-            self.not_started(batch, why);
-        }
-    }
-
     fn not_started(&self, batch: BatchId, why: String) {
+        self.given_up().remove(&batch);
         self.fell_through(batch, Outcome::Failed { failure: Failure::NotStarted, why });
     }
 
@@ -454,7 +439,8 @@ impl Handle {
         let ended = self.now();
         let size = outputs.batch();
         let predicted_run = flight.expected.p99();
-        let cost = CostPer1k::of_batch(ended - flight.started, self.lane_price(), size);
+        // Of the time that it ran, not of the time that it stood behind another. What took no whole microsecond took one.
+        let cost = CostPer1k::of_batch(Micros(outputs.run_us.max(1)), self.price(&flight.known), size);
         let answer = |(row, member): (u32, &Member)| {
             let key = member.key;
             let body = match body(flight, outputs, row, member.params) {
@@ -479,6 +465,12 @@ impl Handle {
             (key, Body::Answer { key, answer: Box::new(answer) })
         };
         (0..).zip(&flight.members).filter(|(_, member)| member.input.is_some()).map(answer).collect()
+    }
+
+    /// What an hour costs of what a variant runs on: a lane, or a server of its own price.
+    fn price(&self, known: &Known) -> PricePerHour {
+        let lane = self.config().price.0.saturating_mul(u64::from(self.core().width.load(Ordering::Relaxed)));
+        known.price.unwrap_or(PricePerHour(lane))
     }
 
     pub(crate) fn deliver(&self, batch: BatchId, alive: &[QueryKey]) {
@@ -518,20 +510,6 @@ fn for_whom<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_batch_that_is_given_up_is_never_written_whichever_thread_comes_first() {
-        let mut writing = Writing::default();
-        writing.give_up(BatchId(1));
-        assert!(!writing.begin(BatchId(1)), "given up before it was begun");
-        assert!(writing.begin(BatchId(2)) && writing.wants(BatchId(2)));
-        assert!(writing.end(BatchId(2)), "given up while it is written");
-        assert!(!writing.wants(BatchId(2)) && !writing.end(BatchId(2)));
-        for batch in 0..2 * GIVEN_UP as u64 {
-            writing.give_up(BatchId(batch));
-        }
-        assert_eq!(writing.given_up.len(), GIVEN_UP);
-    }
 
     #[test]
     fn a_query_that_is_being_refused_is_left_to_who_refuses_it() {

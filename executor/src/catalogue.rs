@@ -7,7 +7,8 @@ use modelless_decision::worker::WorkerVariant;
 use modelless_engine::{Io, Loaded};
 use modelless_store::Catalog;
 use modelless_types::{
-    Bytes, Engine, Micros, ModelId, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId, VariantSettings,
+    Bytes, Engine, Micros, ModelId, PricePerHour, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId,
+    VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -23,6 +24,8 @@ pub(crate) struct Known {
     pub(crate) ordinal: u8,
     /// A batch of one, by its profile.
     pub(crate) expected: Micros,
+    /// What an hour of it costs, where that is not what a lane costs.
+    pub(crate) price: Option<PricePerHour>,
     /// The most that its process held when it was measured, on one lane.
     pub(crate) peak: Option<Bytes>,
     pub(crate) preparation: Preparation,
@@ -90,6 +93,7 @@ impl Catalogue {
         catalog: &Catalog,
         device_class: &str,
         lacking: &[Engine],
+        prices: &BTreeMap<VariantId, PricePerHour>,
         before: &Self,
     ) -> (Self, Vec<WorkerVariant>) {
         let tasks: BTreeMap<TaskId, Arc<Task>> =
@@ -112,7 +116,9 @@ impl Catalogue {
                     *left_out.entry(engine).or_default() += 1;
                     continue;
                 }
-                let Some(worker) = worker_variant(task, variant, device_class) else { continue };
+                let Some(mut worker) = worker_variant(task, variant, device_class) else { continue };
+                let price = prices.get(&variant.id).copied();
+                worker.run = worker.run.with_price(price);
                 let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
                 let preparation = spec.preparation(task);
@@ -124,6 +130,7 @@ impl Catalogue {
                     task: Arc::clone(task),
                     ordinal: variant.ordinal,
                     expected,
+                    price,
                     peak: variant.profile_on(device_class).and_then(|profile| profile.peak),
                     preparation_id: preparation.id(),
                     preparation,
@@ -141,7 +148,10 @@ impl Catalogue {
     /// The one known before if nothing of it changed, so that its bound adapter is kept.
     fn same(&self, id: VariantId, now: &Known) -> Option<Arc<Known>> {
         let before = self.variants.get(&id)?;
-        let same = before.artefact == now.artefact && before.spec == now.spec && before.task == now.task;
+        let same = before.artefact == now.artefact
+            && before.spec == now.spec
+            && before.task == now.task
+            && before.price == now.price;
         same.then(|| Arc::clone(before))
     }
 

@@ -4,6 +4,8 @@ use modelless_decision::worker::{DeviceConfig, WorkerConfig};
 use modelless_types::{Batching, Bytes, Micros, PricePerHour};
 use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings of one node. Every default is told in `docs/defaults.md`.
@@ -28,6 +30,8 @@ pub struct Config {
     pub price: PricePerHour,
     /// Where that price comes from.
     pub price_origin: PriceOrigin,
+    /// What is known of servers that variants of the engine `remote` are on, by their `HOST:PORT`.
+    pub remotes: BTreeMap<String, RemoteServer>,
     /// What it runs on, for people.
     pub hardware: Hardware,
     /// Queries that may wait here.
@@ -62,6 +66,17 @@ pub struct Config {
     pub store_within: Micros,
 }
 
+/// A server that variants of the engine `remote` are on.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RemoteServer {
+    /// What an hour of computing one batch there costs. It counts instead of the price of the lane that waits for it;
+    /// where nothing is said, that one does.
+    pub price: Option<PricePerHour>,
+    /// A file with the token that the server wants to see.
+    pub token_file: Option<PathBuf>,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -74,6 +89,7 @@ impl Default for Config {
             memory: Bytes::from_mib(1_024),
             price: PricePerHour(50_000),
             price_origin: PriceOrigin::Assumed,
+            remotes: BTreeMap::new(),
             hardware: Hardware::default(),
             queue: 1_024,
             queue_bytes: Bytes::from_mib(256),
@@ -112,11 +128,20 @@ impl Config {
         }
     }
 
+    /// The files with tokens for servers, by their `HOST:PORT`.
+    pub fn tokens(&self) -> BTreeMap<String, PathBuf> {
+        let file =
+            |(server, known): (&String, &RemoteServer)| Some((server.clone(), known.token_file.clone()?));
+        self.remotes.iter().filter_map(file).collect()
+    }
+
     /// How many lanes a variant is loaded for: as many as the device could be cut into that are wide enough for it, so
     /// that a new cut needs no load.
     pub(crate) fn lanes_for(&self, threads: u16) -> u16 {
-        let cores = self.lanes.max(1).saturating_mul(self.width.max(1));
-        (cores / threads.clamp(1, cores)).max(1)
+        let (lanes, width) = (self.lanes.max(1), self.width.max(1));
+        let cores = lanes.saturating_mul(width);
+        // Lanes are never cut narrower than they were set.
+        (cores / threads.clamp(width, cores)).clamp(1, lanes)
     }
 
     /// How long a batch may run before its runner is taken for hung.

@@ -1,19 +1,20 @@
 //! What all parts of the executor share, and the two ways in: frames from gateways, actions of the machine.
 
-use crate::batches::{Flight, Writing};
+use crate::batches::Flight;
 use crate::catalogue::Catalogue;
 use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
 use crate::node::Tally;
 use crate::quarantine::Quarantine;
+use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
-use modelless_types::{NodeId, PricePerHour, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -21,6 +22,13 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
+
+/// Brings artefacts to this node.
+#[async_trait]
+pub trait Fetch: Send + Sync {
+    /// Puts an artefact where the others lie; says why not, if it cannot.
+    async fn fetch(&self, sha256: &str) -> Result<(), String>;
+}
 
 /// The executor as others reach it. Cheap to clone.
 #[derive(Clone)]
@@ -33,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) quarantine: Quarantine,
     pub(crate) artefacts: Arc<Artefacts>,
+    /// Brings artefacts that are not here.
+    pub(crate) fetch: OnceLock<Arc<dyn Fetch>>,
     pub(crate) catalogue: RwLock<Arc<Catalogue>>,
     pub(crate) gateway: OnceLock<Arc<dyn GatewayLink>>,
     /// Queries that came and are not answered. Bounded by the credit that gateways are given.
@@ -42,8 +52,10 @@ pub(crate) struct Core {
     /// Batches that crashed or could not start, for the loop that reads the engine's events: whatever death is behind
     /// it must be told first, or the machine would give more to a runner that is gone.
     pub(crate) endings: mpsc::Sender<(BatchId, Outcome)>,
-    /// Batches whose inputs are being written.
-    pub(crate) writing: Mutex<Writing>,
+    /// Batches that the machine gave up before whoever prepares them was done: they find out then. Locked after `batches`.
+    pub(crate) given_up: Mutex<BTreeSet<BatchId>>,
+    /// How many cores a lane has now.
+    pub(crate) width: AtomicU16,
     pub(crate) history: Mutex<Option<History>>,
     pub(crate) status: watch::Sender<NodeStatus>,
     /// Something that the status shows changed.
@@ -52,8 +64,6 @@ pub(crate) struct Core {
     pub(crate) demanded: Mutex<BTreeSet<Class>>,
     /// The last batch's place: a query that comes alone most likely runs there again.
     pub(crate) last: Mutex<Option<(VariantId, LaneIx)>>,
-    /// Cores of a lane, as lanes are cut now. They are empty when that changes, so a batch ends at the width it began at.
-    pub(crate) width: AtomicU16,
     pub(crate) draining: AtomicBool,
     /// The corrections that the status last told.
     pub(crate) told: Mutex<BTreeMap<VariantId, Correction>>,
@@ -77,6 +87,11 @@ impl Handle {
         if self.0.gateway.set(gateway).is_ok() {
             self.report();
         }
+    }
+
+    /// Says where artefacts come from that are not here. Only the first call counts.
+    pub fn fetch_with(&self, fetch: Arc<dyn Fetch>) {
+        let _ = self.0.fetch.set(fetch);
     }
 
     /// What the node makes known of itself.
@@ -129,18 +144,12 @@ impl Handle {
         self.0.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn writing(&self) -> MutexGuard<'_, Writing> {
-        self.0.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn given_up(&self) -> MutexGuard<'_, BTreeSet<BatchId>> {
+        self.0.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn feed(&self, event: Event) {
         self.0.driver.feed(event, self);
-    }
-
-    /// What an hour of a lane costs, as lanes are cut now.
-    pub(crate) fn lane_price(&self) -> PricePerHour {
-        let width = self.0.width.load(Ordering::Relaxed).max(1);
-        PricePerHour(self.0.config.price.0.saturating_mul(u64::from(width)))
     }
 
     /// A batch crashed or could not start.
@@ -221,9 +230,7 @@ impl Perform<Action> for Handle {
             }
             Action::Start { batch } => self.start(batch),
             Action::Revoke { batch } => self.revoke(batch),
-            Action::Discard { batch } => {
-                self.discard(batch);
-            }
+            Action::Discard { batch } => self.discard(batch),
             Action::Deliver { batch, queries } => {
                 self.deliver(batch, &queries);
                 if self.0.draining.load(Ordering::Relaxed) {

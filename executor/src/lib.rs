@@ -18,8 +18,8 @@ mod quarantine;
 mod residency;
 mod service;
 
-pub use config::Config;
-pub use core::Handle;
+pub use config::{Config, RemoteServer};
+pub use core::{Fetch, Handle};
 pub use service::{Deps, Error, Service, build};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Queries whose batch crashed, each run alone in an engine of their own: its runners share nothing with those that
 //! serve. One runs at a time on this node, whatever its device.
 
-use crate::batches::Flight;
+use crate::batches::{Flight, Unwritten};
 use crate::core::Handle;
 use modelless_decision::Moments;
 use modelless_decision::worker::{Event, Failure, Outcome};
@@ -113,7 +113,8 @@ impl Handle {
     fn write_alone(&self, mut flight: Flight, mut slot: BatchSlot) -> Result<(Flight, BatchSlot), String> {
         match self.write_first(&mut flight, &mut slot) {
             Ok(()) => Ok((flight, slot)),
-            Err(why) => Err(why.unwrap_or_else(|| "nobody waits for it any longer".into())),
+            Err(Unwritten::Gone) => Err("nobody waits for it any longer".into()),
+            Err(Unwritten::TooLarge(why) | Unwritten::Failed(why)) => Err(why),
         }
     }
 

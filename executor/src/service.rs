@@ -11,10 +11,10 @@ use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
 use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, EngineEvent};
-use modelless_store::{Artefacts, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{DeviceIx, Engine, NodeId, Refusal, ReplicaState};
+use modelless_store::{Artefacts, Catalog, NewNode, NodeState, Store, UnixMicros};
+use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Refusal, ReplicaState, VariantId};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -26,6 +26,8 @@ use tokio_util::task::TaskTracker;
 
 /// How often slow figures (corrections) are made known, and the catalogue's version is asked for.
 const TICK: Duration = Duration::from_secs(1);
+/// Longer than the store lets any statement take.
+const STORE_WITHIN: Duration = Duration::from_secs(40);
 /// Batches that crashed or could not start and are not told of yet: more than two for each lane there could be.
 const ENDINGS: usize = 4_096;
 /// How often history is tidied, and how long it is kept.
@@ -100,17 +102,18 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         engine,
         quarantine: Quarantine::new(quarantine),
         artefacts,
+        fetch: OnceLock::new(),
         catalogue: RwLock::default(),
         gateway: OnceLock::new(),
         queries: Mutex::new(HashMap::new()),
         batches: Mutex::new(HashMap::new()),
-        writing: Mutex::default(),
+        given_up: Mutex::default(),
+        width: AtomicU16::new(config.width.max(1)),
         history: Mutex::new(Some(history)),
         status,
         changed: Notify::new(),
         demanded: Mutex::default(),
         last: Mutex::default(),
-        width: AtomicU16::new(config.width),
         draining: AtomicBool::new(false),
         told: Mutex::default(),
         tally: Mutex::new(Tally::default()),
@@ -311,11 +314,43 @@ impl Service {
     async fn read_catalogue(&self) -> Result<(), Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
-        let (now, runnable) =
-            Catalogue::new(&catalog, &self.handle.config().device_class, &self.lacking(), &before);
+        let prices = self.prices(&catalog).await;
+        let class = &self.handle.config().device_class;
+        let (now, runnable) = Catalogue::new(&catalog, class, &self.lacking(), &prices, &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
         Ok(())
+    }
+
+    /// What variants on servers with a price of their own cost: their artefacts say which server that is.
+    async fn prices(&self, catalog: &Catalog) -> BTreeMap<VariantId, PricePerHour> {
+        let servers = &self.handle.config().remotes;
+        let priced: BTreeMap<String, PricePerHour> =
+            servers.iter().filter_map(|(server, known)| Some((server.clone(), known.price?))).collect();
+        let variants = catalog.models.iter().flat_map(|model| catalog.variants_of(model.id));
+        let remote: Vec<(VariantId, String)> = variants
+            .filter(|variant| variant.settings.engine == Engine::Remote)
+            .map(|variant| (variant.id, variant.artefact.clone()))
+            .collect();
+        if priced.is_empty() || remote.is_empty() {
+            return BTreeMap::new();
+        }
+        let artefacts = self.handle.artefacts();
+        let read = move || {
+            let price = |(variant, digest): (VariantId, String)| {
+                let artefact = artefacts.open(&digest);
+                let artefact = artefact.inspect_err(|error| {
+                    tracing::warn!(%variant, %error, "its server is not known, and so it costs what a lane costs");
+                });
+                let server = modelless_engine::remote_authority(&artefact.ok()?)?;
+                Some((variant, *priced.get(&server)?))
+            };
+            remote.into_iter().filter_map(price).collect()
+        };
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading artefacts panicked; this is a bug");
+            BTreeMap::new()
+        })
     }
 
     /// Engines that nothing can run with here.
@@ -402,11 +437,13 @@ impl Service {
     }
 }
 
-/// Does something, unless the end comes first.
+/// Does something with the store, unless the end comes first. A store that is cut off would never be done.
 async fn unless(ended: &CancellationToken, what: impl Future<Output = ()>) {
     tokio::select! {
         () = ended.cancelled() => {}
-        () = what => {}
+        done = tokio::time::timeout(STORE_WITHIN, what) => if done.is_err() {
+            tracing::warn!("the store did not answer within {STORE_WITHIN:?}; serving on");
+        },
     }
 }
 

@@ -4,6 +4,8 @@ mod limits;
 mod loading;
 mod quarantine;
 mod real;
+mod remotes;
+mod slots;
 mod stalled;
 
 use crate::{Config, Deps, Handle, Service, build};
@@ -105,11 +107,13 @@ struct Setup {
     config: Config,
     /// The artefact is not what its address says.
     damaged: bool,
+    /// The second variant is on another server.
+    remote: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { recorder: None, store: None, config: config(), damaged: false }
+        Self { recorder: None, store: None, config: config(), damaged: false, remote: false }
     }
 }
 
@@ -117,7 +121,7 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
     bed_with(Setup { recorder, ..Setup::default() }).await
 }
 
-async fn bed_with(Setup { recorder, store, config, damaged }: Setup) -> Bed {
+async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> Bed {
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
@@ -138,12 +142,18 @@ async fn bed_with(Setup { recorder, store, config, damaged }: Setup) -> Bed {
         description: String::new(),
     };
     let task = store.create_task(task).await.expect("a task").id;
-    let variant = |name: &str, ppm, us| NewVariant {
-        name: name.into(),
-        settings: VariantSettings::new(EngineKind::Onnx, "fp32", 8),
-        artefact: artefact.sha256.clone(),
-        artefact_bytes: Bytes(artefact.bytes),
-        profiles: vec![profile(ppm, us)],
+    let server = artefacts.put(&br#"{"url": "grpc://10.0.0.7:8000", "model": "echo"}"#[..]).expect("a place");
+    let variant = |name: &str, ppm, us| {
+        let elsewhere = remote && name == "fast";
+        let (engine, artefact) =
+            if elsewhere { (EngineKind::Remote, &server) } else { (EngineKind::Onnx, &artefact) };
+        NewVariant {
+            name: name.into(),
+            settings: VariantSettings::new(engine, "fp32", 8),
+            artefact: artefact.sha256.clone(),
+            artefact_bytes: Bytes(artefact.bytes),
+            profiles: vec![profile(ppm, us)],
+        }
     };
     let model = NewModel {
         task,
@@ -205,9 +215,13 @@ impl Bed {
     }
 
     fn send(&self, key: u64, latency: Duration, admits: VariantSet, input: Input) {
+        self.handle.send(self.frame(key, latency, admits, input));
+    }
+
+    fn frame(&self, key: u64, latency: Duration, admits: VariantSet, input: Input) -> ToNode {
         let class = Class { task: self.task, admits };
         let latency = Micros(u64::try_from(latency.as_micros()).expect("short"));
-        self.handle.send(ToNode::Query(Box::new(QueryFrame {
+        ToNode::Query(Box::new(QueryFrame {
             key: QueryKey(key),
             tenant: TenantId::DEFAULT,
             app: AppId::DEFAULT,
@@ -222,7 +236,7 @@ impl Bed {
             decoded: Bytes(8),
             input,
             demand: Demand { class, waiting: 0, first: None },
-        })));
+        }))
     }
 
     /// Every batch from now on never ends by itself.

@@ -62,6 +62,9 @@ pub struct RegisterVariant {
     /// The most memory of a GPU that one replica takes on one lane, in bytes.
     #[serde(default)]
     pub gpu_memory: Option<Bytes>,
+    /// The most bytes that one item's strings take in one tensor.
+    #[serde(default)]
+    pub string_bytes: Option<Bytes>,
     /// The artefact: sha256 in lower-case hexadecimal.
     pub artefact_sha256: String,
 }

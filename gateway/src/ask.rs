@@ -4,6 +4,7 @@ use crate::core::Core;
 use crate::errors::ApiError;
 use crate::pending::{Outcome, Reply};
 use crate::view::TaskView;
+use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
 use modelless_types::{AppId, Bytes, Goals, Micros, QueryKey, Refusal, TenantId, Time};
@@ -52,7 +53,7 @@ impl Drop for Guard<'_> {
 
 /// Where the query stands once the router has it.
 enum Entered {
-    Waits(Time),
+    Waits(Time, Class),
     Refused(Refusal),
 }
 
@@ -87,17 +88,18 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
                 best_effort: admitted.best_effort,
                 bytes: decoded,
             };
+            core.demand.arrived(admitted.class);
             if let Err(limit) = core.pending.insert(now, query, input, reply) {
                 entered = Entered::Refused(Refusal::QueueFull { limit });
                 return None;
             }
-            entered = Entered::Waits(deadline);
+            entered = Entered::Waits(deadline, admitted.class);
             Some((Event::Arrive(query), ()))
         },
         core,
     );
-    let deadline = match entered {
-        Entered::Waits(deadline) => deadline,
+    let (deadline, class) = match entered {
+        Entered::Waits(deadline, class) => (deadline, class),
         Entered::Refused(refusal) => return Err(refused(task, refusal)),
     };
     let Ok(reply) = answer.await else {
@@ -105,7 +107,11 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
         return Err(refused(task, Refusal::NodeLost));
     };
     drop(guard);
-    settle(core, task, key, reply, arrived, deadline)
+    let settled = settle(core, task, key, reply, arrived, deadline);
+    if settled.as_ref().is_ok_and(|answered| arrived + answered.total <= deadline) {
+        core.demand.answered_in_time(class);
+    }
+    settled
 }
 
 fn refused(task: &TaskView, refusal: Refusal) -> ApiError {

@@ -31,6 +31,9 @@ pub struct Config {
     pub idle_timeout_ms: u64,
     /// From the first byte of a query's body to its last.
     pub body_timeout_ms: u64,
+    /// How long queries are still answered when the gateway is asked to end, each with a wish that its connection be closed,
+    /// so that clients of several gateways go elsewhere before anything is refused. Not ready meanwhile.
+    pub leave_ms: u64,
     /// How long queries that run when the gateway drains have to finish.
     pub drain_timeout_ms: u64,
     /// How long a query with `fallback=best_effort` is still worth answering after its latency goal.
@@ -55,6 +58,7 @@ impl Default for Config {
             header_timeout_ms: 10_000,
             idle_timeout_ms: 75_000,
             body_timeout_ms: 30_000,
+            leave_ms: 0,
             drain_timeout_ms: 10_000,
             best_effort_ms: 30_000,
             waiting: Limits::default(),
@@ -97,6 +101,10 @@ impl Config {
 
     pub(crate) fn body_timeout(&self) -> Duration {
         Duration::from_millis(self.body_timeout_ms)
+    }
+
+    pub(crate) fn leave(&self) -> Duration {
+        Duration::from_millis(self.leave_ms)
     }
 
     pub(crate) fn drain_timeout(&self) -> Duration {

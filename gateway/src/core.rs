@@ -3,6 +3,7 @@
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
 use crate::config::Config;
+use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::QueryIds;
 use crate::pending::{Outcome, Pending, Sent};
@@ -61,6 +62,8 @@ pub(crate) struct Core {
     /// How often it was asked to look anew.
     pub(crate) asked: AtomicU64,
     loaded: AtomicBool,
+    /// Clients are sent elsewhere, but still answered.
+    pub(crate) leaving: Arc<AtomicBool>,
     draining: AtomicBool,
     /// Something may have changed: look again.
     pub(crate) changed: Notify,
@@ -69,6 +72,7 @@ pub(crate) struct Core {
     pub(crate) ready: watch::Sender<bool>,
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
+    pub(crate) demand: Demands,
 }
 
 impl Core {
@@ -96,11 +100,13 @@ impl Core {
             asked: AtomicU64::new(0),
             view: RwLock::new(Arc::new(view)),
             loaded: AtomicBool::new(false),
+            leaving: Arc::default(),
             draining: AtomicBool::new(false),
             changed: Notify::new(),
             catalog_changed: AtomicBool::new(false),
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
+            demand: Demands::default(),
         }
     }
 
@@ -188,6 +194,16 @@ impl Core {
         self.draining.load(Ordering::Acquire)
     }
 
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Not ready from now on, and every answer asks for its connection's end.
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+        self.refresh_ready();
+    }
+
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         self.refresh_ready();
@@ -213,7 +229,7 @@ impl Core {
     /// Ready: the table is there, a node has spoken, and nobody asked for an end.
     pub(crate) fn refresh_ready(&self) {
         let up = self.nodes().iter().any(|node| node.up.load(Ordering::Acquire));
-        let ready = self.loaded.load(Ordering::Acquire) && up && !self.is_draining();
+        let ready = self.loaded.load(Ordering::Acquire) && up && !self.is_leaving() && !self.is_draining();
         self.ready.send_if_modified(|known| std::mem::replace(known, ready) != ready);
     }
 
@@ -223,7 +239,7 @@ impl Core {
 
     /// Why it is not ready, in words.
     pub(crate) fn unready(&self) -> Option<&'static str> {
-        if self.is_draining() {
+        if self.is_leaving() || self.is_draining() {
             Some("the gateway is shutting down")
         } else if !self.loaded.load(Ordering::Acquire) {
             Some("the catalogue was not read yet")

@@ -13,6 +13,7 @@ mod admin;
 mod ask;
 mod config;
 mod core;
+mod demand;
 mod errors;
 mod goals;
 mod grpc;
@@ -35,6 +36,7 @@ mod tests;
 
 pub use admin::{Admin, AdminError, RegisterRequest, RegisterVariant, SetRef};
 pub use config::Config;
+pub use demand::ClassDemand;
 pub use errors::Error;
 pub use ids::{BadQueryId, QueryId, QueryIds};
 pub use service::{Addresses, Deps, Handle, Service};

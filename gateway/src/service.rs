@@ -3,6 +3,7 @@
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::core::Core;
+use crate::demand::ClassDemand;
 use crate::errors::Error;
 use crate::grpc;
 use crate::http;
@@ -128,8 +129,8 @@ impl Service {
         routes::router(Arc::clone(&self.app))
     }
 
-    /// Serves until drained: not ready from then on and no new queries, but those at hand are finished, and health
-    /// is told until the end.
+    /// Serves until drained: not ready from then on, clients sent elsewhere for as long as is set, then no new queries; but
+    /// those at hand are finished, and health is told until the end.
     pub async fn run(mut self, drain: CancellationToken) -> Result<(), Error> {
         if self.http.is_none() {
             self.bind().await?;
@@ -165,6 +166,10 @@ impl Service {
             () = drain.cancelled() => None,
             end = tasks.join_next() => end, // none ends by itself: whatever this is, it is the reason to stop
         };
+        if early.is_none() && !core.config.leave().is_zero() {
+            core.leave();
+            tokio::time::sleep(core.config.leave()).await;
+        }
         core.drain();
         if tokio::time::timeout(core.config.drain_timeout(), core.pending.idle()).await.is_err() {
             core.give_up();
@@ -207,6 +212,19 @@ impl Handle {
     /// The catalogue was changed: it is read now instead of within a second.
     pub fn catalog_changed(&self) {
         self.core.look_at_catalog();
+    }
+
+    /// The catalogue's version, once it is another than `known`.
+    pub async fn next_catalog(&self, known: u64) -> u64 {
+        let mut shown = self.core.shown.subscribe();
+        let next = shown.wait_for(|shown| shown.version != known).await;
+        next.map_or(known, |shown| shown.version)
+    }
+
+    /// What was asked of this gateway so far, class by class: the most asked for, up to a bound.
+    pub fn demand(&self) -> Vec<ClassDemand> {
+        let waiting = self.core.driver.look(|router, _| router.waiting_by_class());
+        self.core.demand.told(&waiting)
     }
 
     /// Follows whether the gateway is ready.

@@ -14,11 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How often the catalogue's version is asked for.
 const POLL: Duration = Duration::from_secs(1);
+/// A store that takes longer is away. It may be cut off, and then it would never be done.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a table that only moves estimates is passed on.
 const ESTIMATES: Duration = Duration::from_secs(1);
 /// Nodes that change all the time are looked at no more often than this.
@@ -46,11 +48,15 @@ impl Updater {
         updater
     }
 
-    /// Runs until stopped.
+    /// Runs until stopped. The store is asked beside everything else: while it does not answer, nodes still come and go.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut followers = JoinSet::new();
+        let mut reading: JoinSet<Read> = JoinSet::new();
         let mut poll = interval(POLL);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ask_store = false;
+        // The newest wish to look anew that the store's answer covers.
+        let mut seen = 0;
         loop {
             for node in self.core.nodes() {
                 if !node.followed.swap(true, Ordering::AcqRel) {
@@ -58,7 +64,7 @@ impl Updater {
                 }
             }
             let looked = Instant::now();
-            let mut ask_store = false;
+            let mut new_catalog = false;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -66,30 +72,35 @@ impl Updater {
                     Ok(node) => self.core.lost_node(&node),
                     Err(error) => tracing::error!(%error, "the watch over a node failed; this is a bug"),
                 },
+                Some(read) = reading.join_next() => match read {
+                    Ok(Read { asked, catalog }) => {
+                        seen = asked;
+                        new_catalog = self.take_catalog(catalog);
+                    }
+                    Err(error) => tracing::error!(%error, "reading the catalogue failed; this is a bug"),
+                },
                 _ = poll.tick() => ask_store = true,
                 () = self.core.changed.notified() => {}
             }
             ask_store |= self.core.catalog_changed.swap(false, Ordering::AcqRel);
-            let asked = self.core.asked.load(Ordering::Acquire);
-            let new_catalog = ask_store && self.read_catalog().await;
-            self.refresh(new_catalog, asked);
+            if ask_store && reading.is_empty() {
+                ask_store = false;
+                let asked = self.core.asked.load(Ordering::Acquire);
+                reading.spawn(read(Arc::clone(&self.store), self.catalog.version, asked));
+            }
+            self.refresh(new_catalog, seen);
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep_until(looked + PACE) => {}
             }
         }
         followers.shutdown().await;
+        reading.shutdown().await;
     }
 
     /// Whether there is a new one.
-    async fn read_catalog(&mut self) -> bool {
-        let read = async {
-            if self.store.catalog_version().await? == self.catalog.version {
-                return Ok(None);
-            }
-            self.store.catalog().await.map(Some)
-        };
-        match read.await {
+    fn take_catalog(&mut self, read: Result<Option<Catalog>, String>) -> bool {
+        match read {
             Ok(catalog) => {
                 if std::mem::take(&mut self.outage) {
                     tracing::info!("the store answers again");
@@ -106,6 +117,7 @@ impl Updater {
     }
 
     fn refresh(&mut self, new_catalog: bool, asked: u64) {
+        let began = Instant::now();
         let nodes = self.core.nodes();
         let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
         let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
@@ -126,7 +138,29 @@ impl Updater {
         let view = View::new(Arc::clone(&self.catalog), Arc::clone(&self.tasks), statuses);
         self.core.metrics.set_nodes(&gauges(&view));
         self.core.publish(view, asked);
+        self.core.metrics.table_updated(began.elapsed());
     }
+}
+
+/// What the store said, and how often it had been asked for before.
+struct Read {
+    asked: u64,
+    catalog: Result<Option<Catalog>, String>,
+}
+
+/// The catalogue, if it is another than the one that is known.
+async fn read(store: Arc<dyn Store>, known: u64, asked: u64) -> Read {
+    let read = async {
+        if store.catalog_version().await? == known {
+            return Ok(None);
+        }
+        store.catalog().await.map(Some)
+    };
+    let catalog = match timeout(PATIENCE, read).await {
+        Ok(read) => read.map_err(|error: modelless_store::Error| error.to_string()),
+        Err(_) => Err(format!("no answer within {PATIENCE:?}")),
+    };
+    Read { asked, catalog }
 }
 
 /// Says when a node's status changes; ends when the node is gone.

@@ -138,6 +138,9 @@ pub struct VariantManifest {
     /// The most memory of a GPU that one replica takes on one lane, in bytes.
     #[serde(default)]
     pub gpu_memory: Option<Bytes>,
+    /// The most bytes that one item's strings take in one tensor.
+    #[serde(default)]
+    pub string_bytes: Option<Bytes>,
 }
 
 fn top_1() -> String {
@@ -293,6 +296,7 @@ impl VariantManifest {
             optimisation: self.optimisation,
             processor: self.processor,
             gpu_memory: self.gpu_memory,
+            string_bytes: self.string_bytes,
         }
     }
 }

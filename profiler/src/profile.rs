@@ -8,9 +8,10 @@ use crate::stats::Summary;
 use bytes::Bytes;
 use modelless_adapter::{Adapter, AdapterSpec, Body, Decoded, Limits, Scratch};
 use modelless_engine::{Engine, Io, LoadSpec, Loaded};
+use modelless_types::tensor::strings;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, BatchPoint, ModelId, Profile, Provenance, StageTime, Task, VariantId,
-    VariantSettings,
+    Accuracy, AccuracyMeasure, BatchPoint, ModelId, Profile, Provenance, StageTime, Task, TensorSpec,
+    VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -21,6 +22,9 @@ use tokio::time::Instant;
 
 /// Inputs that decoding and preparing are timed with, and how often at most they are gone through.
 const STAGE_SAMPLES: usize = 50;
+
+/// What a string of a query might be, where no labelled set shows it.
+const STAND_IN: &str = "What a query might say, if nobody knows better: a sentence of the usual length.";
 
 /// How to measure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -161,8 +165,8 @@ impl Profiler {
                 return Err(Error::Adapter { model: name.to_owned(), source });
             }
         };
-        let max_batch = settings.max_batch;
-        Ok(Bench { profiler: self, name, variant, task, spec, adapter, max_batch, loaded, declared })
+        let (max_batch, strings) = (settings.max_batch, settings.strings());
+        Ok(Bench { profiler: self, name, variant, task, spec, adapter, max_batch, strings, loaded, declared })
     }
 }
 
@@ -188,6 +192,8 @@ struct Bench<'a> {
     spec: &'a AdapterSpec,
     adapter: Adapter,
     max_batch: u32,
+    /// The room for one item's strings.
+    strings: modelless_types::Bytes,
     loaded: Loaded,
     declared: Option<Accuracy>,
 }
@@ -267,10 +273,25 @@ impl Bench<'_> {
                 png(&pixels, width, height, image::ExtendedColorType::Rgb8)
             }
             AdapterSpec::Tensor(_) => {
-                let bytes: usize =
-                    self.task.inputs.iter().filter_map(modelless_types::TensorSpec::item_bytes).sum();
-                vec![0; bytes].into()
+                let mut bytes = Vec::new();
+                for input in &self.task.inputs {
+                    match input.item_bytes() {
+                        Some(item) => bytes.resize(bytes.len() + item, 0),
+                        None => self.stand_in_text(input, &mut bytes),
+                    }
+                }
+                bytes.into()
             }
+        }
+    }
+
+    /// Strings of a sentence's length, or as long as fit.
+    fn stand_in_text(&self, input: &TensorSpec, into: &mut Vec<u8>) {
+        let count = input.elements().unwrap_or(0).max(1);
+        let room = usize::try_from(self.strings.0).unwrap_or(usize::MAX) / count;
+        let text = &STAND_IN[..STAND_IN.len().min(room.saturating_sub(strings::LENGTH))];
+        for _ in 0..count {
+            strings::push(text.as_bytes(), into).expect("a sentence is short; this is a bug");
         }
     }
 
@@ -298,7 +319,7 @@ impl Bench<'_> {
     }
 
     fn rows(&self) -> Vec<Vec<u8>> {
-        self.loaded.inputs.iter().map(|input| vec![0; input.item_bytes().unwrap_or(0)]).collect()
+        self.loaded.inputs.iter().map(|input| vec![0; input.room(self.strings).unwrap_or(0)]).collect()
     }
 
     fn prepare(&self, decoded: &Decoded, rows: &mut [Vec<u8>], scratch: &mut Scratch) -> Result<(), Error> {

@@ -66,12 +66,19 @@ pub struct Handle {
     wake: Arc<Notify>,
     /// Nodes that it has not looked at yet.
     joined: Arc<Mutex<Vec<Node>>>,
+    /// The last plan that was saved here.
+    saved: Arc<watch::Sender<Option<PlanId>>>,
 }
 
 impl Handle {
     /// Something that plans depend on changed.
     pub fn catalog_changed(&self) {
         self.wake.notify_one();
+    }
+
+    /// Follows the plans that this scheduler saves.
+    pub fn saved(&self) -> watch::Receiver<Option<PlanId>> {
+        self.saved.subscribe()
     }
 
     /// A node is there, or there again. It is told its pins, whatever it was told before.
@@ -134,7 +141,10 @@ impl Service {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());
             match self.store.save_plan(saved.map(|plan| plan.id), json, at).await? {
-                SavePlan::Saved(id) => tracing::info!(%id, pins = next.pins.len(), "new plan"),
+                SavePlan::Saved(id) => {
+                    tracing::info!(%id, pins = next.pins.len(), "new plan");
+                    self.handle.saved.send_replace(Some(id));
+                }
                 SavePlan::Lost { .. } => {
                     self.handle.wake.notify_one(); // look again at once: another scheduler was first
                     return Ok(());

@@ -12,8 +12,11 @@
 
 pub mod batching;
 mod check;
+pub mod clairvoyant;
+mod direct;
 pub mod fixtures;
 mod gateway;
+pub mod goodput;
 mod heap;
 mod memory;
 mod node;

@@ -6,7 +6,7 @@ use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
-use modelless_decision::route::{NodeInfo, NodeReport};
+use modelless_decision::route::{Limit, NodeInfo, NodeReport};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
@@ -223,6 +223,7 @@ impl World<'_> {
         {
             node.armed = Some(wake);
             let life = node.life;
+            let wake = wake + self.scenario.nodes[at].timer_late;
             self.push(wake, Rank::Timer, Ev::NodeTimer { node: at, life });
         }
         Ok(())
@@ -238,7 +239,10 @@ impl World<'_> {
 
     fn report(&self, at: usize) -> NodeReport {
         let report = self.nodes[at].worker.report(self.now);
-        NodeReport { limit: report.limit.share(self.scenario.gateways), ..report }
+        let any = Limit { queries: u32::MAX, bytes: Bytes(u64::MAX / 2) };
+        let credits = self.scenario.credits;
+        let limit = if credits { report.limit.share(self.scenario.gateways) } else { any };
+        NodeReport { limit, ..report }
     }
 
     fn post_to_gateway(
@@ -415,12 +419,12 @@ impl World<'_> {
             format!("{waiting}")
         })?;
         if waiting == 1 {
-            self.run_batch(at, id);
+            self.run_batch(at, id, self.scenario.nodes[at].handover);
         }
         Ok(())
     }
 
-    fn run_batch(&mut self, at: usize, id: BatchId) {
+    fn run_batch(&mut self, at: usize, id: BatchId, handover: Micros) {
         let node = &self.nodes[at];
         let Some(batch) = node.batches.get(&id) else { return };
         let model = self.runs.get(&batch.variant);
@@ -432,7 +436,7 @@ impl World<'_> {
         let held_up = self.scenario.nodes[at].jitter.filter(|jitter| self.rng_jitter.chance(jitter.chance));
         let held_up =
             held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
-        let took = self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
+        let took = handover + self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
         let took = if node.revoked.contains(&id) { Micros::ZERO } else { took };
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
@@ -461,7 +465,7 @@ impl World<'_> {
         let lane = node.lanes.entry(lane).or_default();
         lane.pop_front();
         if let Some(next) = lane.front().copied() {
-            self.run_batch(at, next);
+            self.run_batch(at, next, Micros::ZERO);
         }
         let outcome = if revoked { Outcome::Revoked } else { Outcome::Ran };
         self.feed_worker(at, Event::Done { batch: id, outcome })

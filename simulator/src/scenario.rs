@@ -24,6 +24,9 @@ pub struct Scenario {
     pub limits: Limits,
     /// Between every gateway and every node.
     pub link: LinkSpec,
+    /// Whether nodes bound what a gateway may have outstanding; without, gateways send at once whatever comes.
+    #[serde(default = "yes")]
+    pub credits: bool,
     /// How often a node speaks without being asked.
     pub heartbeat: Micros,
     /// From a replica's change of state until gateways route by it.
@@ -38,6 +41,10 @@ pub struct Scenario {
     pub start: Micros,
     /// How long queries come, from `start`.
     pub duration: Micros,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// A task with its variants.
@@ -109,6 +116,12 @@ pub struct NodeSpec {
     /// Batches that are held up now and then, as by another tenant of the processor.
     #[serde(default)]
     pub jitter: Option<Jitter>,
+    /// How much later than asked a timer of its shell wakes.
+    #[serde(default)]
+    pub timer_late: Micros,
+    /// How long it takes until a device that has nothing to do runs the batch that is handed to it.
+    #[serde(default)]
+    pub handover: Micros,
 }
 
 /// Some batches take longer than their model does.
@@ -312,6 +325,8 @@ impl NodeSpec {
             unload: Micros::from_millis(2),
             crash: 0.0,
             jitter: None,
+            timer_late: Micros::ZERO,
+            handover: Micros::ZERO,
         }
     }
 }
@@ -334,6 +349,7 @@ impl Scenario {
             gateways: 1,
             limits: Limits::default(),
             link: LinkSpec { one_way: Micros(50), jitter: Micros(10) },
+            credits: true,
             heartbeat: Micros::from_millis(50),
             table_delay: Micros::from_millis(5),
             detect: Micros::from_millis(20),

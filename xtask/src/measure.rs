@@ -6,6 +6,7 @@
 
 mod attribution;
 mod chaos;
+mod cluster;
 mod cold_start;
 mod cycles;
 mod demo;
@@ -55,6 +56,11 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &cluster::kill::MEASURE,
+    &cluster::restart::MEASURE,
+    &cluster::many::MEASURE,
+    &cluster::wire::MEASURE,
+    &cluster::goodput::MEASURE,
 ];
 
 /// What a measure found.
@@ -164,7 +170,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     }
     if options.contains(&"--list") {
         for measure in MEASURES {
-            say(format!("{:<12} {}", measure.name, measure.what));
+            say(format!("{:<15} {}", measure.name, measure.what));
         }
         return Ok(());
     }
@@ -236,7 +242,11 @@ mod tests {
     #[test]
     fn names_are_unique_and_can_stand_in_a_document() {
         let mut names = names();
-        assert!(names.iter().all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
+        assert!(
+            names
+                .iter()
+                .all(|name| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'))
+        );
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), MEASURES.len());

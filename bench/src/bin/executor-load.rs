@@ -4,6 +4,7 @@
 //! questions
 //!
 //! * `{"do": "closed", "ms", "warm_ms"}`: the queue is kept full, within the credit that the executor gives;
+//! * `{"do": "profile"}` and `{"do": "variant"}`: what was measured of the model when the node started, and its largest batch;
 //! * `{"do": "single", "count", "gap_us"}`: one query at a time;
 //! * `{"do": "open", "per_second", "cv", "ms", "bound_us", "seed"}`: at times drawn beforehand. Latency counts from when a
 //!   query should have come, and how late it really came is told as well.
@@ -61,6 +62,9 @@ fn run() -> Result<()> {
         let ms = |name: &str| Ok::<_, anyhow::Error>(Duration::from_secs_f64(number(name)? / 1e3));
         match question["do"].as_str() {
             Some("profile") => Ok(serde_json::to_value(node.profile(0)?)?),
+            Some("variant") => {
+                Ok(json!({"profile": node.profile(0)?, "max_batch": node.served[0].1.settings.max_batch}))
+            }
             Some("closed") => closed(&node, &inputs, ms("warm_ms")?, ms("ms")?),
             Some("single") => {
                 let gap = Duration::from_secs_f64(number("gap_us")? / 1e6);

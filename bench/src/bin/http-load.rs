@@ -1,12 +1,17 @@
 //! Load on a server over HTTP: as much as some connections can ask, or at set times on several streams at once.
 //!
-//! `http-load ADDRESS STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`; then questions
+//! `http-load ADDRESS[,ADDRESS...] STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`; then
+//! questions
 //!
 //! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on;
 //! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
-//! * `{"do": "paced", "per_second": [RATE A STREAM], "ms", "seed"}`: at times drawn beforehand (Poisson). Latency counts from
-//!   when a query should have come. Whatever is not 200 counts as lost, and what differs from what was learnt as wrong.
-//!   `answers` are pairs of when, in milliseconds since `began_unix_ms`, and latency in microseconds.
+//! * `{"do": "paced", "per_second": [RATE A STREAM], "ms", "seed", "connections", "patience_ms"}`: at times drawn beforehand
+//!   (Poisson). Latency counts from when a query should have come. Whatever is not 200 counts as lost, and what differs from
+//!   what was learnt as wrong. `answers` are when, in milliseconds since `began_unix_ms`, latency in microseconds, and which
+//!   of `nodes` answered; `failures` are when, after how long, and with which of the names under `lost`.
+//!
+//! With several addresses connections are spread over them. A connection that ends without a byte of an answer is then what
+//! it is to every client and balancer of HTTP: the same query is asked at the next address (`moved`), within its time.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
@@ -25,6 +30,8 @@ use serde_json::{Value, json};
 const INPUTS: usize = 16;
 /// Connections of a stream whose times are set: more than are ever open at once in a run that goes well.
 const CONNECTIONS: usize = 24;
+/// Where nothing else is asked for, an answer may take so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Batches of other sizes are computed in another order, so the last digits differ.
 const TOLERANCE: f64 = 1e-3;
 
@@ -35,8 +42,11 @@ struct Stream {
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [address, streams, seed] = args.as_slice() else { bail!("usage: http-load ADDRESS STREAMS SEED") };
-    let address: SocketAddr = address.parse()?;
+    let [addresses, streams, seed] = args.as_slice() else {
+        bail!("usage: http-load ADDRESSES STREAMS SEED")
+    };
+    let addresses = addresses.split(',').map(str::parse).collect::<Result<Vec<SocketAddr>, _>>()?;
+    let address = *addresses.first().context("an address")?;
     let mut rng = modelless_testkit::Rng::new(seed.parse()?);
     let streams: Vec<Value> = serde_json::from_str(streams)?;
     let mut streams = streams.iter().map(|s| stream(s, &mut rng)).collect::<Result<Vec<_>>>()?;
@@ -49,13 +59,22 @@ fn main() -> Result<()> {
                 let place = |name: &str| {
                     Ok::<_, anyhow::Error>(usize::try_from(question[name].as_u64().context("a count")?)?)
                 };
-                closed(address, &streams[place("stream")?], place("connections")?, ms("warm_ms")?, ms("ms")?)
+                let stream = &streams[place("stream")?];
+                closed(&addresses, stream, place("connections")?, ms("warm_ms")?, ms("ms")?)
             }
             Some("paced") => {
                 let rates = question["per_second"].as_array().context("`per_second`")?;
                 let rates: Vec<f64> = rates.iter().filter_map(Value::as_f64).collect();
                 ensure!(rates.len() == streams.len(), "a rate for each stream");
-                paced(address, &streams, &rates, ms("ms")?, question["seed"].as_u64().context("`seed`")?)
+                let seed = question["seed"].as_u64().context("`seed`")?;
+                let connections = question["connections"].as_u64().map(usize::try_from).transpose()?;
+                let patience = question["patience_ms"].as_u64().map(Duration::from_millis);
+                let habits = Habits {
+                    addresses: &addresses,
+                    connections: connections.unwrap_or(CONNECTIONS),
+                    patience: patience.unwrap_or(PATIENCE),
+                };
+                paced(&habits, &streams, &rates, ms("ms")?, seed)
             }
             other => bail!("cannot do {other:?}"),
         }
@@ -104,13 +123,14 @@ fn same(learnt: &[f64], found: &[f64]) -> bool {
 }
 
 fn closed(
-    address: SocketAddr,
+    addresses: &[SocketAddr],
     stream: &Stream,
     count: usize,
     warm: Duration,
     time: Duration,
 ) -> Result<Value> {
-    let mut open = (0..count).map(|_| Connection::open(address)).collect::<Result<Vec<_>>>()?;
+    let spread = addresses.iter().cycle().take(count);
+    let mut open = spread.map(|address| Connection::open(*address)).collect::<Result<Vec<_>>>()?;
     let mut next = stream.requests.iter().cycle();
     let mut request = || next.next().context("there are inputs; this is a bug");
     for connection in &mut open {
@@ -157,22 +177,56 @@ impl Schedule {
     }
 }
 
+/// How the clients of a paced load ask.
+struct Habits<'a> {
+    addresses: &'a [SocketAddr],
+    connections: usize,
+    patience: Duration,
+}
+
 #[derive(Default)]
 struct Seen {
     sent: usize,
     latencies: Vec<u64>,
-    /// When each of them should have come.
-    came: Vec<Instant>,
+    /// When each of them should have come, and which of `nodes` answered.
+    came: Vec<(Instant, usize)>,
+    nodes: Vec<String>,
     lags: Vec<u64>,
     wrong: usize,
+    moved: usize,
     lost: BTreeMap<String, usize>,
+    failures: Vec<(Instant, Duration, String)>,
+}
+
+impl Seen {
+    fn node(&mut self, name: &str) -> usize {
+        self.nodes.iter().position(|known| known == name).unwrap_or_else(|| {
+            self.nodes.push(name.to_owned());
+            self.nodes.len() - 1
+        })
+    }
+
+    fn json(&self, start: Instant) -> Value {
+        let since = |at: Instant| nanos(at.saturating_duration_since(start)) / 1_000_000;
+        let answers = self.came.iter().zip(&self.latencies);
+        let answers = answers.map(|((came, node), ns)| (since(*came), ns / 1_000, *node)).collect::<Vec<_>>();
+        let failed = |(came, took, why): &(Instant, Duration, String)| {
+            (since(*came), nanos(*took) / 1_000, why.clone())
+        };
+        json!({
+            "answers": answers, "nodes": self.nodes, "sent": self.sent, "answered": self.latencies.len(),
+            "wrong": self.wrong, "moved": self.moved, "lost": self.lost,
+            "failures": self.failures.iter().map(failed).collect::<Vec<_>>(),
+            "latency": percentiles(&self.latencies), "sent_after_due": percentiles(&self.lags),
+        })
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn paced(address: SocketAddr, streams: &[Stream], rates: &[f64], time: Duration, seed: u64) -> Result<Value> {
+fn paced(habits: &Habits<'_>, streams: &[Stream], rates: &[f64], time: Duration, seed: u64) -> Result<Value> {
     let start = Instant::now() + Duration::from_millis(50);
     let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + Duration::from_millis(50);
     let (cpu, mut out) = (process::own_cpu_time(), Vec::new());
@@ -182,25 +236,20 @@ fn paced(address: SocketAddr, streams: &[Stream], rates: &[f64], time: Duration,
             let rng = Rng::new(seed, &format!("stream {number}"));
             let schedule = Schedule { rng, mean_s: 1.0 / rate, due: start, end: start + time, number: 0 };
             let shared = std::sync::Arc::new((Mutex::new(schedule), Mutex::new(Seen::default())));
-            let of_one = |_| {
+            let of_one = |number| {
                 let shared = std::sync::Arc::clone(&shared);
-                scope.spawn(move || client(address, stream, &shared.0, &shared.1))
+                let client = Client { habits, next: number, open: None };
+                scope.spawn(move || client.ask_all(stream, &shared.0, &shared.1))
             };
             let clients: Vec<_> =
-                if rate > 0.0 { (0..CONNECTIONS).map(of_one).collect() } else { Vec::new() };
+                if rate > 0.0 { (0..habits.connections).map(of_one).collect() } else { Vec::new() };
             all.push((clients, shared));
         }
         for (clients, shared) in all {
             for client in clients {
                 client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
             }
-            let seen = lock(&shared.1);
-            let since = |at: &Instant| nanos(at.duration_since(start)) / 1_000_000;
-            let answers = seen.came.iter().map(since).zip(seen.latencies.iter().map(|ns| ns / 1_000));
-            out.push(json!({
-                "answers": answers.collect::<Vec<_>>(), "sent": seen.sent, "answered": seen.latencies.len(), "wrong": seen.wrong, "lost": seen.lost,
-                "latency": percentiles(&seen.latencies), "sent_after_due": percentiles(&seen.lags),
-            }));
+            out.push(lock(&shared.1).json(start));
         }
         Ok::<_, anyhow::Error>(())
     })?;
@@ -209,47 +258,87 @@ fn paced(address: SocketAddr, streams: &[Stream], rates: &[f64], time: Duration,
     )
 }
 
-/// One connection: takes the next query that is due, until there is none.
-fn client(
-    address: SocketAddr,
-    stream: &Stream,
-    schedule: &Mutex<Schedule>,
-    seen: &Mutex<Seen>,
-) -> Result<()> {
-    sleep_precisely()?;
-    let mut connection = Connection::open(address)?;
-    loop {
-        let Some((number, due)) = lock(schedule).take() else { return Ok(()) };
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let lag = Instant::now().saturating_duration_since(due);
-        let at = number % stream.requests.len();
-        let answer = connection.exchange_bytes(&stream.requests[at], false);
-        let took = due.elapsed();
-        let mut seen = lock(seen);
-        seen.sent += 1;
-        seen.lags.push(nanos(lag));
-        let lost = match answer {
-            Ok(response) if response.status == 200 => {
-                seen.latencies.push(nanos(took));
-                seen.came.push(due);
-                let right = stream
-                    .learnt
-                    .get(at)
-                    .is_none_or(|learnt| numbers(&response).is_ok_and(|found| same(learnt, &found)));
-                seen.wrong += usize::from(!right);
-                continue;
+/// One connection, to one address after the other where there are several.
+struct Client<'a> {
+    habits: &'a Habits<'a>,
+    next: usize,
+    open: Option<Connection>,
+}
+
+impl Client<'_> {
+    /// Takes the next query that is due, until there is none.
+    fn ask_all(mut self, stream: &Stream, schedule: &Mutex<Schedule>, seen: &Mutex<Seen>) -> Result<()> {
+        sleep_precisely()?;
+        loop {
+            let Some((number, due)) = lock(schedule).take() else { return Ok(()) };
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let lag = Instant::now().saturating_duration_since(due);
+            let at = number % stream.requests.len();
+            let (answer, moved) = self.ask(&stream.requests[at], due);
+            let took = due.elapsed();
+            let mut seen = lock(seen);
+            seen.sent += 1;
+            seen.moved += moved;
+            seen.lags.push(nanos(lag));
+            let lost = match answer {
+                Ok(response) if response.status == 200 => {
+                    let node = seen.node(response.header("modelless-node").unwrap_or_default());
+                    seen.latencies.push(nanos(took));
+                    seen.came.push((due, node));
+                    let right = stream
+                        .learnt
+                        .get(at)
+                        .is_none_or(|learnt| numbers(&response).is_ok_and(|found| same(learnt, &found)));
+                    seen.wrong += usize::from(!right);
+                    continue;
+                }
+                Ok(response) => {
+                    let json = response.json().unwrap_or_default();
+                    let reason = json["reason"].as_str();
+                    format!("{} {}", response.status, reason.unwrap_or("without a reason"))
+                }
+                Err(error) => format!("no answer: {error:#}"),
+            };
+            *seen.lost.entry(lost.clone()).or_default() += 1;
+            seen.failures.push((due, took, lost));
+        }
+    }
+
+    /// The answer, and how often it was asked for elsewhere.
+    fn ask(&mut self, request: &[u8], due: Instant) -> (Result<Response>, usize) {
+        let mut moved = 0;
+        loop {
+            let asked = self.ask_here(request, due);
+            let others_left = moved + 1 < self.habits.addresses.len();
+            if asked.is_err() {
+                self.open = None;
+                self.next += 1;
             }
-            Ok(response) => {
-                let json = response.json().unwrap_or_default();
-                let reason = json["reason"].as_str();
-                format!("{} {}", response.status, reason.unwrap_or("without a reason"))
+            match asked {
+                Ok(response) => return (Ok(response), moved),
+                Err(error) if !others_left || due.elapsed() >= self.habits.patience => {
+                    return (Err(error), moved);
+                }
+                Err(_) => moved += 1,
             }
-            Err(error) => {
-                connection = Connection::open(address)?;
-                format!("no answer: {error:#}")
-            }
+        }
+    }
+
+    fn ask_here(&mut self, request: &[u8], due: Instant) -> Result<Response> {
+        let open = if let Some(open) = &mut self.open {
+            open
+        } else {
+            let address = self.habits.addresses[self.next % self.habits.addresses.len()];
+            self.open.insert(Connection::open(address)?)
         };
-        *seen.lost.entry(lost).or_default() += 1;
+        let left = self.habits.patience.saturating_sub(due.elapsed());
+        open.set_patience(left.max(Duration::from_millis(1)))?;
+        let response = open.exchange_bytes(request, false)?;
+        if response.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
+            self.open = None;
+            self.next += 1; // this server asks to be left
+        }
+        Ok(response)
     }
 }
 

@@ -24,8 +24,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn shown(explanation: &Value) -> String {
-    let mut table =
-        Table::new(&["", "variant", ">accuracy", ">p99 ms", ">wait ms", ">usd/1000 alone", "why"]);
+    let mut table = Table::new(&[
+        "",
+        "variant",
+        ">accuracy",
+        ">p99 ms",
+        ">wait ms",
+        ">usd/1000 alone",
+        ">usd/hour",
+        "why",
+    ]);
     for candidate in list(explanation, "candidates") {
         let chosen = text(candidate, "finding") == "chosen";
         let mut why = text(candidate, "because").to_owned();
@@ -39,6 +47,7 @@ fn shown(explanation: &Value) -> String {
             number(&candidate["latency_ms"], 2),
             number(&candidate["wait_ms"], 2),
             dollars(&candidate["cost"]),
+            number(&candidate["price_usd_per_hour"], 4),
             why,
         ]);
     }

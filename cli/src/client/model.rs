@@ -220,6 +220,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
                 "optimisation": variant.optimisation,
                 "processor": variant.processor,
                 "gpu_memory": variant.gpu_memory,
+                "string_bytes": variant.string_bytes,
                 "artefact_sha256": upload(&api, read(&variant.file)?)?,
             }));
         }

@@ -1,6 +1,7 @@
 //! `modelless executor`: a node as a process of its own.
 
-use super::{BEAT, Options, database, host_name, live, process, random};
+use super::artefacts::Fetching;
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
@@ -12,13 +13,14 @@ use anyhow::Context;
 use modelless_decision::plan::Plan;
 use modelless_drive::Clock;
 use modelless_executor as executor;
-use modelless_live::{Load, Member, Resident, Role, keep_announced};
+use modelless_live::{Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_types::DeviceIx;
-use modelless_wire::{Address, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
+use modelless_wire::{Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,6 +37,8 @@ struct Settings {
     listen: String,
     /// What gateways are told instead, where they see this machine under another address.
     advertise: Option<String>,
+    /// A file with the key that all processes of the cluster share.
+    key_file: Option<PathBuf>,
     /// Listen where others can connect, although nobody there needs a key.
     insecure: bool,
     /// Where artefacts lie; shared by all of the cluster.
@@ -56,6 +60,7 @@ fn defaults() -> anyhow::Result<Settings> {
         cluster: "default".into(),
         listen: "127.0.0.1:7400".into(),
         advertise: None,
+        key_file: None,
         insecure: false,
         artefacts: default_data()?.join("artefacts"),
         demo: false,
@@ -70,25 +75,28 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if settings.executor.price != defaults.executor.price {
         settings.executor.price_origin = PriceOrigin::Declared;
     }
-    process(|stop| role(settings, stop))
+    let key = key(settings.key_file.as_deref())?;
+    process(|stop| role(settings, key, stop))
 }
 
-async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
+async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let address: Address =
         settings.listen.parse().map_err(|why: String| usage(format!("`listen`: {why}")))?;
     let listener = Listener::bind(&address).await.with_context(|| {
         format!("cannot listen on {address}; give another address with --set listen=ADDR")
     })?;
-    reachable(listener.address(), settings.insecure)?;
+    reachable(listener.address(), key.is_some() || settings.insecure)?;
 
     let library = LibraryOption { path: settings.onnxruntime.clone() };
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
+    let tokens = settings.executor.tokens();
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
+        tokens: tokens.clone(),
         device_class: settings.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -102,10 +110,11 @@ async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()>
         warnings = measure(&registry, &packages) => warnings?,
     };
 
-    let engine = engines::serving(library.clone(), settings.executor.memory)?;
-    let quarantine = engines::quarantine(library, settings.executor.memory)?;
+    let engine = engines::serving(library.clone(), settings.executor.memory, &tokens)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
+    let fetched = artefacts.clone();
     let clock = Clock::start();
     let deps = executor::Deps {
         store: Arc::clone(&store),
@@ -120,8 +129,9 @@ async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()>
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
     pin_what_was_planned(&*store, &handle).await;
 
-    let config = modelless_wire::Config::new(move || clock.now());
+    let config = modelless_wire::Config { key, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
+    handle.fetch_with(Arc::new(Fetching::new(fetched, server.fetcher())));
     handle.connect(server.link());
     let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());
     let line = format!("ready node {told}");
@@ -132,7 +142,38 @@ async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()>
     tasks.spawn(server.run(ended.clone()));
     let (status, instance) = (handle.status(), random()?);
     let describe = move || describe(&status.borrow(), instance, &told);
-    tasks.spawn(keep_announced(live, describe, BEAT, drained.clone()));
+    tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));
+    let pins = Arc::new(Notify::new());
+    let (planned, changed) = (Arc::clone(&pins), handle.clone());
+    hear(&mut tasks, &live, &ended, move |notice| match notice {
+        Notice::Plan { .. } => planned.notify_one(),
+        Notice::Catalog { .. } => changed.catalog_changed(),
+        Notice::Missed => {
+            planned.notify_one();
+            changed.catalog_changed();
+        }
+    });
+    let (store_of_plans, pinned, over) = (Arc::clone(&store), handle.clone(), ended.clone());
+    tasks.spawn(async move {
+        loop {
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = pins.notified() => {}
+            }
+            tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = pin_what_was_planned(&*store_of_plans, &pinned) => {}
+            }
+        }
+    });
+    if settings.demo {
+        // What was registered before the others could hear of it.
+        if let Ok(version) = store.catalog_version().await {
+            tell(&*live, Notice::Catalog { version }).await;
+        }
+    }
     out::line(line)?;
     service.run(stop).await; // drains by itself
     drained.cancel();
@@ -142,20 +183,22 @@ async fn role(settings: Settings, stop: CancellationToken) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Nobody needs a key on this port.
-fn reachable(address: &Address, insecure: bool) -> anyhow::Result<()> {
+/// Where nobody needs a key, nobody from elsewhere may connect, unless that is wanted.
+fn reachable(address: &Address, wanted: bool) -> anyhow::Result<()> {
     let Address::Tcp(text) = address else { return Ok(()) };
     let local = text.parse().is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback());
-    if local || insecure {
+    if local || wanted {
         return Ok(());
     }
     Err(usage(format!(
-        "{text} can be reached by others, and nobody needs a key there; listen on a loopback address, or say --set \
-         insecure=true if only the cluster can reach it"
+        "{text} can be reached by others, and nobody needs a key there; give all processes of the cluster the same \
+         key with --set key_file=FILE, listen on a loopback address, or say --set insecure=true if only the cluster \
+         can reach it"
     )))
 }
 
-/// What the last plan pins here. A scheduler tells it as well; this is for when there is none just now.
+/// What the last plan pins here. A scheduler tells it as well; this is for when there is none just now, or when it does not
+/// reach this node.
 async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
     let node = handle.status().borrow().node;
     let plan = match store.current_plan().await {

@@ -1,22 +1,27 @@
 //! `modelless gateway`: where clients ask, as a process of its own.
 
+use super::artefacts::Given;
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, host_name, live, process, random};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::exit::usage;
 use crate::out;
 use crate::up::config::default_data;
 use modelless_drive::Clock;
 use modelless_gateway as gateway;
-use modelless_live::{Live, Load, Member, Role, follow, keep_announced};
+use modelless_live::{Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
-use modelless_wire::Address;
+use modelless_wire::{Address, Key};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+/// A gateway of several has clients that can go to another; most balancers look at least this often.
+const LEAVE_MS: u64 = 2_000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Settings {
@@ -30,6 +35,8 @@ struct Settings {
     name: String,
     /// Nodes that are there in any case: `host:port` or `unix:/path`.
     nodes: Vec<String>,
+    /// A file with the key that all processes of the cluster share.
+    key_file: Option<PathBuf>,
     /// Where uploaded artefacts go; shared by all of the cluster.
     artefacts: PathBuf,
     /// Serve where others can connect, although nobody there needs a key.
@@ -45,9 +52,10 @@ fn defaults() -> anyhow::Result<Settings> {
         cluster: "default".into(),
         name: format!("{}-{}", host_name(), std::process::id()),
         nodes: Vec::new(),
+        key_file: None,
         artefacts: default_data()?.join("artefacts"),
         insecure: false,
-        gateway: gateway::Config::default(),
+        gateway: gateway::Config { leave_ms: LEAVE_MS, ..gateway::Config::default() },
     })
 }
 
@@ -61,25 +69,31 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             )));
         }
     }
-    let nodes = addresses(&settings.nodes)?;
+    let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
             "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
         ));
     }
-    process(|stop| role(settings, nodes, stop))
+    process(|stop| role(settings, nodes, key, stop))
 }
 
 pub(super) fn addresses(nodes: &[String]) -> anyhow::Result<Vec<Address>> {
     nodes.iter().map(|node| node.parse().map_err(|why: String| usage(format!("`nodes`: {why}")))).collect()
 }
 
-async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) -> anyhow::Result<()> {
+async fn role(
+    settings: Settings,
+    nodes: Vec<Address>,
+    key: Option<Key>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let artefacts = Artefacts::new(settings.artefacts.clone())?;
     let clock = Clock::start();
     let deps = gateway::Deps {
         store: Arc::clone(&store),
-        artefacts: Some(Artefacts::new(settings.artefacts.clone())?),
+        artefacts: Some(artefacts.clone()),
         nodes: Vec::new(),
         clock,
         recorder: None,
@@ -100,6 +114,8 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
         queries: true,
         seed: random()?,
         clock,
+        key,
+        shelf: Some(Arc::new(Given(artefacts.clone()))),
         gateway: handle.link(),
         joined: Arc::new(move |status, link| joining.add_node(status, link)),
     };
@@ -118,9 +134,10 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
             ..Load::default()
         },
         resident: Vec::new(),
-        demand: Vec::new(),
+        demand: described.demand().into_iter().map(demand).collect(),
     };
-    tasks.spawn(keep_announced(live, describe, BEAT, stop.clone()));
+    tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
+    follow_catalog(&mut tasks, &live, &handle, &ended);
 
     let mut ready = handle.ready();
     let (said, url) = (stop.clone(), format!("ready http://{http}"));
@@ -138,6 +155,47 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
     while tasks.join_next().await.is_some() {}
     store.close().await;
     result.map_err(Into::into)
+}
+
+fn demand(of: gateway::ClassDemand) -> Demand {
+    Demand { class: of.class, arrived: of.arrived, in_time: of.in_time, waiting: of.waiting }
+}
+
+/// Looks at the catalogue when somebody says that it changed, and says so itself of changes that nobody has told.
+fn follow_catalog(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    handle: &gateway::Handle,
+    stop: &CancellationToken,
+) {
+    let heard = Arc::new(AtomicU64::new(0));
+    let (known, looking) = (Arc::clone(&heard), handle.clone());
+    hear(tasks, live, stop, move |notice| match notice {
+        Notice::Plan { .. } => {} // what it changes at nodes they tell themselves
+        Notice::Catalog { version } => {
+            known.fetch_max(version, Ordering::AcqRel);
+            looking.catalog_changed();
+        }
+        Notice::Missed => looking.catalog_changed(),
+    });
+    let (live, handle, stop) = (Arc::clone(live), handle.clone(), stop.clone());
+    tasks.spawn(async move {
+        let mut version = handle.next_catalog(u64::MAX).await;
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                next = handle.next_catalog(version) => next,
+            };
+            if next == version {
+                return; // the gateway is gone
+            }
+            version = next;
+            if heard.load(Ordering::Acquire) < version {
+                tell(&*live, Notice::Catalog { version }).await;
+            }
+        }
+    });
 }
 
 /// Who is there, as the live state tells.

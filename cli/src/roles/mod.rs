@@ -3,6 +3,7 @@
 //! They share a database and find each other through Redis; where there is none, a gateway and a scheduler are told their
 //! nodes. All that they say to each other goes over `wire`.
 
+mod artefacts;
 pub(crate) mod executor;
 pub(crate) mod gateway;
 mod nodes;
@@ -13,15 +14,18 @@ use crate::exit::usage;
 use crate::out;
 use crate::signals::{Signals, until_second_signal};
 use clap::Args;
-use modelless_live::{Live, MemLive, RedisLive};
+use modelless_live::{Live, MemLive, Notice, RedisLive};
 use modelless_telemetry::log;
+use modelless_wire::Key;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use settings::{Sources, load, print};
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Between heartbeats in the live state.
@@ -108,6 +112,49 @@ fn database(url: &str) -> anyhow::Result<&str> {
         ));
     }
     Ok(url)
+}
+
+/// Hears what changed until `stop`, and keeps notices coming.
+fn hear(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    stop: &CancellationToken,
+    mut heard: impl FnMut(Notice) + Send + 'static,
+) {
+    let mut notices = live.notices();
+    let ended = stop.clone();
+    tasks.spawn(async move {
+        loop {
+            let notice = tokio::select! {
+                biased;
+                () = ended.cancelled() => return,
+                notice = notices.recv() => notice,
+            };
+            match notice {
+                Ok(notice) => heard(notice),
+                Err(broadcast::error::RecvError::Lagged(_)) => heard(Notice::Missed),
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    });
+    let (listening, ended) = (Arc::clone(live), stop.clone());
+    tasks.spawn(async move { listening.run(ended).await });
+}
+
+/// Tells the others. Whoever does not hear of it looks for itself a second later.
+async fn tell(live: &dyn Live, notice: Notice) {
+    if let Err(error) = live.publish(notice).await {
+        tracing::debug!(%error, ?notice, "a notice was not told");
+    }
+}
+
+/// The key that the processes of a cluster share, if they do.
+fn key(file: Option<&Path>) -> anyhow::Result<Option<Key>> {
+    let Some(file) = file else { return Ok(None) };
+    let read = std::fs::read(file);
+    let read = read.map_err(|error| usage(format!("`key_file`: cannot read {}: {error}", file.display())))?;
+    let key = Key::new(read.trim_ascii()).map_err(|why| usage(format!("`key_file`: {why}")))?;
+    Ok(Some(key))
 }
 
 fn random() -> anyhow::Result<u64> {

@@ -2,7 +2,7 @@
 
 use super::gateway::{addresses, followed};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, host_name, live, process, random};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
@@ -10,10 +10,10 @@ use modelless_live::{Load, Member, Notice, Role, keep_announced};
 use modelless_scheduler as scheduler;
 use modelless_store::Store;
 use modelless_types::NodeId;
-use modelless_wire::{Address, FromNode, GatewayLink};
+use modelless_wire::{Address, FromNode, GatewayLink, Key};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,8 @@ struct Settings {
     name: String,
     /// Nodes that are there in any case: `host:port` or `unix:/path`.
     nodes: Vec<String>,
+    /// A file with the key that all processes of the cluster share.
+    key_file: Option<PathBuf>,
     /// The scheduler.
     scheduler: scheduler::Config,
 }
@@ -40,6 +42,7 @@ fn defaults() -> Settings {
         cluster: "default".into(),
         name: format!("{}-{}", host_name(), std::process::id()),
         nodes: Vec::new(),
+        key_file: None,
         scheduler: scheduler::Config::default(),
     }
 }
@@ -53,16 +56,21 @@ impl GatewayLink for Deaf {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Some(settings) = options.settings(&defaults())? else { return Ok(()) };
-    let nodes = addresses(&settings.nodes)?;
+    let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
             "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
         ));
     }
-    process(|stop| role(settings, nodes, stop))
+    process(|stop| role(settings, nodes, key, stop))
 }
 
-async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) -> anyhow::Result<()> {
+async fn role(
+    settings: Settings,
+    nodes: Vec<Address>,
+    key: Option<Key>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
     let live = live(settings.redis.as_deref(), &settings.cluster)?;
@@ -74,6 +82,8 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
         queries: false,
         seed: random()?,
         clock: Clock::start(),
+        key,
+        shelf: None,
         gateway: Arc::new(Deaf),
         joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),
     };
@@ -91,26 +101,27 @@ async fn role(settings: Settings, nodes: Vec<Address>, stop: CancellationToken) 
         demand: Vec::new(),
     };
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
-    let mut notices = live.notices();
-    let (heard, ended) = (handle, stop.clone());
+    let mut saved = handle.saved();
+    let (told, ended) = (Arc::clone(&live), stop.clone());
     tasks.spawn(async move {
         loop {
-            let notice = tokio::select! {
+            tokio::select! {
                 biased;
                 () = ended.cancelled() => return,
-                notice = notices.recv() => notice,
-            };
-            match notice {
-                Ok(Notice::Plan { .. }) => {}
-                Ok(Notice::Catalog { .. } | Notice::Missed) | Err(broadcast::error::RecvError::Lagged(_)) => {
-                    heard.catalog_changed();
-                }
-                Err(broadcast::error::RecvError::Closed) => return,
+                changed = saved.changed() => if changed.is_err() {
+                    return;
+                },
+            }
+            let id = *saved.borrow_and_update();
+            if let Some(id) = id {
+                tell(&*told, Notice::Plan { id: id.0 }).await;
             }
         }
     });
-    let (listening, ended) = (live, stop.clone());
-    tasks.spawn(async move { listening.run(ended).await });
+    hear(&mut tasks, &live, &stop, move |notice| match notice {
+        Notice::Plan { .. } => {} // its own, or another scheduler's, whose plan it finds when it next saves one
+        Notice::Catalog { .. } | Notice::Missed => handle.catalog_changed(),
+    });
     out::line("ready scheduler")?;
     service.run(stop).await;
     while tasks.join_next().await.is_some() {}

@@ -29,6 +29,7 @@ pub(crate) struct Registry {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
+    pub(crate) tokens: engines::Tokens,
     /// What is measured here is measured for.
     pub(crate) device_class: String,
     /// The work goes on when whoever asked for it goes away; a drain ends it.
@@ -69,7 +70,7 @@ impl Places {
 impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
     pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone())?;
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.tokens)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
@@ -174,6 +175,7 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
             optimisation: variant.optimisation,
             processor: variant.processor,
             gpu_memory: variant.gpu_memory,
+            string_bytes: variant.string_bytes,
         },
         artefact: variant.artefact_sha256,
     });

@@ -2,12 +2,15 @@
 //!
 //! An option counts before the file, and either before what was found. What is detected is `executor::node`'s.
 
+use super::remotes::{self, RemoteEntry};
 use crate::exit::usage;
 use clap::Args;
+use modelless_engine::MAX_LANES;
 use modelless_executor::{Config, node};
 use modelless_types::{Bytes, PricePerHour};
 use modelless_wire::Gpu;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +25,7 @@ const LONGEST_NAME: usize = 63;
 #[derive(Args, Debug, Default)]
 pub(crate) struct NodeOptions {
     /// What is said here about this machine (TOML) instead of being detected: name, pool, zone, cores, lanes, memory,
-    /// price, device-class, gpus. Options count before it.
+    /// price, device-class, gpus, and what servers of remote variants cost and want to see. Options count before it.
     #[arg(long, value_name = "FILE")]
     node_file: Option<PathBuf>,
     /// The node's name; one that comes back under its name is the same node. Otherwise `local`.
@@ -62,14 +65,24 @@ struct NodeFile {
     price: Option<Price>,
     device_class: Option<String>,
     gpus: Option<Vec<GpuEntry>>,
+    remotes: BTreeMap<String, RemoteEntry>,
 }
 
 /// A price as a number or in quotes.
 #[derive(Deserialize, Debug)]
 #[serde(untagged)]
-enum Price {
+pub(super) enum Price {
     Number(f64),
     Text(String),
+}
+
+impl Price {
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Number(value) => value.to_string(),
+            Self::Text(value) => value,
+        }
+    }
 }
 
 #[derive(Deserialize, Debug)]
@@ -133,8 +146,8 @@ impl NodeOptions {
             None => node::device_class(&hardware),
         };
         config.lanes = match count(self.lanes, "--lanes", file.lanes, "lanes") {
-            Some(lanes) => at_least_one(&lanes, MOST_CORES)?,
-            None => hardware.cores.saturating_sub(1).max(1),
+            Some(lanes) => at_least_one(&lanes, MAX_LANES)?,
+            None => hardware.cores.saturating_sub(1).clamp(1, MAX_LANES),
         };
         config.memory = match pick(self.memory.as_ref(), "--memory", file.memory, "memory") {
             Some(given) => {
@@ -149,10 +162,7 @@ impl NodeOptions {
         };
         let price = match (&self.price, file.price) {
             (Some(text), _) => Some(Given { value: text.clone(), by: "--price".to_owned() }),
-            (None, Some(Price::Number(value))) => {
-                Some(Given { value: value.to_string(), by: by_file("price") })
-            }
-            (None, Some(Price::Text(value))) => Some(Given { value, by: by_file("price") }),
+            (None, Some(price)) => Some(Given { value: price.text(), by: by_file("price") }),
             (None, None) => None,
         };
         let price = price.map(|Given { value, by }| {
@@ -161,6 +171,11 @@ impl NodeOptions {
         });
         (config.price, config.price_origin) = node::lane_price(&config.device_class, price.transpose()?);
         config.hardware = hardware;
+        if let Some(path) = &self.node_file {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            let wrong = |why| usage(format!("--node-file {}: {why}", path.display()));
+            config.remotes = remotes::servers(file.remotes, folder).map_err(wrong)?;
+        }
         Ok(())
     }
 }
@@ -296,6 +311,12 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_with_more_cores_than_a_runner_has_lanes_uses_as_many_as_it_has() {
+        let config = by_file("cores = 96", NodeOptions::default()).unwrap();
+        assert_eq!((config.hardware.cores, config.lanes), (96, MAX_LANES));
+    }
+
+    #[test]
     fn a_processor_on_the_list_is_priced_by_it() {
         let config = by_file("device-class = \"cpu:amd-epyc-9r14:4\"", NodeOptions::default()).unwrap();
         assert_eq!(config.price.0, 57_960);
@@ -303,10 +324,32 @@ mod tests {
     }
 
     #[test]
+    fn servers_have_prices_and_tokens_of_their_own() {
+        let text = r#"
+            [remotes."10.0.0.7:8001"]
+            price = 1.2
+            token-file = "secrets/seven"
+            [remotes."http://models.example"]
+            price = "0.5"
+        "#;
+        let config = by_file(text, NodeOptions::default()).unwrap();
+        let prices: Vec<_> = config
+            .remotes
+            .iter()
+            .map(|(server, known)| (server.as_str(), known.price.map(|p| p.0)))
+            .collect();
+        assert_eq!(prices, [("10.0.0.7:8001", Some(1_200_000)), ("models.example:80", Some(500_000))]);
+        let tokens = config.tokens();
+        assert_eq!(tokens.len(), 1);
+        assert!(tokens["10.0.0.7:8001"].is_absolute() && tokens["10.0.0.7:8001"].ends_with("secrets/seven"));
+    }
+
+    #[test]
     fn bad_values_are_named() {
         for (text, named) in [
             ("cores = 0", "cores"),
             ("lanes = 0", "lanes"),
+            ("lanes = 65", "lanes"),
             ("memory = \"much\"", "memory"),
             ("memory = \"1MiB\"", "too little"),
             ("price = \"free\"", "price"),
@@ -317,6 +360,10 @@ mod tests {
             ("cores = \"two\"", "cores"),
             ("[[gpus]]\nname = \"x\"\nmemory = \"big\"", "gpus"),
             ("[[gpus]]\nsize = 1", "size"),
+            ("[remotes.\"h:1\"]\nprice = \"free\"", "price free"),
+            ("[remotes.\"h:1\"]\ntoken = \"s3cret\"", "token"),
+            ("[remotes.\"https://h\"]\nprice = 1", "TLS"),
+            ("[remotes.\"http://h\"]\nprice = 1\n[remotes.\"h:80\"]\nprice = 2", "twice"),
         ] {
             let error = by_file(text, NodeOptions::default()).unwrap_err();
             let said = error.to_string();

@@ -7,12 +7,14 @@ use crate::output::{NamedTensor, Output, OutputParams};
 use crate::picture::{BoundImage, Scratch};
 use crate::tensor::BoundTensors;
 use crate::{AdapterSpec, Decoded, OutputError, Preparation, PrepareError, SpecError, scores};
-use modelless_types::{Task, TaskKind, TensorSpec};
+use modelless_types::tensor::strings;
+use modelless_types::{DType, Task, TaskKind, TensorSpec};
 
 /// A spec bound to a model and a task.
 #[derive(Clone, Debug)]
 pub struct Adapter {
     preparation: Preparation,
+    inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     bound: Bound,
 }
@@ -45,7 +47,8 @@ impl Adapter {
             }
             AdapterSpec::Tensor(names) => Bound::Tensors(BoundTensors::new(names, task, inputs, outputs)?),
         };
-        Ok(Self { preparation: spec.preparation(task), outputs: outputs.to_vec(), bound })
+        let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
+        Ok(Self { preparation: spec.preparation(task), inputs, outputs, bound })
     }
 
     /// How inputs have to be decoded for it.
@@ -61,7 +64,8 @@ impl Adapter {
         }
     }
 
-    /// Writes one item into its row of the batch of the model's input number `input`. The whole row is written.
+    /// Writes one item into its row of the batch of the model's input number `input`. The whole row is written, but for
+    /// what strings leave of their room.
     pub fn prepare(
         &self,
         decoded: &Decoded,
@@ -83,6 +87,13 @@ impl Adapter {
                 let source = tensors.inputs.get(input).and_then(|index| decoded.get(*index));
                 let no_input = PrepareError::NoInput { index: input, inputs: tensors.inputs.len() };
                 let source = source.ok_or(no_input)?;
+                let input = &self.inputs[input];
+                if input.dtype == DType::Bytes {
+                    let (got, room) = (source.len(), row.len());
+                    let too_long = || PrepareError::TooLong { input: input.name.clone(), got, room };
+                    row.get_mut(..got).ok_or_else(too_long)?.copy_from_slice(source);
+                    return Ok(());
+                }
                 check_row(row, source.len())?;
                 row.copy_from_slice(source);
                 Ok(())
@@ -114,7 +125,7 @@ impl Adapter {
                     name: task.name.clone(),
                     dtype: task.dtype,
                     shape: task.shape.clone(),
-                    data: rows[*index].to_vec(),
+                    data: self.used(*index, rows[*index]).to_vec(),
                 });
                 Ok(Output::Tensors(named.collect()))
             }
@@ -135,13 +146,23 @@ impl Adapter {
         scores::argmax(&self.outputs[index], rows[index])
     }
 
+    /// What an output takes of its row: strings seldom all of it, and nothing where they do not end in it.
+    fn used<'a>(&self, output: usize, row: &'a [u8]) -> &'a [u8] {
+        let spec = &self.outputs[output];
+        if spec.dtype != DType::Bytes {
+            return row;
+        }
+        spec.elements().and_then(|count| strings::take(row, count)).map_or(&[], |(used, _)| used)
+    }
+
     fn check_rows(&self, rows: &[&[u8]]) -> Result<(), OutputError> {
         if rows.len() != self.outputs.len() {
             return Err(OutputError::Count { got: rows.len(), expected: self.outputs.len() });
         }
-        for (row, spec) in rows.iter().zip(&self.outputs) {
-            let expected = spec.item_bytes().unwrap_or(0);
-            if row.len() != expected {
+        for (index, (row, spec)) in rows.iter().zip(&self.outputs).enumerate() {
+            let (strings, expected) = (spec.dtype == DType::Bytes, spec.least_bytes().unwrap_or(0));
+            let fits = if strings { self.used(index, row).len() >= expected } else { row.len() == expected };
+            if !fits {
                 return Err(OutputError::RowLength { output: spec.name.clone(), got: row.len(), expected });
             }
         }

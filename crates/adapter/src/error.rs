@@ -168,12 +168,14 @@ pub enum InputError {
         fault: TensorFault,
     },
     /// Raw tensor bytes of a wrong length.
-    #[error("the raw input has {got} bytes; this task takes {expected}: {layout}")]
+    #[error("the raw input has {got} bytes; this task takes {}: {layout}", raw_words(*.expected, *.strings))]
     RawLength {
         /// How many came.
         got: usize,
-        /// How many should have.
+        /// How many should have; with strings, the fewest that could be.
         expected: usize,
+        /// Some of them are strings, which say how long they are.
+        strings: bool,
         /// What they are.
         layout: String,
     },
@@ -187,7 +189,8 @@ impl InputError {
             Self::TooManyBytes { .. }
             | Self::TooManyPixels { .. }
             | Self::TooMuchMemory { .. }
-            | Self::TooManyScans { .. } => InputErrorKind::TooLarge,
+            | Self::TooManyScans { .. }
+            | Self::Tensor { fault: TensorFault::TooLong { .. }, .. } => InputErrorKind::TooLarge,
             Self::Truncated { .. }
             | Self::BadPicture { .. }
             | Self::BadBase64 { .. }
@@ -196,6 +199,14 @@ impl InputError {
             | Self::Tensor { .. }
             | Self::RawLength { .. } => InputErrorKind::Malformed,
         }
+    }
+}
+
+fn raw_words(expected: usize, strings: bool) -> String {
+    if strings {
+        format!("at least {expected}, a length of four bytes before each string and nothing behind the last")
+    } else {
+        expected.to_string()
     }
 }
 
@@ -250,6 +261,12 @@ pub enum TensorFault {
         /// What was declared.
         expected: DType,
     },
+    /// Strings that are longer together than an input may be.
+    #[error("its strings make the input larger than {limit} bytes, which is the most it may have")]
+    TooLong {
+        /// The most bytes.
+        limit: usize,
+    },
     /// Neither a list nor an object with `data`.
     #[error("expected a list, or an object with `data` and optionally `shape` and `datatype`: {why}")]
     Form {
@@ -284,8 +301,8 @@ fn dtype_words(dtype: DType) -> &'static str {
     }
 }
 
-/// Why a decoded input could not be written into a batch. All of these are bugs of the caller, but one must not
-/// end a process that serves others.
+/// Why a decoded input could not be written into a batch. All of these but one ([`PrepareError::TooLong`]) are bugs of
+/// the caller, but even a bug must not end a process that serves others.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PrepareError {
     /// The input was decoded for another preparation.
@@ -312,6 +329,19 @@ pub enum PrepareError {
         /// What it should be.
         expected: usize,
     },
+    /// Its strings do not fit into the room that a variant has for them.
+    #[error(
+        "the strings of `{input}` take {got} bytes, four for the length of each included, and what could answer takes \
+         {room}"
+    )]
+    TooLong {
+        /// The model's input.
+        input: String,
+        /// What they take.
+        got: usize,
+        /// What there is.
+        room: usize,
+    },
     /// The picture could not be resized.
     #[error("the picture could not be resized: {0}")]
     Resize(String),
@@ -323,6 +353,16 @@ pub enum OutputError {
     /// The model answered with something that is no finite number.
     #[error("the model's output `{output}` is not a finite number at element {index}")]
     NotFinite {
+        /// The output.
+        output: String,
+        /// The element.
+        index: usize,
+    },
+    /// The model answered with a string that is no text.
+    #[error(
+        "the model's output `{output}` is no UTF-8 text at element {index}, and JSON can say nothing else"
+    )]
+    NotText {
         /// The output.
         output: String,
         /// The element.

@@ -21,9 +21,9 @@ pub(crate) fn find(
     })
 }
 
-/// Rows of a batch need a fixed size.
+/// Rows of a batch need a fixed size, or, of strings, a known number of them.
 pub(crate) fn fixed(side: &'static str, tensors: &[TensorSpec]) -> Result<(), SpecError> {
-    match tensors.iter().find(|tensor| tensor.item_bytes().is_none()) {
+    match tensors.iter().find(|tensor| tensor.least_bytes().is_none()) {
         None => Ok(()),
         Some(tensor) => Err(SpecError::Tensor {
             side,

@@ -4,6 +4,7 @@ use crate::OutputError;
 use crate::spec::Activation;
 use half::f16;
 use modelless_types::DType;
+use modelless_types::tensor::strings;
 use serde::{Deserialize, Serialize};
 
 /// What a query may ask of its output, by Hugging Face's names. Other parameters are not this crate's, so a caller
@@ -49,7 +50,7 @@ pub struct NamedTensor {
     pub dtype: DType,
     /// Its shape, without a batch axis.
     pub shape: Vec<u32>,
-    /// Its elements, little-endian, row by row.
+    /// Its elements, little-endian, row by row; before each string its length in four bytes.
     pub data: Vec<u8>,
 }
 
@@ -109,8 +110,14 @@ fn write_tensors(tensors: &[NamedTensor], out: &mut Vec<u8>) -> Result<(), Outpu
         out.extend_from_slice(b",\"datatype\":\"");
         out.extend_from_slice(tensor.dtype.name().as_bytes());
         out.extend_from_slice(b"\",\"data\":[");
-        let bad = write_elements(tensor, out)
-            .map(|index| OutputError::NotFinite { output: tensor.name.clone(), index });
+        let output = || tensor.name.clone();
+        let bad = write_elements(tensor, out).map(|index| {
+            if tensor.dtype == DType::Bytes {
+                OutputError::NotText { output: output(), index }
+            } else {
+                OutputError::NotFinite { output: output(), index }
+            }
+        });
         if let Some(error) = bad {
             return Err(error);
         }
@@ -146,7 +153,16 @@ fn write_elements(tensor: &NamedTensor, out: &mut Vec<u8>) -> Option<usize> {
         DType::Fp16 => all(data, out, |b| Some(f16::from_le_bytes(b).to_f32()).filter(|v| v.is_finite())),
         DType::Fp32 => all(data, out, |b| Some(f32::from_le_bytes(b)).filter(|v| v.is_finite())),
         DType::Fp64 => all(data, out, |b| Some(f64::from_le_bytes(b)).filter(|v| v.is_finite())),
-        DType::Bytes => None, // refused when an adapter is bound
+        DType::Bytes => {
+            for (index, string) in strings::each(data).enumerate() {
+                let Ok(text) = std::str::from_utf8(string) else { return Some(index) };
+                if index > 0 {
+                    out.push(b',');
+                }
+                json(text, out);
+            }
+            None
+        }
     }
 }
 

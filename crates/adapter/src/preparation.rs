@@ -108,7 +108,7 @@ impl Preparation {
                 tensor::from_raw(bytes, inputs).map(Decoded::Tensors)
             }
             (Self::Tensors { inputs }, Body::Json(value)) => {
-                tensor::from_json(value, inputs).map(Decoded::Tensors)
+                tensor::from_json(value, inputs, limits.max_bytes).map(Decoded::Tensors)
             }
         }
     }

@@ -110,8 +110,10 @@ impl Correction {
     const PRIOR: u32 = 10;
     /// Observations after which older ones fade.
     const MEMORY: u32 = 20;
-    /// One wild observation (a stopped machine) moves the ratio by at most this factor's worth.
-    const CLAMP: f64 = 8.0;
+    /// One wild observation (a stopped machine) counts as at most this factor of what was usual, and as many deviations
+    /// more as the 99th percentile has: what happens less than once in a hundred times must not set that percentile.
+    /// Were it believed, a batch of 50 us that the machine holds up for 4 ms would have everybody refused for a second.
+    const CLAMP: f64 = 2.0;
     /// What is left of a correction after a while in which nothing was seen.
     const FADE: f64 = 0.7;
     /// Below this a correction says nothing.
@@ -132,7 +134,8 @@ impl Correction {
             return self;
         }
         let seen = Moments::exactly(seen).mean / predicted.mean;
-        let seen = seen.clamp(self.ratio / Self::CLAMP, self.ratio * Self::CLAMP);
+        let most = self.ratio * Self::CLAMP + Z99 * libm::sqrt(self.spread);
+        let seen = seen.clamp(self.ratio / (4.0 * Self::CLAMP), most);
         let samples = self.samples.saturating_add(1);
         let weight = 1.0 / f64::from(samples.min(Self::MEMORY) + Self::PRIOR);
         let error = seen - self.ratio;
@@ -165,6 +168,9 @@ pub struct RunModel {
     per_item: Moments,
     /// What live traffic says.
     pub correction: Correction,
+    /// What an hour of it costs, where that is not what its node's device costs: it computes elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<PricePerHour>,
 }
 
 impl RunModel {
@@ -187,7 +193,7 @@ impl RunModel {
         if points.is_empty() {
             None
         } else {
-            Some(Self { points, decode: Moments::ZERO, per_item, correction: Correction::NONE })
+            Some(Self { points, decode: Moments::ZERO, per_item, correction: Correction::NONE, price: None })
         }
     }
 
@@ -208,6 +214,12 @@ impl RunModel {
     #[must_use]
     pub fn with_decode(self, decode: Moments) -> Self {
         Self { decode, ..self }
+    }
+
+    /// With a price of its own, where it computes elsewhere than on its node's device.
+    #[must_use]
+    pub fn with_price(self, price: Option<PricePerHour>) -> Self {
+        Self { price, ..self }
     }
 
     /// As the profile has it, before correction: what observations are compared with.
@@ -248,14 +260,21 @@ impl RunModel {
         Self { correction: Correction::NONE, ..self.clone() }
     }
 
+    /// Device time per query in its largest batch, or of one alone where batches gain nothing.
+    pub fn per_query(&self, max_batch: u32) -> Moments {
+        let batch = max_batch.min(self.largest_measured()).max(1);
+        let (full, alone) = (self.estimate(batch).times(1.0 / f64::from(batch)), self.estimate(1));
+        if alone.mean < full.mean { alone } else { full }
+    }
+
     /// From an undecoded input to its answer, alone on an idle device.
     pub fn service(&self) -> Moments {
         self.decode + self.estimate(1)
     }
 
-    /// What one query of a batch costs per thousand.
-    pub fn cost(&self, batch: u32, price: PricePerHour) -> CostPer1k {
-        CostPer1k::of_batch(self.estimate(batch).mean(), price, batch)
+    /// What one query of a batch costs per thousand, on a device of this price unless it has one of its own.
+    pub fn cost(&self, batch: u32, device: PricePerHour) -> CostPer1k {
+        CostPer1k::of_batch(self.estimate(batch).mean(), self.price.unwrap_or(device), batch)
     }
 
     /// The largest batch that was measured.

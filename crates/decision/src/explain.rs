@@ -9,8 +9,8 @@ use crate::query::Query;
 use crate::route::{LoadView, NodeIx, Offer, Ready, Snapshot, TaskInfo, VariantInfo, Verdict, pick};
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, AppId, Bytes, CostPer1k, Goals, Micros, NodeId, Prefer, QueryKey, Refusal, TaskId, TenantId,
-    Time, VariantId,
+    Accuracy, AppId, Bytes, CostPer1k, Goals, Micros, NodeId, Prefer, PricePerHour, QueryKey, Refusal,
+    TaskId, TenantId, Time, VariantId,
 };
 use serde::Serialize;
 
@@ -65,6 +65,8 @@ pub struct Candidate {
     pub wait: Option<Micros>,
     /// Price alone in a batch.
     pub cost: Option<CostPer1k>,
+    /// What an hour of what it computes on costs: of the node's lane, or of the server behind it.
+    pub price: Option<PricePerHour>,
     /// What spoke for or against it.
     pub finding: Finding,
 }
@@ -153,6 +155,7 @@ impl Weigh<'_> {
                 latency: None,
                 wait: None,
                 cost: None,
+                price: None,
                 finding,
             });
         }
@@ -183,6 +186,7 @@ impl Weigh<'_> {
             latency: Some(total.p99()),
             wait: Some(wait.mean()),
             cost: Some(cost),
+            price: Some(offer.run.price.unwrap_or(price)),
             finding,
         }
     }
@@ -238,7 +242,7 @@ impl Weigh<'_> {
                 Finding::Chosen
             }
             _ if ready_in > Micros::ZERO => Finding::WouldLoad { ready_in },
-            _ if !self.load.has_credit(ix, Bytes(0)) => Finding::NoCredit,
+            _ if !self.load.has_credit(self.now, ix, Bytes(0)) => Finding::NoCredit,
             _ => Finding::LessPreferred,
         }
     }

@@ -12,16 +12,60 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Lanes of a runner, and so descriptors beside one message, are at most this many.
-pub(crate) const MAX_LANES: u16 = 64;
+pub const MAX_LANES: u16 = 64;
 
 /// Raised with every change: a runner that is a binary of its own may be an older one.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const MAX_MESSAGE: usize = 64 << 10;
+/// Tokens are a few hundred characters, signed ones a few thousand.
+const MAX_SECRET: usize = 16 << 10;
+
+/// Something that is sent to where it belongs and shown to nobody.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(String);
+
+impl Secret {
+    /// From a file: one line, without blanks.
+    pub(crate) fn read(path: &Path) -> Result<Self, String> {
+        let wrong = |why: String| format!("the token file {} {why}", path.display());
+        let text =
+            std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+        let text = text.trim();
+        if text.is_empty() || text.len() > MAX_SECRET || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let why = format!("must hold one line of at most {MAX_SECRET} characters, without blanks");
+            return Err(wrong(why));
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn test(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// As a header of HTTP says it.
+    pub(crate) fn header(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// A text without it.
+    pub(crate) fn hidden_in(&self, text: &str) -> String {
+        text.replace(&self.0, "***")
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
 
 /// How far a load gives way to what is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -48,6 +92,8 @@ pub(crate) enum Ask {
         expect: Option<Io>,
         shown: bool,
         gently: Gently,
+        /// What it says to its server who asks, where it is a remote one.
+        token: Option<Secret>,
     },
     /// Its slots, one arena for each lane, for batches of up to `rows`.
     Attach { variant: u32, rows: u32, slot_bytes: usize },
@@ -59,7 +105,8 @@ pub(crate) enum Ask {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) enum Say {
     /// Said once, unasked, when the library is loaded and the process is confined.
-    Hello { version: String, confinement: Confinement },
+    /// `gives_way`: whether it can load without getting in the way of what is served.
+    Hello { version: String, confinement: Confinement, gives_way: bool },
     /// Done.
     Done,
     /// Loaded.
@@ -167,9 +214,23 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x01\"Done\""[..], b"\x03{", b"\x03\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x04{", b"\x04\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn a_secret_is_read_from_its_file_and_shown_to_nobody() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(b"abc.def\n").unwrap();
+        let secret = Secret::read(file.path()).unwrap();
+        assert_eq!(secret.header(), "Bearer abc.def");
+        assert_eq!(secret.hidden_in("no abc.def here"), "no *** here");
+        assert_eq!(format!("{:?}", Some(&secret)), "Some(***)");
+        file.write_all(b"second line").unwrap();
+        let why = Secret::read(file.path()).unwrap_err();
+        assert!(why.contains("one line") && !why.contains("abc"), "{why}");
+        assert!(Secret::read(Path::new("/nowhere/token")).unwrap_err().contains("/nowhere/token"));
     }
 }

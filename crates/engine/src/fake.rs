@@ -279,7 +279,8 @@ impl Engine for FakeEngine {
         if lanes == 0 {
             return Err(EngineError::range("the number of lanes", lanes, "at least 1"));
         }
-        let layout = Layout::new(&io.inputs, &io.outputs, settings.max_batch, MAX_ARENA).map_err(refused)?;
+        let layout = Layout::new(&io.inputs, &io.outputs, settings.max_batch, settings.strings(), MAX_ARENA);
+        let layout = layout.map_err(refused)?;
         let arenas = (0..lanes).map(|_| Mapping::private(layout.arena_bytes()).map(Arc::new));
         let arenas = arenas.collect::<Result<_, _>>().map_err(EngineError::system("map memory"))?;
         let mut state = self.inner.lock();

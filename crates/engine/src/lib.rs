@@ -24,12 +24,13 @@ mod set;
 mod shm;
 mod slot;
 
+pub use control::{MAX_LANES, Secret};
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};
 pub use runner::{
     Backend, Declared, Inputs, LoadRequest, Model, Needs, Open, Program, Results, Threads,
-    builtin_runner_main, hostile_runner_main, runner_main,
+    builtin_runner_main, hostile_runner_main, remote_authority, remote_authority_of, runner_main,
 };
 pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{

@@ -247,7 +247,7 @@ pub(crate) struct Shapes(Vec<u8>);
 // The largest one must fit into a reply.
 const _: () = assert!(MAX_TENSORS * (2 + 4 * (MAX_AXES + 1)) <= MAX_BODY);
 
-const CODES: [DType; 8] = [
+const CODES: [DType; 9] = [
     DType::Bool,
     DType::Uint8,
     DType::Int8,
@@ -256,6 +256,7 @@ const CODES: [DType; 8] = [
     DType::Fp16,
     DType::Fp32,
     DType::Fp64,
+    DType::Bytes,
 ];
 
 impl Shapes {
@@ -309,13 +310,13 @@ impl Shapes {
 mod tests {
     use super::*;
     use crate::slot::Layout;
-    use modelless_types::TensorSpec;
+    use modelless_types::{Bytes, TensorSpec};
 
     fn outputs() -> Vec<Place> {
         let spec =
             |name: &str, dtype, shape: &[u32]| TensorSpec { name: name.into(), dtype, shape: shape.into() };
         let outputs = [spec("scores", DType::Fp32, &[10]), spec("best", DType::Int64, &[])];
-        Layout::new(&[spec("in", DType::Fp32, &[1])], &outputs, 8, 1 << 20).unwrap().outputs
+        Layout::new(&[spec("in", DType::Fp32, &[1])], &outputs, 8, Bytes(0), 1 << 20).unwrap().outputs
     }
 
     fn shapes(rows: u32) -> Shapes {

@@ -44,8 +44,10 @@ impl EngineSet {
             }
         };
         let [onnx, openvino, torch, remote] = Kind::ALL.map(start);
+        let engines = [onnx?, openvino?, torch?, remote?];
+        ProcessEngine::share_machine(&engines.iter().filter_map(|one| one.as_ref().ok()).collect::<Vec<_>>());
         Ok(Self {
-            engines: [onnx?, openvino?, torch?, remote?],
+            engines,
             seats: RwLock::default(),
             near: [const { AtomicU64::new(0) }; NEAR],
             events: Mutex::new(Some(receiver)),

@@ -6,7 +6,8 @@
 
 use crate::seam::EngineError;
 use crate::shm::Mapping;
-use modelless_types::{TensorSpec, VariantId};
+use modelless_types::tensor::strings;
+use modelless_types::{Bytes, DType, TensorSpec, VariantId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -28,7 +29,15 @@ const PAGE: usize = 4096;
 pub(crate) struct Place {
     pub(crate) spec: TensorSpec,
     pub(crate) offset: usize,
+    /// Of strings: the room for them, of which an item takes as much as it needs.
     pub(crate) item_bytes: usize,
+}
+
+impl Place {
+    /// The strings of one item, which lie at the beginning of its room. `None` where they do not fit into it.
+    pub(crate) fn strings<'a>(&self, room: &'a [u8]) -> Option<&'a [u8]> {
+        Some(strings::take(room, self.spec.elements()?)?.0)
+    }
 }
 
 /// What a slot of a variant looks like. Both sides compute it from the same specs.
@@ -41,11 +50,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Lays tensors out for batches of up to `rows`, in an arena of at most `max_arena` bytes.
+    /// Lays tensors out for batches of up to `rows`, in an arena of at most `max_arena` bytes. `room` is what one item's
+    /// strings may take.
     pub(crate) fn new(
         inputs: &[TensorSpec],
         outputs: &[TensorSpec],
         rows: u32,
+        room: Bytes,
         max_arena: u64,
     ) -> Result<Self, String> {
         if inputs.is_empty() || outputs.is_empty() {
@@ -59,7 +70,15 @@ impl Layout {
             if spec.shape.len() > MAX_AXES {
                 return Err(format!("`{}` has more than {MAX_AXES} axes", spec.name));
             }
-            let item_bytes = spec.item_bytes().filter(|bytes| *bytes > 0).ok_or_else(|| {
+            let some = spec.elements().is_some_and(|elements| elements > 0);
+            let item_bytes = spec.room(room).filter(|_| some).ok_or_else(|| {
+                if spec.dtype == DType::Bytes && some {
+                    return format!(
+                        "`{}` has strings of shape {:?}, and their lengths alone take more than the {room} that there are \
+                         for one item; give the variant a larger `string_bytes`",
+                        spec.name, spec.shape
+                    );
+                }
                 format!("`{}` has no fixed size: {:?} {:?}", spec.name, spec.dtype, spec.shape)
             })?;
             let offset = end;
@@ -197,7 +216,7 @@ impl BatchSlot {
         self.bytes_mut(self.span(&self.layout.inputs[ix], 0..self.batch))
     }
 
-    /// One item of an input. Panics if there is no such input or item.
+    /// One item of an input: of strings, the room for them. Panics if there is no such input or item.
     pub fn item_mut(&mut self, ix: usize, item: u32) -> &mut [u8] {
         assert!(item < self.batch, "item {item} of a batch of {}", self.batch);
         self.bytes_mut(self.span(&self.layout.inputs[ix], item..item + 1))
@@ -280,7 +299,8 @@ impl Outputs {
         self.slot.bytes(self.slot.span(&self.slot.layout.outputs[ix], 0..self.slot.batch))
     }
 
-    /// One item of an output. Panics if there is no such output or item.
+    /// One item of an output: of strings, the room that they lie in the beginning of. Panics if there is no such output
+    /// or item.
     pub fn item(&self, ix: usize, item: u32) -> &[u8] {
         assert!(item < self.slot.batch, "item {item} of a batch of {}", self.slot.batch);
         self.slot.bytes(self.slot.span(&self.slot.layout.outputs[ix], item..item + 1))
@@ -290,7 +310,6 @@ impl Outputs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::DType;
 
     fn spec(name: &str, dtype: DType, shape: &[u32]) -> TensorSpec {
         TensorSpec { name: name.to_owned(), dtype, shape: shape.to_vec() }
@@ -298,7 +317,8 @@ mod tests {
 
     fn lane(rows: u32) -> (Arc<Layout>, Arc<Mapping>, Arc<Gate>) {
         let inputs = [spec("a", DType::Fp32, &[3]), spec("b", DType::Bool, &[])];
-        let layout = Layout::new(&inputs, &[spec("c", DType::Int64, &[2])], rows, 1 << 20).unwrap();
+        let output = [spec("c", DType::Int64, &[2])];
+        let layout = Layout::new(&inputs, &output, rows, Bytes(0), 1 << 20).unwrap();
         let arena = Mapping::private(layout.arena_bytes()).unwrap();
         (Arc::new(layout), Arc::new(arena), Arc::new(Gate::default()))
     }
@@ -342,15 +362,30 @@ mod tests {
         }
         let output = [spec("c", DType::Fp32, &[1])];
         for (input, rows) in [
-            (spec("a", DType::Bytes, &[1]), 1),
+            (spec("a", DType::Bytes, &[26]), 1),
+            (spec("a", DType::Bytes, &[0]), 1),
+            (spec("a", DType::Bytes, &[1]), 6_000),
             (spec("a", DType::Fp32, &[u32::MAX, u32::MAX, u32::MAX]), 1),
             (spec("a", DType::Fp32, &[1 << 20]), 1),
             (spec("a", DType::Fp32, &[0]), 1),
             (spec("a", DType::Fp32, &[1; 9]), 1),
             (spec("a", DType::Fp32, &[1]), u32::MAX),
         ] {
-            let layout = Layout::new(std::slice::from_ref(&input), &output, rows, 1 << 20);
+            let layout = Layout::new(std::slice::from_ref(&input), &output, rows, Bytes(100), 1 << 20);
             assert!(layout.is_err(), "{input:?}");
         }
+    }
+
+    #[test]
+    fn strings_have_a_room_of_fixed_size_for_each_item() {
+        let texts = [spec("a", DType::Bytes, &[2])];
+        let layout = Layout::new(&texts, &texts, 3, Bytes(100), 1 << 20).unwrap();
+        assert_eq!(layout.inputs[0].item_bytes, 100);
+        assert_eq!(layout.outputs[0].offset, 320);
+        let mut room = [0xee; 100];
+        room[..9].copy_from_slice(&[1, 0, 0, 0, b'x', 0, 0, 0, 0]);
+        assert_eq!(layout.inputs[0].strings(&room), Some(&room[..9]));
+        room[0] = 99;
+        assert_eq!(layout.inputs[0].strings(&room), None);
     }
 }

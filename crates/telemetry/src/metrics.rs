@@ -78,6 +78,7 @@ pub struct Metrics {
     waiting: Gauge,
     open: Gauge,
     connections: Gauge,
+    table_update: Histogram,
 }
 
 /// What is shown of each node.
@@ -241,6 +242,8 @@ impl Metrics {
             waiting: Gauge::default(),
             open: Gauge::default(),
             connections: Gauge::default(),
+            // From 10 us to a third of a second, each twice the last.
+            table_update: Histogram::new(exponential_buckets(0.000_01, 2.0, 16)),
         };
         metrics.register();
         metrics
@@ -266,6 +269,8 @@ impl Metrics {
         r.register("queries_waiting", "Queries that wait at the gateway", self.waiting.clone());
         r.register("queries_open", "Queries at the gateway or at a node", self.open.clone());
         r.register("connections", "Open HTTP connections", self.connections.clone());
+        let help = "Making the table that routing reads, from what the nodes said";
+        r.register_with_unit("table_update", help, seconds(), self.table_update.clone());
     }
 
     /// The handles of one task.
@@ -294,6 +299,11 @@ impl Metrics {
             run: self.run_seconds.get_or_create_owned(&labels),
             batch: self.batch_items.get_or_create_owned(&labels),
         }
+    }
+
+    /// How long it took to make the table that routing reads.
+    pub fn table_updated(&self, took: std::time::Duration) {
+        self.table_update.observe(took.as_secs_f64());
     }
 
     /// The state of all nodes, in place of what was said before.

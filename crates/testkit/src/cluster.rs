@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use crate::lines::{Lines, Waited};
-use crate::{Redis, process, server};
+use crate::{Proxy, Redis, process, server};
 
 /// Slow machines load models slowly.
 const READY_WITHIN: Duration = Duration::from_mins(2);
@@ -22,6 +22,10 @@ pub struct Cluster {
     database: String,
     artefacts: PathBuf,
     members: BTreeMap<String, Member>,
+    /// How each was started that ever was.
+    starts: BTreeMap<String, Start>,
+    /// In front of nodes that can be cut off.
+    proxies: BTreeMap<String, Proxy>,
 }
 
 struct Member {
@@ -32,47 +36,134 @@ struct Member {
     ready: String,
 }
 
+#[derive(Clone)]
+struct Start {
+    program: PathBuf,
+    role: String,
+    settings: Vec<String>,
+}
+
 impl Cluster {
     /// An empty cluster on a database and a folder of artefacts.
     pub fn new(database: &str, artefacts: &Path) -> Result<Self> {
+        Self::of(&server::binary()?, database, artefacts)
+    }
+
+    /// The same with another `modelless`.
+    pub fn of(binary: &Path, database: &str, artefacts: &Path) -> Result<Self> {
         Ok(Self {
             redis: Redis::start()?,
-            binary: server::binary()?,
+            binary: binary.to_owned(),
             database: database.to_owned(),
             artefacts: artefacts.to_owned(),
             members: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            proxies: BTreeMap::new(),
         })
     }
 
     /// Starts a node and waits until gateways can find it. `settings` as for `--set`.
     pub fn executor(&mut self, name: &str, settings: &[&str]) -> Result<()> {
+        let program = self.binary.clone();
+        self.executor_of(&program, name, settings)
+    }
+
+    /// A node that is another program, with the arguments of `modelless`.
+    pub fn executor_of(&mut self, program: &Path, name: &str, settings: &[&str]) -> Result<()> {
         let artefacts = format!("artefacts={}", self.artefacts.display());
         let own = ["listen=127.0.0.1:0".to_owned(), format!("executor.name={name}"), artefacts];
-        self.start("executor", name, &own, settings)
+        self.start(program, "executor", name, &own, settings)
+    }
+
+    /// A node that others reach through a wire that can be [cut](Cluster::cut).
+    pub fn executor_behind_a_wire(&mut self, name: &str, settings: &[&str]) -> Result<()> {
+        let proxy = Proxy::start()?;
+        let advertised = format!("advertise={}", proxy.address());
+        let mut all = vec![advertised.as_str()];
+        all.extend(settings);
+        // Its own address is only known once it runs, and must not be the one it tells.
+        let port = crate::free_port()?;
+        let listen = format!("listen=127.0.0.1:{port}");
+        all.push(&listen);
+        proxy.lead(SocketAddr::from(([127, 0, 0, 1], port)));
+        self.proxies.insert(name.to_owned(), proxy);
+        self.executor(name, &all)
+    }
+
+    /// Nothing passes between a node behind a wire and the others any longer, though all of them run on.
+    pub fn cut(&self, name: &str) -> Result<()> {
+        self.proxy(name).map(Proxy::cut)
+    }
+
+    /// Its connections end and no new one stands.
+    pub fn sever(&self, name: &str) -> Result<()> {
+        self.proxy(name).map(Proxy::sever)
+    }
+
+    /// The wire is whole again.
+    pub fn mend(&self, name: &str) -> Result<()> {
+        self.proxy(name).map(Proxy::mend)
+    }
+
+    fn proxy(&self, name: &str) -> Result<&Proxy> {
+        self.proxies.get(name).with_context(|| format!("{name} is behind no wire that could be cut"))
     }
 
     /// Starts a gateway and waits until it serves.
     pub fn gateway(&mut self, name: &str, settings: &[&str]) -> Result<SocketAddr> {
         let artefacts = format!("artefacts={}", self.artefacts.display());
         let own = ["gateway.http=127.0.0.1:0".to_owned(), format!("name={name}"), artefacts];
-        self.start("gateway", name, &own, settings)?;
+        let program = self.binary.clone();
+        self.start(&program, "gateway", name, &own, settings)?;
+        self.address(name)
+    }
+
+    fn address(&mut self, name: &str) -> Result<SocketAddr> {
         let ready = &self.member(name)?.ready;
         let address = ready.strip_prefix("http://").and_then(|address| address.parse().ok());
-        address.with_context(|| format!("gateway {name} is `ready {ready}`, which is no address"))
+        let address =
+            address.with_context(|| format!("gateway {name} is `ready {ready}`, which is no address"))?;
+        // Where it comes back when it is started again.
+        if let Some(start) = self.starts.get_mut(name) {
+            start.settings.push(format!("gateway.http={address}"));
+        }
+        Ok(address)
     }
 
     /// Starts a scheduler.
     pub fn scheduler(&mut self, name: &str, settings: &[&str]) -> Result<()> {
-        self.start("scheduler", name, &[format!("name={name}")], settings)
+        let program = self.binary.clone();
+        self.start(&program, "scheduler", name, &[format!("name={name}")], settings)
     }
 
-    fn start(&mut self, role: &str, name: &str, own: &[String], settings: &[&str]) -> Result<()> {
+    /// Starts one that ended as it was started before; a gateway on its port.
+    pub fn start_again(&mut self, name: &str) -> Result<()> {
+        let start = self.starts.get(name).cloned().with_context(|| format!("{name} never ran"))?;
+        self.launch(name, start)
+    }
+
+    fn start(
+        &mut self,
+        program: &Path,
+        role: &str,
+        name: &str,
+        own: &[String],
+        settings: &[&str],
+    ) -> Result<()> {
+        let given = settings.iter().map(|setting| (*setting).to_owned());
+        let settings = own.iter().cloned().chain(given).collect();
+        self.launch(name, Start { program: program.to_owned(), role: role.to_owned(), settings })
+    }
+
+    fn launch(&mut self, name: &str, start: Start) -> Result<()> {
         ensure!(!self.members.contains_key(name), "{name} runs already");
-        let mut command = Command::new(&self.binary);
-        command.arg(role).args(["--database", &self.database, "--redis", &self.redis.url()]);
-        for setting in own.iter().map(String::as_str).chain(settings.iter().copied()) {
+        let mut command = Command::new(&start.program);
+        command.arg(&start.role).args(["--database", &self.database, "--redis", &self.redis.url()]);
+        for setting in &start.settings {
             command.args(["--set", setting]);
         }
+        let role = start.role.clone();
+        self.starts.insert(name.to_owned(), start);
         let mut child = command
             .env("MODELLESS_LOG", "info")
             .stdin(Stdio::null())
@@ -95,6 +186,16 @@ impl Cluster {
                 bail!("{role} {name} did not get ready\n{}", self.output())
             }
         }
+    }
+
+    /// The number of a member's process.
+    pub fn pid(&mut self, name: &str) -> Result<u32> {
+        Ok(self.member(name)?.child.id())
+    }
+
+    /// What a member wrote to its log, as far as it is kept.
+    pub fn log(&mut self, name: &str) -> Result<String> {
+        Ok(self.member(name)?.stderr.tail())
     }
 
     fn member(&mut self, name: &str) -> Result<&mut Member> {

@@ -124,6 +124,11 @@ impl Connection {
         Ok(Self { stream, buffer: Vec::new() })
     }
 
+    /// How long an answer may take before that is an error.
+    pub fn set_patience(&mut self, patience: Duration) -> Result<()> {
+        Ok(self.stream.set_read_timeout(Some(patience))?)
+    }
+
     /// Sends a request and reads its answer.
     pub fn exchange(&mut self, request: &Request) -> Result<Response> {
         self.exchange_bytes(&request.to_bytes(), request.head_only)

@@ -17,6 +17,7 @@ pub mod onnx;
 pub mod openapi;
 pub mod postgres;
 pub mod process;
+pub mod proxy;
 pub mod redis;
 pub mod rng;
 pub mod server;
@@ -25,6 +26,7 @@ pub mod turns;
 
 pub use http::{Connection, Request, Response};
 pub use postgres::Postgres;
+pub use proxy::Proxy;
 pub use redis::Redis;
 pub use rng::Rng;
 pub use server::Server;

@@ -6,11 +6,12 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -20,21 +21,33 @@ use crate::process;
 const START_WITHIN: Duration = Duration::from_mins(1);
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
-/// Runs the server until the input ends, then stops it (SIGINT is Postgres' fast shutdown) and clears up.
+/// Runs the server until the input ends, then stops it (SIGINT is Postgres' fast shutdown) and clears up. Until then it
+/// kills the server or starts it again when told so.
 const KEEPER: &str = r#"
-"$1/postgres" -D "$2/data" -k "$2" -h 127.0.0.1 -p "$3" -c fsync=off -c synchronous_commit=off \
-    -c full_page_writes=off -c max_connections=200 -c shared_buffers=32MB </dev/null &
-server=$!
-cat >/dev/null
+run() {
+    "$1/postgres" -D "$2/data" -k "$2" -h 127.0.0.1 -p "$3" -c fsync=off -c synchronous_commit=off \
+        -c full_page_writes=off -c max_connections=200 -c shared_buffers=32MB </dev/null &
+    server=$!
+}
+run "$@"
+while read -r word; do
+    case "$word" in
+        kill) kill -KILL "$server" 2>/dev/null; wait "$server" 2>/dev/null ;;
+        start) kill -0 "$server" 2>/dev/null || run "$@" ;;
+    esac
+done
 kill -INT "$server" 2>/dev/null
 wait "$server" 2>/dev/null
 cd / && rm -rf "$2"
 "#;
+/// Between looks whether it answers, or has stopped to.
+const LOOK: Duration = Duration::from_millis(20);
 
 pub struct Postgres {
     keeper: Child,
     folder: PathBuf,
     url: String,
+    address: SocketAddr,
 }
 
 impl Postgres {
@@ -108,7 +121,8 @@ impl Postgres {
             .context("starting the Postgres keeper")?;
         let log = Lines::follow(keeper.stderr.take().context("the keeper's stderr is piped; this is a bug")?);
         let url = format!("postgres://postgres:{password}@127.0.0.1:{port}/postgres");
-        let server = Self { keeper, folder: folder.to_owned(), url };
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let server = Self { keeper, folder: folder.to_owned(), url, address };
 
         let ended = |line: &str| {
             line.contains("database system is ready to accept connections") || line.contains("FATAL:")
@@ -124,6 +138,38 @@ impl Postgres {
     /// `postgres://user:password@127.0.0.1:port/postgres`, a superuser of an empty cluster.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Ends it as a crash would. What was committed is there again after [`Postgres::start_again`].
+    pub fn kill(&mut self) -> Result<()> {
+        self.tell("kill")?;
+        let until = Instant::now() + STOP_WITHIN;
+        while TcpStream::connect(self.address).is_ok() {
+            ensure!(Instant::now() < until, "Postgres did not end on SIGKILL");
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Starts it again on its port, with its data.
+    pub fn start_again(&mut self) -> Result<()> {
+        let until = Instant::now() + START_WITHIN;
+        let mut asked = None::<Instant>;
+        while !matches!(greet(self.address), Ok(b'R')) {
+            // The first attempt may find processes of the one that was killed, and give up.
+            if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(1)) {
+                self.tell("start")?;
+                asked = Some(Instant::now());
+            }
+            ensure!(Instant::now() < until, "Postgres did not start again on {}", self.address);
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, word: &str) -> Result<()> {
+        let keeper = self.keeper.stdin.as_mut().context("the keeper's stdin is piped; this is a bug")?;
+        writeln!(keeper, "{word}").context("telling the Postgres keeper")
     }
 }
 
@@ -186,8 +232,8 @@ fn random_hex() -> Result<String> {
 }
 
 /// Sends one start-up packet, as any client does first, and gives the kind of the server's answer.
-pub fn greet(address: std::net::SocketAddr) -> Result<u8> {
-    let mut stream = std::net::TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+pub fn greet(address: SocketAddr) -> Result<u8> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     let body = b"\x00\x03\x00\x00user\0postgres\0database\0postgres\0\0";
     let length = u32::try_from(body.len() + 4)?;
     stream.write_all(&length.to_be_bytes())?;
@@ -209,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_asks_for_a_password_and_leaves_nothing_behind() {
+    fn a_server_asks_for_a_password_comes_back_when_killed_and_leaves_nothing_behind() {
         if find_binaries().is_none() && std::env::var_os("MODELLESS_TEST_POSTGRES").is_some() {
             return; // a server elsewhere was given on purpose; there is none here to start
         }
@@ -219,6 +265,11 @@ mod tests {
         assert_eq!(greet(address).unwrap(), b'R', "an authentication request");
         let folder = server.folder.clone();
         assert!(folder.exists());
+        let mut server = server;
+        server.kill().unwrap();
+        assert!(greet(address).is_err());
+        server.start_again().unwrap();
+        assert_eq!(greet(address).unwrap(), b'R', "it is back");
         drop(server);
         assert!(!folder.exists());
         assert!(greet(address).is_err());

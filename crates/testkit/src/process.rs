@@ -134,6 +134,19 @@ pub fn children(pid: u32) -> Result<Vec<(u32, String)>> {
     Ok(found)
 }
 
+/// User and system time that a process and those of its children that still run have used so far.
+pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("process {pid} is not there any more"))?;
+    let (_, tail) = stat.rsplit_once(") ").context("/proc/PID/stat has no name")?;
+    let ticks = tail.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
+    let ticks = ticks.sum::<Result<u64, _>>().context("/proc/PID/stat tells no times")?;
+    let own = Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second());
+    // One that ended meanwhile counts no longer.
+    let below = children(pid)?.into_iter().filter_map(|(child, _)| cpu_time(child).ok());
+    Ok(below.fold(own, |sum, child| sum + child))
+}
+
 /// SIGKILL. Whether there was such a process. Only for one that was just seen to be a child of a process under test:
 /// a number may be given to another once its process was waited for.
 pub fn kill(pid: u32) -> bool {
@@ -158,6 +171,7 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
         assert!(children(std::process::id()).unwrap().iter().any(|(pid, _)| *pid == child.id()));
+        assert!(cpu_time(std::process::id()).unwrap() <= own_cpu_time() + Duration::from_secs(1));
         assert!(wait(&mut child, Duration::ZERO).unwrap().is_none());
         drop(child.stdin.take());
         assert!(wait(&mut child, Duration::from_secs(10)).unwrap().unwrap().success());

@@ -244,9 +244,21 @@ pub struct VariantSettings {
     /// The most memory of a GPU that one replica takes on one lane; where nothing is said, as much as it likes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Bytes>,
+    /// The most bytes that one item's strings take in one tensor, four for the length of each included. Only tensors of
+    /// strings have to do with it. `None`: [`VariantSettings::STRING_BYTES`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub string_bytes: Option<Bytes>,
 }
 
 impl VariantSettings {
+    /// What strings may take where nothing is said: several pages of text.
+    pub const STRING_BYTES: Bytes = Bytes(64 << 10);
+
+    /// What one item's strings may take in one tensor.
+    pub fn strings(&self) -> Bytes {
+        self.string_bytes.unwrap_or(Self::STRING_BYTES)
+    }
+
     /// One thread on the CPU, with everything the engine knows done to the graph.
     pub fn new(engine: Engine, precision: impl Into<String>, max_batch: u32) -> Self {
         Self {
@@ -257,6 +269,7 @@ impl VariantSettings {
             optimisation: Optimisation::All,
             processor: Processor::Cpu,
             gpu_memory: None,
+            string_bytes: None,
         }
     }
 }

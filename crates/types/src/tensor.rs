@@ -1,5 +1,6 @@
 //! What a tensor looks like, without its bytes.
 
+use crate::units::Bytes;
 use alloc::string::String;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,8 @@ pub enum DType {
     Fp32,
     /// IEEE double precision.
     Fp64,
-    /// Strings of bytes; has no fixed size, so it never crosses into shared memory.
+    /// Strings of bytes, each as long as it likes. Laid out one after another, a length of four bytes (little-endian)
+    /// before each, they get a room of fixed size for each item: see [`TensorSpec::room`].
     Bytes,
 }
 
@@ -92,5 +94,93 @@ impl TensorSpec {
     /// Bytes of one item; `None` for [`DType::Bytes`] or when that overflows.
     pub fn item_bytes(&self) -> Option<usize> {
         self.elements()?.checked_mul(self.dtype.size()?)
+    }
+
+    /// The fewest bytes that one item can be laid out in: all of them, or as many as its strings take where they are
+    /// empty. `None` when that overflows.
+    pub fn least_bytes(&self) -> Option<usize> {
+        self.elements()?.checked_mul(self.dtype.size().unwrap_or(strings::LENGTH))
+    }
+
+    /// The room for one item in a batch: its bytes, or `strings` for [`DType::Bytes`]. `None` where that is too little
+    /// for even empty strings, or overflows.
+    pub fn room(&self, strings: Bytes) -> Option<usize> {
+        let least = self.least_bytes()?;
+        match self.dtype.size() {
+            Some(_) => Some(least),
+            None => usize::try_from(strings.0).ok().filter(|room| *room >= least),
+        }
+    }
+}
+
+/// Strings laid out one after another, as the Open Inference Protocol does it: a length of four bytes, little-endian,
+/// before each.
+pub mod strings {
+    use alloc::vec::Vec;
+
+    /// Bytes of a length.
+    pub const LENGTH: usize = 4;
+
+    /// The next string, and what follows it. `None` where the bytes end before it does.
+    pub fn next(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+        let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
+        rest.split_at_checked(usize::try_from(u32::from_le_bytes(*length)).ok()?)
+    }
+
+    /// So many strings, and what follows them. `None` where the bytes end before they do.
+    pub fn take(bytes: &[u8], count: usize) -> Option<(&[u8], &[u8])> {
+        let mut rest = bytes;
+        for _ in 0..count {
+            rest = next(rest)?.1;
+        }
+        bytes.split_at_checked(bytes.len() - rest.len())
+    }
+
+    /// Each string of what [`take`] found.
+    pub fn each(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let mut rest = bytes;
+        core::iter::from_fn(move || {
+            let (string, after) = next(rest)?;
+            rest = after;
+            Some(string)
+        })
+    }
+
+    /// Appends one. `None`, and nothing appended, where it is longer than a length can say.
+    pub fn push(string: &[u8], into: &mut Vec<u8>) -> Option<()> {
+        let length = u32::try_from(string.len()).ok()?;
+        into.extend_from_slice(&length.to_le_bytes());
+        into.extend_from_slice(string);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_found_again_and_what_is_cut_short_is_none() {
+        let mut bytes = Vec::new();
+        for string in [&b"one"[..], b"", b"\xff\0"] {
+            strings::push(string, &mut bytes);
+        }
+        assert_eq!(bytes[..8], [3, 0, 0, 0, b'o', b'n', b'e', 0]);
+        let padded = [&bytes[..], &[0; 9]].concat();
+        assert_eq!(strings::take(&padded, 3), Some((&bytes[..], &[0; 9][..])));
+        assert_eq!(strings::each(&bytes).collect::<Vec<_>>(), [&b"one"[..], b"", b"\xff\0"]);
+        for cut in [1, 6, bytes.len() - 1] {
+            assert_eq!(strings::take(&bytes[..cut], 3), None, "{cut}");
+        }
+        assert_eq!(strings::take(&[0xff; 8], 1), None);
+    }
+
+    #[test]
+    fn strings_get_the_room_that_is_set_if_empty_ones_fit() {
+        let spec = |dtype, shape: &[u32]| TensorSpec { name: "x".into(), dtype, shape: shape.to_vec() };
+        assert_eq!(spec(DType::Bytes, &[2]).room(Bytes(100)), Some(100));
+        assert_eq!(spec(DType::Bytes, &[26]).room(Bytes(100)), None);
+        assert_eq!(spec(DType::Bytes, &[u32::MAX, u32::MAX, 9]).room(Bytes(100)), None);
+        assert_eq!(spec(DType::Int32, &[2]).room(Bytes(1)), Some(8));
     }
 }

@@ -7,6 +7,7 @@ use crate::head::{
 };
 use crate::lost::Nonsense;
 use crate::seam::{Body, FromNode, Input, ToNode};
+use crate::shelf::Piece;
 use crate::status::NodeStatus;
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Ready;
@@ -28,6 +29,18 @@ pub(crate) struct Hello {
     /// What it is.
     #[serde(flatten)]
     pub(crate) role: Role,
+    /// A number to prove the cluster's key for, where one is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) nonce: Option<String>,
+    /// The proof for the other side's number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) proof: Option<String>,
+}
+
+/// The proof of the side that greeted first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ProofHead {
+    pub(crate) proof: String,
 }
 
 /// What a peer is.
@@ -47,8 +60,23 @@ pub(crate) enum Role {
 
 impl Hello {
     pub(crate) fn new(name: &str, role: Role) -> Self {
-        Self { version: VERSION, name: words(name), role }
+        Self { version: VERSION, name: words(name), role, nonce: None, proof: None }
     }
+}
+
+/// An artefact that a node lacks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WantHead {
+    pub(crate) id: u64,
+    pub(crate) sha256: String,
+    pub(crate) offset: u64,
+}
+
+/// What a piece answers, and the size of the whole, if it is there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct PieceHead {
+    id: u64,
+    total: Option<u64>,
 }
 
 /// A status with the moment it was told, by the node's own clock.
@@ -79,12 +107,31 @@ pub(crate) enum Frame {
     Ping { sent: u64, rtt: Micros },
     Pong { sent: u64 },
     Goodbye(String),
+    Proof(String),
+    Want(WantHead),
+    Piece(u64, Option<Piece>),
     ToNode(ToNode),
     FromNode(FromNode),
 }
 
 pub(crate) fn hello(hello: &Hello) -> Result<Encoded, TooLarge> {
     json(Kind::Hello, hello)
+}
+
+pub(crate) fn proof(proof: String) -> Result<Encoded, TooLarge> {
+    json(Kind::Proof, &ProofHead { proof })
+}
+
+pub(crate) fn want(id: u64, sha256: &str, offset: u64) -> Result<Encoded, TooLarge> {
+    json(Kind::Want, &WantHead { id, sha256: sha256.to_owned(), offset })
+}
+
+pub(crate) fn piece(id: u64, piece: Option<Piece>) -> Result<Encoded, TooLarge> {
+    let head = PieceHead { id, total: piece.as_ref().map(|piece| piece.total) };
+    let payload = [piece.map(|piece| piece.bytes).unwrap_or_default(), Buffer::new()];
+    encode(Kind::Piece, payload, |out| {
+        serde_json::to_writer(out, &head).expect("plain data is written to memory; this is a bug");
+    })
 }
 
 pub(crate) fn status(status: &NodeStatus, now: Time) -> Result<Encoded, TooLarge> {
@@ -187,6 +234,12 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         }
         Kind::Pong => Frame::Pong { sent: read(kind, head)? },
         Kind::Goodbye => Frame::Goodbye(read::<GoodbyeHead>(kind, head)?.why),
+        Kind::Proof => Frame::Proof(read_json::<ProofHead>(kind, head)?.proof),
+        Kind::Want => Frame::Want(read_json(kind, head)?),
+        Kind::Piece => {
+            let PieceHead { id, total } = read_json(kind, head)?;
+            Frame::Piece(id, total.map(|total| Piece { total, bytes: payload }))
+        }
         Kind::Query => {
             let head: QueryHead = read(kind, head)?;
             let input = input(head.input, payload).map_err(bad)?;

@@ -1,5 +1,7 @@
 //! Habits and bounds of connections.
 
+use crate::key::Key;
+use crate::shelf::Shelf;
 use modelless_types::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ pub mod limits {
     pub const RARE_HEAD: u32 = 8 << 20;
     /// Bytes behind a head: an input or an answer.
     pub const PAYLOAD: u32 = 256 << 20;
+    /// Bytes of an artefact that are sent at once.
+    pub const PIECE: usize = 1 << 20;
     /// Frames that wait for a slow peer.
     pub const QUEUE_FRAMES: usize = 4_096;
     /// Bytes that wait for a slow peer. One larger frame may wait alone.
@@ -27,6 +31,8 @@ pub mod limits {
     pub const OPEN: usize = 65_536;
     /// Connections that a node serves at once.
     pub const PEERS: usize = 256;
+    /// Connections beyond those that a node lets greet it at once.
+    pub const STRANGERS: usize = 64;
 }
 
 /// Habits of a connection.
@@ -44,6 +50,10 @@ pub struct Config {
     pub back_off_most: Duration,
     /// How long a report may wait that comes with another gateway's answer.
     pub report_within: Duration,
+    /// What both sides of a connection must have; without one anybody who can connect may.
+    pub key: Option<Key>,
+    /// Artefacts for nodes that lack them; asked by what connects.
+    pub shelf: Option<Arc<dyn Shelf>>,
     /// This process's clock, for moments inside a node's status.
     pub now: Arc<dyn Fn() -> Time + Send + Sync>,
 }
@@ -58,6 +68,8 @@ impl Config {
             back_off: Duration::from_millis(50),
             back_off_most: Duration::from_secs(2),
             report_within: Duration::from_millis(20),
+            key: None,
+            shelf: None,
             now: Arc::new(now),
         }
     }
@@ -77,6 +89,7 @@ impl fmt::Debug for Config {
             .field("back_off", &self.back_off)
             .field("back_off_most", &self.back_off_most)
             .field("report_within", &self.report_within)
+            .field("key", &self.key)
             .finish_non_exhaustive()
     }
 }

@@ -36,6 +36,8 @@ pub enum Kind {
     Pong = 4,
     /// I close the connection, and why.
     Goodbye = 5,
+    /// That I have the cluster's key.
+    Proof = 6,
     /// Answer this.
     Query = 16,
     /// So much waits.
@@ -46,6 +48,8 @@ pub enum Kind {
     Pin = 19,
     /// Load this.
     Wake = 20,
+    /// A part of an artefact that was asked for.
+    Piece = 21,
     /// An answer.
     Answer = 32,
     /// A named "no".
@@ -56,31 +60,39 @@ pub enum Kind {
     HandedBack = 35,
     /// Credit and load.
     Report = 36,
+    /// An artefact is lacking here.
+    Want = 37,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
         Self::Pong,
         Self::Goodbye,
+        Self::Proof,
         Self::Query,
         Self::Demand,
         Self::Cancel,
         Self::Pin,
         Self::Wake,
+        Self::Piece,
         Self::Answer,
         Self::Refused,
         Self::BadInput,
         Self::HandedBack,
         Self::Report,
+        Self::Want,
     ];
 
     fn head_limit(self) -> u32 {
         match self {
-            Self::Hello | Self::Status | Self::Pin => limits::RARE_HEAD,
-            Self::Ping
+            Self::Status | Self::Pin => limits::RARE_HEAD,
+            // The first two come from who may be a stranger.
+            Self::Hello
+            | Self::Proof
+            | Self::Ping
             | Self::Pong
             | Self::Goodbye
             | Self::Query
@@ -91,6 +103,8 @@ impl Kind {
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack
+            | Self::Piece
+            | Self::Want
             | Self::Report => limits::HEAD,
         }
     }
@@ -98,8 +112,11 @@ impl Kind {
     fn payload_limit(self) -> u32 {
         match self {
             Self::Query | Self::Answer => limits::PAYLOAD,
+            #[expect(clippy::cast_possible_truncation, reason = "one MiB")]
+            Self::Piece => limits::PIECE as u32,
             Self::Hello
             | Self::Status
+            | Self::Proof
             | Self::Ping
             | Self::Pong
             | Self::Goodbye
@@ -110,6 +127,7 @@ impl Kind {
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack
+            | Self::Want
             | Self::Report => 0,
         }
     }

@@ -1,13 +1,15 @@
 //! The gateway's side: finds a node, feeds it, notices when it is gone, and finds it again.
 
-use crate::codec::{self, Frame, Hello, Role};
+use crate::codec::{self, Frame, Hello, Role, WantHead};
 use crate::config::Config;
 use crate::frame::TooLarge;
+use crate::key::{Proves, nonce};
 use crate::link::{Link, Reader};
 use crate::lost::Lost;
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
 use crate::rtt::Rtt;
 use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
+use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::NodeReport;
@@ -91,16 +93,17 @@ pub async fn keep(
 }
 
 /// A connection whose node has greeted.
-struct Session {
+pub(crate) struct Session {
     node: NodeId,
     link: Arc<Link>,
     reader: Reader,
     status: NodeStatus,
     rtt: Rtt,
     missed: Missed,
+    giving: Giving,
 }
 
-async fn greet(dial: &Dial) -> Result<Session, Lost> {
+pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     let within = dial.config.handshake;
     let connected = timeout(within, Stream::connect(&dial.address)).await;
     let stream = connected.map_err(|_| Lost::NoGreeting { within })?;
@@ -116,7 +119,8 @@ async fn greet(dial: &Dial) -> Result<Session, Lost> {
     match greeted {
         Ok((node, status, rtt)) => {
             let missed = Missed::new(&dial.config);
-            Ok(Session { node, link, reader, status, rtt, missed })
+            let giving = Giving::new(dial.config.shelf.clone());
+            Ok(Session { node, link, reader, status, rtt, missed, giving })
         }
         Err(lost) => {
             link.part(&lost).await;
@@ -128,13 +132,21 @@ async fn greet(dial: &Dial) -> Result<Session, Lost> {
 async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(NodeId, NodeStatus, Rtt), Lost> {
     let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
     let sent = Instant::now();
-    link.say(codec::hello(&Hello::new(&dial.name, role)));
+    let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
+    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..Hello::new(&dial.name, role) }));
     let hello = greeting(reader.next().await?.0, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
         return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));
     };
     let mut rtt = Rtt::default();
     rtt.observe(micros(sent.elapsed()));
+    if let (Some(key), Some(nonce)) = (&dial.config.key, &nonce) {
+        let (Some(theirs), Some(proof)) = (&hello.nonce, &hello.proof) else { return Err(Lost::Unproven) };
+        if !key.holds(Proves::Connected, nonce, theirs, hello.role, proof) {
+            return Err(Lost::Unproven);
+        }
+        link.say(codec::proof(key.proof(Proves::Connecting, theirs, nonce, role)));
+    }
     if let Some(wanted) = dial.node.filter(|wanted| *wanted != node) {
         return Err(Lost::WrongNode { wanted, found: node });
     }
@@ -240,8 +252,13 @@ impl Session {
                     self.ping(origin);
                 }
             }
+            Frame::Want(WantHead { id, sha256, offset }) => self.giving.give(&self.link, id, sha256, offset),
             Frame::Goodbye(why) => return Err(Lost::Goodbye(why)),
-            other @ (Frame::Hello(_) | Frame::Ping { .. } | Frame::ToNode(_)) => {
+            other @ (Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Piece(..)
+            | Frame::Ping { .. }
+            | Frame::ToNode(_)) => {
                 return Err(out_of_place(&other, "something that nodes say"));
             }
         }

@@ -118,6 +118,7 @@ impl Link {
             | Lost::TooManyPeers { .. }
             | Lost::Silent { .. }
             | Lost::NoGreeting { .. }
+            | Lost::Unproven
             | Lost::Stopped => {
                 self.say(codec::goodbye(&lost.to_string()));
                 let written = async {
@@ -129,7 +130,12 @@ impl Link {
                 };
                 let _ = tokio::time::timeout(LAST_WORDS, written).await;
             }
-            Lost::Connect(_) | Lost::Closed | Lost::Goodbye(_) | Lost::Broken(_) | Lost::Overflow { .. } => {}
+            Lost::Random(_)
+            | Lost::Connect(_)
+            | Lost::Closed
+            | Lost::Goodbye(_)
+            | Lost::Broken(_)
+            | Lost::Overflow { .. } => {}
         }
         self.end(lost.clone());
     }

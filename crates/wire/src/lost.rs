@@ -46,6 +46,14 @@ pub enum Lost {
         /// Who is there.
         found: NodeId,
     },
+    /// The other side has not the cluster's key, or this side has one and the other needs none.
+    #[error(
+        "the other side does not prove that it has this cluster's key; all processes of a cluster need the same"
+    )]
+    Unproven,
+    /// The system gave no random bytes to greet with.
+    #[error("no random bytes to greet with: {0}")]
+    Random(getrandom::Error),
     /// The greeting took too long.
     #[error("no greeting came within {within:?}")]
     NoGreeting {

@@ -1,16 +1,19 @@
 //! The node's side: several gateways over one socket, in front of one [`NodeLink`].
 //!
 //! Each gateway names its queries itself, so two may use one name: to the node a query is called after its connection
-//! and its name there. Credit is divided among the gateways that ask for something, what waits at them is added up,
+//! and its name there. Credit is divided among the gateways by what they ask for, what waits at them is added up,
 //! and a gateway that is lost takes its queries with it.
 
 use crate::codec::{self, Frame, Hello, Role};
 use crate::config::{Config, limits};
 use crate::frame::{Encoded, TooLarge};
+use crate::key::{Proves, nonce};
 use crate::link::{Link, Reader};
 use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
+use crate::share::Traffic;
+use crate::shelf::{Piece, Wants};
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
@@ -49,7 +52,14 @@ pub fn serve_node(
     status: watch::Receiver<NodeStatus>,
     config: Config,
 ) -> NodeServer {
-    let hub = Hub { node, config, peers: RwLock::default(), report: Mutex::default(), news: Notify::new() };
+    let hub = Hub {
+        node,
+        config,
+        peers: RwLock::default(),
+        report: Mutex::default(),
+        news: Notify::new(),
+        wants: Wants::default(),
+    };
     NodeServer { hub: Arc::new(hub), listener, status }
 }
 
@@ -57,6 +67,11 @@ impl NodeServer {
     /// Where the node sends what gateways are to know.
     pub fn link(&self) -> Arc<dyn GatewayLink> {
         Arc::clone(&self.hub) as Arc<dyn GatewayLink>
+    }
+
+    /// Fetches artefacts from the gateways that connect.
+    pub fn fetcher(&self) -> Fetcher {
+        Fetcher { hub: Arc::clone(&self.hub) }
     }
 
     /// Where it listens.
@@ -78,6 +93,9 @@ impl NodeServer {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
+                Ok((_, from)) if tasks.len() > limits::PEERS + limits::STRANGERS => {
+                    tracing::warn!(from, "turned away: too many connections have not greeted yet");
+                }
                 Ok((stream, from)) => {
                     next = hub.free_number(next);
                     let peer = Arc::clone(&hub).serve(next, stream, from, status.clone(), stop.clone());
@@ -102,6 +120,27 @@ struct Hub {
     report: Mutex<(u64, NodeReport)>,
     /// Not every gateway was told the newest report.
     news: Notify,
+    wants: Wants,
+}
+
+/// Fetches what the node lacks from the gateways that are connected.
+#[derive(Clone)]
+pub struct Fetcher {
+    hub: Arc<Hub>,
+}
+
+impl Fetcher {
+    /// A piece of an artefact, from the first gateway that has it.
+    pub async fn piece(&self, sha256: &str, offset: u64) -> Option<Piece> {
+        // A scheduler has no artefacts.
+        for peer in self.hub.peers().into_iter().filter(|peer| peer.queries) {
+            let piece = self.hub.wants.ask(peer.number, &peer.link, sha256, offset).await;
+            if piece.is_some() {
+                return piece;
+            }
+        }
+        None
+    }
 }
 
 /// A gateway (or a scheduler) that is connected.
@@ -120,6 +159,7 @@ struct PeerState {
     demand: BTreeMap<Class, Waiting>,
     /// When it last asked for something.
     asked: Option<Instant>,
+    traffic: Traffic,
 }
 
 #[derive(Clone, Copy)]
@@ -139,11 +179,13 @@ fn unqualified(key: QueryKey) -> (u32, QueryKey) {
 }
 
 impl Peer {
-    /// Whether it has queries here or had some lately.
-    fn asks(&self, now: Instant) -> bool {
+    /// Its weight among the gateways that share the credit, if it has queries here or had some lately.
+    fn weight(&self, now: Instant) -> Option<u64> {
         let state = self.state();
         let lately = state.asked.is_some_and(|asked| now.saturating_duration_since(asked) < IDLE_AFTER);
-        self.queries && (lately || !state.open.is_empty() || !state.demand.is_empty())
+        let asks = self.queries && (lately || !state.open.is_empty() || !state.demand.is_empty());
+        let waiting = || state.demand.values().map(|waiting| u64::from(waiting.queries)).sum();
+        asks.then(|| state.traffic.weight(waiting()))
     }
 
     fn state(&self) -> MutexGuard<'_, PeerState> {
@@ -167,19 +209,21 @@ impl Hub {
         }
     }
 
-    /// Those that ask for something at this moment.
-    fn asking(&self) -> BTreeSet<u32> {
+    /// Those that ask for something at this moment, with their weights.
+    fn asking(&self) -> BTreeMap<u32, u64> {
         let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), Instant::now());
-        peers.values().filter(|peer| peer.asks(now)).map(|peer| peer.number).collect()
+        peers.values().filter_map(|peer| Some((peer.number, peer.weight(now)?))).collect()
     }
 
     /// The newest report with what a gateway gets of the credit, and its number. One that has asked for nothing lately is
     /// told what it would get if it did.
     fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
         let asking = self.asking();
-        let gateways = asking.len() + usize::from(!asking.contains(&peer.number));
+        let own = asking.get(&peer.number);
+        let (weight, all) =
+            (own.copied().unwrap_or(1), asking.values().sum::<u64>() + u64::from(own.is_none()));
         let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        report.limit = report.limit.share(u32::try_from(gateways).unwrap_or(u32::MAX));
+        report.limit = report.limit.part(weight, all);
         (number, report)
     }
 
@@ -195,13 +239,15 @@ impl Hub {
     async fn spread(self: Arc<Self>, stop: CancellationToken) {
         let mut look = interval(self.config.heartbeat);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut shared = BTreeSet::new();
+        let mut shared = BTreeMap::new();
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
-                _ = look.tick() => {}
+                _ = look.tick() => for peer in self.peers() {
+                    peer.state().traffic.beat();
+                },
             }
             let asking = self.asking();
             if std::mem::replace(&mut shared, asking.clone()) != asking {
@@ -250,18 +296,14 @@ impl Hub {
         status: &watch::Receiver<NodeStatus>,
     ) -> Result<(Arc<Peer>, String), Lost> {
         let within = self.config.handshake;
-        let first = timeout(within, reader.next()).await.map_err(|_| Lost::NoGreeting { within })??;
-        let hello = greeting(first.0, "a gateway's greeting")?;
+        let greeted = timeout(within, self.exchange(link, reader, status));
+        let hello = greeted.await.map_err(|_| Lost::NoGreeting { within })??;
         let queries = match hello.role {
             Role::Gateway => true,
             Role::Scheduler => false,
             Role::Node { .. } => return Err(out_of_place(&Frame::Hello(hello), "a gateway's greeting")),
         };
-        let (node, told) = {
-            let status = status.borrow();
-            (status.node, codec::status(&status, (self.config.now)()))
-        };
-        let our_name = status.borrow().name.clone();
+        let told = codec::status(&status.borrow(), (self.config.now)());
         let peer = Arc::new(Peer {
             number,
             queries,
@@ -274,14 +316,50 @@ impl Hub {
             if peers.len() >= limits::PEERS {
                 return Err(Lost::TooManyPeers { limit: limits::PEERS });
             }
-            // Before the peer is known to others, so that nothing comes before the greeting.
-            link.say(codec::hello(&Hello::new(&our_name, Role::Node { node })));
+            // Before the peer is known to others, so that nothing comes before it.
             link.say(told);
             peers.insert(number, Arc::clone(&peer));
         }
         // Everybody's share changed.
         self.reshare();
         Ok((peer, hello.name))
+    }
+
+    /// The greetings of both sides, and what they prove.
+    async fn exchange(
+        &self,
+        link: &Link,
+        reader: &mut Reader,
+        status: &watch::Receiver<NodeStatus>,
+    ) -> Result<Hello, Lost> {
+        let hello = greeting(reader.next().await?.0, "a gateway's greeting")?;
+        let ours = {
+            let status = status.borrow();
+            Hello::new(&status.name, Role::Node { node: status.node })
+        };
+        let Some(key) = &self.config.key else {
+            link.say(codec::hello(&ours));
+            return Ok(hello);
+        };
+        let Some(theirs) = &hello.nonce else { return Err(Lost::Unproven) };
+        let nonce = nonce().map_err(Lost::Random)?;
+        let proof = key.proof(Proves::Connected, theirs, &nonce, ours.role);
+        link.say(codec::hello(&Hello { nonce: Some(nonce.clone()), proof: Some(proof), ..ours }));
+        match reader.next().await?.0 {
+            Frame::Proof(proof) if key.holds(Proves::Connecting, &nonce, theirs, hello.role, &proof) => {
+                Ok(hello)
+            }
+            Frame::Proof(_) => Err(Lost::Unproven),
+            Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
+            other @ (Frame::Hello(_)
+            | Frame::Status(_)
+            | Frame::Want(_)
+            | Frame::Piece(..)
+            | Frame::Ping { .. }
+            | Frame::Pong { .. }
+            | Frame::ToNode(_)
+            | Frame::FromNode(_)) => Err(out_of_place(&other, "a gateway's proof")),
+        }
     }
 
     fn reshare(&self) {
@@ -340,10 +418,17 @@ impl Hub {
                 Ok(())
             }
             Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
-            Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt).map_err(Lost::from),
-            other @ (Frame::Hello(_) | Frame::Status(_) | Frame::Pong { .. } | Frame::FromNode(_)) => {
-                Err(out_of_place(&other, "something that gateways say"))
+            Frame::Piece(id, piece) => {
+                self.wants.came(peer.number, id, piece);
+                Ok(())
             }
+            Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt).map_err(Lost::from),
+            other @ (Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Want(_)
+            | Frame::Status(_)
+            | Frame::Pong { .. }
+            | Frame::FromNode(_)) => Err(out_of_place(&other, "something that gateways say")),
         }
     }
 
@@ -414,6 +499,7 @@ impl Hub {
     /// A gateway is gone: nobody waits for its queries, nothing waits there, and the others share what it had.
     fn forget(&self, peer: &Peer) {
         self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(&peer.number);
+        self.wants.lost(peer.number);
         let (open, demand) = {
             let mut state = peer.state();
             (std::mem::take(&mut state.open), std::mem::take(&mut state.demand))
@@ -438,6 +524,7 @@ fn open(state: &mut PeerState, key: QueryKey) -> Result<bool, Nonsense> {
     }
     let now = Instant::now();
     let before = state.asked.replace(now);
+    state.traffic.sent();
     if !state.open.insert(key.0) {
         return Err(Nonsense::Twice(key.0));
     }

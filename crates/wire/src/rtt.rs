@@ -7,6 +7,8 @@ use modelless_types::Micros;
 const WEIGHT: f64 = 1.0 / 16.0;
 /// One stopped thread must not pass for the usual.
 const CLAMP: f64 = 4.0;
+/// So many are taken one right after the other, and the least of them is believed.
+const FEW: u32 = 5;
 /// The table is made anew when an estimate moves, so it moves in steps.
 const STEP_US: f64 = 10.0;
 
@@ -20,7 +22,8 @@ impl Rtt {
     pub(crate) fn observe(&mut self, took: Micros) {
         let seen = Moments::exactly(took).mean;
         self.seen = self.seen.saturating_add(1);
-        if self.seen == 1 {
+        // The first is the greeting, which a node that was stopped or is starting may take long over.
+        if self.seen == 1 || (self.seen <= FEW && seen < self.known.mean) {
             self.known = Moments { mean: seen, var: 0.0 };
             return;
         }
@@ -32,7 +35,7 @@ impl Rtt {
 
     /// So few that the next one should be taken at once.
     pub(crate) fn is_new(&self) -> bool {
-        self.seen < 5
+        self.seen < FEW
     }
 
     /// In steps, so that it rests when nothing much changes.
@@ -56,8 +59,14 @@ mod tests {
     #[test]
     fn it_follows_what_is_seen_and_shrugs_off_one_stopped_thread() {
         let mut rtt = Rtt::default();
+        rtt.observe(Micros(700_000));
+        assert_eq!(rtt.estimate(), Moments { mean: 700_000.0, var: 0.0 });
         rtt.observe(Micros(400));
-        assert_eq!(rtt.estimate(), Moments { mean: 400.0, var: 0.0 });
+        assert_eq!(
+            rtt.estimate(),
+            Moments { mean: 400.0, var: 0.0 },
+            "the greeting was slow, the way is not"
+        );
         for _ in 0..200 {
             rtt.observe(Micros(80));
         }

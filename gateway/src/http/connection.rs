@@ -10,7 +10,8 @@ use crate::errors::ApiError;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
-use http::{Request, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -19,7 +20,7 @@ use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -131,6 +132,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 struct Entrance {
     router: Router,
     phase: Arc<Phase>,
+    leaving: Arc<AtomicBool>,
     max_header_bytes: usize,
 }
 
@@ -151,9 +153,15 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
             });
         }
         let answer = self.router.clone().call(request.map(Body::new));
+        let leaving = Arc::clone(&self.leaving);
         Box::pin(async move {
-            let answer = answer.await;
+            let mut answer = answer.await;
             phase.set(At::Idle);
+            if leaving.load(Ordering::Relaxed)
+                && let Ok(answer) = &mut answer
+            {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             answer
         })
     }
@@ -173,14 +181,21 @@ fn head_too_large(limit: usize) -> ApiError {
 }
 
 /// Serves a connection until either side ends it. After `stop`, the request at hand is finished and no other read.
-pub(super) async fn serve<S>(stream: S, router: Router, config: &Config, stop: CancellationToken)
-where
+/// While `leaving`, every answer asks the client to go elsewhere with its next request.
+pub(super) async fn serve<S>(
+    stream: S,
+    router: Router,
+    config: &Config,
+    leaving: Arc<AtomicBool>,
+    stop: CancellationToken,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // Whoever connects is about to ask: the first head has begun.
     let phase = Arc::new(Phase(AtomicU32::new(At::Head as u32)));
     let watched = Watched { stream, phase: Arc::clone(&phase), lingering: None };
-    let entrance = Entrance { router, phase: Arc::clone(&phase), max_header_bytes: config.max_header_bytes };
+    let max_header_bytes = config.max_header_bytes;
+    let entrance = Entrance { router, phase: Arc::clone(&phase), leaving, max_header_bytes };
     let mut connection = pin!(
         http1::Builder::new()
             .max_headers(config.max_headers)

@@ -37,7 +37,8 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>
                     }
                     let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
                     connections.spawn(async move {
-                        connection::serve(stream, router, &core.config, stop).await;
+                        let leaving = Arc::clone(&core.leaving);
+                        connection::serve(stream, router, &core.config, leaving, stop).await;
                     });
                 }
                 Err(error) => {

@@ -172,6 +172,7 @@ fn requests() -> Value {
             "optimisation": {"enum": ["off", "basic", "extended", "all"], "default": "all"},
             "processor": {"type": "string", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
             "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes on one lane."},
+            "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
@@ -225,7 +226,7 @@ fn answers() -> Value {
             "task": text(), "goals": timed(), "decision": timed(),
             "candidates": {"type": "array", "items": object(json!({
                 "model": text_or_null(), "variant": text_or_null(), "node": text_or_null(), "accuracy": number(),
-                "latency_ms": number_or_null(), "wait_ms": number_or_null(), "cost": number_or_null(),
+                "latency_ms": number_or_null(), "wait_ms": number_or_null(), "cost": number_or_null(), "price_usd_per_hour": number_or_null(),
                 "finding": text(), "because": text(), "ready_in_ms": number_or_null(),
             }), &["finding", "because"])},
         }), &["task", "candidates"]),

@@ -10,7 +10,7 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, Micros, Refusal};
+use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, Micros, PricePerHour, Refusal};
 use serde_json::{Value, json};
 
 pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
@@ -123,6 +123,7 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
         "latency_ms": candidate.latency.map(Micros::as_millis_f64),
         "wait_ms": candidate.wait.map(Micros::as_millis_f64),
         "cost": candidate.cost.map(CostPer1k::as_usd),
+        "price_usd_per_hour": candidate.price.map(PricePerHour::as_usd),
     });
     let finding = crate::show::finding(&candidate.finding);
     if let (Value::Object(shown), Value::Object(finding)) = (&mut shown, finding) {

@@ -62,8 +62,12 @@ pub(super) fn input(task: &Task, form: Form, body: Buffer, given: &mut Given) ->
     let json = match form {
         Form::Raw => false,
         Form::Json => true,
-        // Tensors may well begin with the byte of a brace, but hardly ever when their length is right.
-        Form::Untold => body.trim_ascii_start().starts_with(b"{") && raw_length(task) != Some(body.len()),
+        // Tensors may well begin with the byte of a brace, but hardly ever when their length is right; strings may, when
+        // the first has 123 bytes, but then the next byte is one that JSON never has.
+        Form::Untold => {
+            let brace = body.trim_ascii_start().starts_with(b"{") && !body.starts_with(b"{\0");
+            brace && raw_length(task) != Some(body.len())
+        }
     };
     if !json {
         return Ok(Input::Raw(body));

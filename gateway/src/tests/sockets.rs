@@ -183,6 +183,33 @@ async fn draining_finishes_what_runs_refuses_what_comes_and_tells_health() {
 }
 
 #[tokio::test]
+async fn who_leaves_answers_for_a_while_and_sends_its_clients_elsewhere() {
+    let mut setup = Setup::default();
+    setup.config.leave_ms = 60_000;
+    let run = World::with(setup).await.run().await;
+    let address = run.addresses.http;
+    let (before, after, ready) = run
+        .with_connection({
+            let drain = run.drain.clone();
+            let ready = run.handle.ready();
+            move |mut kept| {
+                let before = kept.exchange(&query()).unwrap();
+                drain.cancel();
+                while *ready.borrow() {
+                    std::thread::yield_now();
+                }
+                let after = kept.exchange(&query()).unwrap();
+                assert!(kept.exchange(&query()).is_err(), "the connection was closed after the answer");
+                let ready = Connection::open(address).unwrap().exchange(&Request::get("/v2/health/ready"));
+                (before, after, ready.unwrap())
+            }
+        })
+        .await;
+    assert_eq!((before.status, after.status, ready.status), (200, 200, 503));
+    assert_eq!((before.header("connection"), after.header("connection")), (None, Some("close")));
+}
+
+#[tokio::test]
 async fn a_drain_gives_up_what_does_not_finish() {
     let mut setup = Setup::default();
     setup.config.drain_timeout_ms = 50;

@@ -212,7 +212,7 @@ fn a_drained_node_hands_back_and_the_other_takes_over() {
     let node = || NodeSpec::with(1, ROOM, all());
     let streams = vec![poisson("all", 5_000.0, floor("0.93", ms(300)))];
     let mut world = Scenario::new("drain", vec![fashion_mnist()], vec![node(), node()], streams);
-    world.faults = vec![Fault::Drain { node: 1, at: ms(300) }];
+    world.faults = vec![Fault::Drain { node: 1, at: ms(400) }];
     let outcome = outcome(&world);
     assert!(outcome.handed_back > 0, "{}", table(&outcome));
     assert_eq!(outcome.total.in_time(), outcome.total.offered, "{}", table(&outcome));

@@ -24,7 +24,7 @@ fn a_second_start_is_quick_and_keeps_what_was_measured(database: Database) -> Re
     let nodes = demo.server.get_json("/v1/nodes")?.to_string();
     // What this machine's kernel lacks is said in both places, or else that it lacks nothing.
     let said = demo.server.output();
-    let whole = said.contains("models run confined: landlock on, seccomp on, limits on");
+    let whole = said.contains(": landlock on, seccomp on, limits on");
     let holes =
         |text: &str| text.contains("models run without") || text.contains("models are confined with a hole");
     ensure!(

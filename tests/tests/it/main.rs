@@ -10,5 +10,10 @@ mod demo;
 mod ending;
 mod engines;
 mod goals;
+mod half_dead;
 mod lifecycle;
+mod live;
+#[cfg(feature = "remote")]
+mod remote;
 mod store;
+mod strings;

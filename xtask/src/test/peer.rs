@@ -19,7 +19,8 @@ const WITHIN: Duration = Duration::from_mins(2);
 /// A started KServe; ends when dropped.
 pub(super) struct Peer {
     child: Child,
-    pub(super) url: String,
+    pub(super) http: String,
+    pub(super) grpc: String,
 }
 
 impl Peer {
@@ -28,21 +29,26 @@ impl Peer {
     pub(super) fn start(root: &Path, target: &Path) -> Result<Self> {
         let python = python::peer(root, target)?;
         // Free a moment ago; KServe cannot be told to take any.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let free = || TcpListener::bind("127.0.0.1:0");
+        let (one, other) = (free()?, free()?);
+        let (port, grpc) = (one.local_addr()?.port(), other.local_addr()?.port());
+        drop((one, other));
         let log = target.join("python-peer/server.log");
         let file = File::create(&log)?;
         let child = program(root, python)
             .arg(root.join("crates/engine/tests/peer/serve.py"))
             .arg(port.to_string())
+            .arg(grpc.to_string())
             .arg(root.join("examples/fashion/models"))
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
             .context("starting KServe")?;
-        let mut peer = Self { child, url: format!("http://127.0.0.1:{port}") };
+        let (at, grpc_at) = (format!("http://127.0.0.1:{port}"), format!("grpc://127.0.0.1:{grpc}"));
+        let mut peer = Self { child, http: at, grpc: grpc_at };
         let until = Instant::now() + WITHIN;
-        while !ready(port) {
+        while !ready(port) || TcpStream::connect(("127.0.0.1", grpc)).is_err() {
             if let Some(status) = peer.child.try_wait()? {
                 bail!("KServe ended with {status}; it said so in {}", log.display());
             }
@@ -51,7 +57,7 @@ impl Peer {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        say(format!("KServe serves at {}", peer.url));
+        say(format!("KServe serves at {} and {}", peer.http, peer.grpc));
         Ok(peer)
     }
 }

@@ -96,7 +96,7 @@ pub(super) struct Context {
     postgres: Option<Postgres>,
     python: Option<PathBuf>,
     /// Where the server of others listens, while it runs.
-    peer: Option<String>,
+    peers: Option<(String, String)>,
     /// One build of the tested binary for all stages.
     binary: Option<PathBuf>,
     filter: Vec<String>,
@@ -111,7 +111,7 @@ impl Context {
             target,
             postgres: None,
             python: None,
-            peer: None,
+            peers: None,
             binary: None,
             filter,
             closing: Vec::new(),
@@ -157,8 +157,8 @@ impl Context {
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
         }
-        if let Some(peer) = &self.peer {
-            command.env("MODELLESS_TEST_PEER", peer);
+        if let Some((peer, grpc)) = &self.peers {
+            command.env("MODELLESS_TEST_PEER", peer).env("MODELLESS_TEST_PEER_GRPC", grpc);
         }
         if let Some(binary) = &self.binary {
             command.env("MODELLESS_BIN", binary);
@@ -264,17 +264,27 @@ fn torch(context: &mut Context) -> Result<Outcome> {
 }
 
 fn remote(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
     let peer = Peer::start(&context.root, &context.target)?;
-    context.peer = Some(peer.url.clone());
-    let outcome = context.nextest(&[
+    let args = [
         "--package",
         "modelless-engine",
         "--features",
-        "conformance-remote",
+        "modelless-engine/conformance-remote",
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/remote",
         "--filterset",
-        "test(remote)",
-    ]);
-    context.peer = None;
+    ];
+    context.peers = Some((peer.http.clone(), peer.grpc.clone()));
+    let mut outcome = context.nextest(&[&args[..], &["test(remote)"]].concat());
+    if matches!(outcome, Ok(Outcome::Passed)) {
+        // The suite that all engines pass once more, over the other protocol.
+        context.peers = Some((peer.grpc.clone(), peer.grpc.clone()));
+        outcome = context.nextest(&[&args[..], &["test(conformance::remote)"]].concat());
+    }
+    context.peers = None;
     outcome
 }
 

@@ -57,6 +57,12 @@ const FENCES: &[(&str, &[&str], &str)] = &[
     ("hyper", &["modelless-gateway", "modelless"], "only the edges speak HTTP"),
     ("hyper-util", &["modelless-gateway", "modelless"], "only the edges speak HTTP"),
     ("tonic", &["modelless-gateway", "modelless"], "only the edges speak gRPC"),
+    ("h2", &["modelless-engine"], "only the edges speak gRPC, and a runner to its remote server"),
+    (
+        "prost",
+        &["modelless-gateway", "modelless", "modelless-engine"],
+        "only the edges speak gRPC, and a runner to its remote server",
+    ),
     ("redis", &["modelless-live"], "only `live` knows Redis"),
     ("wincode", &["modelless-wire"], "only `wire` knows the wire"),
     ("criterion", &["modelless-bench"], "benchmarks live in `bench`"),

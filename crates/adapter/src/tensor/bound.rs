@@ -22,7 +22,7 @@ impl BoundTensors {
         outputs: &[TensorSpec],
     ) -> Result<Self, SpecError> {
         for (side, list) in [("inputs", &task.inputs), ("outputs", &task.outputs)] {
-            if list.is_empty() || list.iter().any(|tensor| tensor.item_bytes().is_none()) {
+            if list.is_empty() || list.iter().any(|tensor| tensor.least_bytes().is_none()) {
                 let why = format!("a `tensor` task needs {side}, each of a type and shape with a fixed size");
                 return Err(SpecError::Task { task: task.name.clone(), why });
             }

@@ -9,14 +9,14 @@ use serde_json::value::RawValue;
 use std::fmt;
 
 /// The value of `inputs`. `serde_json` checks the syntax and cuts it up; only arrays are read by our own hand.
-pub(crate) fn from_json(value: &[u8], inputs: &[TensorSpec]) -> Result<Tensors, InputError> {
+pub(crate) fn from_json(value: &[u8], inputs: &[TensorSpec], limit: usize) -> Result<Tensors, InputError> {
     let syntax = |error: serde_json::Error| InputError::BadJson { why: error.to_string() };
     let mut data = Vec::new();
     if value.trim_ascii_start().first() == Some(&b'{') {
         let Entries(entries) = serde_json::from_slice(value).map_err(syntax)?;
         let named = by_name(&entries, inputs)?;
         for (input, text) in inputs.iter().zip(named) {
-            one(text, input, &mut data)?;
+            one(text, input, &mut data, limit)?;
         }
     } else {
         let text: &RawValue = serde_json::from_slice(value).map_err(syntax)?;
@@ -26,11 +26,10 @@ pub(crate) fn from_json(value: &[u8], inputs: &[TensorSpec]) -> Result<Tensors, 
                 expected: inputs.iter().map(|input| input.name.clone()).collect(),
             });
         };
-        one(text, input, &mut data)?;
+        one(text, input, &mut data, limit)?;
     }
-    Tensors::new(data.into(), inputs).ok_or_else(|| InputError::BadJson {
-        why: "this task's inputs have no fixed size, which JSON input needs".to_owned(),
-    })
+    Tensors::new(data.into(), inputs)
+        .ok_or_else(|| InputError::BadJson { why: "its inputs are larger than can be counted".to_owned() })
 }
 
 struct Entries<'a>(Vec<(String, &'a RawValue)>);
@@ -89,10 +88,10 @@ struct Long<'a> {
     data: &'a RawValue,
 }
 
-fn one(text: &RawValue, input: &TensorSpec, data: &mut Vec<u8>) -> Result<(), InputError> {
+fn one(text: &RawValue, input: &TensorSpec, data: &mut Vec<u8>, limit: usize) -> Result<(), InputError> {
     let wrong = |fault| InputError::Tensor { name: input.name.clone(), fault };
     if !text.get().starts_with('{') {
-        return numbers::read(text.get(), input, data).map_err(wrong);
+        return numbers::read(text.get(), input, data, limit).map_err(wrong);
     }
     let long: Long<'_> = serde_json::from_str(text.get())
         .map_err(|error| wrong(TensorFault::Form { why: error.to_string() }))?;
@@ -108,5 +107,5 @@ fn one(text: &RawValue, input: &TensorSpec, data: &mut Vec<u8>) -> Result<(), In
         got.truncate(16);
         return Err(wrong(TensorFault::Shape { got, expected: input.shape.clone() }));
     }
-    numbers::read(long.data.get(), input, data).map_err(wrong)
+    numbers::read(long.data.get(), input, data, limit).map_err(wrong)
 }

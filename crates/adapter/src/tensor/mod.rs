@@ -12,18 +12,23 @@
 //!   infinity, and a number too large for its type is refused rather than made one. Raw bytes may hold any float.
 //! * Decimals become the nearest value of the type (FP16 by way of FP64).
 //!
-//! Numbers go from text straight into the bytes of the tensor; no tree of JSON values is built on the way.
+//! * **Strings** (BYTES) are JSON strings, and in raw form each has a length of four bytes (little-endian) before it; raw
+//!   they may be any bytes.
+//!
+//! Numbers and strings go from text straight into the bytes of the tensor; no tree of JSON values is built on the way.
 
 mod bound;
 mod decimal;
 mod json;
 mod numbers;
+mod texts;
 
 pub(crate) use bound::BoundTensors;
 pub(crate) use json::from_json;
 
 use crate::InputError;
 use bytes::Bytes;
+use modelless_types::tensor::strings;
 use modelless_types::{DType, TensorSpec};
 use std::ops::Range;
 
@@ -50,12 +55,17 @@ impl Tensors {
         self.data.get(self.parts.get(index)?.clone())
     }
 
-    /// From the bytes of all, which must have exactly the length that the inputs have together.
+    /// From the bytes of all, which must have exactly the length that the inputs have together. Strings say theirs.
     fn new(data: Bytes, inputs: &[TensorSpec]) -> Option<Self> {
         let mut parts = Vec::with_capacity(inputs.len());
         let mut at = 0_usize;
         for input in inputs {
-            let end = at.checked_add(input.item_bytes()?)?;
+            let length = if input.dtype == DType::Bytes {
+                strings::take(data.get(at..)?, input.elements()?)?.0.len()
+            } else {
+                input.item_bytes()?
+            };
+            let end = at.checked_add(length)?;
             parts.push(at..end);
             at = end;
         }
@@ -66,10 +76,11 @@ impl Tensors {
 /// Raw bytes. They are not copied.
 pub(crate) fn from_raw(bytes: &Bytes, inputs: &[TensorSpec]) -> Result<Tensors, InputError> {
     let Some(tensors) = Tensors::new(bytes.clone(), inputs) else {
-        let expected = inputs.iter().filter_map(TensorSpec::item_bytes).fold(0, usize::saturating_add);
+        let expected = inputs.iter().filter_map(TensorSpec::least_bytes).fold(0, usize::saturating_add);
+        let strings = inputs.iter().any(|input| input.dtype == DType::Bytes);
         let layout = inputs.iter().map(|i| format!("`{}` {} {:?}", i.name, i.dtype.name(), i.shape));
         let layout = layout.collect::<Vec<_>>().join(", then ");
-        return Err(InputError::RawLength { got: bytes.len(), expected, layout });
+        return Err(InputError::RawLength { got: bytes.len(), expected, strings, layout });
     };
     for (index, input) in inputs.iter().enumerate() {
         let values = tensors.get(index).unwrap_or_default();

@@ -4,16 +4,22 @@
 //! (`serde_json` may miss it by one, and a single by way of a double is rounded twice); whole numbers and decimals are told apart as written; and nesting
 //! is a counter, not recursion.
 
-use super::decimal;
+use super::{decimal, texts};
 use crate::TensorFault;
 use half::f16;
 use modelless_types::{DType, TensorSpec};
 
 /// No task has more axes.
-const MAX_DEPTH: usize = 16;
+pub(super) const MAX_DEPTH: usize = 16;
 
-/// Appends the elements of `json` to `data`. On an error `data` holds some of them.
-pub(super) fn read(json: &str, spec: &TensorSpec, data: &mut Vec<u8>) -> Result<(), TensorFault> {
+/// Appends the elements of `json` to `data`; strings no further than `limit`, which nothing else can exceed by much. On
+/// an error `data` holds some of them.
+pub(super) fn read(
+    json: &str,
+    spec: &TensorSpec,
+    data: &mut Vec<u8>,
+    limit: usize,
+) -> Result<(), TensorFault> {
     match spec.dtype {
         DType::Bool => walk(json, spec, data, |text| {
             token(text, |t| match t {
@@ -43,7 +49,7 @@ pub(super) fn read(json: &str, spec: &TensorSpec, data: &mut Vec<u8>) -> Result<
                 decimal::double(text.as_bytes()).or_else(|| token(text, |t| t.parse().ok()))?;
             value.is_finite().then_some((value.to_le_bytes(), length))
         }),
-        DType::Bytes => Err(TensorFault::Form { why: "strings are not taken as tensors".to_owned() }),
+        DType::Bytes => texts::read(json, spec, data, limit),
     }
 }
 
@@ -168,7 +174,7 @@ mod tests {
     fn floats(json: &str, shape: &[u32]) -> Result<Vec<f32>, TensorFault> {
         let spec = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: shape.to_vec() };
         let mut data = Vec::new();
-        read(json, &spec, &mut data)?;
+        read(json, &spec, &mut data, usize::MAX)?;
         Ok(data.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect())
     }
 

@@ -85,13 +85,16 @@ pub struct Candidates {
     pub nodes: Vec<RowNode>,
     /// Their options, node after node.
     pub options: Vec<Option_>,
+    /// What a query adds to the work of each of these: it will most likely share a batch.
+    pub work: Vec<Moments>,
     /// What could be loaded.
     pub cold: Vec<Cold>,
 }
 
 impl Candidates {
     pub(super) fn of(table: &Table, task: Option<&TaskInfo>, class: Class) -> Self {
-        let mut all = Self { class, nodes: Vec::new(), options: Vec::new(), cold: Vec::new() };
+        let mut all =
+            Self { class, nodes: Vec::new(), options: Vec::new(), work: Vec::new(), cold: Vec::new() };
         let Some(task) = task else { return all };
         for (at, node) in table.nodes.iter().enumerate() {
             let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
@@ -105,7 +108,8 @@ impl Candidates {
                 let (ordinal, accuracy) = (offer.ordinal, variant.accuracy);
                 let ready = match offer.ready {
                     Ready::Resident => {
-                        here.push(Option_ { service, accuracy, cost, ordinal });
+                        let work = offer.run.per_query(variant.max_batch);
+                        here.push((Option_ { service, accuracy, cost, ordinal }, work));
                         continue;
                     }
                     Ready::Loading { at } => ColdReady::At(at),
@@ -118,12 +122,13 @@ impl Candidates {
         all
     }
 
-    fn add_node(&mut self, node: NodeIx, mut here: Vec<Option_>) {
-        here.sort_by(|a, b| {
+    fn add_node(&mut self, node: NodeIx, mut here: Vec<(Option_, Moments)>) {
+        here.sort_by(|(a, _), (b, _)| {
             a.service.p99_f64().total_cmp(&b.service.p99_f64()).then(b.accuracy.cmp(&a.accuracy))
         });
         let first = self.options.len();
-        for option in here {
+        let mut pairs: Vec<(Option_, Moments)> = Vec::new();
+        for (option, work) in here {
             // Both moments count: behind an uncertain wait a steady option may be slower than a scattered one that
             // looked slower alone.
             let beats = |o: &Option_| {
@@ -132,13 +137,15 @@ impl Candidates {
                     && o.service.mean <= option.service.mean
                     && o.service.var <= option.service.var
             };
-            if !self.options[first..].iter().any(beats) {
-                self.options.push(option);
+            if !pairs.iter().any(|(kept, _)| beats(kept)) {
+                pairs.push((option, work));
             }
         }
-        let kept = &mut self.options[first..];
-        let Some(fastest) = kept.first().map(|o| o.service) else { return };
-        kept.sort_by_key(|option| core::cmp::Reverse(option.accuracy));
+        let Some(fastest) = pairs.first().map(|(o, _)| o.service) else { return };
+        pairs.sort_by_key(|(option, _)| core::cmp::Reverse(option.accuracy));
+        self.options.extend(pairs.iter().map(|(option, _)| *option));
+        self.work.extend(pairs.iter().map(|(_, work)| *work));
+        let kept = &self.options[first..];
         let top = kept[0].accuracy;
         let least = |means: &mut dyn Iterator<Item = f64>| means.fold(f64::INFINITY, f64::min);
         self.nodes.push(RowNode {

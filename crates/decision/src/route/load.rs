@@ -18,6 +18,22 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// What one gateway gets of it whose weight is such a part of all. At least one query, so that none starves.
+    #[must_use]
+    pub fn part(self, weight: u64, of: u64) -> Self {
+        let of = of.max(weight).max(1);
+        let part = |all: u64| {
+            let nearest = (u128::from(all) * u128::from(weight) + u128::from(of) / 2) / u128::from(of);
+            u64::try_from(nearest).unwrap_or(u64::MAX)
+        };
+        let queries = u32::try_from(part(self.queries.into())).unwrap_or(u32::MAX);
+        let bytes = Bytes(part(self.bytes.0));
+        Self {
+            queries: queries.max(u32::from(self.queries > 0)),
+            bytes: bytes.max(Bytes(u64::from(self.bytes.0 > 0))),
+        }
+    }
+
     /// What each of so many gateways gets of it. At least one query, so that none starves.
     #[must_use]
     pub fn share(self, gateways: u32) -> Self {
@@ -49,13 +65,16 @@ pub(super) struct NodeLoad {
     /// Work sent since the last report.
     pub(super) booked: Moments,
     pub(super) wait: Moments,
+    /// It looks dead: until then, or until it speaks, it gets nothing.
+    pub(super) doubted_until: Time,
 }
 
 impl NodeLoad {
-    pub(super) fn has_credit(&self, bytes: Bytes) -> bool {
+    pub(super) fn has_credit(&self, now: Time, bytes: Bytes) -> bool {
         // A query larger than the whole byte credit may still go to a node that has nothing else.
         let fits = self.outstanding.bytes + bytes <= self.limit.bytes || self.outstanding.queries == 0;
-        self.up && self.outstanding.queries < self.limit.queries && fits
+        let trusted = self.up && self.doubted_until <= now;
+        trusted && self.outstanding.queries < self.limit.queries && fits
     }
 }
 
@@ -98,6 +117,7 @@ impl LoadView {
         load.up = true;
         load.limit = report.limit;
         load.reported = now;
+        load.doubted_until = Time::ZERO;
         load.booked = Moments::ZERO;
         load.wait = report.wait;
         let at = node.0 as usize;
@@ -115,6 +135,18 @@ impl LoadView {
     pub fn down(&mut self, node: NodeIx) {
         if let Some(load) = self.at(node) {
             load.up = false;
+        }
+    }
+
+    /// Whether a node has said nothing since then.
+    pub(super) fn silent_since(&self, node: NodeIx, then: Time) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|load| load.reported < then)
+    }
+
+    /// A node looks dead: it gets nothing until then, or until it speaks.
+    pub(super) fn doubt(&mut self, node: NodeIx, until: Time) {
+        if let Some(load) = self.at(node) {
+            load.doubted_until = until;
         }
     }
 
@@ -141,8 +173,8 @@ impl LoadView {
     }
 
     /// Whether a node is up and has credit for a query of this size.
-    pub fn has_credit(&self, node: NodeIx, bytes: Bytes) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|load| load.has_credit(bytes))
+    pub fn has_credit(&self, now: Time, node: NodeIx, bytes: Bytes) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|load| load.has_credit(now, bytes))
     }
 
     /// How long a query of a class that is not known here would wait at a node before it starts.

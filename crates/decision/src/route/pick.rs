@@ -83,6 +83,8 @@ struct Best<'a> {
     completion: f64,
     node: NodeIx,
     option: &'a Option_,
+    /// Its place among all options.
+    at: usize,
     total: Moments,
 }
 
@@ -101,12 +103,12 @@ impl Scan<'_> {
             if !node.up || !entry.fastest.within(self.slack) {
                 continue;
             }
-            if node.has_credit(self.query.bytes) {
+            if node.has_credit(self.now, self.query.bytes) {
                 let wait = row.map_or(node.wait, |row| row[at]).less(self.now - node.reported) + node.booked;
                 if best.as_ref().is_some_and(|best| self.later(entry, wait, best)) {
                     continue;
                 }
-                for option in self.candidates.options_of(entry) {
+                for (at, option) in (entry.first as usize..).zip(self.candidates.options_of(entry)) {
                     let wish = self.wish(option);
                     if best.as_ref().is_some_and(|best| wish > best.wish) {
                         if self.query.prefer == Prefer::Accuracy {
@@ -114,7 +116,7 @@ impl Scan<'_> {
                         }
                         continue;
                     }
-                    self.improve(&mut best, entry.node, option, wish, wait);
+                    self.improve(&mut best, entry.node, (at, option), wish, wait);
                 }
             }
             // How long one may wait matters only while nothing can be sent to.
@@ -123,8 +125,9 @@ impl Scan<'_> {
                 soonest = Some(soonest.map_or(service, |s: f64| s.min(service)));
             }
         }
-        if let Some(Best { node, option, total, .. }) = best {
-            let (ordinal, work) = (option.ordinal, option.service);
+        if let Some(Best { node, option, at, total, .. }) = best {
+            let work = self.candidates.work.get(at).copied().unwrap_or(option.service);
+            let ordinal = option.ordinal;
             return Some(Verdict::Send(Choice { node, ordinal, completion: total, work }));
         }
         soonest.map(|service| Verdict::Wait { until: self.latest_start(service) })
@@ -151,7 +154,7 @@ impl Scan<'_> {
         &self,
         best: &mut Option<Best<'o>>,
         node: NodeIx,
-        option: &'o Option_,
+        (at, option): (usize, &'o Option_),
         wish: u64,
         wait: Moments,
     ) {
@@ -168,7 +171,7 @@ impl Scan<'_> {
                 || (completion <= best.completion && coin(node) < coin(best.node))
         };
         if best.as_ref().is_none_or(better) {
-            *best = Some(Best { wish, completion, node, option, total });
+            *best = Some(Best { wish, completion, node, option, at, total });
         }
     }
 

@@ -4,6 +4,8 @@
 //! only thing that survives a query here is the credit it gave back. Each query that arrives leaves by exactly one
 //! of: a refusal, or a `Finished` event from its node. A guard refuses what a node kept past its time.
 
+mod loss;
+
 use super::load::{LoadView, NodeReport};
 use super::pick::{Verdict, mix, pick};
 use super::snapshot::{NodeIx, Snapshot, Table};
@@ -170,6 +172,8 @@ pub struct Router {
     ranks: BTreeSet<(u8, Time, QueryKey)>,
     /// When to look at a query again, whatever happens.
     timers: BTreeSet<(Time, QueryKey)>,
+    /// Those of the open queries that have lost a node already.
+    retried: BTreeSet<QueryKey>,
     waiting: u32,
     waiting_bytes: Bytes,
     actions: VecDeque<Action>,
@@ -187,6 +191,7 @@ impl Router {
             queues: BTreeMap::new(),
             ranks: BTreeSet::new(),
             timers: BTreeSet::new(),
+            retried: BTreeSet::new(),
             waiting: 0,
             waiting_bytes: Bytes(0),
             actions: VecDeque::new(),
@@ -212,6 +217,16 @@ impl Router {
     /// How many queries wait here.
     pub fn waiting(&self) -> u32 {
         self.waiting
+    }
+
+    /// How many queries wait here of each class that has any.
+    pub fn waiting_by_class(&self) -> Vec<(Class, u32)> {
+        let count = |queue: &BTreeSet<(Time, QueryKey)>| u32::try_from(queue.len()).unwrap_or(u32::MAX);
+        let waiting = self.queues.values().filter_map(|queue| {
+            let (_, first) = queue.first()?;
+            Some((self.open.get(first)?.query.class, count(queue)))
+        });
+        waiting.collect()
     }
 
     /// How many queries are open, here or at a node.
@@ -252,7 +267,7 @@ impl Router {
                 self.wake(node, query.class.task, ordinal);
                 // The last moment at which waiting for credit still helps; best effort has one as well.
                 let until = Time(query.expires.0.saturating_sub(ready_in.0));
-                if in_time && self.load.has_credit(node, query.bytes) {
+                if in_time && self.load.has_credit(now, node, query.bytes) {
                     let no_work = crate::Moments::ZERO;
                     self.send(now, class, query, node, ready_in, no_work);
                 } else if in_time && until > now {
@@ -331,6 +346,7 @@ impl Router {
 
     fn refuse(&mut self, key: QueryKey, refusal: Refusal) {
         self.open.remove(&key);
+        self.retried.remove(&key);
         self.actions.push_back(Action::Refuse { key, refusal });
     }
 
@@ -387,7 +403,7 @@ impl Router {
                     self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
                 }
                 Verdict::Load { node, in_time: true, ready_in, .. }
-                    if self.load.has_credit(node, query.bytes) =>
+                    if self.load.has_credit(now, node, query.bytes) =>
                 {
                     self.take(key);
                     self.send(now, class, query, node, ready_in, crate::Moments::ZERO);
@@ -408,22 +424,6 @@ impl Router {
         let heads =
             heads.filter_map(|(class, queue)| queue.first().map(|(deadline, key)| (*deadline, *key, *class)));
         heads.min().map(|(_, key, class)| (class, key))
-    }
-
-    fn node_down(&mut self, now: Time, node: NodeIx) {
-        self.load.down(node);
-        let lost: Vec<QueryKey> = self
-            .open
-            .iter()
-            .filter(|(_, open)| matches!(open.at, Where::Sent { node: at, .. } if at == node))
-            .map(|(key, _)| *key)
-            .collect();
-        // Tried once more elsewhere if time allows; a second loss finds no node that is up, or another chance.
-        for key in lost {
-            if let Some(open) = self.take(key) {
-                self.place(now, open.query);
-            }
-        }
     }
 
     /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
@@ -456,9 +456,9 @@ impl Router {
                 Where::Waiting { until, .. } => self.requeue(key, open.query, until),
             }
         }
-        // Their node left the table: once more elsewhere if time allows.
+        // Their node left the table.
         for query in lost {
-            self.place(now, query);
+            self.again(now, query);
         }
     }
 
@@ -494,6 +494,7 @@ impl Machine for Router {
             Event::Finished { key, node, report } => {
                 if self.is_at(key, self.snapshot.node_ix(node)) {
                     self.take(key);
+                    self.retried.remove(&key);
                 }
                 self.report(now, node, &report);
                 self.serve_waiting(now);
@@ -516,6 +517,7 @@ impl Machine for Router {
                 }
             }
             Event::Cancel { key } => {
+                self.retried.remove(&key);
                 if let Some(open) = self.take(key)
                     && let Where::Sent { node, .. } = open.at
                     && let Some(node) = self.snapshot.node(node).map(|n| n.id)
@@ -544,6 +546,7 @@ impl Machine for Router {
                         self.actions.push_back(Action::Cancel { key, node });
                     }
                     self.refuse(key, Refusal::TooLate { waited });
+                    self.overdue(now, node, open.query.expires);
                 }
                 Where::Waiting { class, .. } => {
                     // The last moment: take whatever the view offers now, else give up while it still helps.

@@ -24,6 +24,9 @@ use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
 /// A shell's timer may be this late, and a batch must be written and handed over; so long before its lane is free a
 /// batch is bound.
 const LEAD: Micros = Micros(1_500);
+/// The same where whoever comes meanwhile saves more device time by joining than a lane loses that runs dry: the end of
+/// what runs is told at once, so a timer that wakes too late costs a handover and no more.
+const SHORT_LEAD: Micros = Micros(250);
 /// A batch is kept small where that costs at most this much more device time per query.
 const ENOUGH: f64 = 1.05;
 /// How many gaps between queries one is waited for: longer than that, with few exceptions, no gap lasts.
@@ -57,7 +60,12 @@ impl Rates {
             rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
             rate.gaps = (rate.gaps + 1).min(EVIDENCE);
             rate.last = now;
-        } else if self.0.len() < CLASSES {
+        } else {
+            if self.0.len() >= CLASSES {
+                // Classes come and go with the catalogue: room is made by whichever has not been asked for the longest.
+                let oldest = self.0.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
+                oldest.and_then(|class| self.0.remove(&class));
+            }
             self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0 });
         }
     }
@@ -200,11 +208,22 @@ impl Worker {
             Batching::Deadline if lane.running.is_some() => {
                 let left = lane.remaining(now).mean - variant.run.writing(members.len()).mean;
                 let free = now + Moments { mean: left.max(0.0), var: 0.0 }.mean();
-                Some(Time(free.0.saturating_sub(LEAD.0)))
+                Some(Time(free.0.saturating_sub(self.lead(variant, members.len()).0)))
             }
             Batching::Deadline => self.worth_waiting(lane, variant, members),
         };
         later.filter(|at| *at > now)
+    }
+
+    /// How long before its lane is free a batch of so many is bound.
+    fn lead(&self, variant: &WorkerVariant, members: usize) -> Micros {
+        let (per_us, _) = self.rates.of(variant);
+        let Ok(size) = u32::try_from(members) else { return LEAD };
+        let room = f64::from(variant.max_batch.saturating_sub(size));
+        let come = (per_us * Moments::exactly(LEAD.saturating_sub(SHORT_LEAD)).mean).min(room);
+        let time = |batch| variant.run.estimate(batch).mean;
+        let saved = come * (time(1) + time(size) - time(size + 1));
+        if saved > self.handover.moments().mean { SHORT_LEAD } else { LEAD }
     }
 
     /// Whether a free lane gains by waiting for one more; see the words above.
@@ -232,8 +251,24 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+    use modelless_types::{TaskId, VariantSet};
 
     const HERE: (DeviceIx, VariantId) = (DeviceIx(0), VariantId(1));
+
+    #[test]
+    fn a_class_that_came_lately_is_remembered_however_many_came_before_it() {
+        let mut rates = Rates::default();
+        let class = |n: u32| Class { task: TaskId(n), admits: VariantSet::default() };
+        for n in 0..2_000 {
+            for again in 0..=u64::from(EVIDENCE) {
+                rates.came(Time(u64::from(n) * 1_000 + again * 10), class(n));
+            }
+        }
+        let now = Time(2_000_000);
+        let known: Vec<u32> = rates.now(now).map(|(class, _)| class.task.0).collect();
+        assert_eq!(known, (2_000 - 1_024..2_000).collect::<Vec<_>>());
+    }
 
     #[test]
     fn a_cap_grows_by_one_until_its_bound_is_broken_then_shrinks_by_a_tenth() {

@@ -48,7 +48,7 @@ impl Worker {
         if let Some(until) = self.surely_too_early(now, lane, &serving) {
             return Bound::Later(Some(until));
         }
-        let start = lane.remaining(now);
+        let start = self.start(now, lane);
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
         if let Some(key) = self.sheds(now, lane, &rates) {
@@ -85,6 +85,7 @@ impl Worker {
                     later = Some(later.map_or(until, |known| known.min(until)));
                     deferred.insert(head.query.class.task);
                 }
+                Some(binding) if draw.gives_way(&binding) => return Bound::Late(head.query.key),
                 Some(binding) => return Bound::Batch(binding),
                 None => {}
             }
@@ -98,6 +99,11 @@ impl Worker {
         let classes = waiting.chain(self.queue.demand(now).map(|(class, _)| *class));
         let served = classes.filter(|class| serving.iter().any(|v| admits(class, v)));
         served.filter_map(|class| Some((class, self.per_query(device, &class)?))).collect()
+    }
+
+    /// How long until a batch bound to a lane now could run.
+    pub(super) fn start(&self, now: Time, lane: &Lane) -> Moments {
+        if lane.running.is_some() { lane.remaining(now) } else { self.handover.moments() }
     }
 
     /// How long until some lane of a device could start a batch bound now.
@@ -116,9 +122,7 @@ impl Worker {
 
 /// Device time per query of a variant's largest batch, or of one alone where batches gain nothing.
 pub(super) fn batched(variant: &WorkerVariant) -> Moments {
-    let batch = variant.max_batch.min(variant.run.largest_measured()).max(1);
-    let (full, alone) = (variant.run.estimate(batch).times(1.0 / f64::from(batch)), variant.run.estimate(1));
-    if alone.mean < full.mean { alone } else { full }
+    variant.run.per_query(variant.max_batch)
 }
 
 /// Whether a class may be answered by a variant.
@@ -127,7 +131,7 @@ pub(super) fn admits(class: &Class, variant: &WorkerVariant) -> bool {
 }
 
 /// The time a query leaves for work, from now.
-fn slack(now: Time, waiting: &Waiting) -> f64 {
+pub(super) fn slack(now: Time, waiting: &Waiting) -> f64 {
     if waiting.query.best_effort { f64::INFINITY } else { Moments::exactly(waiting.query.expires - now).mean }
 }
 
@@ -147,7 +151,7 @@ impl Draw<'_> {
     /// Whether the head more likely than not is in time if it goes alone.
     fn in_time_alone(&self, start: Moments) -> bool {
         let slack = slack(self.now, self.head);
-        self.admitted().any(|v| start.mean + v.run.estimate(1).mean <= slack)
+        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, start, slack))
     }
 
     /// The head alone with the fastest, where nothing is in time for certain: a probable answer is worth more than a
@@ -296,6 +300,12 @@ impl Draw<'_> {
         let least = cost(1).min(cost(variant.max_batch.max(1))).min(cost(variant.run.largest_measured()));
         let query = &self.head.query;
         query.best_effort || query.max_cost.is_none_or(|ceiling| least <= ceiling)
+    }
+
+    /// Whether more of those who wait are in time if the head is given up.
+    fn gives_way(&self, binding: &Binding) -> bool {
+        let variant = self.serving.iter().find(|v| v.id == binding.variant);
+        variant.is_some_and(|v| !binding.drains && self.worker.gives_way(self.now, self.lane, v, self.head))
     }
 
     /// Takes out those whose ceiling the batch would break; a smaller batch costs each more, so again until it holds.

@@ -18,9 +18,9 @@ impl Worker {
         let device = self.lanes[at].device;
         match outcome {
             Outcome::Ran => {
-                if let Some(took) = took {
-                    self.learn(now, &batch, took);
-                    self.adapt(device, &batch, took);
+                if let Some(spent) = took {
+                    self.learn(now, &batch, spent);
+                    self.adapt(device, &batch, spent.took);
                 }
                 self.residency.ran_well(device, batch.variant);
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();

@@ -28,6 +28,8 @@ pub(super) struct Batch {
     pub(super) members: Vec<Member>,
     pub(super) expected: Moments,
     pub(super) prepared: bool,
+    /// What handing it over to an idle lane takes besides.
+    pub(super) handover: Moments,
     /// Handed to the runner.
     pub(super) started: Option<Time>,
     /// Taken back, if the runner has not begun it yet.
@@ -48,6 +50,14 @@ impl Batch {
     }
 }
 
+/// Time that a batch was alone on its lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spent {
+    pub(super) took: Micros,
+    /// The lane had nothing to do when it came, so that handing it over is part of it.
+    pub(super) idle_before: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Lane {
     pub(super) device: DeviceIx,
@@ -66,7 +76,7 @@ impl Lane {
     /// What is left of the batch on the device.
     pub(super) fn remaining(&self, now: Time) -> Moments {
         match &self.running {
-            Some(batch) => batch.expected.less(now - self.free_since),
+            Some(batch) => (batch.expected + batch.handover).less(now - self.free_since),
             None => Moments::ZERO,
         }
     }
@@ -170,10 +180,11 @@ impl Lane {
 
     /// A batch ended: gives it back with its time on the device. What was handed over behind it runs now, unless
     /// their common runner `died`: then its own end will be told, and `None` as its time says that it never ran.
-    pub(super) fn ended(&mut self, now: Time, id: BatchId, died: bool) -> Option<(Batch, Option<Micros>)> {
+    pub(super) fn ended(&mut self, now: Time, id: BatchId, died: bool) -> Option<(Batch, Option<Spent>)> {
         if self.running.as_ref().is_some_and(|batch| batch.id == id) {
             let batch = self.running.take()?;
-            let took = now - self.free_since;
+            let idle_before = batch.started == Some(self.free_since);
+            let took = Spent { took: now - self.free_since, idle_before };
             if !died && self.next.as_ref().is_some_and(|next| next.started.is_some()) {
                 self.running = self.next.take();
                 self.free_since = now;

@@ -1,20 +1,49 @@
 //! What live batches teach about the profiles, and how it fades.
 
-use super::lanes::Batch;
+use super::lanes::{Batch, Spent};
 use super::machine::Worker;
-use crate::estimate::Correction;
+use crate::estimate::{Correction, Moments};
 use alloc::vec::Vec;
 use modelless_types::{Micros, Time, VariantId};
 
 /// How long a correction stands without being seen again before it fades a step.
 const FADE_EVERY: Micros = Micros::from_secs(1);
 
+/// The weight of the last batch in what is known of handing over: more than it has in a correction, so that of lone batches,
+/// which do not tell one from the other, the smaller share goes to the model.
+const NEW: f64 = 1.0 / 8.0;
+/// Handing over takes no longer than this, in microseconds: what does is slowness of the model.
+const MOST: f64 = 50.0;
+
+/// How long it takes until a lane that has nothing to do runs what it is given: the same for a batch of any size, so it is
+/// learnt beside the profile's correction, which is a ratio. As a part of that it would make large batches seem too slow.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handover(f64);
+
+impl Handover {
+    #[must_use]
+    fn observe(self, over: f64) -> Self {
+        Self(self.0 + NEW * (over.clamp(0.0, MOST) - self.0))
+    }
+
+    pub(super) fn moments(self) -> Moments {
+        Moments { mean: self.0, var: 0.0 }
+    }
+}
+
 impl Worker {
     /// What was seen corrects the profile.
-    pub(super) fn learn(&mut self, now: Time, batch: &Batch, took: Micros) {
+    pub(super) fn learn(&mut self, now: Time, batch: &Batch, spent: Spent) {
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         if let Some(variant) = self.residency.variant_mut(batch.variant) {
             let predicted = variant.run.uncorrected(size);
+            let took = if spent.idle_before {
+                let over = Moments::exactly(spent.took).mean - variant.run.estimate(size).mean;
+                self.handover = self.handover.observe(over);
+                spent.took.saturating_sub(self.handover.moments().mean())
+            } else {
+                spent.took
+            };
             variant.run.correction = variant.run.correction.observe(took, predicted);
             self.seen.insert(batch.variant, now);
             self.fade_at.get_or_insert(now + FADE_EVERY);

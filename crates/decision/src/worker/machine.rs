@@ -4,9 +4,11 @@ use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig, WorkerVa
 use super::batching::{Caps, Rates};
 use super::bind::{Bound, admits, batched};
 use super::lanes::{Batch, Lane, Member};
+use super::learn::Handover;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
+use crate::estimate::Moments;
 use crate::machine::{Machine, Wake};
 use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,6 +27,7 @@ pub struct Worker {
     pub(super) quarantine: Quarantine,
     pub(super) rates: Rates,
     pub(super) caps: Caps,
+    pub(super) handover: Handover,
     /// When it is time to bind what it was too early for.
     bind_at: Option<Time>,
     pub(super) next_batch: u64,
@@ -55,6 +58,7 @@ impl Worker {
             quarantine: Quarantine::default(),
             rates: Rates::default(),
             caps: Caps::default(),
+            handover: Handover::default(),
             bind_at: None,
             next_batch: 0,
             fade_at: None,
@@ -173,12 +177,15 @@ impl Worker {
         let runner =
             self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx), WorkerVariant::runner);
         let expected = binding.expected;
+        let idle = lane.running.is_none();
+        let handover = if idle { self.handover.moments() } else { Moments::ZERO };
         lane.next = Some(Batch {
             id,
             variant,
             runner,
             members,
             expected,
+            handover,
             prepared: false,
             started: None,
             revoked: false,

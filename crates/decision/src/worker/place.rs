@@ -1,6 +1,8 @@
 //! Where a query that just came, or that lost what would have answered it, is to be answered: something resident, or a
 //! load that is worth waiting for.
 
+use super::api::WorkerVariant;
+use super::lanes::Lane;
 use super::machine::Worker;
 use super::queue::Waiting;
 use super::residency::Unavailable;
@@ -9,6 +11,9 @@ use crate::query::{Class, Query};
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use modelless_types::{DeviceIx, Micros, Prefer, QueryKey, Refusal, Time, VariantId};
+
+/// How long nothing was learnt of a variant before one query is let through to learn whether it is still as slow.
+const TRY_EVERY: Micros = Micros::from_millis(10);
 
 impl Worker {
     /// Sees to it that something can answer the query: resident in time, or loaded in time. A "no" still starts the
@@ -20,6 +25,7 @@ impl Worker {
         let mut soonest: Option<(Micros, DeviceIx, VariantId)> = None;
         let mut best: Option<(DeviceIx, VariantId, bool)> = None;
         let mut why_not: Option<Unavailable> = None;
+        let mut probable = false;
         for device in self.residency.device_ids() {
             for ordinal in query.class.admits.iter() {
                 let Some(id) = self.residency.find(query.class.task, ordinal) else { continue };
@@ -31,6 +37,8 @@ impl Worker {
                     }
                 };
                 let Some(variant) = self.residency.variant(id) else { continue };
+                probable |= ready_in == Micros::ZERO
+                    && self.in_time_alone(now, device, variant, Moments::ZERO, slack);
                 if (Moments::exactly(ready_in) + variant.run.estimate(1)).within(slack) {
                     let resident = ready_in == Micros::ZERO;
                     if best.is_none_or(|known| self.better(query, (device, id, resident), known)) {
@@ -49,6 +57,8 @@ impl Worker {
                 self.ask_wider(now, device, id);
                 Ok(false)
             }
+            // Not for certain, but more likely than not: whether it is will be known when its turn comes.
+            (None, Some((Micros::ZERO, _, _))) if probable => Ok(true),
             (None, Some((Micros::ZERO, _, _))) => Err(Refusal::TooLate { waited: now - query.arrived }),
             (None, Some((ready_in, device, id))) => {
                 self.residency.want(now, device, id);
@@ -63,6 +73,25 @@ impl Worker {
                 }
             }),
         }
+    }
+
+    /// Whether a query that goes alone, as soon as what runs has ended, is in time more likely than not. If only what was
+    /// learnt lately says no, one is let through on an idle lane now and then: whoever refuses everybody learns nothing.
+    pub(super) fn in_time_alone(
+        &self,
+        now: Time,
+        device: DeviceIx,
+        variant: &WorkerVariant,
+        start: Moments,
+        slack: f64,
+    ) -> bool {
+        let alone = variant.run.estimate(1).mean;
+        if start.mean + alone <= slack {
+            return true;
+        }
+        let lane = |lane: &&Lane| lane.device == device && lane.running.is_none() && lane.next.is_none();
+        let tried = self.seen.get(&variant.id).is_some_and(|at| now - *at < TRY_EVERY);
+        !tried && variant.run.uncorrected(1).mean <= slack && self.lanes.iter().any(|l| lane(&l))
     }
 
     /// Resident beats loading; then what the query prefers.

@@ -4,10 +4,10 @@ use crate::common::{TASK, query};
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
-use modelless_decision::{Machine, Moments, RunModel};
+use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey,
-    Refusal, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Batching, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Priority,
+    QueryKey, Refusal, Time, VariantId, VariantSet,
 };
 
 struct World {
@@ -256,4 +256,70 @@ fn a_cancelled_query_never_runs() {
     let actions = world.feed(Event::Prepared { batch, dropped: Vec::new() });
     assert!(actions.contains(&Action::Discard { batch }), "{actions:?}");
     assert!(!actions.contains(&Action::Start { batch }), "{actions:?}");
+}
+
+/// One alone takes 10 ms, each more 1 ms.
+const SHARED: &[(u32, f64)] = &[(1, 10_000.0), (8, 17_000.0)];
+
+/// Behind a batch that ends in 10 ms waits one that would have to go alone, and six that would then all be late.
+fn pressed(importance: &[(u64, u8)]) -> World {
+    let mut world = World::new(Batching::Deadline, SHARED);
+    let first = world.arrive(1, FAR);
+    world.start(&first);
+    let admits: VariantSet = [0].into_iter().collect();
+    for key in 2..=8 {
+        let latency = Micros(if key == 2 { 20_500 } else { 26_000 });
+        let level = importance.iter().find(|(of, _)| *of == key).map_or(0, |(_, level)| *level);
+        let priority = Priority::new(level).expect("a level");
+        world.feed(Event::Arrive(Query { priority, ..query(key, world.now, admits, latency) }));
+    }
+    world
+}
+
+#[test]
+fn who_is_due_first_gives_way_if_more_of_the_others_are_then_in_time() {
+    let mut world = pressed(&[]);
+    let told = world.pass(Micros(9_000));
+    assert_eq!(refused(&told), [2]);
+    assert_eq!(members(&told), Some(vec![3, 4, 5, 6, 7, 8]));
+}
+
+#[test]
+fn nobody_more_important_gives_way() {
+    let mut world = pressed(&[(2, 1)]);
+    let told = world.pass(Micros(9_000));
+    assert_eq!(members(&told), Some(vec![2]));
+    assert!(!refused(&told).contains(&2), "{told:?}");
+}
+
+#[test]
+fn nobody_gives_way_where_all_are_in_time() {
+    let mut world = World::new(Batching::Deadline, SHARED);
+    let first = world.arrive(1, FAR);
+    world.start(&first);
+    world.arrive(2, Micros(20_500));
+    for key in 3..=8 {
+        world.arrive(key, Micros(40_000));
+    }
+    let told = world.pass(Micros(9_000));
+    assert_eq!((refused(&told), members(&told)), (vec![], Some(vec![2])));
+}
+
+#[test]
+fn where_those_who_come_save_more_than_a_late_timer_loses_a_batch_is_bound_later() {
+    let bound_at = |points| {
+        let mut world = World::new(Batching::Deadline, points);
+        let first = world.arrive(1, FAR);
+        world.start(&first);
+        for key in 100..120 {
+            world.arrive(key, FAR);
+            world.feed(Event::Cancel { key: QueryKey(key) }); // they only show that one comes every 400 us
+            world.pass(Micros(400));
+        }
+        world.arrive(2, FAR);
+        (0..40).find(|_| members(&world.pass(Micros(50))).is_some())
+    };
+    // 2 ms are left by then.
+    assert_eq!(bound_at(LINEAR), Some(9), "1.5 ms before the end");
+    assert_eq!(bound_at(FREE), Some(34), "a quarter of a millisecond before the end");
 }

@@ -1,13 +1,14 @@
 //! The worker in situations small enough to foresee.
 
 use crate::common::{TASK, query};
+use modelless_decision::query::Query;
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, QueryKey, Time, VariantId,
-    VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey, Time,
+    VariantId, VariantSet,
 };
 
 const DEVICE: DeviceIx = DeviceIx(0);
@@ -193,6 +194,22 @@ fn who_waits_as_long_as_its_load_takes_may_send_a_busy_one_away() {
     world.feed(Event::Done { batch, outcome: Outcome::Ran });
     let actions = world.feed(Event::Done { batch: second, outcome: Outcome::Ran });
     assert!(actions.contains(&Action::Unload { device: DEVICE, variant: VariantId(0) }), "{actions:?}");
+}
+
+#[test]
+fn what_computes_elsewhere_costs_what_is_asked_for_there() {
+    for (price, chosen) in [(None, 0), (Some(50_000), 1), (Some(200_000), 0)] {
+        let mut world = World::new(100, &[0, 1]);
+        let run = variant(1, 1_000.0).run.with_price(price.map(PricePerHour));
+        world.feed(Event::Catalog(vec![variant(0, 100.0), WorkerVariant { run, ..variant(1, 1_000.0) }]));
+        let query = Query {
+            prefer: Prefer::Cost,
+            ..query(1, world.now, [0, 1].into_iter().collect(), Micros(100_000))
+        };
+        let actions = world.feed(Event::Arrive(query));
+        // The lane costs a million: ten times the time elsewhere is cheaper below a tenth of that.
+        assert_eq!(bound(&actions).map(|(_, variant, _)| variant), Some(chosen), "{price:?}");
+    }
 }
 
 #[test]

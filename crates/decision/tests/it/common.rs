@@ -18,8 +18,10 @@ pub(crate) fn prefer() -> impl Strategy<Value = Prefer> {
 }
 
 pub(crate) fn run_model() -> impl Strategy<Value = RunModel> {
-    (10.0..50_000.0_f64, 0.0..0.5_f64, 0.05..1.0_f64, 0.0..100.0_f64, 0.0..500.0_f64).prop_map(
-        |(one, scatter, share, prepare, decode)| {
+    let price =
+        prop_oneof![4 => Just(None), 1 => (0_u64..5_000_000).prop_map(|price| Some(PricePerHour(price)))];
+    (10.0..50_000.0_f64, 0.0..0.5_f64, 0.05..1.0_f64, 0.0..100.0_f64, 0.0..500.0_f64, price).prop_map(
+        |(one, scatter, share, prepare, decode, price)| {
             let point = |batch: u32, mean_us: f64| BatchPoint {
                 batch,
                 mean_us,
@@ -30,7 +32,7 @@ pub(crate) fn run_model() -> impl Strategy<Value = RunModel> {
             let points = [point(1, one), point(8, one * (1.0 + 7.0 * share))];
             let per_item = Moments { mean: prepare, var: prepare };
             let model = RunModel::from_points(&points, per_item).expect("two points");
-            model.with_decode(Moments { mean: decode, var: 0.0 })
+            model.with_decode(Moments { mean: decode, var: 0.0 }).with_price(price)
         },
     )
 }

@@ -7,6 +7,7 @@ mod common;
 mod cutting;
 mod evicting;
 mod learning;
+mod losing;
 mod picking;
 mod priority;
 mod quarantine;

@@ -7,11 +7,12 @@ use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
 use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
-use crate::control::{Ask, Gently, Say};
+use crate::control::{Ask, Gently, Say, Secret};
+use crate::runner;
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
 use crate::slot::Layout;
-use modelless_types::{Bytes, Micros, ModelId, VariantId};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
 use rustix::event::EventfdFlags;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -333,9 +334,9 @@ impl Keeper {
         }
     }
 
-    /// A load gives way to what is served, if anything is.
-    fn way(&self, gently: bool) -> Gently {
-        match (gently && !self.inner.read().variants.is_empty(), self.resident.is_empty()) {
+    /// A load gives way to what is served, if anything is and the runner can.
+    fn way(&self, process: &Process, gently: bool) -> Gently {
+        match (gently && process.gives_way() && self.inner.something_is_served(), self.resident.is_empty()) {
             (false, _) => Gently::Not,
             (true, false) => Gently::Nice,
             (true, true) => Gently::Idle,
@@ -360,7 +361,7 @@ impl Keeper {
         let before = self.runner.memory();
         // The process came for the first of its variants: what it took to get ready is that one's.
         let own = if self.resident.is_empty() { self.runner.private() } else { Bytes(0) };
-        let gently = self.way(gently);
+        let gently = self.way(process, gently);
         let ask = Ask::Load {
             variant: variant.0,
             settings: settings.clone(),
@@ -368,6 +369,7 @@ impl Keeper {
             expect: expect.clone(),
             shown: *shown,
             gently,
+            token: self.token(spec)?,
         };
         let config = &self.inner.config;
         let limit = if gently == Gently::Idle { config.load_patience() } else { config.load_limit() };
@@ -397,6 +399,18 @@ impl Keeper {
         }
     }
 
+    /// What the server of a variant wants to see, where there is one.
+    fn token(&self, spec: &LoadSpec) -> Result<Option<Secret>, Lost> {
+        let config = &self.inner.config;
+        if config.engine != Kind::Remote || config.tokens.is_empty() {
+            return Ok(None);
+        }
+        let server = runner::remote_authority(&spec.artefact);
+        let file = server.and_then(|server| config.tokens.get(&server));
+        let refused = |why| Lost::Not(EngineError::Refused { variant: spec.variant, why });
+        file.map(|file| Secret::read(file)).transpose().map_err(refused)
+    }
+
     /// Makes the slots of a loaded variant and hands them to the runner.
     fn attach(
         &self,
@@ -415,7 +429,8 @@ impl Keeper {
                 self.inner.config.max_batch
             )));
         }
-        let layout = Layout::new(inputs, outputs, rows, self.inner.config.max_arena.0).map_err(refused)?;
+        let (strings, most) = (spec.settings.strings(), self.inner.config.max_arena.0);
+        let layout = Layout::new(inputs, outputs, rows, strings, most).map_err(refused)?;
         let system = |error| Lost::Not(EngineError::system("make shared memory")(error));
         let mut fds = Vec::new();
         let mut arenas = Vec::new();

@@ -378,7 +378,8 @@ mod tests {
         let (lane, fd) = Lane::create(&Arc::default()).unwrap();
         let runner = Ring::open(fd).unwrap();
         let tensor = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] };
-        let layout = Layout::new(std::slice::from_ref(&tensor), std::slice::from_ref(&tensor), 1, 1 << 20);
+        let layout =
+            Layout::new(std::slice::from_ref(&tensor), std::slice::from_ref(&tensor), 1, Bytes(0), 1 << 20);
         let layout = Arc::new(layout.unwrap());
         let arena = Arc::new(Mapping::private(layout.arena_bytes()).unwrap());
         thread::scope(|scope| {

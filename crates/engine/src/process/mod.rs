@@ -28,7 +28,9 @@ use spawn::Process;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
+};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -61,6 +63,8 @@ pub struct ProcessConfig {
     /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
     /// others take the whole machine, is begun again without.
     pub load_patience: Micros,
+    /// Files with the tokens that servers want to see, by their `HOST:PORT`. Read with every load.
+    pub tokens: BTreeMap<String, PathBuf>,
     /// Keeps a runner started ahead, so that a model's load does not wait for that.
     pub spare: bool,
 }
@@ -78,6 +82,7 @@ impl Default for ProcessConfig {
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
             load_patience: Micros::from_secs(10),
+            tokens: BTreeMap::new(),
             spare: true,
         }
     }
@@ -157,6 +162,8 @@ struct Inner {
     loading: AtomicUsize,
     /// How the last runner that started is confined.
     confinement: Mutex<Option<Confinement>>,
+    /// The other engines of this node.
+    beside: OnceLock<Vec<Weak<Inner>>>,
 }
 
 #[derive(Debug, Default)]
@@ -200,9 +207,18 @@ impl ProcessEngine {
             watch: watch::Watch::new(inner.clone()),
             loading: AtomicUsize::new(0),
             confinement: Mutex::default(),
+            beside: OnceLock::new(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;
         Ok(Self { inner, events: Mutex::default() })
+    }
+
+    /// Engines that share a machine: what one serves, the others' loads give way to.
+    pub(crate) fn share_machine(engines: &[&Self]) {
+        for engine in engines {
+            let others = engines.iter().filter(|other| !std::ptr::eq(**other, *engine));
+            let _ = engine.inner.beside.set(others.map(|other| Arc::downgrade(&other.inner)).collect());
+        }
     }
 
     fn lane(&self, variant: VariantId, lane: u16) -> Option<Arc<Lane>> {
@@ -424,6 +440,14 @@ impl Inner {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Here, or by an engine that shares the machine.
+    fn something_is_served(&self) -> bool {
+        // One lock at a time.
+        let serves = |inner: &Self| !inner.read().variants.is_empty();
+        serves(self)
+            || self.beside.get().into_iter().flatten().filter_map(Weak::upgrade).any(|other| serves(&other))
     }
 
     fn number(&self) -> u64 {

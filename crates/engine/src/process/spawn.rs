@@ -42,6 +42,8 @@ pub(super) struct Process {
     control: OwnedFd,
     stderr: Option<ChildStderr>,
     tail: Vec<u8>,
+    /// It can load without getting in the way of what is served.
+    gives_way: bool,
     /// When the last second of listening to it began, and how much it printed since.
     printed: (Instant, usize),
 }
@@ -102,6 +104,7 @@ impl Process {
                 control: ours,
                 stderr,
                 tail: Vec::new(),
+                gives_way: false,
                 printed: (clock::now(), 0),
             }),
             Err(error) => {
@@ -116,6 +119,10 @@ impl Process {
         self.child.id()
     }
 
+    pub(super) fn gives_way(&self) -> bool {
+        self.gives_way
+    }
+
     pub(super) fn pidfd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.pidfd)
     }
@@ -124,7 +131,8 @@ impl Process {
     pub(super) fn hello(&mut self, limit: Duration) -> Result<(String, Confinement), EngineError> {
         let until = clock::now() + limit;
         match self.listen(None, Some(until)) {
-            Heard::Said(Say::Hello { version, mut confinement }) => {
+            Heard::Said(Say::Hello { version, mut confinement, gives_way }) => {
+                self.gives_way = gives_way;
                 if confinement.layers.get(&Layer::Limits) == Some(&State::On)
                     && Usage::of(self.pid()).is_none()
                 {

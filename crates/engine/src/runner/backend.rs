@@ -7,11 +7,12 @@
 use super::gentle::Threads;
 use super::specs::{self, Declared};
 use crate::clock;
+use crate::control::Secret;
 use crate::ring::{Answer, Reply, Shapes};
 use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::{Layout, Place};
-use modelless_types::{DType, TensorSpec, VariantSettings};
+use modelless_types::{Bytes, DType, TensorSpec, VariantSettings};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -62,6 +63,8 @@ pub struct LoadRequest<'a> {
     pub lanes: u16,
     /// What is known of its tensors.
     pub expect: Option<&'a Io>,
+    /// What a remote server is told of who asks.
+    pub token: Option<&'a Secret>,
     /// Starts threads that will run batches: this one may be giving way to others, which they would inherit.
     pub pool: &'a Threads,
 }
@@ -111,13 +114,30 @@ impl<'a> Inputs<'a> {
     }
 
     /// One input: what an item looks like, and where `rows` of them lie, one after another, aligned to 64 bytes. The
-    /// memory stays there until the run is over. Values that a type does not have (a bool of 7) are possible.
+    /// memory stays there until the run is over. Values that a type does not have (a bool of 7) are possible. Strings lie
+    /// apart: see [`Inputs::strings`].
     pub fn get(&self, ix: usize) -> (&'a TensorSpec, NonNull<u8>) {
         let place = &self.layout.inputs[ix];
         (&place.spec, self.arena.pointer(&self.layout.range(place, self.slot, self.rows)))
     }
 
-    /// Bytes of an input. They are somebody else's to change only if the executor breaks the protocol.
+    /// An input of strings, all rows one after another, as the Open Inference Protocol lays them out. A copy: rows lie
+    /// apart, and nobody else can change it.
+    pub fn strings(&self, ix: usize) -> Result<Vec<u8>, String> {
+        let place = &self.layout.inputs[ix];
+        let mut packed = Vec::new();
+        for room in self.bytes(ix).chunks_exact(place.item_bytes) {
+            let before = packed.len();
+            packed.extend_from_slice(place.strings(room).unwrap_or_default());
+            // Looked at again, for what is shared may have changed while it was copied.
+            if place.strings(&packed[before..]).is_none_or(|found| found.len() != packed.len() - before) {
+                return Err(format!("the strings of `{}` do not end where they should", place.spec.name));
+            }
+        }
+        Ok(packed)
+    }
+
+    /// Bytes of an input; of strings, their rooms. They are somebody else's to change only if the executor breaks the protocol.
     #[expect(unsafe_code, reason = "a view of shared memory that is the runner's for the time of a run")]
     pub fn bytes(&self, ix: usize) -> &'a [u8] {
         let place = &self.layout.inputs[ix];
@@ -159,7 +179,7 @@ impl Results<'_> {
         self.run_us = Some(clock::micros(self.begun.elapsed()));
     }
 
-    /// The next output.
+    /// The next output. Strings come one after another, a length of four bytes before each.
     pub fn push(&mut self, dtype: DType, axes: impl ExactSizeIterator<Item = u32> + Clone, bytes: &[u8]) {
         self.push_named(None, dtype, axes, bytes);
     }
@@ -181,7 +201,13 @@ impl Results<'_> {
             && fits(place, dtype, axes.clone(), self.rows)
         {
             let range = layout.range(place, slot, self.rows);
-            if bytes.len() == range.len() {
+            if dtype == DType::Bytes {
+                if let Err(why) = spread(place, bytes, self.rows, |row, strings| {
+                    arena.write(range.start + row * place.item_bytes, strings);
+                }) {
+                    self.wrong(format!("output `{}`: {why}", place.spec.name));
+                }
+            } else if bytes.len() == range.len() {
                 arena.write(range.start, bytes);
             } else {
                 self.wrong(format!(
@@ -202,6 +228,36 @@ impl Results<'_> {
     fn seen_so_far(&self) -> usize {
         self.shapes.count()
     }
+}
+
+/// Hands each item's strings to `write`, if all of them fit into their rooms. None may be missing: what an earlier batch
+/// left would stand in its place.
+fn spread(
+    place: &Place,
+    packed: &[u8],
+    rows: u32,
+    mut write: impl FnMut(usize, &[u8]),
+) -> Result<(), String> {
+    let mut rest = packed;
+    for row in 0..rows as usize {
+        let cut_off = "its strings do not end where they should";
+        let strings = place.strings(rest).ok_or(cut_off)?;
+        let after = &rest[strings.len()..];
+        if row + 1 == rows as usize && !after.is_empty() {
+            return Err(cut_off.to_owned());
+        }
+        if strings.len() > place.item_bytes {
+            return Err(format!(
+                "the strings of one item take {} bytes, lengths included, and there is room for {}; give the variant a \
+                 larger `string_bytes`",
+                strings.len(),
+                place.item_bytes
+            ));
+        }
+        write(row, strings);
+        rest = after;
+    }
+    Ok(())
 }
 
 fn fits(place: &Place, dtype: DType, axes: impl Iterator<Item = u32>, rows: u32) -> bool {
@@ -247,24 +303,31 @@ pub(super) struct Loaded {
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) fixed_batch: Option<u32>,
     pub(super) device: String,
+    /// What one item's strings may take.
+    pub(super) strings: Bytes,
     /// It has not run yet.
     pub(super) cold: bool,
 }
 
 /// Finds out what one item looks like, and runs every program once: the first run takes memory and time that later ones
 /// do not, and shows the shapes that a model leaves open. Where an earlier run has shown them, nothing waits for this one.
-pub(super) fn settle(model: Model, rows: u32, expect: Option<&Io>, shown: bool) -> Result<Loaded, String> {
+pub(super) fn settle(
+    model: Model,
+    settings: &VariantSettings,
+    expect: Option<&Io>,
+    shown: bool,
+) -> Result<Loaded, String> {
     let Model { mut programs, inputs: declared, outputs, device } = model;
     let (inputs, fixed_batch) = specs::inputs(&declared, expect)?;
     // Two items, where allowed, tell a batch axis from an axis of one.
-    let rows = fixed_batch.unwrap_or(rows.min(2));
+    let (rows, strings) = (fixed_batch.unwrap_or(settings.max_batch.min(2)), settings.strings());
     if let Some(declared) = &outputs
         && shown
         && let Ok(outputs) = specs::outputs(declared, &Err("it was not run".to_owned()), rows, expect)
     {
-        return Ok(Loaded { programs, inputs, outputs, fixed_batch, device, cold: true });
+        return Ok(Loaded { programs, inputs, outputs, fixed_batch, device, strings, cold: true });
     }
-    let layout = specs::inputs_only(&inputs, rows)?;
+    let layout = specs::inputs_only(&inputs, rows, strings)?;
     let arena = Arc::new(Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?);
     let mut seen = Err("it was not run".to_owned());
     for program in &mut programs {
@@ -278,13 +341,13 @@ pub(super) fn settle(model: Model, rows: u32, expect: Option<&Io>, shown: bool) 
     };
     let seen = seen.map(|all| all.into_iter().map(|seen| seen.axes).collect());
     let outputs = specs::outputs(&outputs, &seen, rows, expect)?;
-    Ok(Loaded { programs, inputs, outputs, fixed_batch, device, cold: false })
+    Ok(Loaded { programs, inputs, outputs, fixed_batch, device, strings, cold: false })
 }
 
 /// The first run of a program that has slots already: whoever wants it meanwhile waits for what its own first run would
 /// have taken. An error will be met again by a batch, which is told.
-pub(super) fn warm(program: &mut dyn Program, inputs: &[TensorSpec], rows: u32) {
-    let ready = specs::inputs_only(inputs, rows).and_then(|layout| {
+pub(super) fn warm(program: &mut dyn Program, inputs: &[TensorSpec], rows: u32, strings: Bytes) {
+    let ready = specs::inputs_only(inputs, rows, strings).and_then(|layout| {
         Ok((Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?, layout))
     });
     if let Ok((arena, layout)) = ready {

@@ -14,10 +14,10 @@ mod specs;
 
 pub use backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 pub use gentle::Threads;
-pub(crate) use remote::authority as remote_authority;
+pub use remote::{authority as remote_authority, authority_of as remote_authority_of};
 pub use specs::Declared;
 
-use crate::control::{self, Ask, Gently, Say};
+use crate::control::{self, Ask, Gently, Say, Secret};
 use crate::heap;
 use crate::ring::Ring;
 use crate::sandbox::{self, Policy, Sandbox};
@@ -162,7 +162,9 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
         }
     };
     let confinement = confinement.unwrap_or_default();
-    control::send(&control, &Say::Hello { version, confinement }, &[]).map_err(|error| error.to_string())?;
+    let gives_way = backend.gives_way();
+    let hello = Say::Hello { version, confinement, gives_way };
+    control::send(&control, &hello, &[]).map_err(|error| error.to_string())?;
     let mut host = Host { backend, lanes: Vec::new(), loaded: BTreeMap::new(), probe };
     while let Some((ask, fds)) = control::receive::<Ask>(&control).map_err(|error| error.to_string())? {
         let said = host.answer(ask, fds).unwrap_or_else(|why| Say::Failed { why });
@@ -199,16 +201,16 @@ impl Host {
     fn answer(&mut self, ask: Ask, fds: Vec<OwnedFd>) -> Result<Say, String> {
         match ask {
             Ask::OpenLane { lane } => self.open_lane(lane, &fds).map(|()| Say::Done),
-            Ask::Load { variant, settings, lanes, expect, shown, gently } => {
+            Ask::Load { variant, settings, lanes, expect, shown, gently, token } => {
                 if let Some(probe) = &self.probe {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let backend = &mut *self.backend;
-                let gently = if backend.gives_way() { gently } else { Gently::Not };
                 let loaded = gentle::gently(gently, |pool| {
-                    load(backend, &bytes, &settings, lanes, expect.as_ref().map(|io| (io, shown)), pool)
+                    let expect = expect.as_ref().map(|io| (io, shown));
+                    load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)
                 })?;
                 let said = Say::Loaded {
                     inputs: loaded.inputs.clone(),
@@ -250,7 +252,7 @@ impl Host {
 
     fn attach(&mut self, variant: u32, rows: u32, slot_bytes: usize, fds: &[OwnedFd]) -> Result<(), String> {
         let (loaded, gently) = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
-        let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, u64::MAX)?;
+        let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, loaded.strings, u64::MAX)?;
         if layout.slot_bytes != slot_bytes
             || fds.len() != loaded.programs.len()
             || fds.len() > self.lanes.len()
@@ -264,7 +266,8 @@ impl Host {
             let seat = Arc::new(Mutex::new(Seat { program, layout: Arc::clone(&layout), arena }));
             lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::clone(&seat));
             if loaded.cold {
-                warm(seat, loaded.inputs.clone(), loaded.fixed_batch.unwrap_or(1), gently);
+                let shape = (loaded.fixed_batch.unwrap_or(1), loaded.strings);
+                warm(seat, loaded.inputs.clone(), shape, gently);
             }
         }
         Ok(())
@@ -275,8 +278,7 @@ impl Host {
 fn load(
     backend: &mut dyn Backend,
     artefact: &Mapping,
-    settings: &VariantSettings,
-    lanes: u16,
+    (settings, lanes, token): (&VariantSettings, u16, Option<&Secret>),
     expect: Option<(&Io, bool)>,
     pool: &Threads,
 ) -> Result<backend::Loaded, String> {
@@ -285,24 +287,24 @@ fn load(
     let artefact = unsafe { artefact.whole() };
     heap::make_ready(artefact.len());
     let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
-    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, pool })?;
+    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
     }
-    let loaded = backend::settle(model, settings.max_batch, expect, shown);
+    let loaded = backend::settle(model, settings, expect, shown);
     heap::give_back();
     loaded
 }
 
 /// Has a variant run once, beside everything else. Without a thread for it the first batch is a little slower.
 /// It gives way where the load did, though not altogether: a batch that comes meanwhile waits for it.
-fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, rows: u32, gently: Gently) {
+fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, (rows, strings): (u32, Bytes), gently: Gently) {
     let run = move || {
         if gently != Gently::Not {
             gentle::give_way(Gently::Nice);
         }
         let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
-        backend::warm(&mut *seat.program, &inputs, rows);
+        backend::warm(&mut *seat.program, &inputs, rows, strings);
     };
     let _ = std::thread::Builder::new().name("warm".to_owned()).spawn(run);
 }

@@ -2,9 +2,10 @@
 //!
 //! One session for each (variant, lane). ONNX Runtime documents `Run` as safe to share, but the binding's authors
 //! saw it corrupt memory, and lanes must run one variant at the same time; the price is a copy of the weights for
-//! each lane. Inputs are tensors over the slot itself; outputs, being small, are copied into it.
+//! each lane. Inputs are tensors over the slot itself, but for strings; outputs, being small, are copied into it.
 
 mod gpu;
+mod strings;
 
 use super::backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
 use super::specs::Declared;
@@ -126,9 +127,14 @@ impl Program for OnnxProgram {
     fn run(&mut self, inputs: Inputs<'_>, results: &mut Results<'_>) -> Result<(), String> {
         let tensors = (0..inputs.len()).map(|ix| {
             let (spec, pointer) = inputs.get(ix);
-            tensor(spec, inputs.rows(), pointer)
+            let tensor = if spec.dtype == DType::Bytes {
+                strings::tensor(spec, inputs.rows(), &inputs.strings(ix)?)
+            } else {
+                tensor(spec, inputs.rows(), pointer)
+            };
+            tensor.map_err(|error| error.message().to_owned())
         });
-        let tensors = tensors.collect::<ort::Result<Vec<_>>>().map_err(|error| error.message().to_owned())?;
+        let tensors = tensors.collect::<Result<Vec<_>, String>>()?;
         results.begin();
         let outputs = self.0.run(tensors.as_slice()).map_err(|error| error.message().to_owned())?;
         results.end();
@@ -148,6 +154,11 @@ fn hand_over(value: &DynValue, results: &mut Results<'_>) -> Result<(), String> 
     };
     let dtype = dtype(*ty)?;
     let axes: Vec<u32> = shape.iter().map(|axis| u32::try_from(*axis).unwrap_or(u32::MAX)).collect();
+    if dtype == DType::Bytes {
+        let packed = strings::packed(value, shape.num_elements()).map_err(|error| error.to_string())?;
+        results.push(dtype, axes.iter().copied(), &packed);
+        return Ok(());
+    }
     let tensor = value.view().downcast::<DynTensorValueType>().map_err(|error| error.to_string())?;
     let len = tensor.size().unwrap_or(0);
     let pointer = NonNull::new(tensor.data_ptr().cast_mut().cast::<u8>()).unwrap_or(NonNull::dangling());
@@ -175,7 +186,9 @@ fn tensor<'a>(spec: &TensorSpec, rows: u32, data: NonNull<u8>) -> ort::Result<Se
             DType::Fp16 => TensorRefMut::<half::f16>::from_raw(info, data, shape)?.into(),
             DType::Fp32 => TensorRefMut::<f32>::from_raw(info, data, shape)?.into(),
             DType::Fp64 => TensorRefMut::<f64>::from_raw(info, data, shape)?.into(),
-            DType::Bytes => return Err(ort::Error::new("tensors of strings are not supported")),
+            DType::Bytes => {
+                return Err(ort::Error::new("strings do not lie in a tensor's memory; this is a bug"));
+            }
         })
     }
 }
@@ -195,7 +208,7 @@ fn declare(outlets: &[Outlet]) -> Result<Vec<Declared>, String> {
 }
 
 fn dtype(ty: TensorElementType) -> Result<DType, String> {
-    const KNOWN: [(TensorElementType, DType); 8] = [
+    const KNOWN: [(TensorElementType, DType); 9] = [
         (TensorElementType::Bool, DType::Bool),
         (TensorElementType::Uint8, DType::Uint8),
         (TensorElementType::Int8, DType::Int8),
@@ -204,6 +217,7 @@ fn dtype(ty: TensorElementType) -> Result<DType, String> {
         (TensorElementType::Float16, DType::Fp16),
         (TensorElementType::Float32, DType::Fp32),
         (TensorElementType::Float64, DType::Fp64),
+        (TensorElementType::String, DType::Bytes),
     ];
     let known = KNOWN.iter().find(|(theirs, _)| *theirs == ty).map(|(_, ours)| *ours);
     known.ok_or_else(|| format!("elements of type {ty} are not supported"))

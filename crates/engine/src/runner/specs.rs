@@ -6,7 +6,7 @@
 use super::backend::Seen;
 use crate::seam::Io;
 use crate::slot::Layout;
-use modelless_types::{DType, TensorSpec};
+use modelless_types::{Bytes, DType, TensorSpec};
 
 /// A tensor as a model declares it, batch axis included. `None` is an open axis.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,11 +28,11 @@ impl Declared {
 }
 
 /// Where the inputs of a first run lie, before anything is known of the outputs.
-pub(super) fn inputs_only(inputs: &[TensorSpec], rows: u32) -> Result<Layout, String> {
+pub(super) fn inputs_only(inputs: &[TensorSpec], rows: u32, strings: Bytes) -> Result<Layout, String> {
     if inputs.is_empty() {
         return Err("it has no inputs".to_owned());
     }
-    Layout::new(inputs, &inputs[..1], rows, u64::MAX)
+    Layout::new(inputs, &inputs[..1], rows, strings, u64::MAX)
 }
 
 /// The outputs of a model that does not declare them, as a run showed them. They get the names that are expected, in

@@ -11,14 +11,14 @@ from onnx import TensorProto, checker, helper, numpy_helper, save_model
 HERE = Path(__file__).parent
 
 
-def model(name, nodes, inputs, outputs, initializers=()):
+def model(name, nodes, inputs, outputs, initializers=(), opset=17):
     def value(spec):
         return helper.make_tensor_value_info(*spec)
 
     graph = helper.make_graph(
         nodes, name, [value(s) for s in inputs], [value(s) for s in outputs], initializers
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     made.ir_version = 8
     checker.check_model(made)
     save_model(made, HERE / f"{name}.onnx")
@@ -242,10 +242,17 @@ model(
     [numpy_helper.from_array(np.array(0, dtype=np.int64), "nothing")],
 )
 
-# Strings: not to be served.
+# Strings, and one that makes them longer.
 model(
     "strings",
     [node("Identity", ["x"], ["y"])],
-    [("x", TensorProto.STRING, ["batch", 1])],
-    [("y", TensorProto.STRING, ["batch", 1])],
+    [("x", TensorProto.STRING, ["batch", 2])],
+    [("y", TensorProto.STRING, ["batch", 2])],
+)
+model(
+    "twice",
+    [node("StringConcat", ["x", "x"], ["y"])],
+    [("x", TensorProto.STRING, ["batch"])],
+    [("y", TensorProto.STRING, ["batch"])],
+    opset=20,
 )

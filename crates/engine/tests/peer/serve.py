@@ -1,6 +1,6 @@
 """A KServe server with the models that the tests of the engine `remote` need.
 
-    python serve.py PORT FOLDER_OF_FASHION_MODELS
+    python serve.py HTTP_PORT GRPC_PORT FOLDER_OF_FASHION_MODELS
 
 They do what the files of the same name in ../models do, as far as that means anything on another machine.
 """
@@ -17,7 +17,7 @@ from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
 NUMPY = {
     "FP32": np.float32, "FP16": np.float16, "FP64": np.float64, "INT8": np.int8, "UINT8": np.uint8,
-    "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_,
+    "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_, "BYTES": np.object_,
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def ragged(x):
 
 
 def main():
-    port, models = int(sys.argv[1]), Path(sys.argv[2])
+    port, grpc_port, models = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     kinds = {"f32": "FP32", "f16": "FP16", "f64": "FP64", "i8": "INT8", "u8": "UINT8", "i32": "INT32", "i64": "INT64", "bool": "BOOL"}
     served = [
         Served("echo", [tensor("x", "FP32", -1, 4)], [tensor("y", "FP32", -1, 4)], lambda x: [x]),
@@ -85,14 +85,15 @@ def main():
         Served("picky", [tensor("length", "INT64", -1)], [tensor("y", "FP32", -1, -1)], picky),
         Served("ragged", [tensor("x", "FP32", -1)], [tensor("y", "INT64", -1, 1)], ragged),
         Served("slow", [tensor("rounds", "INT64", -1)], [tensor("done", "INT64", -1)], slow),
-        Served("strings", [tensor("x", "BYTES", -1, 1)], [tensor("y", "BYTES", -1, 1)], lambda x: [x]),
+        Served("strings", [tensor("x", "BYTES", -1, 2)], [tensor("y", "BYTES", -1, 2)], lambda x: [x]),
+        Served("twice", [tensor("x", "BYTES", -1)], [tensor("y", "BYTES", -1)], lambda x: [x + x]),
     ]
     for name in ("cnn_s", "cnn_m"):
         session = onnxruntime.InferenceSession(str(models / f"{name}.onnx"))
         run = functools.partial(lambda session, x: session.run(None, {"input": x}), session)
         inputs, outputs = [tensor("input", "FP32", -1, 1, 28, 28)], [tensor("logits", "FP32", -1, 10)]
         served.append(Served(name, inputs, outputs, run))
-    ModelServer(http_port=port, enable_grpc=False, workers=1, access_log_format=None).start(served)
+    ModelServer(http_port=port, grpc_port=grpc_port, workers=1, access_log_format=None).start(served)
 
 
 if __name__ == "__main__":

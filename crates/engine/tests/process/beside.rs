@@ -105,12 +105,12 @@ async fn without_the_setting_there_is_no_spare() {
 }
 
 /// Between two looks. Looking without a pause would take the core from what is looked at, which gives way.
-async fn a_moment() {
+pub(super) async fn a_moment() {
     tokio::time::sleep(Duration::from_millis(5)).await;
 }
 
 /// How the threads of a process are scheduled: the names of those that give way to this one's, and of all.
-fn threads(pid: u32) -> (BTreeSet<String>, Vec<String>) {
+pub(super) fn threads(pid: u32) -> (BTreeSet<String>, Vec<String>) {
     let normal = scheduled(&std::fs::read_to_string("/proc/self/stat").unwrap());
     let mut gave_way = BTreeSet::new();
     let mut all = Vec::new();

@@ -73,6 +73,14 @@ pub(crate) fn peer() -> String {
     })
 }
 
+/// The same by gRPC.
+#[cfg(feature = "conformance-remote")]
+pub(crate) fn grpc_peer() -> String {
+    std::env::var("MODELLESS_TEST_PEER_GRPC").unwrap_or_else(|_| {
+        panic!("MODELLESS_TEST_PEER_GRPC names no server; `cargo xtask test --only remote` starts one")
+    })
+}
+
 /// A model of a server as an artefact; `more` are further fields, each with a comma before it.
 pub(crate) fn at_peer(url: &str, name: &str, more: &str) -> File {
     let model = name.trim_start_matches("fashion/");
@@ -132,9 +140,11 @@ macro_rules! conforms {
                 loading: says_which_library_there_is_or_why_none,
                 loading: what_cannot_be_served_item_by_item_is_refused_with_the_reason,
                 loading: an_open_axis_is_filled_from_what_is_expected,
-                loading: strings_are_refused_when_the_model_is_loaded,
+                loading: strings_that_an_engine_does_not_take_are_refused_when_the_model_is_loaded,
                 loading: a_fixed_batch_is_found_and_smaller_ones_are_padded,
                 batches: every_element_type_passes_through_unharmed,
+                batches: strings_pass_through_unharmed_each_in_its_own_row,
+                batches: strings_longer_than_their_room_are_an_error_and_not_cut,
                 batches: a_trained_model_agrees_with_itself_in_any_batch,
                 batches: row_i_in_is_row_i_out_however_batches_overlap,
                 batches: lanes_run_one_variant_at_the_same_time,

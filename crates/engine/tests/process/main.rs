@@ -12,6 +12,7 @@ mod misbehaviour;
 #[cfg(feature = "conformance-remote")]
 mod remote;
 mod set;
+mod tokens;
 
 use modelless_engine::{
     BatchResult, BatchSlot, Engine, EngineError, Library, LoadSpec, Loaded, ProcessConfig, ProcessEngine,

@@ -1,8 +1,10 @@
 //! Several engines behind one.
 
+use super::beside::{a_moment, threads};
 use super::conformance::spec_of;
 use super::*;
-use modelless_engine::{Availability, BatchError, EngineEvent, EngineSet};
+use modelless_engine::{Availability, BatchError, EngineEvent, EngineSet, ProcessConfig};
+use modelless_types::Micros;
 
 fn set() -> EngineSet {
     EngineSet::new(|kind| match kind {
@@ -40,6 +42,38 @@ async fn a_variant_goes_to_the_engine_its_settings_name() {
     assert_eq!(engines.unload(VariantId(1)).await, Err(EngineError::NotLoaded(VariantId(1))));
     engines.shutdown().await;
     assert!(engines.get(Kind::Openvino).unwrap().runners().is_empty());
+}
+
+#[tokio::test]
+async fn a_load_gives_way_to_what_another_engine_serves() {
+    let engines = EngineSet::new(|kind| match kind {
+        Kind::Onnx => Ok(ProcessConfig {
+            command: vec![runner(), "misbehave".into(), "hang".into()],
+            load_limit: Micros::from_millis(700),
+            spare: false,
+            ..config_of(kind)
+        }),
+        Kind::Openvino => Ok(config_of(kind)),
+        Kind::Torch | Kind::Remote => Err(format!("no {kind} in this test")),
+    })
+    .unwrap();
+    engines.load(spec_of(Kind::Openvino, 1, "echo")).await.unwrap();
+    let loading = engines.load(spec_of(Kind::Onnx, 2, "echo"));
+    tokio::pin!(loading);
+    let mut gave_way = false;
+    let error = loop {
+        tokio::select! {
+            result = &mut loading => break result.unwrap_err(),
+            () = a_moment() => {}
+        }
+        let loader = engines.get(Kind::Onnx).unwrap().runners();
+        if let Some(pid) = loader.first().and_then(|runner| runner.pid) {
+            gave_way |= !threads(pid).0.is_empty();
+        }
+    };
+    assert!(matches!(error, EngineError::Stuck { .. }), "{error}");
+    assert!(gave_way);
+    assert!(echo(&engines, 1).await.is_ok());
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! Fakes at both ends of the wire, and the tests between them.
 
 mod golden;
+mod keys;
 mod network;
 mod nonsense;
 mod seam;
 mod sharing;
+mod shelves;
 
 use crate::{
     Address, Answer, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Listener, NodeLink,

@@ -3,7 +3,7 @@
 use super::{Body, FakeNode, Kept, PATIENCE, Served, class, config, dial, queries, query, raw};
 use crate::sim::Host;
 use crate::stream::Stream;
-use crate::{Address, Demand, Dial, ToNode};
+use crate::{Address, Demand, Dial, FromNode, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::{Offer, Ready};
 use modelless_decision::{Moments, RunModel};
@@ -116,6 +116,29 @@ async fn credit_is_divided_among_gateways_that_ask_and_a_scheduler_takes_none() 
     one.gateway.report_with(30).await;
     scheduler.stop().await;
     one.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_asks_for_more_gets_more_of_the_credit_and_the_other_is_not_starved() {
+    let host = Host::new(6, Duration::from_micros(100));
+    let served = Served::start(&Address::Sim(host), config()).await;
+    served.say(Body::Report, 40);
+    let (busy, calm) = (Kept::start(dial(&served.address)), Kept::start(dial(&served.address)));
+    let ((_, busy_link), (_, calm_link)) = (busy.connection(0).await, calm.connection(0).await);
+    calm_link.send(ToNode::Query(Box::new(query(1, raw("x")))));
+    busy_link.send(ToNode::Query(Box::new(query(1, raw("x")))));
+    busy.gateway.report_with(20).await; // with little to do they are equals
+    // What waits counts as what was sent: a gateway that gets little credit could not send more.
+    busy_link.send(ToNode::Demand(Demand { class: class(3), waiting: 56, first: None }));
+    let got = |frame: &FromNode| frame.report.limit.queries;
+    busy.gateway.heard.wait_for_one("most of the credit", |(_, frame)| got(frame) >= 35).await;
+    calm.gateway.heard.wait_for_one("the rest", |(_, frame)| got(frame) <= 5).await;
+    let least = calm.gateway.heard.all().iter().map(|(_, frame)| got(frame)).min();
+    assert!(least >= Some(1), "{least:?}");
+    for kept in [busy, calm] {
+        kept.stop().await;
+    }
     served.stop().await;
 }
 

@@ -279,9 +279,15 @@ const TYPES: [(c_int, DType); 8] = [
     (16, DType::Uint8),
 ];
 
+/// Their tensors hold objects of C++, which its C interface cannot be handed from shared memory.
+const STRING: c_int = 23;
+
 fn dtype(element: c_int) -> Result<DType, String> {
     let known = TYPES.iter().find(|(theirs, _)| *theirs == element).map(|(_, ours)| *ours);
-    known.ok_or_else(|| format!("elements of OpenVINO's type {element} are not supported"))
+    known.ok_or_else(|| match element {
+        STRING => "strings (BYTES) are not supported by this engine; `onnx` takes them".to_owned(),
+        _ => format!("elements of OpenVINO's type {element} are not supported"),
+    })
 }
 
 fn element(dtype: DType) -> Result<c_int, String> {

@@ -1,7 +1,9 @@
 //! As much of an HTTP/1.1 client as the Open Inference Protocol needs: one kept connection, one request at a time, every
 //! wait and every size bounded. Blocking, for a lane has nothing else to do.
 
+use super::peer::Access;
 use crate::clock;
+use std::fmt;
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,13 +12,21 @@ use std::time::{Duration, Instant};
 /// A head is a few hundred bytes.
 const MAX_HEAD: usize = 64 << 10;
 /// The largest answer: a slot of outputs is at most half of the largest arena, and JSON is a few times larger.
-const MAX_BODY: usize = 1 << 30;
+pub(super) const MAX_BODY: usize = 1 << 30;
 /// More than one at a time is never sent, so a larger piece only costs memory.
 const PIECE: usize = 64 << 10;
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Scheme {
+    Http,
+    Grpc,
+}
 
 /// Where a server is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Server {
+    pub(super) scheme: Scheme,
     /// Host and port.
     pub(super) authority: String,
     /// Before every path; empty, or beginning with a slash and not ending with one.
@@ -26,21 +36,41 @@ pub(super) struct Server {
 impl Server {
     /// From what a user writes.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let rest = url
-            .strip_prefix("http://")
-            .ok_or_else(|| format!("`url` is {url:?}; it must begin with http:// (TLS is not spoken)"))?;
+        let (scheme, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (Scheme::Http, rest),
+            Some(("grpc", rest)) => (Scheme::Grpc, rest),
+            Some(("https" | "grpcs", _)) => {
+                return Err(format!(
+                    "`url` is {url:?}, but TLS is not spoken; a proxy on this machine that speaks it, reached by http:// \
+                     or grpc://, will do"
+                ));
+            }
+            _ => return Err(format!("`url` is {url:?}; it must begin with http:// or grpc://")),
+        };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if authority.is_empty() || authority.contains('@') || !plain(rest) {
-            return Err(format!("`url` is {url:?}; it must be http://HOST:PORT, maybe with a path"));
+            return Err(format!(
+                "`url` is {url:?}; it must be http://HOST:PORT, maybe with a path, or grpc://HOST:PORT"
+            ));
         }
         let bare = authority.starts_with('[') && authority.ends_with(']');
-        let authority = if authority.rsplit_once(':').is_none() || bare {
-            format!("{authority}:80")
-        } else {
-            authority.to_owned()
+        let no_port = authority.rsplit_once(':').is_none() || bare;
+        if scheme == Scheme::Grpc && (no_port || !path.trim_end_matches('/').is_empty()) {
+            return Err(format!("`url` is {url:?}; gRPC has no usual port and no path: grpc://HOST:PORT"));
+        }
+        let authority = if no_port { format!("{authority}:80") } else { authority.to_owned() };
+        Ok(Self { scheme, authority, prefix: path.trim_end_matches('/').to_owned() })
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Grpc => "grpc",
         };
-        Ok(Self { authority, prefix: path.trim_end_matches('/').to_owned() })
+        write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
 }
 
@@ -62,16 +92,17 @@ impl Response {
 /// A connection that is made when it is needed.
 #[derive(Debug)]
 pub(super) struct Client {
-    server: Server,
-    /// Found before the process was confined: no name can be looked up since.
-    addresses: Vec<SocketAddr>,
-    limit: Duration,
+    access: Access,
     stream: Option<TcpStream>,
 }
 
 impl Client {
-    pub(super) fn new(server: Server, addresses: Vec<SocketAddr>, limit: Duration) -> Self {
-        Self { server, addresses, limit, stream: None }
+    pub(super) fn new(access: Access) -> Self {
+        Self { access, stream: None }
+    }
+
+    pub(super) fn access(&self) -> &Access {
+        &self.access
     }
 
     /// Sends a request and waits for the answer. What fails on a connection kept from before is tried once more on a new
@@ -83,7 +114,7 @@ impl Client {
         headers: &[(&str, String)],
         body: &[u8],
     ) -> Result<Response, String> {
-        let until = clock::now() + self.limit;
+        let until = clock::now() + self.access.limit;
         let kept = self.stream.is_some();
         let first = self.attempt(method, path, headers, body, until);
         let result = match first {
@@ -92,14 +123,7 @@ impl Client {
             }
             other => other,
         };
-        result.map_err(|error| {
-            let url = format!("http://{}{}", self.server.authority, self.server.prefix);
-            if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
-                format!("the server {url} did not answer within {} ms", self.limit.as_millis())
-            } else {
-                format!("the server {url} cannot be reached: {error}")
-            }
-        })
+        result.map_err(|error| self.access.unreachable(&error))
     }
 
     fn attempt(
@@ -112,12 +136,15 @@ impl Client {
     ) -> io::Result<Response> {
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
-            None => connect(&self.addresses, until)?,
+            None => connect(&self.access.addresses, until)?,
         };
-        let Server { authority, prefix } = &self.server;
+        let Server { authority, prefix, .. } = &self.access.server;
         let mut head = format!("{method} {prefix}{path} HTTP/1.1\r\nhost: {authority}\r\naccept: */*\r\n");
         if method != "GET" {
             let _ = write!(head, "content-length: {}\r\n", body.len());
+        }
+        if let Some(token) = &self.access.token {
+            let _ = write!(head, "authorization: {}\r\n", token.header());
         }
         for (name, value) in headers {
             let _ = write!(head, "{name}: {value}\r\n");
@@ -142,7 +169,7 @@ impl Client {
     }
 }
 
-fn connect(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
+pub(super) fn connect(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "its name stands for no address");
     for address in addresses {
         match TcpStream::connect_timeout(address, left(until)?) {
@@ -157,7 +184,7 @@ fn connect(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
 }
 
 /// Time left; never zero, which would mean to wait without end.
-fn left(until: Instant) -> io::Result<Duration> {
+pub(super) fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(clock::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
@@ -299,7 +326,7 @@ impl Reader<'_> {
     }
 }
 
-fn nonsense(what: &str) -> io::Error {
+pub(super) fn nonsense(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
@@ -320,12 +347,12 @@ mod tests {
                 stream.write_all(answer.as_bytes()).unwrap();
             }
         });
-        Server { authority, prefix: String::new() }
+        Server { scheme: Scheme::Http, authority, prefix: String::new() }
     }
 
     fn client(server: Server, limit: Duration) -> Client {
         let addresses = vec![server.authority.parse().unwrap()];
-        Client::new(server, addresses, limit)
+        Client::new(Access { server, addresses, limit, token: None })
     }
 
     fn get(server: Server) -> Result<Response, String> {
@@ -335,13 +362,27 @@ mod tests {
     #[test]
     fn addresses_are_read_as_they_are_written() {
         let server = |authority: &str, prefix: &str| {
-            Ok(Server { authority: authority.to_owned(), prefix: prefix.to_owned() })
+            Ok(Server { scheme: Scheme::Http, authority: authority.to_owned(), prefix: prefix.to_owned() })
         };
         assert_eq!(Server::parse("http://h:8000"), server("h:8000", ""));
         assert_eq!(Server::parse("http://h/a/b/"), server("h:80", "/a/b"));
         assert_eq!(Server::parse("http://[::1]:9/"), server("[::1]:9", ""));
-        for wrong in ["h:8000", "https://h", "http://", "http://a@b", "http://h/\r\nx"] {
+        let grpc = Server::parse("grpc://h:9/").unwrap();
+        assert_eq!((grpc.scheme, grpc.to_string().as_str()), (Scheme::Grpc, "grpc://h:9"));
+        for wrong in [
+            "h:8000",
+            "ftp://h",
+            "http://",
+            "http://a@b",
+            "http://h/\r\nx",
+            "grpc://h",
+            "grpc://[::1]",
+            "grpc://h:9/a",
+        ] {
             assert!(Server::parse(wrong).is_err(), "{wrong:?}");
+        }
+        for encrypted in ["https://h", "grpcs://h:9"] {
+            assert!(Server::parse(encrypted).unwrap_err().contains("TLS is not spoken"), "{encrypted}");
         }
     }
 
@@ -374,7 +415,11 @@ mod tests {
         let said = get(serving(&["HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort"])).unwrap_err();
         assert!(said.contains("hung up"), "{said}");
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server { authority: silent.local_addr().unwrap().to_string(), prefix: String::new() };
+        let server = Server {
+            scheme: Scheme::Http,
+            authority: silent.local_addr().unwrap().to_string(),
+            prefix: String::new(),
+        };
         let said = client(server.clone(), Duration::from_millis(50)).send("GET", "/", &[], b"").unwrap_err();
         assert!(said.contains("did not answer within 50 ms"), "{said}");
         drop(silent);

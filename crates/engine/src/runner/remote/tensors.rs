@@ -1,7 +1,9 @@
 //! Tensors in the Open Inference Protocol's two forms: numbers in JSON, and Triton's binary extension.
 
+use modelless_types::tensor::strings;
 use modelless_types::{DType, TensorSpec};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// The tensors of one answer, in the order in which the model declares them.
 pub(super) struct Answered {
@@ -12,7 +14,7 @@ pub(super) struct Answered {
 
 /// A request: its JSON, and what follows it in binary form.
 pub(super) fn request(
-    inputs: &[(&TensorSpec, &[u8])],
+    inputs: &[(&TensorSpec, Cow<'_, [u8]>)],
     rows: u32,
     binary: bool,
 ) -> Result<(Vec<u8>, Vec<u8>), String> {
@@ -49,7 +51,6 @@ pub(super) fn answer(body: &[u8], head: Option<usize>, names: &[String]) -> Resu
         let wrong = |why: String| format!("output `{name}` of its answer: {why}");
         let datatype = output["datatype"].as_str().unwrap_or_default();
         let dtype = DType::parse(datatype)
-            .filter(|dtype| dtype.size().is_some())
             .ok_or_else(|| wrong(format!("elements of type {datatype} are not supported")))?;
         let axes = output["shape"].as_array().map(|axes| {
             axes.iter()
@@ -68,12 +69,19 @@ pub(super) fn answer(body: &[u8], head: Option<usize>, names: &[String]) -> Resu
             from_numbers(dtype, &output["data"], &mut bytes).map_err(wrong)?;
             bytes
         };
-        let elements = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(usize::try_from(*axis).ok()?));
-        if elements.and_then(|n| n.checked_mul(dtype.size()?)) != Some(bytes.len()) {
+        if !whole(dtype, &axes, &bytes) {
             return Err(wrong(format!("shape {axes:?} and {} bytes do not go together", bytes.len())));
         }
         found.push((name.to_owned(), Answered { dtype, axes, bytes }));
     }
+    in_order(found, names)
+}
+
+/// Outputs in the order in which the model declares them.
+pub(super) fn in_order(
+    mut found: Vec<(String, Answered)>,
+    names: &[String],
+) -> Result<Vec<Answered>, String> {
     names
         .iter()
         .map(|name| {
@@ -84,7 +92,17 @@ pub(super) fn answer(body: &[u8], head: Option<usize>, names: &[String]) -> Resu
         .collect()
 }
 
-/// Elements as JSON numbers, flat.
+/// Whether bytes are just what a tensor of this shape has.
+pub(super) fn whole(dtype: DType, axes: &[u32], bytes: &[u8]) -> bool {
+    let elements = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(usize::try_from(*axis).ok()?));
+    match (elements, dtype.size()) {
+        (None, _) => false,
+        (Some(elements), Some(size)) => elements.checked_mul(size) == Some(bytes.len()),
+        (Some(elements), None) => strings::take(bytes, elements).is_some_and(|(_, rest)| rest.is_empty()),
+    }
+}
+
+/// Elements as JSON numbers or strings, flat.
 fn numbers(dtype: DType, bytes: &[u8]) -> Result<Value, String> {
     fn all<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> Value) -> Value {
         bytes.as_chunks::<N>().0.iter().map(|element| read(*element)).collect()
@@ -97,7 +115,13 @@ fn numbers(dtype: DType, bytes: &[u8]) -> Result<Value, String> {
         DType::Int64 => all(bytes, |eight| json!(i64::from_le_bytes(eight))),
         DType::Fp32 => all(bytes, |four| json!(f32::from_le_bytes(four))),
         DType::Fp64 => all(bytes, |eight| json!(f64::from_le_bytes(eight))),
-        DType::Fp16 | DType::Bytes => {
+        DType::Bytes => {
+            let texts = strings::each(bytes).map(|string| std::str::from_utf8(string).map(Value::from));
+            texts.collect::<Result<_, _>>().map_err(|_| {
+                "a string is no UTF-8, which JSON cannot say, and the server offers no binary form".to_owned()
+            })?
+        }
+        DType::Fp16 => {
             return Err(format!("{} has no form in JSON, and the server offers no binary one", dtype.name()));
         }
     };
@@ -128,7 +152,7 @@ fn from_numbers(dtype: DType, value: &Value, into: &mut Vec<u8>) -> Result<(), S
         DType::Fp32 => value.as_f64().map(|number| into.extend((number as f32).to_le_bytes())),
         DType::Fp64 => value.as_f64().map(|number| into.extend(number.to_le_bytes())),
         DType::Fp16 => value.as_f64().map(|number| into.extend(half::f16::from_f64(number).to_le_bytes())),
-        DType::Bytes => None,
+        DType::Bytes => value.as_str().and_then(|text| strings::push(text.as_bytes(), into)),
     };
     known.ok_or_else(|| format!("{value} is no {}", dtype.name()))
 }
@@ -151,7 +175,7 @@ mod tests {
     fn both_forms_say_the_same() {
         let (floats, bools) = (spec("x", DType::Fp32, &[2]), spec("b", DType::Bool, &[]));
         let x: Vec<u8> = [1.5_f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
-        let inputs = [(&floats, &x[..]), (&bools, &[7][..])];
+        let inputs = [(&floats, Cow::from(&x)), (&bools, Cow::from(&[7][..]))];
         let (json, tail) = request(&inputs, 1, false).unwrap();
         let parsed: Value = serde_json::from_slice(&json).unwrap();
         assert_eq!(
@@ -191,7 +215,8 @@ mod tests {
             r#"{"outputs": []}"#,
             r#"{"outputs":[{"name":"a","datatype":"FP32","shape":[2],"data":[1]}]}"#,
             r#"{"outputs":[{"name":"a","datatype":"UINT8","shape":[1],"data":[256]}]}"#,
-            r#"{"outputs":[{"name":"a","datatype":"BYTES","shape":[1],"data":["x"]}]}"#,
+            r#"{"outputs":[{"name":"a","datatype":"BYTES","shape":[1],"data":[7]}]}"#,
+            r#"{"outputs":[{"name":"a","datatype":"BYTES","shape":[2],"data":["x"]}]}"#,
             r#"{"outputs":[{"name":"a","datatype":"FP32","shape":[-1],"data":[]}]}"#,
             r#"{"outputs":[{"name":"a","datatype":"FP32","shape":[1],"parameters":{"binary_data_size":4}}]}"#,
         ] {
@@ -200,7 +225,29 @@ mod tests {
         assert!(answer(b"{}", Some(99), &names).is_err());
         let not_finite = f32::NAN.to_le_bytes();
         let x = spec("x", DType::Fp32, &[]);
-        assert!(request(&[(&x, &not_finite)], 1, false).unwrap_err().contains("not finite"));
-        assert!(request(&[(&x, &not_finite)], 1, true).is_ok());
+        assert!(request(&[(&x, not_finite[..].into())], 1, false).unwrap_err().contains("not finite"));
+        assert!(request(&[(&x, not_finite[..].into())], 1, true).is_ok());
+    }
+
+    #[test]
+    fn strings_cross_in_either_form_and_only_text_as_json() {
+        let texts = spec("t", DType::Bytes, &[]);
+        let packed = b"\x02\0\0\0hi\0\0\0\0";
+        let (json, _) = request(&[(&texts, packed[..].into())], 2, false).unwrap();
+        let parsed: Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(parsed["inputs"][0]["data"], json!(["hi", ""]));
+        let (json, tail) = request(&[(&texts, packed[..].into())], 2, true).unwrap();
+        let parsed: Value = serde_json::from_slice(&json).unwrap();
+        assert_eq!(
+            (&parsed["inputs"][0]["parameters"]["binary_data_size"], &tail[..]),
+            (&json!(10), &packed[..])
+        );
+        let no_text = b"\x01\0\0\0\xff";
+        assert!(request(&[(&texts, no_text[..].into())], 1, false).unwrap_err().contains("UTF-8"));
+        let names = ["t".to_owned()];
+        let body = br#"{"outputs":[{"name":"t","datatype":"BYTES","shape":[2,1],"data":[["hi"],[""]]}]}"#;
+        assert_eq!(answer(body, None, &names).unwrap()[0].bytes, packed);
+        let head = br#"{"outputs":[{"name":"t","datatype":"BYTES","shape":[2],"parameters":{"binary_data_size":10}}]}"#;
+        assert_eq!(answer(&[&head[..], packed].concat(), Some(head.len()), &names).unwrap()[0].bytes, packed);
     }
 }

@@ -1,8 +1,9 @@
 //! What a batch gives.
 
 use super::*;
-use modelless_engine::BatchError;
+use modelless_engine::{BatchError, BatchSlot, Outputs};
 use modelless_types::Optimisation;
+use modelless_types::tensor::strings;
 use std::sync::Arc;
 
 pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
@@ -13,7 +14,10 @@ pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
     assert_eq!(named(&loaded.inputs), expected);
     assert_eq!(loaded.outputs.len(), 10);
     assert!(loaded.inputs.iter().all(|spec| spec.shape == [3]));
-    let device = if kind == Kind::Remote { peer().replace("http://", "remote:") } else { "cpu".to_owned() };
+    let device = match kind {
+        Kind::Remote => format!("remote:{}", peer().split_once("://").unwrap().1),
+        Kind::Onnx | Kind::Openvino | Kind::Torch => "cpu".to_owned(),
+    };
     assert_eq!((loaded.fixed_batch, loaded.device), (None, device));
 
     // Finite numbers of each type, different in every place.
@@ -39,6 +43,73 @@ pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
     }
     assert_eq!(f32s(outputs.output(8)), [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0]);
     assert_eq!(outputs.output(9), [1, 0, 1, 0, 1, 0]);
+}
+
+/// Writes each item's strings into its room.
+fn write(slot: &mut BatchSlot, items: &[&[&[u8]]]) {
+    for (item, texts) in (0..).zip(items) {
+        let mut packed = Vec::new();
+        for text in *texts {
+            strings::push(text, &mut packed).unwrap();
+        }
+        slot.item_mut(0, item)[..packed.len()].copy_from_slice(&packed);
+    }
+}
+
+/// What stands in the room of an item.
+fn read(outputs: &Outputs, item: u32, count: usize) -> Vec<Vec<u8>> {
+    let (packed, _) = strings::take(outputs.item(0, item), count).unwrap();
+    strings::each(packed).map(<[u8]>::to_vec).collect()
+}
+
+pub(crate) async fn strings_pass_through_unharmed_each_in_its_own_row(kind: Kind) {
+    if !super::loading::takes_strings(kind) {
+        return; // its refusal is another test's
+    }
+    let bench = Bench::new(kind);
+    let loaded = bench.load(1, "strings").await;
+    assert_eq!((loaded.inputs[0].dtype, &loaded.inputs[0].shape[..]), (DType::Bytes, &[2][..]));
+    let long = vec![b'a'; 60_000];
+    // The server of the tests takes what came by HTTP for text, whichever form it had.
+    let only_text = kind == Kind::Remote && peer().starts_with("http:");
+    let odd: &[u8] = if only_text { b"ff 0 fe" } else { b"\xff\0\xfe" };
+    // Text of any script, nothing, and bytes that are no text; then fewer and shorter ones where they lay.
+    let first: [&[&[u8]]; 3] = [&["Grüße, 世界".as_bytes(), b""], &[odd, b"x"], &[&long, b"end"]];
+    let second: [&[&[u8]]; 2] = [&[b"", b"b"], &[b"c", b""]];
+    for items in [&first[..], &second[..], &first[..2]] {
+        let mut slot = bench.engine.slot(VariantId(1), 0, u32::try_from(items.len()).unwrap()).unwrap();
+        write(&mut slot, items);
+        let outputs = submit(&bench.engine, slot, LIMIT).await.unwrap().unwrap();
+        for (item, texts) in (0..).zip(items) {
+            assert_eq!(read(&outputs, item, 2), *texts, "item {item}");
+        }
+    }
+    let mut slot = bench.engine.slot(VariantId(1), 0, 1).unwrap();
+    slot.item_mut(0, 0)[..4].fill(0xff);
+    let error = submit(&bench.engine, slot, LIMIT).await.unwrap().unwrap_err();
+    assert!(matches!(&error, BatchError::Model(why) if why.contains("strings of `x`")), "{error}");
+}
+
+pub(crate) async fn strings_longer_than_their_room_are_an_error_and_not_cut(kind: Kind) {
+    if !super::loading::takes_strings(kind) {
+        return; // its refusal is another test's
+    }
+    let bench = Bench::new(kind);
+    let mut spec = bench.spec(1, "twice");
+    spec.settings.string_bytes = Some(modelless_types::Bytes(16));
+    bench.engine.load(spec).await.unwrap();
+    for (text, fits) in [("sixty4", true), ("seventy", false), ("six", true)] {
+        let mut slot = bench.engine.slot(VariantId(1), 0, 1).unwrap();
+        assert_eq!(slot.item_mut(0, 0).len(), 16);
+        write(&mut slot, &[&[text.as_bytes()]]);
+        match submit(&bench.engine, slot, LIMIT).await.unwrap() {
+            Ok(outputs) if fits => assert_eq!(read(&outputs, 0, 1), [text.repeat(2).as_bytes()]),
+            Err(BatchError::Shape(why)) if !fits => {
+                assert!(why.contains("18 bytes") && why.contains("`string_bytes`"), "{why}");
+            }
+            other => panic!("{text}: {other:?}"),
+        }
+    }
 }
 
 pub(crate) async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) {

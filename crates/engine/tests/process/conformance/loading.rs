@@ -50,18 +50,30 @@ pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
     assert!(why.contains("6 was expected"), "{why}");
 }
 
-pub(crate) async fn strings_are_refused_when_the_model_is_loaded(kind: Kind) {
+/// Whether an engine has tensors of strings.
+pub(crate) fn takes_strings(kind: Kind) -> bool {
+    matches!(kind, Kind::Onnx | Kind::Remote)
+}
+
+pub(crate) async fn strings_that_an_engine_does_not_take_are_refused_when_the_model_is_loaded(kind: Kind) {
     let bench = Bench::new(kind);
-    if kind == Kind::Torch {
-        // TorchScript has strings, but no tensors of them; what is left is to expect one.
-        let x = TensorSpec { name: "x".into(), dtype: DType::Bytes, shape: vec![4] };
-        let expect = Some(Io { inputs: vec![x], outputs: Vec::new() });
-        let why = bench.refused(LoadSpec { expect, ..bench.spec(1, "echo") }).await;
-        assert!(why.contains("no fixed size"), "{why}");
+    if takes_strings(kind) {
+        // Four bytes of length for each of two.
+        let mut spec = bench.spec(1, "strings");
+        spec.settings.string_bytes = Some(modelless_types::Bytes(7));
+        let why = bench.refused(spec).await;
+        assert!(why.contains("`x` has strings of shape [2]") && why.contains("`string_bytes`"), "{why}");
         return;
     }
-    let why = bench.refused(bench.spec(1, "strings")).await;
-    assert!(why.contains("not supported"), "{why}");
+    let spec = if kind == Kind::Torch {
+        // TorchScript has strings, but no tensors of them; what is left is to expect one.
+        let x = TensorSpec { name: "x".into(), dtype: DType::Bytes, shape: vec![4] };
+        LoadSpec { expect: Some(Io { inputs: vec![x], outputs: Vec::new() }), ..bench.spec(1, "echo") }
+    } else {
+        bench.spec(1, "strings")
+    };
+    let why = bench.refused(spec).await;
+    assert!(why.contains("BYTES") && why.contains("not supported"), "{why}");
 }
 
 pub(crate) async fn a_fixed_batch_is_found_and_smaller_ones_are_padded(kind: Kind) {

@@ -1,0 +1,211 @@
+//! A node whose engine replays measured latencies instead of computing: the real executor, worker and wire, so that there can be
+//! more nodes than cores. Sleeping is as exact as the runtime's timer, a millisecond.
+//!
+//! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `replay-node executor --database URL
+//! --redis URL [--set NAME=VALUE]` serves it, taking of the settings of `modelless executor` those that it needs, and
+//! `credits=false`: gateways are told that they may send what they like.
+#![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use modelless_decision::route::Limit;
+use modelless_drive::Clock;
+use modelless_engine::{FakeEngine, FakeModel};
+use modelless_executor::{Config, Deps, build};
+use modelless_live::{Load, Member, RedisLive, Role, keep_announced};
+use modelless_simulator::batching::{MODELS, spec};
+use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, Store};
+use modelless_types::{
+    Accuracy, AccuracyMeasure, AccuracyRule, Bytes, DType, Engine, Goals, Micros, NodeId, Profile,
+    Provenance, StageTime, TaskKind, TenantId, TensorSpec, VariantSettings,
+};
+use modelless_wire::{Address, FromNode, GatewayLink, Listener, NodeLink, serve_node};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+const TASK: &str = "replay";
+const CLASS: &str = "cpu:replayed:1";
+/// EfficientNet-Lite0, as it was measured for the simulator.
+const MODEL: usize = 2;
+const ANY: u32 = 1_000_000;
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args.as_slice() {
+        ["register", database, artefacts] => register(database, artefacts).await,
+        ["executor", rest @ ..] => {
+            let mut given = BTreeMap::new();
+            for pair in rest.chunks(2) {
+                let [name, value] = pair else { bail!("{pair:?} without a value") };
+                let (name, value) = if *name == "--set" {
+                    value.split_once('=').with_context(|| format!("`--set {value}` gives no value"))?
+                } else {
+                    (name.trim_start_matches('-'), *value)
+                };
+                given.insert(name.to_owned(), value.to_owned());
+            }
+            serve(&given).await
+        }
+        other => bail!("usage: replay-node register|executor, not {other:?}"),
+    }
+}
+
+fn tensor(name: &str, size: u32) -> TensorSpec {
+    TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![size] }
+}
+
+async fn register(database: &str, artefacts: &str) -> Result<()> {
+    let store = modelless_store::open(database).await?;
+    let artefact = Artefacts::new(artefacts)?.put(&b"nothing that runs"[..])?;
+    let task = NewTask {
+        tenant: TenantId::DEFAULT,
+        name: TASK.into(),
+        kind: TaskKind::Tensor,
+        metric: "none".into(),
+        accuracy_rule: AccuracyRule::default(),
+        labels: Vec::new(),
+        inputs: vec![tensor("x", 4)],
+        outputs: vec![tensor("sum", 1)],
+        space: None,
+        defaults: Goals::default(),
+        batching: None,
+        description: String::new(),
+    };
+    let task = store.create_task(task).await?.id;
+    let model = spec(&MODELS[MODEL]);
+    let accuracy = AccuracyMeasure {
+        value: Accuracy::ONE,
+        low: Accuracy::ONE,
+        high: Accuracy::ONE,
+        samples: 1,
+        set: "none".into(),
+        provenance: Provenance::Declared,
+        device_class: CLASS.into(),
+        command: "replay-node register".into(),
+    };
+    let profile = Profile {
+        device_class: CLASS.into(),
+        latency: model.latency.clone(),
+        latency_provenance: Provenance::Declared,
+        decode: StageTime::default(),
+        prepare: StageTime::default(),
+        memory: Bytes::from_mib(10),
+        peak: None,
+        load_time: Micros::from_millis(20),
+        accuracy,
+        also: Vec::new(),
+    };
+    let variant = NewVariant {
+        name: "replayed".into(),
+        settings: VariantSettings::new(Engine::Onnx, "fp32", model.max_batch),
+        artefact: artefact.sha256,
+        artefact_bytes: Bytes(artefact.bytes),
+        profiles: vec![profile],
+    };
+    let model = NewModel {
+        task,
+        tenant: TenantId::DEFAULT,
+        name: "replayed".into(),
+        version: 1,
+        architecture: "none".into(),
+        licence: "Apache-2.0".into(),
+        space: None,
+        adapter: r#"{"kind": "tensor"}"#.into(),
+        variants: vec![variant],
+    };
+    store.register_model(model).await?;
+    store.close().await;
+    Ok(())
+}
+
+/// Tells gateways that they may send what they like.
+struct NoCredit(Arc<dyn GatewayLink>);
+
+impl GatewayLink for NoCredit {
+    fn receive(&self, node: NodeId, mut frame: FromNode) {
+        frame.report.limit = Limit { queries: ANY, bytes: Bytes::from_mib(100_000) };
+        self.0.receive(node, frame);
+    }
+}
+
+async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
+    let text = |name: &str| given.get(name).map(String::as_str).with_context(|| format!("no `{name}`"));
+    let store: Arc<dyn Store> = Arc::new(modelless_store::open(text("database")?).await?);
+    let variants = store.catalog().await?.variants;
+    let model = spec(&MODELS[MODEL]).run_model().context("a model with points")?;
+    let fake = || {
+        let engine = FakeEngine::new();
+        for variant in &variants {
+            let model = model.clone();
+            let latency = move |batch| Duration::from_secs_f64(model.uncorrected(batch).mean / 1e6);
+            let inputs = vec![tensor("x", 4)];
+            engine
+                .behave(variant.id, FakeModel { inputs, latency: Arc::new(latency), ..FakeModel::default() });
+        }
+        Arc::new(engine)
+    };
+    let config = Config {
+        name: text("executor.name")?.into(),
+        device_class: CLASS.into(),
+        lanes: text("executor.lanes")?.parse()?,
+        ..Config::default()
+    };
+    let clock = Clock::start();
+    let deps = Deps {
+        store: Arc::clone(&store),
+        artefacts: Arc::new(Artefacts::new(text("artefacts")?)?),
+        engine: fake(),
+        quarantine: fake(),
+        clock,
+        recorder: None,
+        warnings: vec!["its engine replays measured latencies".into()],
+    };
+    let (service, handle) = build(config, deps).await?;
+    let listener = Listener::bind(&text("listen")?.parse::<Address>().map_err(anyhow::Error::msg)?).await?;
+    let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
+    let server =
+        serve_node(listener, link, handle.status(), modelless_wire::Config::new(move || clock.now()));
+    if given.get("credits").is_some_and(|credits| credits == "false") {
+        handle.connect(Arc::new(NoCredit(server.link())));
+    } else {
+        handle.connect(server.link());
+    }
+    let (address, status, stop) = (server.address().to_string(), handle.status(), CancellationToken::new());
+    writeln!(std::io::stdout(), "ready node {address}")?;
+    let serving = tokio::spawn(server.run(stop.clone()));
+    let instance = u64::from(std::process::id());
+    let describe = move || {
+        let status = status.borrow();
+        Member {
+            role: Role::Node,
+            name: status.name.clone(),
+            instance,
+            node: Some(status.node),
+            address: Some(address.clone()),
+            draining: status.draining,
+            load: Load::default(),
+            resident: Vec::new(),
+            demand: Vec::new(),
+        }
+    };
+    let live = Arc::new(RedisLive::new(text("redis")?, "default")?);
+    let announcing = tokio::spawn(keep_announced(live, describe, Duration::from_secs(1), stop.clone()));
+    let (ended, mut term) = (CancellationToken::new(), signal(SignalKind::terminate())?);
+    let over = ended.clone();
+    let asked = tokio::spawn(async move {
+        term.recv().await;
+        over.cancel();
+    });
+    service.run(ended).await;
+    asked.abort();
+    stop.cancel();
+    let _ = (announcing.await, serving.await);
+    store.close().await;
+    Ok(())
+}

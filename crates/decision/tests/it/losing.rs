@@ -1,0 +1,135 @@
+//! Nodes that are lost, or keep what they were given and say nothing.
+
+use crate::common::{TASK, query};
+use modelless_decision::route::{
+    Action, Event, Limit, Limits, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo, VariantInfo,
+};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, NodeId, PricePerHour, QueryKey, Refusal, SpaceId,
+    Time, VariantId, VariantSet,
+};
+
+const LATENCY: Micros = Micros::from_millis(100);
+
+fn actions(router: &mut Router) -> Vec<Action> {
+    std::iter::from_fn(|| router.poll_action()).collect()
+}
+
+fn report(queries: u32, wait_us: f64) -> NodeReport {
+    let limit = Limit { queries, bytes: Bytes::from_mib(1) };
+    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, waits: Vec::new() }
+}
+
+/// Three nodes with the same variant, all of them up, with credit; the first one is the most idle, the last one the least.
+fn three() -> Router {
+    let point = BatchPoint { batch: 1, mean_us: 1_000.0, var_us2: 0.0, p99_us: 1_000.0, samples: 9 };
+    let run = RunModel::from_points(&[point], Moments::ZERO).expect("a point");
+    let variant = VariantInfo {
+        id: VariantId(1),
+        model: ModelId(1),
+        ordinal: 0,
+        space: SpaceId(1),
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+    };
+    let task =
+        TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
+    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
+    let node =
+        |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
+    let mut router = Router::new(Limits::default(), 1);
+    router.handle(Time(1), Event::Table(Table { tasks: vec![task], nodes: (1..=3).map(node).collect() }));
+    for id in 1..=3_u32 {
+        let report = report(4, 20_000.0 * f64::from(id - 1));
+        router.handle(Time(2), Event::Report { node: NodeId(id), report });
+    }
+    router
+}
+
+fn arrive(router: &mut Router, key: u64, now: Time) -> Vec<Action> {
+    arrive_with(router, key, now, LATENCY)
+}
+
+fn arrive_with(router: &mut Router, key: u64, now: Time, latency: Micros) -> Vec<Action> {
+    let admits: VariantSet = [0].into_iter().collect();
+    router.handle(now, Event::Arrive(query(key, now, admits, latency)));
+    actions(router)
+}
+
+fn sent_to(actions: &[Action]) -> Vec<(u64, u32)> {
+    let sent = actions.iter().filter_map(|action| match action {
+        Action::Send { key, node, .. } => Some((key.0, node.0)),
+        Action::Refuse { .. } | Action::Cancel { .. } | Action::Wake { .. } => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_query_that_loses_its_node_is_tried_once_elsewhere_and_then_refused_by_name() {
+    let mut router = three();
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    router.handle(Time(20), Event::NodeDown { node: NodeId(1) });
+    assert_eq!(sent_to(&actions(&mut router)), [(1, 2)]);
+    router.handle(Time(30), Event::NodeDown { node: NodeId(2) });
+    assert_eq!(actions(&mut router), [Action::Refuse { key: QueryKey(1), refusal: Refusal::NodeLost }]);
+    // The next one's chances are its own.
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(40))), [(1, 3)]);
+}
+
+#[test]
+fn a_node_that_keeps_a_query_past_its_time_and_says_nothing_gets_no_more_and_gives_up_what_it_has() {
+    let mut router = three();
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    assert_eq!(sent_to(&arrive_with(&mut router, 2, Time(20), Micros::from_secs(1))), [(2, 1)]);
+    let over = Time(10) + LATENCY + Limits::default().grace;
+    for id in 2..=3_u32 {
+        let report = report(4, 10_000.0 * f64::from(id));
+        router.handle(Time(over.0 - 10), Event::Report { node: NodeId(id), report });
+    }
+    assert_eq!(router.poll_timeout().expect("a guard").at, over);
+    router.handle_timeout(over);
+    let told = actions(&mut router);
+    assert!(
+        matches!(&told[1], Action::Refuse { key: QueryKey(1), refusal: Refusal::TooLate { .. } }),
+        "{told:?}"
+    );
+    assert_eq!(told[2], Action::Cancel { key: QueryKey(2), node: NodeId(1) });
+    assert_eq!(sent_to(&told), [(2, 2)], "it has time left, and another node would take it");
+    let later = over + Micros(10);
+    assert_eq!(sent_to(&arrive(&mut router, 3, later)), [(3, 2)]);
+    // It speaks: as good as any other.
+    router.handle(later, Event::Report { node: NodeId(1), report: report(4, 0.0) });
+    assert_eq!(sent_to(&arrive(&mut router, 4, later + Micros(10))), [(4, 1)]);
+}
+
+#[test]
+fn a_node_that_speaks_while_it_keeps_a_query_too_long_is_not_in_doubt() {
+    let mut router = three();
+    for id in 2..=3 {
+        router.handle(Time(5), Event::NodeDown { node: NodeId(id) });
+    }
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    let expired = Time(10) + LATENCY;
+    router.handle(expired + Micros(5), Event::Report { node: NodeId(1), report: report(4, 0.0) });
+    let over = expired + Limits::default().grace;
+    router.handle_timeout(over);
+    assert_eq!(actions(&mut router).len(), 2, "the query is cancelled and refused");
+    assert_eq!(sent_to(&arrive(&mut router, 2, over + Micros(10))), [(2, 1)]);
+}
+
+#[test]
+fn a_node_in_doubt_is_tried_again_after_a_while_even_if_it_says_nothing() {
+    let mut router = three();
+    for id in 2..=3 {
+        router.handle(Time(5), Event::NodeDown { node: NodeId(id) });
+    }
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    let over = Time(10) + LATENCY + Limits::default().grace;
+    router.handle_timeout(over);
+    actions(&mut router);
+    assert_eq!(sent_to(&arrive(&mut router, 2, over + Micros(10))), [], "it waits here");
+    assert_eq!(router.waiting(), 1);
+    let again = over + Micros::from_secs(1);
+    assert_eq!(sent_to(&arrive(&mut router, 3, again)).first(), Some(&(3, 1)));
+}

@@ -1,0 +1,63 @@
+//! A variant on another server: what its batches cost is that server's price.
+
+use super::{Bed, LONG, Setup, bed_with, config, distinct};
+use crate::{Config, RemoteServer};
+use modelless_types::{CostPer1k, Prefer, PricePerHour, ReplicaState};
+use modelless_wire::{Answer, Body, NodeLink, NodeStatus, ToNode};
+use tokio::time::timeout;
+
+/// `good` is here and takes 200 us; `fast` is on the server and takes 50.
+async fn with_server_at(price: Option<u64>) -> Bed {
+    let server = RemoteServer { price: price.map(PricePerHour), token_file: None };
+    let remotes = [("10.0.0.7:8000".to_owned(), server)].into();
+    let config = Config { remotes, price: PricePerHour(50_000), ..config() };
+    bed_with(Setup { config, remote: true, ..Setup::default() }).await
+}
+
+async fn cheapest(bed: &mut Bed) -> Answer {
+    let ToNode::Query(mut frame) = bed.frame(1, LONG, bed.all(), distinct(1)) else {
+        panic!("a query is a query")
+    };
+    frame.prefer = Prefer::Cost;
+    for variant in &bed.variants {
+        bed.handle.send(ToNode::Wake { task: bed.task, ordinal: variant.ordinal });
+    }
+    let resident = |status: &NodeStatus| {
+        status.replicas.iter().filter(|replica| replica.state == ReplicaState::Active).count() == 2
+    };
+    let mut status = bed.handle.status();
+    timeout(LONG, status.wait_for(resident)).await.expect("in time").expect("still there");
+    bed.handle.send(ToNode::Query(frame));
+    match bed.hear().await {
+        Body::Answer { answer, .. } => *answer,
+        other @ (Body::Refused { .. } | Body::BadInput { .. } | Body::HandedBack { .. } | Body::Report) => {
+            panic!("{other:?}")
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_wants_the_cheapest_gets_it_by_the_prices_of_lane_and_server() {
+    for (price, chosen, each) in [
+        // 200 us of 0.05 dollars are dearer than 50 us of 0.1, and cheaper than 50 us of 1.
+        (Some(100_000), 1, 100_000),
+        (Some(1_000_000), 0, 50_000),
+        // Nothing said: what its lane costs.
+        (None, 1, 50_000),
+    ] {
+        let mut bed = with_server_at(price).await;
+        let offered = {
+            let offers = bed.handle.status().borrow().info.offers.clone();
+            let price = |ordinal| offers.iter().find(|offer| offer.ordinal == ordinal).map(|o| o.run.price);
+            (price(bed.variants[0].ordinal), price(bed.variants[1].ordinal))
+        };
+        assert_eq!(offered, (Some(None), Some(price.map(PricePerHour))));
+        let answer = cheapest(&mut bed).await;
+        assert_eq!(answer.variant, bed.variants[chosen].id, "at {price:?}");
+        // A thousand queries of one each cost a thousand times its share of an hour, which is what was asked for.
+        let (cost, ran) = (answer.cost, answer.at_node);
+        assert!(cost <= CostPer1k::of_batch(ran, PricePerHour(each), 1), "{cost:?}");
+        assert!(cost.0 > 0);
+        bed.end().await;
+    }
+}

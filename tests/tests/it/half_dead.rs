@@ -1,0 +1,185 @@
+//! Nodes that are there and yet not: stopped, cut off, killed while the database is away. Each query is answered, or refused
+//! by name, by its deadline and a second; and few are refused.
+
+use crate::database::Database;
+use crate::demo::{Place, picture};
+use anyhow::{Context, Result, bail, ensure};
+use modelless_testkit::cluster::Cluster;
+use modelless_testkit::{Connection, Proxy, Request};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Short, so that waiting for a connection to be given up would cost many queries theirs.
+const LATENCY: Duration = Duration::from_millis(400);
+const CLIENTS: usize = 4;
+/// Between a query's answer and the next query of a client.
+const PAUSE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_mins(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+struct World {
+    cluster: Cluster,
+    gateway: SocketAddr,
+    /// In front of the database.
+    database: Proxy,
+    _place: Place,
+}
+
+impl World {
+    /// Two nodes behind wires, a scheduler, a gateway; all of them reach the database through a wire as well.
+    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+    fn start() -> Result<Self> {
+        let place = Place::new(Database::Postgres)?;
+        let url = place.database_url()?.context("it is on Postgres")?;
+        let (database, url) = behind_a_wire(&url)?;
+        let mut cluster = Cluster::new(&url, &place.folder.path().join("artefacts"))?;
+        for node in ["one", "two"] {
+            cluster.executor_behind_a_wire(node, &["executor.lanes=1"])?;
+        }
+        cluster.scheduler("planner", &[])?;
+        let gateway = cluster.gateway("left", &[])?;
+        let world = Self { cluster, gateway, database, _place: place };
+        let until = Instant::now() + PATIENCE;
+        while world.active()? != ["one", "two"] {
+            ensure!(Instant::now() < until, "the nodes never loaded\n{}", world.cluster.output());
+            thread::sleep(LOOK);
+        }
+        Ok(world)
+    }
+
+    /// Nodes with something in memory and nothing on its way there.
+    fn active(&self) -> Result<Vec<&'static str>> {
+        let answer = Connection::open(self.gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
+        let replicas = answer["replicas"].as_array().context("a list of replicas")?;
+        let settled = |node: &&str| {
+            let here: Vec<_> = replicas.iter().filter(|replica| replica["node"] == *node).collect();
+            here.iter().any(|replica| replica["state"] == "active")
+                && !here.iter().any(|replica| replica["state"] == "loading")
+        };
+        Ok(["one", "two"].into_iter().filter(settled).collect())
+    }
+}
+
+/// A wire to a database, and the address of the database behind it.
+fn behind_a_wire(url: &str) -> Result<(Proxy, String)> {
+    let (before, rest) = url.rsplit_once('@').context("a user in the database's address")?;
+    let (host, name) = rest.split_once('/').context("a name in the database's address")?;
+    let proxy = Proxy::start()?;
+    proxy.lead(host.to_socket_addrs()?.next().context("the database's host has no address")?);
+    let url = format!("{before}@{}/{name}", proxy.address());
+    Ok((proxy, url))
+}
+
+/// How a query ended.
+struct Ended {
+    took: Duration,
+    status: u16,
+    what: String,
+}
+
+/// Asks all the time while something happens, and for so long after it.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn under_load(
+    gateway: SocketAddr,
+    after: Duration,
+    happens: impl FnOnce() -> Result<()>,
+) -> Result<Vec<Ended>> {
+    let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let ask = || -> Result<()> {
+        let target = format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis());
+        let request = Request::post(&target).header("content-type", "image/png").body(picture("boot.png"));
+        let mut connection = Connection::open(gateway)?;
+        while !stop.load(Ordering::Relaxed) {
+            let began = Instant::now();
+            let answer = connection.exchange(&request)?;
+            let ended = Ended { took: began.elapsed(), status: answer.status, what: answer.to_string() };
+            seen.lock().map_err(|_| anyhow::anyhow!("a client panicked"))?.push(ended);
+            thread::sleep(PAUSE);
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
+        thread::sleep(Duration::from_millis(300));
+        let happened = happens();
+        thread::sleep(after);
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+        }
+        happened
+    })?;
+    seen.into_inner().map_err(|_| anyhow::anyhow!("a client panicked"))
+}
+
+/// None was silent for long or without a name; at most so many were refused.
+fn few_refused(all: &[Ended], most: usize) -> Result<()> {
+    ensure!(all.len() > 50, "only {} queries were asked", all.len());
+    for ended in all {
+        ensure!(
+            ended.took <= LATENCY + Duration::from_secs(1),
+            "told after {:?}: {}",
+            ended.took,
+            ended.what
+        );
+        ensure!(ended.status == 200 || ended.what.contains("\"reason\""), "no name: {}", ended.what);
+    }
+    let refused: Vec<_> = all.iter().filter(|ended| ended.status != 200).collect();
+    let told: Vec<String> =
+        refused.iter().take(40).map(|ended| format!("after {:?}: {}", ended.took, ended.what)).collect();
+    ensure!(refused.len() <= most, "{} of {} were refused:\n{}", refused.len(), all.len(), told.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn a_node_that_is_stopped_or_cut_off_is_found_by_its_deadlines_before_its_connection_is_given_up()
+-> Result<()> {
+    let mut world = World::start()?;
+    // Every client may have one query there when it stops; one more each if the node is tried again.
+    let most = 2 * CLIENTS;
+    let stopped = under_load(world.gateway, Duration::from_secs(2), || world.cluster.freeze("one"));
+    few_refused(&stopped?, most).context("stopped")?;
+    world.cluster.thaw("one")?;
+    settle(&world)?;
+    let cut = under_load(world.gateway, Duration::from_secs(2), || world.cluster.cut("two"));
+    few_refused(&cut?, most).with_context(|| format!("cut off\n{}", world.cluster.output()))?;
+    world.cluster.mend("two")?;
+    settle(&world)?;
+    let severed = under_load(world.gateway, Duration::from_secs(1), || world.cluster.sever("one"));
+    few_refused(&severed?, 0).context("its connections ended")?;
+    world.cluster.mend("one")?;
+    settle(&world)
+}
+
+#[test]
+fn a_node_that_dies_while_the_database_is_away_is_missed_at_once() -> Result<()> {
+    let mut world = World::start()?;
+    let killed = under_load(world.gateway, Duration::from_secs(1), || {
+        world.database.cut();
+        world.cluster.wait_for("left", "the store does not answer", PATIENCE)?;
+        world.cluster.kill("one")
+    });
+    few_refused(&killed?, 0)?;
+    // It must also be able to come back: a table is made without the database.
+    world.database.mend();
+    world.cluster.start_again("one")?;
+    settle(&world)
+}
+
+/// Waits until both nodes serve again.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn settle(world: &World) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if world.active()? == ["one", "two"] {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            bail!("a node did not come back\n{}", world.cluster.output());
+        }
+        thread::sleep(LOOK);
+    }
+}
