@@ -76,7 +76,7 @@ fn node(rng: &mut Rng, id: u32) -> NodeInfo {
     let factor = between(rng, 0.6, 1.8);
     let offer = |v: &VariantSpec| {
         let run = slower(v, factor)?;
-        Some(Offer { task: FASHION, ordinal: v.ordinal, ready: Ready::Resident, run })
+        Some(Offer { task: FASHION, ordinal: v.ordinal, ready: Ready::Resident, run, width: 1 })
     };
     NodeInfo {
         id: NodeId(id),

@@ -20,6 +20,9 @@ const SLOT_TRIES: u32 = 100;
 const PATIENT_TRIES: u32 = 200;
 const BETWEEN_TRIES: Duration = Duration::from_millis(5);
 
+/// Far more batches than are bound at any time.
+const GIVEN_UP: usize = 4_096;
+
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
@@ -322,7 +325,12 @@ impl Handle {
     pub(crate) fn discard(&self, batch: BatchId) {
         let mut batches = self.batches();
         if batches.remove(&batch).is_none() {
-            self.given_up().insert(batch);
+            let mut given_up = self.given_up();
+            given_up.insert(batch);
+            // One that could not be prepared may be given up after all was said of it.
+            if given_up.len() > GIVEN_UP {
+                given_up.pop_first();
+            }
         }
     }
 

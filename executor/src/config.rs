@@ -26,7 +26,7 @@ pub struct Config {
     pub width: u16,
     /// Memory for replicas.
     pub memory: Bytes,
-    /// What an hour of a lane costs.
+    /// What an hour of a core costs, and so of a lane of one core.
     pub price: PricePerHour,
     /// Where that price comes from.
     pub price_origin: PriceOrigin,

@@ -128,8 +128,13 @@ mod tests {
         model.variants[0].profiles.push(slow);
         let registered = store.register_model(model).await.unwrap();
         let run = RunModel::from_profile(&registered.variants[0].profiles[0]).unwrap();
-        let offer =
-            Offer { task: task.id, ordinal: registered.variants[0].ordinal, ready: Ready::Resident, run };
+        let offer = Offer {
+            task: task.id,
+            ordinal: registered.variants[0].ordinal,
+            ready: Ready::Resident,
+            run,
+            width: 1,
+        };
         (store.catalog().await.unwrap(), offer)
     }
 

@@ -97,6 +97,7 @@ fn node(variants: &[Variant]) -> (watch::Sender<NodeStatus>, watch::Receiver<Nod
         ordinal: v.ordinal,
         ready: Ready::Cold { load: Micros::from_millis(5) },
         run: RunModel::from_profile(&v.profiles[0]).unwrap(),
+        width: 1,
     };
     let id = NodeId(1);
     let info = NodeInfo {

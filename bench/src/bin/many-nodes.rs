@@ -142,7 +142,7 @@ impl World {
         let offers = self.variants.iter().map(|(variant, run)| {
             let mut run = run.clone();
             run.correction.ratio = slower;
-            Offer { task: self.task.id, ordinal: variant.ordinal, ready: Ready::Resident, run }
+            Offer { task: self.task.id, ordinal: variant.ordinal, ready: Ready::Resident, run, width: 1 }
         });
         let price = PricePerHour(20_000 + rng.next_u64() % 80_000);
         let info =

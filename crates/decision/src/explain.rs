@@ -171,9 +171,10 @@ impl Weigh<'_> {
         let wait = self.load.general_wait(self.now, ix);
         let idle = node.rtt + offer.run.service();
         let total = wait + Moments::exactly(ready_in) + idle;
-        let cost = offer.run.cost(1, node.price);
+        let price = offer.price(node.price);
+        let cost = offer.run.cost(1, price);
         let largest = variant.max_batch.min(offer.run.largest_measured()).max(1);
-        let cheapest = cost.min(offer.run.cost(largest, node.price));
+        let cheapest = cost.min(offer.run.cost(largest, price));
         let finding = self
             .by_goals(variant)
             .or_else(|| self.by_figures(idle.p99(), total.p99(), cheapest, ready_in))
@@ -185,7 +186,7 @@ impl Weigh<'_> {
             latency: Some(total.p99()),
             wait: Some(wait.mean()),
             cost: Some(cost),
-            price: Some(offer.run.price.unwrap_or(node.price)),
+            price: Some(offer.run.price.unwrap_or(price)),
             finding,
         }
     }

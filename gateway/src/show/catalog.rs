@@ -180,7 +180,8 @@ impl Best {
             for offer in node.info.offers.iter().filter(mine) {
                 let latency = (node.info.rtt + offer.run.service()).p99();
                 let largest = variant.variant.settings.max_batch.min(offer.run.largest_measured()).max(1);
-                let cost = offer.run.cost(1, node.info.price).min(offer.run.cost(largest, node.info.price));
+                let price = offer.price(node.info.price);
+                let cost = offer.run.cost(1, price).min(offer.run.cost(largest, price));
                 let known = best.get_or_insert_with(|| Self { latency, cost, resident_on: Vec::new() });
                 known.latency = known.latency.min(latency);
                 known.cost = known.cost.min(cost);

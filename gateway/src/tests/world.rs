@@ -192,6 +192,7 @@ fn offers(task: &Task, model: &Registered) -> Vec<Offer> {
         ordinal: variant.ordinal,
         ready: Ready::Resident,
         run: RunModel::from_profile(&variant.profiles[0]).unwrap(),
+        width: 1,
     };
     model.variants.iter().map(offer).collect()
 }

@@ -104,7 +104,7 @@ impl Candidates {
             {
                 let Some(variant) = task.variant(offer.ordinal) else { continue };
                 let service = node.rtt + offer.run.service();
-                let cost = offer.run.cost(1, node.price);
+                let cost = offer.run.cost(1, offer.price(node.price));
                 let (ordinal, accuracy) = (offer.ordinal, variant.accuracy);
                 let ready = match offer.ready {
                     Ready::Resident => {

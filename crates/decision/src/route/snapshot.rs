@@ -80,6 +80,17 @@ pub struct Offer {
     pub ready: Ready,
     /// How long it takes there.
     pub run: RunModel,
+    /// Cores of the lane that it would run on, all of which it pays for. 0 stands for 1.
+    #[serde(default)]
+    pub width: u16,
+}
+
+impl Offer {
+    /// What an hour of its lane costs, where one of a core costs this.
+    pub const fn price(&self, core: PricePerHour) -> PricePerHour {
+        let width = if self.width == 0 { 1 } else { self.width };
+        PricePerHour(core.0.saturating_mul(width as u64))
+    }
 }
 
 /// A node as routing sees it.
@@ -89,7 +100,7 @@ pub struct NodeInfo {
     pub id: NodeId,
     /// There and back, without work.
     pub rtt: Moments,
-    /// Of the device that runs these offers.
+    /// Of one core of the device that runs these offers.
     pub price: PricePerHour,
     /// What it could run, resident or not.
     pub offers: Vec<Offer>,
@@ -143,12 +154,13 @@ impl Snapshot {
                 let largest = variant.max_batch.min(offer.run.largest_measured()).max(1);
                 // Slower than profiled just now is no reason to call goals impossible; faster is one to believe it.
                 let profiled = offer.run.profiled();
-                let alone = offer.run.cost(1, node.price).min(profiled.cost(1, node.price));
+                let price = offer.price(node.price);
+                let alone = offer.run.cost(1, price).min(profiled.cost(1, price));
                 let here = Best {
                     latency: (node.rtt + offer.run.service())
                         .p99()
                         .min((node.rtt + profiled.service()).p99()),
-                    cost: alone.min(profiled.cost(largest, node.price)),
+                    cost: alone.min(profiled.cost(largest, price)),
                     cost_alone: alone,
                 };
                 best.entry((offer.task, offer.ordinal))

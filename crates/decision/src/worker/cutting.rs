@@ -63,6 +63,11 @@ impl Cut {
         variant.threads.clamp(1, self.cores)
     }
 
+    /// The width of the lane that a variant runs on: as lanes are or are about to be, or as wide as it needs.
+    pub(super) fn serves_at(self, variant: &WorkerVariant) -> u16 {
+        self.needs(variant).max(self.next.unwrap_or(self.width))
+    }
+
     /// Lanes at a width.
     pub(super) fn lanes(self, width: u16) -> u16 {
         (self.cores / width.max(1)).max(1)

@@ -63,7 +63,8 @@ impl Worker {
                 left if loading => Ready::Loading { at: now + left },
                 load => Ready::Cold { load },
             };
-            Some(Offer { task: v.task, ordinal: v.ordinal, ready, run: v.run.clone() })
+            let width = self.residency.device_ids().map(|d| self.residency.cut(d).serves_at(v)).min()?;
+            Some(Offer { task: v.task, ordinal: v.ordinal, ready, run: v.run.clone(), width })
         };
         self.residency.variants().filter_map(offer).collect()
     }

@@ -85,6 +85,7 @@ pub(crate) fn nodes(task: TaskInfo) -> impl Strategy<Value = Table> {
                     ordinal: task.variants[at].ordinal,
                     ready,
                     run,
+                    width: 1,
                 };
                 NodeInfo {
                     id: NodeId(id),

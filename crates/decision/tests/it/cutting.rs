@@ -218,3 +218,15 @@ fn wide_lanes_are_not_taken_from_those_who_need_the_throughput() {
     world.pass(FAR);
     assert!(world.refused.len() <= 1, "{:?}", world.refused);
 }
+
+#[test]
+fn a_wide_lane_is_offered_at_the_price_of_its_cores() {
+    let mut world = World::new();
+    let core = PricePerHour(1_000);
+    let prices = |world: &World| -> Vec<u64> {
+        world.worker.offers(world.now).iter().map(|offer| offer.price(core).0).collect()
+    };
+    assert_eq!(prices(&world), [1_000, 4_000]);
+    world.feed(Event::Recut { device: DEVICE, width: 4 });
+    assert_eq!(prices(&world), [4_000, 4_000], "the narrow one keeps the other cores from everybody");
+}

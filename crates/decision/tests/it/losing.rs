@@ -35,7 +35,7 @@ fn three() -> Router {
     };
     let task =
         TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
-    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run }];
+    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
     let node =
         |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
     let mut router = Router::new(Limits::default(), 1);

@@ -145,7 +145,8 @@ fn gateways_with_other_seeds_spread_over_equal_nodes() {
     let run = crate::common::run_model().new_tree(&mut runner).expect("a model").current();
     let task = crate::common::task().new_tree(&mut runner).expect("a task").current();
     let ordinal = task.variants[0].ordinal;
-    let offer = modelless_decision::route::Offer { task: TASK, ordinal, ready: Ready::Resident, run };
+    let offer =
+        modelless_decision::route::Offer { task: TASK, ordinal, ready: Ready::Resident, run, width: 1 };
     let node = |id| modelless_decision::route::NodeInfo {
         id: NodeId(id),
         rtt: Moments::ZERO,

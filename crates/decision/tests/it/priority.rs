@@ -24,7 +24,7 @@ fn full_house() -> Router {
     };
     let task =
         TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
-    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run }];
+    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
     let node = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers };
     let mut router = Router::new(Limits { waiting: 2, ..Limits::default() }, 1);
     router.handle(Time(1), Event::Table(Table { tasks: vec![task], nodes: vec![node] }));

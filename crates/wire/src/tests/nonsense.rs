@@ -151,6 +151,7 @@ fn a_status_whose_times_are_no_times_is_not_believed() {
         ordinal: 1,
         ready: Ready::Resident,
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a usable point"),
+        width: 1,
     });
     let read = |text: &str| {
         let length = u32::try_from(text.len()).expect("small");

@@ -287,6 +287,7 @@ async fn a_moment_in_a_status_is_told_by_the_receivers_clock() {
         ordinal: 1,
         ready: Ready::Loading { at: Time(5_700_000) },
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a usable point"),
+        width: 1,
     };
     served.status.send_modify(|status| status.info.offers.push(offer));
     let kept = Kept::start(dial(&served.address)); // its clock says 1,000,000
