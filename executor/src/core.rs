@@ -7,6 +7,7 @@ use crate::history::History;
 use crate::intake::Pending;
 use crate::node::Tally;
 use crate::quarantine::Quarantine;
+use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker};
@@ -22,6 +23,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
 
+/// Brings artefacts to this node.
+#[async_trait]
+pub trait Fetch: Send + Sync {
+    /// Puts an artefact where the others lie; says why not, if it cannot.
+    async fn fetch(&self, sha256: &str) -> Result<(), String>;
+}
+
 /// The executor as others reach it. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle(Arc<Core>);
@@ -33,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) quarantine: Quarantine,
     pub(crate) artefacts: Arc<Artefacts>,
+    /// Brings artefacts that are not here.
+    pub(crate) fetch: OnceLock<Arc<dyn Fetch>>,
     pub(crate) catalogue: RwLock<Arc<Catalogue>>,
     pub(crate) gateway: OnceLock<Arc<dyn GatewayLink>>,
     /// Queries that came and are not answered. Bounded by the credit that gateways are given.
@@ -77,6 +87,11 @@ impl Handle {
         if self.0.gateway.set(gateway).is_ok() {
             self.report();
         }
+    }
+
+    /// Says where artefacts come from that are not here. Only the first call counts.
+    pub fn fetch_with(&self, fetch: Arc<dyn Fetch>) {
+        let _ = self.0.fetch.set(fetch);
     }
 
     /// What the node makes known of itself.

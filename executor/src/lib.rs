@@ -19,7 +19,7 @@ mod residency;
 mod service;
 
 pub use config::{Config, RemoteServer};
-pub use core::Handle;
+pub use core::{Fetch, Handle};
 pub use service::{Deps, Error, Service, build};
 
 #[cfg(test)]

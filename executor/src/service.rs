@@ -102,6 +102,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         engine,
         quarantine: Quarantine::new(quarantine),
         artefacts,
+        fetch: OnceLock::new(),
         catalogue: RwLock::default(),
         gateway: OnceLock::new(),
         queries: Mutex::new(HashMap::new()),

@@ -1,5 +1,6 @@
 //! `modelless executor`: a node as a process of its own.
 
+use super::artefacts::Fetching;
 use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
@@ -113,6 +114,7 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     let quarantine = engines::quarantine(library, settings.executor.memory, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
+    let fetched = artefacts.clone();
     let clock = Clock::start();
     let deps = executor::Deps {
         store: Arc::clone(&store),
@@ -129,6 +131,7 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
 
     let config = modelless_wire::Config { key, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
+    handle.fetch_with(Arc::new(Fetching::new(fetched, server.fetcher())));
     handle.connect(server.link());
     let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());
     let line = format!("ready node {told}");

@@ -1,5 +1,6 @@
 //! `modelless gateway`: where clients ask, as a process of its own.
 
+use super::artefacts::Given;
 use super::nodes::{Side, keep_all};
 use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::exit::usage;
@@ -88,10 +89,11 @@ async fn role(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let artefacts = Artefacts::new(settings.artefacts.clone())?;
     let clock = Clock::start();
     let deps = gateway::Deps {
         store: Arc::clone(&store),
-        artefacts: Some(Artefacts::new(settings.artefacts.clone())?),
+        artefacts: Some(artefacts.clone()),
         nodes: Vec::new(),
         clock,
         recorder: None,
@@ -113,6 +115,7 @@ async fn role(
         seed: random()?,
         clock,
         key,
+        shelf: Some(Arc::new(Given(artefacts.clone()))),
         gateway: handle.link(),
         joined: Arc::new(move |status, link| joining.add_node(status, link)),
     };

@@ -3,6 +3,7 @@
 //! They share a database and find each other through Redis; where there is none, a gateway and a scheduler are told their
 //! nodes. All that they say to each other goes over `wire`.
 
+mod artefacts;
 pub(crate) mod executor;
 pub(crate) mod gateway;
 mod nodes;

@@ -83,6 +83,7 @@ async fn role(
         seed: random()?,
         clock: Clock::start(),
         key,
+        shelf: None,
         gateway: Arc::new(Deaf),
         joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),
     };

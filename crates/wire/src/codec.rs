@@ -7,6 +7,7 @@ use crate::head::{
 };
 use crate::lost::Nonsense;
 use crate::seam::{Body, FromNode, Input, ToNode};
+use crate::shelf::Piece;
 use crate::status::NodeStatus;
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Ready;
@@ -63,6 +64,21 @@ impl Hello {
     }
 }
 
+/// An artefact that a node lacks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WantHead {
+    pub(crate) id: u64,
+    pub(crate) sha256: String,
+    pub(crate) offset: u64,
+}
+
+/// What a piece answers, and the size of the whole, if it is there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct PieceHead {
+    id: u64,
+    total: Option<u64>,
+}
+
 /// A status with the moment it was told, by the node's own clock.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct StatusHead {
@@ -92,6 +108,8 @@ pub(crate) enum Frame {
     Pong { sent: u64 },
     Goodbye(String),
     Proof(String),
+    Want(WantHead),
+    Piece(u64, Option<Piece>),
     ToNode(ToNode),
     FromNode(FromNode),
 }
@@ -102,6 +120,18 @@ pub(crate) fn hello(hello: &Hello) -> Result<Encoded, TooLarge> {
 
 pub(crate) fn proof(proof: String) -> Result<Encoded, TooLarge> {
     json(Kind::Proof, &ProofHead { proof })
+}
+
+pub(crate) fn want(id: u64, sha256: &str, offset: u64) -> Result<Encoded, TooLarge> {
+    json(Kind::Want, &WantHead { id, sha256: sha256.to_owned(), offset })
+}
+
+pub(crate) fn piece(id: u64, piece: Option<Piece>) -> Result<Encoded, TooLarge> {
+    let head = PieceHead { id, total: piece.as_ref().map(|piece| piece.total) };
+    let payload = [piece.map(|piece| piece.bytes).unwrap_or_default(), Buffer::new()];
+    encode(Kind::Piece, payload, |out| {
+        serde_json::to_writer(out, &head).expect("plain data is written to memory; this is a bug");
+    })
 }
 
 pub(crate) fn status(status: &NodeStatus, now: Time) -> Result<Encoded, TooLarge> {
@@ -205,6 +235,11 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         Kind::Pong => Frame::Pong { sent: read(kind, head)? },
         Kind::Goodbye => Frame::Goodbye(read::<GoodbyeHead>(kind, head)?.why),
         Kind::Proof => Frame::Proof(read_json::<ProofHead>(kind, head)?.proof),
+        Kind::Want => Frame::Want(read_json(kind, head)?),
+        Kind::Piece => {
+            let PieceHead { id, total } = read_json(kind, head)?;
+            Frame::Piece(id, total.map(|total| Piece { total, bytes: payload }))
+        }
         Kind::Query => {
             let head: QueryHead = read(kind, head)?;
             let input = input(head.input, payload).map_err(bad)?;

@@ -1,6 +1,7 @@
 //! Habits and bounds of connections.
 
 use crate::key::Key;
+use crate::shelf::Shelf;
 use modelless_types::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub mod limits {
     pub const RARE_HEAD: u32 = 8 << 20;
     /// Bytes behind a head: an input or an answer.
     pub const PAYLOAD: u32 = 256 << 20;
+    /// Bytes of an artefact that are sent at once.
+    pub const PIECE: usize = 1 << 20;
     /// Frames that wait for a slow peer.
     pub const QUEUE_FRAMES: usize = 4_096;
     /// Bytes that wait for a slow peer. One larger frame may wait alone.
@@ -49,6 +52,8 @@ pub struct Config {
     pub report_within: Duration,
     /// What both sides of a connection must have; without one anybody who can connect may.
     pub key: Option<Key>,
+    /// Artefacts for nodes that lack them; asked by what connects.
+    pub shelf: Option<Arc<dyn Shelf>>,
     /// This process's clock, for moments inside a node's status.
     pub now: Arc<dyn Fn() -> Time + Send + Sync>,
 }
@@ -64,6 +69,7 @@ impl Config {
             back_off_most: Duration::from_secs(2),
             report_within: Duration::from_millis(20),
             key: None,
+            shelf: None,
             now: Arc::new(now),
         }
     }

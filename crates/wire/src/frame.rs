@@ -48,6 +48,8 @@ pub enum Kind {
     Pin = 19,
     /// Load this.
     Wake = 20,
+    /// A part of an artefact that was asked for.
+    Piece = 21,
     /// An answer.
     Answer = 32,
     /// A named "no".
@@ -58,10 +60,12 @@ pub enum Kind {
     HandedBack = 35,
     /// Credit and load.
     Report = 36,
+    /// An artefact is lacking here.
+    Want = 37,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
@@ -73,11 +77,13 @@ impl Kind {
         Self::Cancel,
         Self::Pin,
         Self::Wake,
+        Self::Piece,
         Self::Answer,
         Self::Refused,
         Self::BadInput,
         Self::HandedBack,
         Self::Report,
+        Self::Want,
     ];
 
     fn head_limit(self) -> u32 {
@@ -97,6 +103,8 @@ impl Kind {
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack
+            | Self::Piece
+            | Self::Want
             | Self::Report => limits::HEAD,
         }
     }
@@ -104,6 +112,8 @@ impl Kind {
     fn payload_limit(self) -> u32 {
         match self {
             Self::Query | Self::Answer => limits::PAYLOAD,
+            #[expect(clippy::cast_possible_truncation, reason = "one MiB")]
+            Self::Piece => limits::PIECE as u32,
             Self::Hello
             | Self::Status
             | Self::Proof
@@ -117,6 +127,7 @@ impl Kind {
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack
+            | Self::Want
             | Self::Report => 0,
         }
     }

@@ -1,6 +1,6 @@
 //! The gateway's side: finds a node, feeds it, notices when it is gone, and finds it again.
 
-use crate::codec::{self, Frame, Hello, Role};
+use crate::codec::{self, Frame, Hello, Role, WantHead};
 use crate::config::Config;
 use crate::frame::TooLarge;
 use crate::key::{Proves, nonce};
@@ -9,6 +9,7 @@ use crate::lost::Lost;
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
 use crate::rtt::Rtt;
 use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
+use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::NodeReport;
@@ -99,6 +100,7 @@ pub(crate) struct Session {
     status: NodeStatus,
     rtt: Rtt,
     missed: Missed,
+    giving: Giving,
 }
 
 pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
@@ -117,7 +119,8 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     match greeted {
         Ok((node, status, rtt)) => {
             let missed = Missed::new(&dial.config);
-            Ok(Session { node, link, reader, status, rtt, missed })
+            let giving = Giving::new(dial.config.shelf.clone());
+            Ok(Session { node, link, reader, status, rtt, missed, giving })
         }
         Err(lost) => {
             link.part(&lost).await;
@@ -249,8 +252,13 @@ impl Session {
                     self.ping(origin);
                 }
             }
+            Frame::Want(WantHead { id, sha256, offset }) => self.giving.give(&self.link, id, sha256, offset),
             Frame::Goodbye(why) => return Err(Lost::Goodbye(why)),
-            other @ (Frame::Hello(_) | Frame::Proof(_) | Frame::Ping { .. } | Frame::ToNode(_)) => {
+            other @ (Frame::Hello(_)
+            | Frame::Proof(_)
+            | Frame::Piece(..)
+            | Frame::Ping { .. }
+            | Frame::ToNode(_)) => {
                 return Err(out_of_place(&other, "something that nodes say"));
             }
         }

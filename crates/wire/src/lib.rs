@@ -24,6 +24,7 @@ mod peer;
 mod rtt;
 mod seam;
 mod share;
+mod shelf;
 #[cfg(test)]
 mod sim;
 mod status;
@@ -36,9 +37,10 @@ pub use gateway::{Dial, Joined, keep};
 pub use key::{KEY_BYTES, Key};
 pub use lost::{Lost, Nonsense};
 pub use modelless_decision::worker::Reason;
-pub use node::{NodeServer, serve_node};
+pub use node::{Fetcher, NodeServer, serve_node};
 pub use seam::{
     Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
 };
+pub use shelf::{Piece, Shelf};
 pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
 pub use stream::{Address, Listener};

@@ -13,6 +13,7 @@ use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::share::Traffic;
+use crate::shelf::{Piece, Wants};
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
@@ -51,7 +52,14 @@ pub fn serve_node(
     status: watch::Receiver<NodeStatus>,
     config: Config,
 ) -> NodeServer {
-    let hub = Hub { node, config, peers: RwLock::default(), report: Mutex::default(), news: Notify::new() };
+    let hub = Hub {
+        node,
+        config,
+        peers: RwLock::default(),
+        report: Mutex::default(),
+        news: Notify::new(),
+        wants: Wants::default(),
+    };
     NodeServer { hub: Arc::new(hub), listener, status }
 }
 
@@ -59,6 +67,11 @@ impl NodeServer {
     /// Where the node sends what gateways are to know.
     pub fn link(&self) -> Arc<dyn GatewayLink> {
         Arc::clone(&self.hub) as Arc<dyn GatewayLink>
+    }
+
+    /// Fetches artefacts from the gateways that connect.
+    pub fn fetcher(&self) -> Fetcher {
+        Fetcher { hub: Arc::clone(&self.hub) }
     }
 
     /// Where it listens.
@@ -107,6 +120,27 @@ struct Hub {
     report: Mutex<(u64, NodeReport)>,
     /// Not every gateway was told the newest report.
     news: Notify,
+    wants: Wants,
+}
+
+/// Fetches what the node lacks from the gateways that are connected.
+#[derive(Clone)]
+pub struct Fetcher {
+    hub: Arc<Hub>,
+}
+
+impl Fetcher {
+    /// A piece of an artefact, from the first gateway that has it.
+    pub async fn piece(&self, sha256: &str, offset: u64) -> Option<Piece> {
+        // A scheduler has no artefacts.
+        for peer in self.hub.peers().into_iter().filter(|peer| peer.queries) {
+            let piece = self.hub.wants.ask(peer.number, &peer.link, sha256, offset).await;
+            if piece.is_some() {
+                return piece;
+            }
+        }
+        None
+    }
 }
 
 /// A gateway (or a scheduler) that is connected.
@@ -319,6 +353,8 @@ impl Hub {
             Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
             other @ (Frame::Hello(_)
             | Frame::Status(_)
+            | Frame::Want(_)
+            | Frame::Piece(..)
             | Frame::Ping { .. }
             | Frame::Pong { .. }
             | Frame::ToNode(_)
@@ -382,9 +418,14 @@ impl Hub {
                 Ok(())
             }
             Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
+            Frame::Piece(id, piece) => {
+                self.wants.came(peer.number, id, piece);
+                Ok(())
+            }
             Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt).map_err(Lost::from),
             other @ (Frame::Hello(_)
             | Frame::Proof(_)
+            | Frame::Want(_)
             | Frame::Status(_)
             | Frame::Pong { .. }
             | Frame::FromNode(_)) => Err(out_of_place(&other, "something that gateways say")),
@@ -458,6 +499,7 @@ impl Hub {
     /// A gateway is gone: nobody waits for its queries, nothing waits there, and the others share what it had.
     fn forget(&self, peer: &Peer) {
         self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(&peer.number);
+        self.wants.lost(peer.number);
         let (open, demand) = {
             let mut state = peer.state();
             (std::mem::take(&mut state.open), std::mem::take(&mut state.demand))

@@ -55,6 +55,8 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::Pong { .. } => Kind::Pong,
         Frame::Goodbye(_) => Kind::Goodbye,
         Frame::Proof(_) => Kind::Proof,
+        Frame::Want(_) => Kind::Want,
+        Frame::Piece(..) => Kind::Piece,
         Frame::ToNode(ToNode::Query(_)) => Kind::Query,
         Frame::ToNode(ToNode::Demand(_)) => Kind::Demand,
         Frame::ToNode(ToNode::Cancel { .. }) => Kind::Cancel,
@@ -73,6 +75,8 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::Hello(_)
         | Frame::Status(_)
         | Frame::Proof(_)
+        | Frame::Want(_)
+        | Frame::Piece(..)
         | Frame::Ping { .. }
         | Frame::Pong { .. }
         | Frame::ToNode(_)

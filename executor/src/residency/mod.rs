@@ -104,6 +104,16 @@ impl Handle {
 
     /// Opens the file, has the disk begin to read it, and tells whether it has to.
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
+        match (self.open_here(known).await?, self.core().fetch.get()) {
+            (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
+                fetch.fetch(&known.artefact).await?;
+            }
+            (opened, _) => return opened.map_err(|error| error.to_string()),
+        }
+        self.open_here(known).await?.map_err(|error| error.to_string())
+    }
+
+    async fn open_here(&self, known: &Known) -> Result<OpenedHere, String> {
         let (artefacts, digest) = (self.artefacts(), known.artefact.clone());
         let opening = tokio::task::spawn_blocking(move || {
             let opened = artefacts.open_ahead(&digest)?;
@@ -113,7 +123,7 @@ impl Handle {
             }
             Ok::<_, modelless_store::Error>((Arc::new(opened), cold))
         });
-        opening.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        opening.await.map_err(|error| error.to_string())
     }
 
     async fn bring(&self, variant: VariantId, known: &Known, artefact: &Opened) -> Result<Loaded, String> {
@@ -143,6 +153,9 @@ impl Handle {
         });
     }
 }
+
+/// The file and whether the disk has to read it.
+type OpenedHere = Result<(Arc<Opened>, bool), modelless_store::Error>;
 
 /// A process has more to do in a life than while it was measured: what it keeps of one batch may not fit the next.
 const HEADROOM: Bytes = Bytes::from_mib(64);

@@ -78,3 +78,43 @@ fn changes_are_told_and_demand_is_counted() -> Result<()> {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn a_node_with_a_folder_of_its_own_fetches_what_it_lacks_and_who_has_no_key_is_not_joined() -> Result<()> {
+    let place = Place::new(Database::Postgres)?;
+    let database = place.database_url()?.context("it is on Postgres")?;
+    let mut cluster = Cluster::new(&database, &place.folder.path().join("artefacts"))?;
+    let elsewhere = modelless_testkit::temp_dir("elsewhere")?;
+    let file = elsewhere.path().join("key");
+    std::fs::write(&file, "a key that nobody would guess\n")?;
+    let key = format!("key_file={}", file.display());
+    let own = format!("artefacts={}", elsewhere.path().join("artefacts").display());
+    cluster.executor("far", &["executor.lanes=1", &key, &own])?;
+    cluster.executor("keyless", &["executor.lanes=1"])?;
+    cluster.scheduler("planner", &[&key])?;
+    let gateway = cluster.gateway("left", &[&key])?;
+    cluster.wait_for("left", "does not prove that it has this cluster's key", PATIENCE)?;
+
+    let until = Instant::now() + PATIENCE;
+    let ask = Request::post("/v1/tasks/fashion?latency_ms=20000").header("content-type", "image/png");
+    let ask = ask.body(picture("boot.png"));
+    loop {
+        let answer = Connection::open(gateway)?.exchange(&ask)?;
+        if answer.status == 200 {
+            ensure!(answer.header("modelless-node") == Some("far"), "{answer}");
+            break;
+        }
+        ensure!(Instant::now() < until, "{answer}\n{}", cluster.output());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    cluster.wait_for("far", "fetched an artefact", PATIENCE)?;
+    let nodes = Connection::open(gateway)?.exchange(&Request::get("/v1/nodes"))?.json()?;
+    let there = nodes["nodes"].as_array().context("a list of nodes")?;
+    let connected: Vec<&Value> = there.iter().filter(|node| node["connected"] == true).collect();
+    ensure!(
+        connected.len() == 1 && connected[0]["name"] == "far",
+        "a node without the key was joined: {nodes}"
+    );
+    Ok(())
+}

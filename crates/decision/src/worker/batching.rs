@@ -60,7 +60,12 @@ impl Rates {
             rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
             rate.gaps = (rate.gaps + 1).min(EVIDENCE);
             rate.last = now;
-        } else if self.0.len() < CLASSES {
+        } else {
+            if self.0.len() >= CLASSES {
+                // Classes come and go with the catalogue: room is made by whichever has not been asked for the longest.
+                let oldest = self.0.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
+                oldest.and_then(|class| self.0.remove(&class));
+            }
             self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0 });
         }
     }
@@ -246,8 +251,24 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+    use modelless_types::{TaskId, VariantSet};
 
     const HERE: (DeviceIx, VariantId) = (DeviceIx(0), VariantId(1));
+
+    #[test]
+    fn a_class_that_came_lately_is_remembered_however_many_came_before_it() {
+        let mut rates = Rates::default();
+        let class = |n: u32| Class { task: TaskId(n), admits: VariantSet::default() };
+        for n in 0..2_000 {
+            for again in 0..=u64::from(EVIDENCE) {
+                rates.came(Time(u64::from(n) * 1_000 + again * 10), class(n));
+            }
+        }
+        let now = Time(2_000_000);
+        let known: Vec<u32> = rates.now(now).map(|(class, _)| class.task.0).collect();
+        assert_eq!(known, (2_000 - 1_024..2_000).collect::<Vec<_>>());
+    }
 
     #[test]
     fn a_cap_grows_by_one_until_its_bound_is_broken_then_shrinks_by_a_tenth() {

@@ -346,8 +346,7 @@ impl Shell {
         prop_assert!(v.threads.min(self.lanes_at_first) <= width, "{} threads on {width}", v.threads);
         let held = self.memory.get(&(lane.0, variant)).map(|(held, _)| *held);
         prop_assert_eq!(held, Some(Held::Loaded), "{} is not in memory", variant);
-        let price = v.run.price.unwrap_or(PricePerHour(50_000));
-        let cost = CostPer1k::of_batch(expected, price, size);
+        let cost = CostPer1k::of_batch(expected, v.run.price.unwrap_or(PricePerHour(50_000)), size);
         let mut deadlines = Vec::new();
         for key in members {
             let query = self.queries.get(key);

@@ -4,7 +4,7 @@
 use super::{answer, query, report, status};
 use crate::codec::{self, Frame, Hello, Role};
 use crate::frame::{Encoded, HEADER, Header, Kind};
-use crate::{Body, Demand, FromNode, Input, InputFault, ToNode};
+use crate::{Body, Demand, FromNode, Input, InputFault, Piece, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_types::{Accuracy, DeviceIx, Micros, NodeId, QueryKey, Refusal, TaskId, Time, VariantId};
 
@@ -44,6 +44,12 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ("demand", tell(&ToNode::Demand(Demand { class: super::class(3), waiting: 2, first: None }))),
         ("cancel", tell(&ToNode::Cancel { key })),
         ("pin", tell(&ToNode::Pin(vec![(DeviceIx(1), VariantId(2))]))),
+        (
+            "piece",
+            codec::piece(9, Some(Piece { total: 3, bytes: Buffer::from_static(b"abc") })).expect("small"),
+        ),
+        ("no piece", codec::piece(9, None).expect("small")),
+        ("want", codec::want(9, "ab", 2).expect("small")),
         ("wake", tell(&ToNode::Wake { task: TaskId(3), ordinal: 4 })),
         ("answer", say(Body::Answer { key, answer: Box::new(answer(Buffer::from_static(b"[]"))) })),
         (
@@ -93,6 +99,8 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
             Frame::Pong { sent } => codec::pong(sent),
             Frame::Goodbye(why) => codec::goodbye(&why),
             Frame::Proof(proof) => codec::proof(proof),
+            Frame::Want(want) => codec::want(want.id, &want.sha256, want.offset),
+            Frame::Piece(id, piece) => codec::piece(id, piece),
             Frame::ToNode(frame) => codec::to_node(&frame),
             Frame::FromNode(frame) => codec::from_node(&frame),
         };

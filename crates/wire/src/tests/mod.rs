@@ -6,6 +6,7 @@ mod network;
 mod nonsense;
 mod seam;
 mod sharing;
+mod shelves;
 
 use crate::{
     Address, Answer, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Listener, NodeLink,

@@ -279,7 +279,9 @@ impl Residency {
         self.device_mut(device).loading.take_if(|loading| *loading == variant);
         if let Some(known) = self.variants.get_mut(&variant) {
             known.memory = memory;
-            known.load_time = took;
+            // What came out of the page cache this time may come from the disk the next: a slow load counts at once, a
+            // quick one by and by.
+            known.load_time = took.max(Micros((known.load_time.0 * 3 + took.0) / 4));
         }
         let least = self.min_residence;
         if let Some(replica) = self.replica_mut(device, variant) {

@@ -25,7 +25,9 @@ pub(super) fn provide(
             vec![tensorrt.build().error_on_failure(), cuda(number, settings.gpu_memory)]
         }
     };
-    library::has_processor(library, settings.processor)?;
+    library::has_processor(library, settings.processor).map_err(|why| {
+        format!("{why}. (A confined runner sees neither: GPUs do not work yet, see docs/engines.md)")
+    })?;
     builder.with_execution_providers(providers).map_err(|error| error.to_string())
 }
 
