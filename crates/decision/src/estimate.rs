@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 /// Standard deviations between the mean and the 99th percentile of a normal distribution.
 const Z99: f64 = 2.326_347_9;
+/// The same for the 90th.
+const Z90: f64 = 1.281_551_6;
 
 /// A duration that is not certain.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -60,6 +62,12 @@ impl Moments {
     pub(crate) fn within(self, bound: f64) -> bool {
         let room = bound - self.mean;
         room >= 0.0 && Z99 * Z99 * self.var <= room * room
+    }
+
+    /// Whether the 90th percentile is at most `bound`.
+    pub(crate) fn mostly_within(self, bound: f64) -> bool {
+        let room = bound - self.mean;
+        room >= 0.0 && Z90 * Z90 * self.var <= room * room
     }
 
     /// The 99th percentile as a number, for comparisons inside one decision.
@@ -334,6 +342,7 @@ mod tests {
         assert!(four.p99().0 < 4 * stage.p99().0);
         assert_eq!(four.p99(), Micros(447)); // 400 + 2.3263 * 20, rounded up
         assert!(four.within(447.0) && !four.within(446.0) && !four.within(100.0));
+        assert!(four.mostly_within(426.0) && !four.mostly_within(425.0)); // 400 + 1.2816 * 20
     }
 
     #[test]

@@ -126,7 +126,7 @@ fn check(context: &Context, model: &Model, load: &Load, checks: &mut Vec<Check>)
 
 /// So much more may be missed than must be. The least knows all arrivals, and pays neither for handing a batch over nor for the
 /// machine's other work.
-const OVER_LEAST: f64 = 2.0;
+const OVER_LEAST: f64 = 3.0;
 /// So much more may be missed than by another way of batching: what differs between two runs of the same.
 const OVER_OTHERS: f64 = 0.25;
 
@@ -199,7 +199,7 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
     let short_batches = model.name == "cnn_m";
     let (rounds, count) = context.choose((3_u64, 300), (1, 50));
     // A model that answers a hundred times as many needs no longer for a figure as steady.
-    let ms = context.choose(if short_batches { 2_500 } else { 5_000 }, 1_000);
+    let ms = context.choose(if short_batches { 2_000 } else { 4_000 }, 1_000);
     // Both are properties of the machine and the model: asked of the way of batching that is bound.
     let mut bound = executor(context, model, None)?;
     let single = bound.ask(&json!({"do": "single", "count": count, "gap_us": 1_000}))?;

@@ -263,7 +263,10 @@ impl Draw<'_> {
             let slack = slack(self.now, waiting).min(tightest);
             let batch = u32::try_from(members.len() + 1).ok()?;
             let sure = by_deadline && largest > 1;
-            if sure && !(self.start + variant.run.estimate(batch)).within(slack) {
+            // To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
+            let ends = self.start + variant.run.estimate(batch);
+            let fits = if batch == 1 { ends.within(slack) } else { ends.mostly_within(slack) };
+            if sure && !fits {
                 if members.is_empty() {
                     return None;
                 }

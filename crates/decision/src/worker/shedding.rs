@@ -48,7 +48,7 @@ impl Worker {
         let mut served = 0;
         while let Some(&first) = slacks.first() {
             let batch = |n: usize| at + variant.run.estimate(u32::try_from(n).unwrap_or(u32::MAX));
-            let fits = (2..=slacks.len().min(largest)).rev().find(|n| batch(*n).within(first));
+            let fits = (2..=slacks.len().min(largest)).rev().find(|n| batch(*n).mostly_within(first));
             let fits = fits.or_else(|| (batch(1).mean <= first).then_some(1)).unwrap_or(0);
             let taken = if fits > 1 { self.enough(lane.device, variant, fits, false) } else { fits };
             if taken > 0 {
