@@ -23,6 +23,7 @@ impl Worker {
                     self.adapt(device, &batch, spent.took);
                 }
                 self.residency.ran_well(device, batch.variant);
+                self.vouch(now, batch.variant);
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
             }

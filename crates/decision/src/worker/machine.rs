@@ -295,7 +295,7 @@ impl Machine for Worker {
                 self.residency.catalog(now, variants, &mut self.actions);
                 let residency = &self.residency;
                 self.caps.keep(|variant| residency.variant(variant).is_some());
-                self.quarantine.keep(|runner| residency.variants().any(|v| v.runner() == runner));
+                self.quarantine.keep(residency.variants());
             }
             Event::Drain => self.drain(),
         }

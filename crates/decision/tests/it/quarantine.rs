@@ -103,6 +103,14 @@ impl World {
         self.feed(Event::Quarantined { key: QueryKey(key), outcome })
     }
 
+    /// One that ends well.
+    fn well(&mut self, key: u64) {
+        let bound = self.arrive(key, FAR);
+        let (batch, _) = prepared(&bound).expect("bound");
+        self.feed(Event::Prepared { batch, dropped: Vec::new() });
+        self.feed(Event::Done { batch, outcome: Outcome::Ran });
+    }
+
     /// A batch of three: one goes ahead and ends, so that they wait together.
     fn three(&mut self) -> Vec<Action> {
         let first = self.arrive(100, FAR);
@@ -184,6 +192,9 @@ fn a_crash_pinned_on_an_input_does_not_count_and_others_open_the_circuit() {
     let mut world = World::new();
     let mut key = 0;
     let mut crash = |world: &mut World, poison: bool| {
+        if poison {
+            world.well(1_000 + key);
+        }
         key += 1;
         world.pass(Micros::from_millis(1));
         let bound = world.arrive(key, FAR);
@@ -219,6 +230,86 @@ fn a_crash_pinned_on_an_input_does_not_count_and_others_open_the_circuit() {
     world.feed(Event::Prepared { batch, dropped: Vec::new() });
     let after = world.feed(Event::Done { batch, outcome: Outcome::Ran });
     assert_eq!(prepared(&after).map(|b| b.1), Some(vec![52, 53]), "closed again");
+}
+
+fn open(action: &Action) -> bool {
+    matches!(action, Action::Refuse { refusal: Refusal::VariantFailed { .. }, .. })
+}
+
+#[test]
+fn a_model_that_crashes_on_every_input_rests_longer_each_time_and_then_opens_the_circuit() {
+    let mut world = World::new();
+    let mut loaded = Vec::new();
+    for key in 1..=3 {
+        let bound = world.arrive(key, FAR);
+        let mut actions = world.crash(&bound);
+        assert_eq!(quarantined(&actions), Some(key), "each is tried alone: {actions:?}");
+        actions.extend(world.judged(key, died()));
+        let blamed = |a: &Action| matches!(a, Action::Refuse { refusal: Refusal::InputCrashed { .. }, .. });
+        assert!(actions.iter().any(blamed), "{actions:?}");
+        loaded.push(loads(&actions));
+        if key < 3 {
+            loaded.push(loads(&world.pass(Micros::from_millis(100))));
+            world.load();
+        }
+    }
+    // At once, after a rest, not at all.
+    assert_eq!(loaded, [true, false, false, true, false]);
+    assert!(world.arrive(4, FAR).iter().any(open), "the circuit is open");
+    // One at a time tries it, and its crash needs no second one.
+    for (key, rest) in [(5, 200), (6, 400), (7, 800)] {
+        assert!(!loads(&world.pass(Micros::from_millis(rest - 10))), "it rests");
+        assert!(loads(&world.pass(Micros::from_millis(10))));
+        world.load();
+        let bound = world.arrive(key, FAR);
+        let actions = world.crash(&bound);
+        assert_eq!(quarantined(&actions), None, "{actions:?}");
+        assert!(actions.iter().any(open), "{actions:?}");
+    }
+    // Mended, it is trusted again.
+    world.pass(Micros::from_millis(1_600));
+    world.load();
+    world.well(8);
+    let bound = world.arrive(9, FAR);
+    let actions = world.crash(&bound);
+    assert_eq!((quarantined(&actions), loads(&actions)), (Some(9), true), "{actions:?}");
+}
+
+#[test]
+fn a_crash_is_pinned_on_its_input_also_where_the_first_to_run_well_comes_after_it() {
+    let mut world = World::new();
+    let first = world.arrive(1, FAR);
+    world.crash(&first);
+    world.judged(1, died());
+    // While it loads, so that they share a batch.
+    world.arrive(2, Micros::from_secs(50));
+    world.arrive(3, FAR);
+    let both = world.load();
+    assert_eq!(prepared(&both).map(|b| b.1), Some(vec![2, 3]));
+    let actions = world.crash(&both);
+    assert_eq!(
+        (quarantined(&actions), loads(&actions)),
+        (Some(2), false),
+        "the second in a row: {actions:?}"
+    );
+    assert_eq!(quarantined(&world.judged(2, died())), Some(3));
+    world.judged(3, Outcome::Ran);
+    assert!(loads(&world.pass(Micros(1))), "neither counts any longer");
+}
+
+#[test]
+fn of_a_large_batch_no_more_are_run_alone_than_show_that_the_model_is_broken() {
+    let mut world = World::new();
+    let queries = (1..=8).map(|key| world.query(key)).collect();
+    let bound = world.together(queries);
+    let mut actions = world.crash(&bound);
+    let mut tried = 0;
+    while let Some(key) = quarantined(&actions) {
+        tried += 1;
+        actions = world.judged(key, died());
+    }
+    assert_eq!(tried, 3);
+    assert_eq!(actions.iter().filter(|a| open(a)).count(), 5, "{actions:?}");
 }
 
 #[test]

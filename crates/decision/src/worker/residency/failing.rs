@@ -78,14 +78,14 @@ impl Residency {
         busy && self.on_trial(device, variant)
     }
 
-    /// A crash of a runner was pinned on an input: it does not count.
-    pub(in crate::worker) fn pardon(&mut self, now: Time, runner: Runner) {
+    /// So many crashes of a runner were pinned on inputs: they do not count.
+    pub(in crate::worker) fn pardon(&mut self, now: Time, runner: Runner, crashes: u32) {
         let theirs: BTreeSet<VariantId> =
             self.variants.values().filter(|v| v.runner() == runner).map(|v| v.id).collect();
         for device in &mut self.devices {
             let replicas = device.replicas.iter_mut().filter(|(id, _)| theirs.contains(id));
             for (_, replica) in replicas {
-                replica.failures = replica.failures.saturating_sub(1);
+                replica.failures = replica.failures.saturating_sub(crashes);
                 if replica.state == ReplicaState::Failed {
                     replica.rest_until = now;
                 }
