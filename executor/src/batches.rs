@@ -75,7 +75,7 @@ impl Flight {
 pub(crate) const fn failure(error: &BatchError) -> Failure {
     match error {
         BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
-        BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
+        BatchError::Crashed(_) | BatchError::Killed(_) | BatchError::Hung(_) => Failure::Process,
         BatchError::NotStarted(_) | BatchError::Revoked => Failure::NotStarted,
     }
 }

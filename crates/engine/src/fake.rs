@@ -38,6 +38,8 @@ pub enum Fault {
     Model(String),
     /// The runner dies on it.
     Crash(String),
+    /// Somebody else kills the runner.
+    Kill(String),
     /// It never ends.
     Hang,
     /// Outputs come in another shape.
@@ -226,6 +228,10 @@ impl Inner {
             Some(Fault::Crash(why)) => {
                 self.die(model, &why);
                 Err(BatchError::Crashed(why))
+            }
+            Some(Fault::Kill(why)) => {
+                self.die(model, &why);
+                Err(BatchError::Killed(why))
             }
             Some(Fault::Hang) => {
                 self.die(model, "a batch ran over its limit");

@@ -187,6 +187,10 @@ pub enum BatchError {
     /// The runner died while this batch was running.
     #[error("the runner died while running this batch: {0}")]
     Crashed(String),
+    /// Somebody else killed the runner while this batch was running: the system for want of memory, or a person. The
+    /// batch may have nothing to do with it.
+    #[error("the runner was killed from outside while running this batch: {0}")]
+    Killed(String),
     /// It ran over its limit and was killed.
     #[error("the batch ran longer than {} ms and its runner was killed", .0.as_millis())]
     Hung(Duration),

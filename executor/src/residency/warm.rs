@@ -27,7 +27,10 @@ impl Handle {
                 .collect();
             for ended in started {
                 // Whatever else it says of an empty input, it may say otherwise of a real one.
-                if let Ok(Err(error @ (BatchError::Crashed(_) | BatchError::Hung(_)))) = ended.await {
+                if let Ok(Err(
+                    error @ (BatchError::Crashed(_) | BatchError::Killed(_) | BatchError::Hung(_)),
+                )) = ended.await
+                {
                     return Err(format!("it failed on an empty input right after it was loaded: {error}"));
                 }
             }

@@ -183,7 +183,9 @@ impl Keeper {
         self.runner.allow(self.inner.config.memory_limit);
         let stop = self.serve(&mut process, jobs);
         let ended = process.end();
-        let cause = self.runner.why_killed().unwrap_or_else(|| self.name_memory(ended));
+        let ours = self.runner.why_killed();
+        let outside = ours.is_none() && process.killed_by_others();
+        let cause = ours.unwrap_or_else(|| self.name_memory(ended));
         self.forget();
         if matches!(stop, Stop::Died(_)) && !self.resident.is_empty() && !self.inner.read().closed {
             tracing::warn!(model = %self.model, cause, "a runner died");
@@ -194,7 +196,7 @@ impl Keeper {
         }
         let lanes = std::mem::take(&mut *lock(&self.runner.lanes));
         for lane in &lanes {
-            lane.close(&cause);
+            lane.close(&cause, outside);
         }
         for reader in self.readers.drain(..) {
             if reader.join().is_err() {
