@@ -77,7 +77,10 @@ impl Handle {
             Err(verdict) => return (verdict, false),
         };
         let (verdict, killed) = self.submit_alone(flight, slot, expected).await;
-        if matches!(verdict.0, Outcome::Failed { failure: Failure::Process | Failure::NotStarted, .. }) {
+        if matches!(
+            verdict.0,
+            Outcome::Failed { failure: Failure::Process | Failure::Hung | Failure::NotStarted, .. }
+        ) {
             self.empty(&mut holds).await;
         }
         (verdict, killed)
@@ -142,7 +145,7 @@ impl Handle {
         let (told, hears) = oneshot::channel();
         let me = self.clone();
         flight.starts(self.now());
-        let limit = self.config().hung_limit(expected.p99());
+        let limit = self.config().hung_limit(expected.p99(), flight.engine());
         let done = Box::new(move |result: Result<_, BatchError>| {
             let killed = matches!(result, Err(BatchError::Killed(_)));
             let verdict = match result {

@@ -174,7 +174,7 @@ impl FakeEngine {
 
     /// Kills the runner of a model, as a crash between batches would.
     pub fn kill(&self, model: ModelId, cause: &str) {
-        self.inner.die(model, cause);
+        self.inner.die(model, cause, false);
     }
 }
 
@@ -190,7 +190,7 @@ impl Inner {
     }
 
     /// The runner of a model is gone, with all that was resident in it.
-    fn die(&self, model: ModelId, cause: &str) {
+    fn die(&self, model: ModelId, cause: &str, hung: bool) {
         let variants: Vec<VariantId> = {
             let mut state = self.lock();
             let gone =
@@ -200,7 +200,7 @@ impl Inner {
             gone
         };
         if !variants.is_empty() {
-            let died = EngineEvent::RunnerDied { model, variants, cause: cause.to_owned() };
+            let died = EngineEvent::RunnerDied { model, variants, cause: cause.to_owned(), hung };
             if self.events.try_send(died).is_err() {
                 tracing::error!("nobody reads the events of the fake engine");
             }
@@ -226,15 +226,15 @@ impl Inner {
             Some(Fault::Model(why)) => Err(BatchError::Model(why)),
             Some(Fault::Shape(why)) => Err(BatchError::Shape(why)),
             Some(Fault::Crash(why)) => {
-                self.die(model, &why);
+                self.die(model, &why, false);
                 Err(BatchError::Crashed(why))
             }
             Some(Fault::Kill(why)) => {
-                self.die(model, &why);
+                self.die(model, &why, false);
                 Err(BatchError::Killed(why))
             }
             Some(Fault::Hang) => {
-                self.die(model, "a batch ran over its limit");
+                self.die(model, "a batch ran over its limit", true);
                 Err(BatchError::Hung(limit))
             }
             Some(Fault::Permute(order)) => Ok(compute(slot, computes, &order, run_us)),

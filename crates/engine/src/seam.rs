@@ -175,6 +175,8 @@ pub enum EngineEvent {
         variants: Vec<VariantId>,
         /// How it ended, with the last of what it printed.
         cause: String,
+        /// It was killed because a batch ran over its limit.
+        hung: bool,
     },
 }
 

@@ -13,7 +13,7 @@ use modelless_types::{DeviceIx, Nearest, Refusal, Time};
 impl Worker {
     pub(super) fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
         let Some(at) = self.lanes.iter().position(|lane| lane.holds(id)) else { return };
-        let died = matches!(outcome, Outcome::Failed { failure: Failure::Process, .. });
+        let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
         let Some((batch, took)) = self.lanes[at].ended(now, id, died) else { return };
         let device = self.lanes[at].device;
         match outcome {
@@ -37,7 +37,10 @@ impl Worker {
                 }
                 self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
                 // Handed over behind one that took the process with it: it never ran, so it is not to blame.
-                let innocent = failure == Failure::Process && took.is_none();
+                let innocent = failure.died() && took.is_none();
+                if failure == Failure::Hung && !innocent {
+                    self.residency.hung(device, batch.variant);
+                }
                 let failure = if innocent { Failure::NotStarted } else { failure };
                 self.rerun(now, device, &batch, failure, &why);
             }
@@ -51,7 +54,7 @@ impl Worker {
         let single = batch.members.len() == 1;
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
-            if failure == Failure::Process {
+            if failure.died() {
                 self.suspect(now, device, batch.variant, batch.runner, member.waiting);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });

@@ -6,17 +6,21 @@
 //! that is pinned on an input this way is not held against the model, as long as the model runs others well: see `trust`.
 //! Where so many crash alone in a row that the model would be given up for it, the rest is refused without being tried.
 //!
+//! What hung is tried here, too, before it may have a lane again: by one query at a time, of those that wait for it.
+//!
 //! A quarantine runner's memory is part of the device's budget: one variant at a time, and only while somebody is or
 //! waits to be in it. From the crash until then its room is kept free of other loads; where it can never be had, because
 //! the plan pins too much besides, the members are refused with that. What waits is bounded in number and in bytes.
 
 use super::api::{Action, Failure, Outcome, Runner, WorkerVariant};
+use super::bind::admits;
 use super::machine::Worker;
 use super::machine::needed;
 use super::queue::Waiting;
 use super::residency::{Claim, Room};
 use super::trust::Trust;
 use crate::estimate::Moments;
+use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -38,7 +42,8 @@ struct Patient {
     waiting: Waiting,
     device: DeviceIx,
     variant: VariantId,
-    death: Death,
+    /// `None`: it was in no batch, and tries what hung.
+    death: Option<Death>,
     /// When it came into the line.
     since: Time,
     /// Nobody waits for it any longer.
@@ -129,7 +134,32 @@ impl Worker {
             self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         } else {
             let death = (runner, self.quarantine.deaths.get(&runner).copied().unwrap_or_default());
+            let death = Some(death);
             self.quarantine.line.push(Patient { waiting, device, variant, death, since: now, gone: false });
+        }
+    }
+
+    /// Has what hung tried by the first query that nothing else can answer: one at a time, in quarantine, where it keeps no
+    /// lane from others.
+    pub(super) fn try_alone(&mut self, now: Time) {
+        for (device, variant) in self.residency.to_be_tried(now) {
+            let here = self.quarantine.line.iter().chain(self.quarantine.inside.values());
+            if here.into_iter().any(|p| (p.device, p.variant) == (device, variant)) {
+                continue;
+            }
+            let Some(known) = self.residency.variant(variant) else { continue };
+            // What the plan wants back need not wait until nothing else serves.
+            let pinned = self.residency.pinned(device, variant);
+            let first = |servable| {
+                let theirs = |class: &Class| admits(class, known) && self.servable(class) == servable;
+                self.queue.merged(theirs).next().map(|waiting| waiting.query.key)
+            };
+            let Some(key) = first(false).or_else(|| if pinned { first(true) } else { None }) else {
+                continue;
+            };
+            let Some(waiting) = self.queue.remove(key) else { continue };
+            let patient = Patient { waiting, device, variant, death: None, since: now, gone: false };
+            self.quarantine.line.push(patient);
         }
     }
 
@@ -169,7 +199,7 @@ impl Worker {
             }
         }
         let (line, inside) = (&self.quarantine.line, &self.quarantine.inside);
-        let here: BTreeSet<Death> = line.iter().chain(inside.values()).map(|p| p.death).collect();
+        let here: BTreeSet<Death> = line.iter().chain(inside.values()).filter_map(|p| p.death).collect();
         self.quarantine.blamed.retain(|death| here.contains(death));
     }
 
@@ -244,19 +274,26 @@ impl Worker {
         let refusal = match outcome {
             Outcome::Ran => {
                 self.vouch(now, patient.variant);
+                self.residency.proven(now, device, patient.variant);
                 None
             }
             Outcome::Revoked => {
                 Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + "it was taken back" })
             }
-            Outcome::Failed { failure: Failure::Model, why } => Some(Refusal::ModelError { why }),
-            Outcome::Failed { failure: Failure::Process, why } => {
+            Outcome::Failed { failure: Failure::Model, why } => {
+                self.residency.proven(now, device, patient.variant);
+                Some(Refusal::ModelError { why })
+            }
+            Outcome::Failed { failure: Failure::Process | Failure::Hung, why } => {
                 self.ward_lost(device);
-                self.blame(now, &patient);
+                self.blame(now, &patient, &why);
                 Some(Refusal::InputCrashed { why })
             }
             Outcome::Failed { failure: Failure::NotStarted, why } => {
                 self.ward_lost(device);
+                if patient.death.is_none() {
+                    self.residency.still_fails(now, device, patient.variant, &why);
+                }
                 Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + &why })
             }
         };
@@ -278,14 +315,19 @@ impl Worker {
     }
 
     /// One crashed alone.
-    fn blame(&mut self, now: Time, patient: &Patient) {
+    fn blame(&mut self, now: Time, patient: &Patient, why: &str) {
         let trust = &mut self.quarantine.trust;
         trust.crashed_alone(patient.variant);
-        // Of one death one member is to blame, for all that is known.
-        if self.quarantine.blamed.insert(patient.death) && trust.pinned(patient.variant) {
-            self.residency.pardon(now, patient.death.0, 1);
+        match patient.death {
+            // Of one death one member is to blame, for all that is known.
+            Some(death) => {
+                if self.quarantine.blamed.insert(death) && trust.pinned(patient.variant) {
+                    self.residency.pardon(now, death.0, 1);
+                }
+            }
+            None => self.residency.still_fails(now, patient.device, patient.variant, why),
         }
-        if trust.hopeless(patient.variant, self.config.give_up_after) {
+        if self.quarantine.trust.hopeless(patient.variant, self.config.give_up_after) {
             let theirs = |other: &mut Patient| other.variant == patient.variant;
             let rest: Vec<QueryKey> =
                 self.quarantine.line.extract_if(.., theirs).map(|other| other.key()).collect();

@@ -92,8 +92,12 @@ impl World {
     fn crash(&mut self, bound: &[Action]) -> Vec<Action> {
         let batch = prepared(bound).expect("bound").0;
         self.feed(Event::Prepared { batch, dropped: Vec::new() });
-        let mut actions =
-            self.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
+        let mut actions = self.feed(Event::RunnerDied {
+            model: ModelId(0),
+            variants: None,
+            why: "killed".into(),
+            hung: false,
+        });
         let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
         actions.extend(self.feed(Event::Done { batch, outcome }));
         actions
@@ -275,6 +279,77 @@ fn a_model_that_crashes_on_every_input_rests_longer_each_time_and_then_opens_the
     assert_eq!((quarantined(&actions), loads(&actions)), (Some(9), true), "{actions:?}");
 }
 
+/// Two models for the same task on one lane; the second only for who admits it alone, or both.
+fn beside_another() -> World {
+    let mut world = World::new();
+    let other = WorkerVariant { id: VariantId(1), model: ModelId(1), ordinal: 1, ..variant() };
+    world.feed(Event::Catalog(vec![variant(), other]));
+    world.feed(Event::Pin(vec![(DEVICE, VariantId(1))]));
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+    world
+}
+
+fn hung() -> Outcome {
+    Outcome::Failed { failure: Failure::Hung, why: "it hung".into() }
+}
+
+#[test]
+fn what_hung_is_tried_in_quarantine_and_keeps_no_lane_from_others_until_it_ran_well() {
+    let mut world = beside_another();
+    let (batch, _) = prepared(&world.arrive(1, FAR)).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    let variants = Some(vec![VARIANT]);
+    world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "it hung".into(), hung: true });
+    let mut actions = world.feed(Event::Done { batch, outcome: hung() });
+    assert_eq!((quarantined(&actions), loads(&actions)), (Some(1), false), "{actions:?}");
+    world.judged(1, hung());
+    // Whatever comes for it is tried alone, and each failure is followed by a longer rest.
+    for (key, rest) in [(2, 0), (3, 200)] {
+        assert_eq!(quarantined(&world.arrive(key, FAR)), None, "it rests");
+        actions = world.pass(Micros::from_millis(100 + rest));
+        assert_eq!((quarantined(&actions), prepared(&actions), loads(&actions)), (Some(key), None, false));
+        // The other is served meanwhile.
+        let query = query(10 + key, world.now, [1].into_iter().collect(), FAR);
+        let (batch, _) = prepared(&world.feed(Event::Arrive(query))).expect("the lane is free");
+        world.feed(Event::Prepared { batch, dropped: Vec::new() });
+        world.feed(Event::Done { batch, outcome: Outcome::Ran });
+        if key == 2 {
+            world.judged(key, hung());
+        }
+    }
+    world.judged(3, Outcome::Ran);
+    world.arrive(4, FAR);
+    assert!(loads(&world.pass(Micros(1))), "it is back");
+    assert_eq!(prepared(&world.load()).map(|b| b.1), Some(vec![4]), "on its lane");
+}
+
+#[test]
+fn what_always_hangs_is_given_up_like_what_always_crashes() {
+    let mut world = World::new();
+    let (batch, _) = prepared(&world.arrive(1, FAR)).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "it hung".into(), hung: true });
+    world.feed(Event::Done { batch, outcome: hung() });
+    world.judged(1, hung());
+    for key in 2..=3 {
+        world.arrive(key, FAR);
+        assert_eq!(quarantined(&world.pass(Micros::from_secs(1))), Some(key));
+        world.arrive(20 + key, FAR);
+        let actions = world.judged(key, hung());
+        assert_eq!(
+            actions.iter().any(open),
+            key == 3,
+            "who waits for it hears that it is given up: {actions:?}"
+        );
+        world.feed(Event::Cancel { key: QueryKey(20 + key) });
+    }
+    assert!(world.arrive(4, FAR).iter().any(open));
+    // After its rest it is tried again.
+    world.pass(Micros::from_secs(1));
+    assert_eq!(quarantined(&world.arrive(5, FAR)), Some(5));
+}
+
 #[test]
 fn a_crash_is_pinned_on_its_input_also_where_the_first_to_run_well_comes_after_it() {
     let mut world = World::new();
@@ -329,7 +404,7 @@ fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is
     let third = if prepared(&third).is_some() { third } else { world.pass(Micros(1)) };
     let batch = prepared(&third).map_or(BatchId(batch.0 + 1), |b| b.0);
     world.feed(Event::Prepared { batch, dropped: Vec::new() });
-    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into(), hung: false });
     let actions = world.feed(Event::Done { batch, outcome: died() });
     assert_eq!(quarantined(&actions), Some(2), "the most urgent first: {actions:?}");
     let late = world.pass(Micros(6_000));
@@ -365,7 +440,8 @@ fn loaded_again(actions: &[Action]) -> Vec<u32> {
 fn only_what_was_in_the_dead_runner_is_loaded_again() {
     let mut world = two_engines();
     let variants = Some(vec![VariantId(1)]);
-    let actions = world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "killed".into() });
+    let actions =
+        world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "killed".into(), hung: false });
     assert_eq!(loaded_again(&actions), [1]);
     assert_eq!(world.state().0, ReplicaState::Active);
     assert!(prepared(&world.arrive(1, FAR)).is_some(), "the other engine's goes on");

@@ -233,6 +233,11 @@ impl Lane {
         self.runner.kill(&format!("a batch ran over its limit of {} ms", over.as_millis()));
     }
 
+    /// A batch of it ran over its limit.
+    pub(super) fn hung(&self) -> bool {
+        lock(&self.queue).hung.is_some()
+    }
+
     /// The runner was reaped: nothing more is taken, and the reader ends what is in flight.
     pub(super) fn close(&self, why: &str, outside: bool) {
         {

@@ -47,7 +47,7 @@ async fn a_killed_runner_fails_its_batches_and_the_next_load_works() {
     let victim = engine.runners().into_iter().find(|runner| runner.model == ModelId(1)).unwrap();
     signal(victim.pid.unwrap(), "KILL");
 
-    let Some(EngineEvent::RunnerDied { model, variants, cause }) = events.recv().await else {
+    let Some(EngineEvent::RunnerDied { model, variants, cause, hung: false }) = events.recv().await else {
         panic!("no event")
     };
     assert_eq!((model, variants), (ModelId(1), vec![VariantId(1)]));

@@ -37,6 +37,9 @@ pub(in crate::worker) struct Replica {
     /// When a failed one may be tried again.
     rest_until: Time,
     failures: u32,
+    /// It hung, and nothing has shown since that it does not always: while it has failed, it comes back only once a query
+    /// ran well in quarantine.
+    wary: bool,
     why_failed: String,
     /// Why it is in its state.
     pub(in crate::worker) cause: String,
@@ -214,7 +217,7 @@ impl Residency {
                 Ok(known.load_time.saturating_sub(since).max(NOT_YET))
             }
             ReplicaState::Failed => match replica {
-                Some(r) if r.failures < self.give_up_after => {
+                Some(r) if r.failures < self.give_up_after || (r.wary && r.rest_until <= now) => {
                     Ok(((r.rest_until - now) + known.load_time).max(NOT_YET))
                 }
                 _ => Err(Unavailable::Failed(replica.map(|r| r.why_failed.clone()).unwrap_or_default())),

@@ -183,6 +183,7 @@ impl Residency {
             asked: now,
             rest_until: Time::ZERO,
             failures: 0,
+            wary: false,
             why_failed: String::new(),
             cause: String::new(),
             worth: state.clock,
