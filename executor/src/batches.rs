@@ -81,6 +81,7 @@ pub(crate) const fn failure(error: &BatchError) -> Failure {
         BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
         BatchError::Crashed(_) | BatchError::Killed(_) => Failure::Process,
         BatchError::Hung(_) => Failure::Hung,
+        BatchError::Unreachable(_) => Failure::Unreachable,
         BatchError::NotStarted(_) | BatchError::Revoked => Failure::NotStarted,
     }
 }
@@ -364,7 +365,7 @@ impl Handle {
             Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
-                if failure(&error) != Failure::Model {
+                if !matches!(failure(&error), Failure::Model | Failure::Unreachable) {
                     return self.fell_through(batch, outcome);
                 }
                 outcome

@@ -36,6 +36,8 @@ pub enum Computes {
 pub enum Fault {
     /// The library refuses it.
     Model(String),
+    /// The server that it is on does not answer.
+    Unreachable(String),
     /// The runner dies on it.
     Crash(String),
     /// Somebody else kills the runner.
@@ -224,6 +226,7 @@ impl Inner {
         let fault = fault.or_else(|| (0..slot.batch).find_map(|item| poison(slot.item_mut(0, item))));
         match fault {
             Some(Fault::Model(why)) => Err(BatchError::Model(why)),
+            Some(Fault::Unreachable(why)) => Err(BatchError::Unreachable(why)),
             Some(Fault::Shape(why)) => Err(BatchError::Shape(why)),
             Some(Fault::Crash(why)) => {
                 self.die(model, &why, false);

@@ -199,6 +199,9 @@ pub enum BatchError {
     /// Outputs came in other shapes than the variant declares.
     #[error("the outputs have the wrong shape: {0}")]
     Shape(String),
+    /// What it would have been computed on did not answer: a server is down or late. The runner lives on.
+    #[error("the batch was not computed: {0}")]
+    Unreachable(String),
     /// It was taken back before it began: see [`Engine::revoke`].
     #[error("the batch was taken back before it began")]
     Revoked,

@@ -141,6 +141,8 @@ pub enum Failure {
     Process,
     /// It ran over its limit, and its process was ended for it.
     Hung,
+    /// What it would have been computed on did not answer: a server that is down. Its process lives on.
+    Unreachable,
     /// It was gone, or had no slot, before the batch could be given to it.
     NotStarted,
 }

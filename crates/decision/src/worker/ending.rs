@@ -35,6 +35,9 @@ impl Worker {
                 if failure == Failure::NotStarted {
                     self.residency.lost(now, device, batch.variant, &why, &mut self.actions);
                 }
+                if failure == Failure::Unreachable {
+                    self.residency.unreached(now, device, batch.variant, &why, &mut self.actions);
+                }
                 self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
                 // Handed over behind one that took the process with it: it never ran, so it is not to blame.
                 let innocent = failure.died() && took.is_none();
@@ -49,7 +52,7 @@ impl Worker {
     }
 
     /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless
-    /// it was alone and so has its answer; after a crash in quarantine.
+    /// it was alone and so has its answer; after a crash in quarantine. Where a server did not answer, they are placed anew.
     pub(super) fn rerun(&mut self, now: Time, device: DeviceIx, batch: &Batch, failure: Failure, why: &str) {
         let single = batch.members.len() == 1;
         for member in batch.members.iter().filter(|m| !m.gone) {
@@ -58,11 +61,15 @@ impl Worker {
                 self.suspect(now, device, batch.variant, batch.runner, member.waiting);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
+            } else if failure == Failure::Unreachable && member.waiting.missed {
+                // Some other server, or the same one again: it has cost enough.
+                self.refuse(query.key, Refusal::VariantFailed { why: String::from(why) });
             } else if query.expires <= now {
                 self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
             } else {
-                let alone = failure != Failure::NotStarted || member.waiting.alone;
-                let waiting = Waiting { alone, ..member.waiting };
+                let alone = failure == Failure::Model || member.waiting.alone;
+                let missed = failure == Failure::Unreachable || member.waiting.missed;
+                let waiting = Waiting { alone, missed, ..member.waiting };
                 match self.place(now, &waiting) {
                     Ok(_) => self.queue.push(waiting),
                     Err(refusal) => self.refuse(query.key, refusal),

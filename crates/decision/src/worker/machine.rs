@@ -93,7 +93,7 @@ impl Worker {
         if bytes > self.config.queue_bytes && self.queue.len() > 0 {
             return self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         }
-        let waiting = Waiting { query, alone: false, loaded: false };
+        let waiting = Waiting { query, alone: false, missed: false, loaded: false };
         match self.place(now, &waiting) {
             Ok(resident) => self.queue.push(Waiting { loaded: !resident, ..waiting }),
             Err(refusal) => self.refuse(query.key, refusal),

@@ -289,6 +289,9 @@ impl Worker {
                 self.blame(now, &patient, &why);
                 Some(Refusal::InputCrashed { why })
             }
+            Outcome::Failed { failure: Failure::Unreachable, why } => {
+                Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + &why })
+            }
             Outcome::Failed { failure: Failure::NotStarted, why } => {
                 self.ward_lost(device);
                 if patient.death.is_none() {

@@ -563,3 +563,54 @@ fn what_waits_for_quarantine_is_bounded_in_bytes() {
     let full = |action: &&Action| matches!(action, Action::Refuse { refusal: Refusal::BytesFull { .. }, .. });
     assert_eq!(actions.iter().filter(full).count(), 1, "{actions:?}");
 }
+
+fn unreachable(world: &mut World, bound: &[Action]) -> Vec<Action> {
+    let (batch, _) = prepared(bound).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    let why = "the server cannot be reached".into();
+    world.feed(Event::Done { batch, outcome: Outcome::Failed { failure: Failure::Unreachable, why } })
+}
+
+#[test]
+fn who_met_a_server_that_is_down_is_answered_by_what_else_may_and_the_variant_rests_and_is_given_up() {
+    let mut world = World::new();
+    let local = WorkerVariant {
+        id: VariantId(1),
+        model: ModelId(1),
+        ordinal: 1,
+        accuracy: Accuracy::ZERO,
+        ..variant()
+    };
+    world.feed(Event::Catalog(vec![variant(), local]));
+    world.feed(Event::Pin(vec![(DEVICE, VARIANT), (DEVICE, VariantId(1))]));
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+    let variant_of = |actions: &[Action]| {
+        actions
+            .iter()
+            .find_map(|a| if let Action::Prepare { variant, .. } = a { Some(*variant) } else { None })
+    };
+    let both: VariantSet = [0, 1].into_iter().collect();
+    let asked = world.feed(Event::Arrive(query(1, world.now, both, FAR)));
+    assert_eq!(variant_of(&asked), Some(VARIANT), "the better one");
+    let after = unreachable(&mut world, &asked);
+    assert_eq!(variant_of(&after), Some(VariantId(1)), "{after:?}");
+    assert!(after.contains(&Action::Unload { device: DEVICE, variant: VARIANT }), "{after:?}");
+    let (batch, _) = prepared(&after).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    world.feed(Event::Unloaded { device: DEVICE, variant: VARIANT });
+    assert_eq!(world.state(), (ReplicaState::Failed, "the server cannot be reached".into()));
+    // Each load asks the server; three failures in a row are enough here.
+    for rest in [100, 200] {
+        assert!(!loads(&world.pass(Micros::from_millis(rest - 1))), "it rests");
+        assert!(loads(&world.pass(Micros::from_millis(1))));
+        world.feed(Event::LoadFailed { device: DEVICE, variant: VARIANT, why: "still down".into() });
+    }
+    assert!(world.arrive(2, FAR).iter().any(open), "who admits nothing else hears it at once");
+    // It is back.
+    assert!(loads(&world.pass(Micros::from_millis(400))));
+    world.load();
+    world.well(3);
+    assert!(prepared(&world.arrive(4, FAR)).is_some());
+}

@@ -87,7 +87,8 @@ fn engine() -> impl Strategy<Value = Engine> {
 }
 
 fn verdict() -> impl Strategy<Value = Option<Failure>> {
-    let failed = vec![Failure::Model, Failure::Process, Failure::Hung, Failure::NotStarted];
+    let failed =
+        vec![Failure::Model, Failure::Process, Failure::Hung, Failure::Unreachable, Failure::NotStarted];
     proptest::option::weighted(0.3, proptest::sample::select(failed))
 }
 
@@ -406,7 +407,8 @@ impl Shell {
         let outcome = if self.batches[&batch].revoked && at.is_multiple_of(2) {
             Outcome::Revoked
         } else if bad {
-            Outcome::Failed { failure: Failure::Model, why }
+            let failure = if at.is_multiple_of(3) { Failure::Unreachable } else { Failure::Model };
+            Outcome::Failed { failure, why }
         } else {
             Outcome::Ran
         };

@@ -352,6 +352,7 @@ fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
         },
         Answer::Failed(why) => Err(BatchError::Model(why)),
         Answer::Misshapen(why) => Err(BatchError::Shape(why)),
+        Answer::Unreachable(why) => Err(BatchError::Unreachable(why)),
         Answer::Revoked => Err(BatchError::Revoked),
     }
 }

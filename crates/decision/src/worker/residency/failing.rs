@@ -58,6 +58,7 @@ impl Residency {
         let back_off = self.back_off;
         let mut rest = Micros::ZERO;
         if let Some(replica) = self.replica_mut(device, variant) {
+            replica.lost = false;
             replica.failures = replica.failures.saturating_add(1);
             // A first crash may have been anything, so it restarts at once; what would not load will not a moment later.
             let times = replica.failures - u32::from(!rests);
@@ -120,6 +121,27 @@ impl Residency {
     /// The runners that some variants share, each once.
     pub(in crate::worker) fn runners_of(&self, variants: &[VariantId]) -> BTreeSet<Runner> {
         variants.iter().filter_map(|id| self.variants.get(id)).map(WorkerVariant::runner).collect()
+    }
+
+    /// The server that it is on did not answer. It leaves memory and rests, so that it is its next load and no batch that
+    /// finds out whether the server is back.
+    pub(in crate::worker) fn unreached(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let back_off = self.back_off;
+        let serves = self.state(device, variant).serves();
+        if let Some(replica) = self.replica_mut(device, variant).filter(|_| serves) {
+            replica.failures = replica.failures.saturating_add(1);
+            replica.rest_until = now + doubled(back_off, replica.failures);
+            replica.why_failed = why.into();
+            replica.lost = true;
+            self.step(device, variant, ReplicaEvent::Unwanted, why, actions);
+        }
     }
 
     /// A batch of it hung, whose process is gone: it is not tried on a lane again before it ran well in quarantine, since

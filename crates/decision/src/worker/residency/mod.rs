@@ -40,6 +40,8 @@ pub(in crate::worker) struct Replica {
     /// It hung, and nothing has shown since that it does not always: while it has failed, it comes back only once a query
     /// ran well in quarantine.
     wary: bool,
+    /// Its server does not answer: it leaves memory, and rests then.
+    lost: bool,
     why_failed: String,
     /// Why it is in its state.
     pub(in crate::worker) cause: String,
@@ -210,7 +212,9 @@ impl Residency {
         if cut.needs(known) > cut.next.unwrap_or(cut.width) && self.state(device, variant).serves() {
             return Ok(cut.wider_in(now));
         }
-        match replica.map_or(ReplicaState::Inactive, |r| r.state) {
+        let state =
+            replica.map_or(ReplicaState::Inactive, |r| if r.lost { ReplicaState::Failed } else { r.state });
+        match state {
             ReplicaState::Active | ReplicaState::Overloaded | ReplicaState::Interfered => Ok(Micros::ZERO),
             ReplicaState::Loading => {
                 let since = replica.map_or(Micros::ZERO, |r| now - r.asked);
