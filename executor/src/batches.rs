@@ -7,7 +7,9 @@ use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
-use modelless_types::{CostPer1k, Micros, PricePerHour, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{
+    CostPer1k, Engine as EngineKind, Micros, PricePerHour, QueryKey, Refusal, Time, VariantId,
+};
 use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -72,6 +74,10 @@ impl From<PrepareError> for Unwritten {
 }
 
 impl Flight {
+    pub(crate) fn engine(&self) -> EngineKind {
+        self.known.settings.engine
+    }
+
     /// It is handed over now.
     pub(crate) fn starts(&mut self, now: Time) {
         self.started = now;
@@ -82,7 +88,9 @@ impl Flight {
 pub(crate) const fn failure(error: &BatchError) -> Failure {
     match error {
         BatchError::Model(_) | BatchError::Shape(_) => Failure::Model,
-        BatchError::Crashed(_) | BatchError::Hung(_) => Failure::Process,
+        BatchError::Crashed(_) | BatchError::Killed(_) => Failure::Process,
+        BatchError::Hung(_) => Failure::Hung,
+        BatchError::Unreachable(_) => Failure::Unreachable,
         BatchError::NotStarted(_) | BatchError::Revoked => Failure::NotStarted,
     }
 }
@@ -338,16 +346,16 @@ impl Handle {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
             let place = (flight.variant, flight.lane);
+            let limit = self.config().hung_limit(flight.expected.p99(), flight.engine());
             flight.ticket = flight.slot.as_ref().map(BatchSlot::ticket);
-            flight.slot.take().map(|slot| (slot, flight.expected, place, flight.members.len()))
+            flight.slot.take().map(|slot| (slot, limit, place, flight.members.len()))
         });
-        let Some((slot, expected, place, members)) = taken else {
+        let Some((slot, limit, place, members)) = taken else {
             return self.not_started(batch, "its slot is gone; this is a bug".into());
         };
         self.tally().started(members);
         *self.core().last.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
         let me = self.clone();
-        let limit = self.config().hung_limit(expected.p99());
         self.engine().submit(slot, limit, Box::new(move |result| me.ended(batch, result)));
     }
 
@@ -413,7 +421,7 @@ impl Handle {
             Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
-                if failure(&error) != Failure::Model {
+                if !matches!(failure(&error), Failure::Model | Failure::Unreachable) {
                     return self.fell_through(batch, outcome);
                 }
                 outcome

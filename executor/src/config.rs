@@ -1,12 +1,15 @@
 //! What can be set of an executor.
 
 use modelless_decision::worker::{DeviceConfig, WorkerConfig};
-use modelless_types::{Batching, Bytes, Micros, PricePerHour};
+use modelless_types::{Batching, Bytes, Engine, Micros, PricePerHour};
 use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The least that a batch on another server may take.
+const REMOTE: Micros = Micros::from_secs(5);
 
 /// Settings of one node. Every default is told in `docs/defaults.md`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -100,7 +103,7 @@ impl Default for Config {
             back_off: Micros::from_millis(100),
             give_up_after: 5,
             hung_factor: 20,
-            hung_after: Micros::from_secs(5),
+            hung_after: Micros::from_secs(1),
             batching: Batching::Deadline,
             min_residence: Micros::from_millis(500),
             drain: Micros::from_secs(10),
@@ -144,9 +147,11 @@ impl Config {
         (cores / threads.clamp(width, cores)).clamp(1, lanes)
     }
 
-    /// How long a batch may run before its runner is taken for hung.
-    pub(crate) fn hung_limit(&self, expected: Micros) -> Duration {
+    /// How long a batch may run before its runner is taken for hung. A server is given longer: its runner gives up by itself
+    /// after 4 s, and names the server.
+    pub(crate) fn hung_limit(&self, expected: Micros, engine: Engine) -> Duration {
+        let least = if engine == Engine::Remote { self.hung_after.max(REMOTE) } else { self.hung_after };
         let scaled = Micros(expected.0.saturating_mul(u64::from(self.hung_factor)));
-        Duration::from_micros(scaled.max(self.hung_after).0)
+        Duration::from_micros(scaled.max(least).0)
     }
 }

@@ -54,7 +54,12 @@ impl Handle {
     pub(crate) fn quarantine(&self, key: QueryKey, variant: VariantId, expected: Moments) {
         let me = self.clone();
         self.spawn(async move {
-            let (outcome, answer) = me.run_alone(key, variant, expected).await;
+            let (mut verdict, killed) = me.run_alone(key, variant, expected).await;
+            if killed {
+                // Somebody else did that, who may have meant nobody: only a second time says anything of the input.
+                verdict = me.run_alone(key, variant, expected).await.0;
+            }
+            let (outcome, answer) = verdict;
             let ward = &me.core().quarantine;
             if let Some(answer) = answer {
                 ward.answers().insert(key, answer);
@@ -65,49 +70,66 @@ impl Handle {
         });
     }
 
-    async fn run_alone(&self, key: QueryKey, variant: VariantId, expected: Moments) -> Verdict {
+    async fn run_alone(&self, key: QueryKey, variant: VariantId, expected: Moments) -> (Verdict, bool) {
+        let mut holds = self.core().quarantine.holds.lock().await;
+        let (flight, slot) = match self.admit(&mut holds, key, variant, expected).await {
+            Ok(admitted) => admitted,
+            Err(verdict) => return (verdict, false),
+        };
+        let (verdict, killed) = self.submit_alone(flight, slot, expected).await;
+        if matches!(
+            verdict.0,
+            Outcome::Failed { failure: Failure::Process | Failure::Hung | Failure::NotStarted, .. }
+        ) {
+            self.empty(&mut holds).await;
+        }
+        (verdict, killed)
+    }
+
+    /// Has the variant in the quarantine runner and the query's input in its slot.
+    async fn admit(
+        &self,
+        holds: &mut Option<VariantId>,
+        key: QueryKey,
+        variant: VariantId,
+        expected: Moments,
+    ) -> Result<(Flight, BatchSlot), Verdict> {
         let ward = &self.core().quarantine;
-        let mut holds = ward.holds.lock().await;
         let Some(known) = self.catalogue().variant(variant) else {
-            return failed(Failure::NotStarted, "its variant is not registered any longer");
+            return Err(failed(Failure::NotStarted, "its variant is not registered any longer"));
         };
         if *holds != Some(variant) {
-            self.empty(&mut holds).await;
+            self.empty(holds).await;
             let spec = match self.spec(variant, &known, 1).await {
                 Ok(spec) => spec,
-                Err(why) => return failed(Failure::NotStarted, why),
+                Err(why) => return Err(failed(Failure::NotStarted, why)),
             };
             let loaded = match ward.engine.load(spec).await {
                 Ok(loaded) => loaded,
-                Err(error) => return failed(Failure::NotStarted, error.to_string()),
+                Err(error) => return Err(failed(Failure::NotStarted, error.to_string())),
             };
             *holds = Some(variant);
             if let Err(why) = known.check(&loaded.inputs, &loaded.outputs) {
-                self.empty(&mut holds).await;
-                return failed(Failure::NotStarted, why);
+                self.empty(holds).await;
+                return Err(failed(Failure::NotStarted, why));
             }
         }
         let slot = match ward.engine.slot(variant, 0, 1) {
             Ok(slot) => slot,
             Err(error) => {
-                self.empty(&mut holds).await;
-                return failed(Failure::NotStarted, error.to_string());
+                self.empty(holds).await;
+                return Err(failed(Failure::NotStarted, error.to_string()));
             }
         };
         let flight = self.alone(key, variant, known, expected);
         let me = self.clone();
         // Writing a picture takes its time, which the runtime's threads do not have.
         let written = tokio::task::spawn_blocking(move || me.write_alone(flight, slot)).await;
-        let (flight, slot) = match written {
-            Ok(Ok(written)) => written,
-            Ok(Err(why)) => return failed(Failure::Model, why),
-            Err(error) => return failed(Failure::NotStarted, error.to_string()),
-        };
-        let verdict = self.submit_alone(flight, slot, expected).await;
-        if matches!(verdict.0, Outcome::Failed { failure: Failure::Process | Failure::NotStarted, .. }) {
-            self.empty(&mut holds).await;
+        match written {
+            Ok(Ok(written)) => Ok(written),
+            Ok(Err(why)) => Err(failed(Failure::Model, why)),
+            Err(error) => Err(failed(Failure::NotStarted, error.to_string())),
         }
-        verdict
     }
 
     fn write_alone(&self, mut flight: Flight, mut slot: BatchSlot) -> Result<(Flight, BatchSlot), String> {
@@ -118,21 +140,23 @@ impl Handle {
         }
     }
 
-    async fn submit_alone(&self, mut flight: Flight, slot: BatchSlot, expected: Moments) -> Verdict {
+    /// Runs it; and whether somebody else killed the runner meanwhile.
+    async fn submit_alone(&self, mut flight: Flight, slot: BatchSlot, expected: Moments) -> (Verdict, bool) {
         let (told, hears) = oneshot::channel();
         let me = self.clone();
         flight.starts(self.now());
-        let limit = self.config().hung_limit(expected.p99());
+        let limit = self.config().hung_limit(expected.p99(), flight.engine());
         let done = Box::new(move |result: Result<_, BatchError>| {
+            let killed = matches!(result, Err(BatchError::Killed(_)));
             let verdict = match result {
                 Ok(outputs) => (Outcome::Ran, me.answers(&flight, &outputs).pop().map(|(_, answer)| answer)),
                 Err(error) => failed(crate::batches::failure(&error), error.to_string()),
             };
             // Whoever waits is gone only when the node is.
-            let _ = told.send(verdict);
+            let _ = told.send((verdict, killed));
         });
         self.core().quarantine.engine.submit(slot, limit, done);
-        hears.await.unwrap_or_else(|_| failed(Failure::NotStarted, "the engine ended"))
+        hears.await.unwrap_or_else(|_| (failed(Failure::NotStarted, "the engine ended"), false))
     }
 
     /// Ends what the quarantine runner holds.

@@ -1,5 +1,6 @@
 mod cancelling;
 mod cutting;
+mod hanging;
 mod limits;
 mod loading;
 mod quarantine;

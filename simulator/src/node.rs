@@ -496,7 +496,7 @@ impl World<'_> {
         let why = || String::from("the process died");
         let resident = gone.iter().filter(|(_, _, state)| *state != Memory::Loading);
         let variants = Some(resident.map(|(_, variant, _)| *variant).collect());
-        self.feed_worker(at, Event::RunnerDied { model, variants, why: why() })?;
+        self.feed_worker(at, Event::RunnerDied { model, variants, why: why(), hung: false })?;
         for (device, variant, state) in gone {
             match state {
                 Memory::Loading => {

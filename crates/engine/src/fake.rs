@@ -36,8 +36,12 @@ pub enum Computes {
 pub enum Fault {
     /// The library refuses it.
     Model(String),
+    /// The server that it is on does not answer.
+    Unreachable(String),
     /// The runner dies on it.
     Crash(String),
+    /// Somebody else kills the runner.
+    Kill(String),
     /// It never ends.
     Hang,
     /// Outputs come in another shape.
@@ -172,7 +176,7 @@ impl FakeEngine {
 
     /// Kills the runner of a model, as a crash between batches would.
     pub fn kill(&self, model: ModelId, cause: &str) {
-        self.inner.die(model, cause);
+        self.inner.die(model, cause, false);
     }
 }
 
@@ -188,7 +192,7 @@ impl Inner {
     }
 
     /// The runner of a model is gone, with all that was resident in it.
-    fn die(&self, model: ModelId, cause: &str) {
+    fn die(&self, model: ModelId, cause: &str, hung: bool) {
         let variants: Vec<VariantId> = {
             let mut state = self.lock();
             let gone =
@@ -198,7 +202,7 @@ impl Inner {
             gone
         };
         if !variants.is_empty() {
-            let died = EngineEvent::RunnerDied { model, variants, cause: cause.to_owned() };
+            let died = EngineEvent::RunnerDied { model, variants, cause: cause.to_owned(), hung };
             if self.events.try_send(died).is_err() {
                 tracing::error!("nobody reads the events of the fake engine");
             }
@@ -222,13 +226,18 @@ impl Inner {
         let fault = fault.or_else(|| (0..slot.batch).find_map(|item| poison(slot.item_mut(0, item))));
         match fault {
             Some(Fault::Model(why)) => Err(BatchError::Model(why)),
+            Some(Fault::Unreachable(why)) => Err(BatchError::Unreachable(why)),
             Some(Fault::Shape(why)) => Err(BatchError::Shape(why)),
             Some(Fault::Crash(why)) => {
-                self.die(model, &why);
+                self.die(model, &why, false);
                 Err(BatchError::Crashed(why))
             }
+            Some(Fault::Kill(why)) => {
+                self.die(model, &why, false);
+                Err(BatchError::Killed(why))
+            }
             Some(Fault::Hang) => {
-                self.die(model, "a batch ran over its limit");
+                self.die(model, "a batch ran over its limit", true);
                 Err(BatchError::Hung(limit))
             }
             Some(Fault::Permute(order)) => Ok(compute(slot, computes, &order, run_us)),

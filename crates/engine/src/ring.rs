@@ -64,6 +64,8 @@ pub(crate) enum Answer {
     Failed(String),
     /// An output does not fit where it should go.
     Misshapen(String),
+    /// What it would have been computed on did not answer.
+    Unreachable(String),
 }
 
 /// Either side's view of a lane.
@@ -211,6 +213,7 @@ fn encode_reply(reply: &Reply) -> Vec<u8> {
         Answer::Failed(why) => (1, cut(why).as_bytes()),
         Answer::Misshapen(why) => (2, cut(why).as_bytes()),
         Answer::Revoked => (3, [].as_slice()),
+        Answer::Unreachable(why) => (4, cut(why).as_bytes()),
     };
     let mut bytes = Vec::with_capacity(HEAD + body.len());
     bytes.extend_from_slice(&[VERSION, kind]);
@@ -230,6 +233,7 @@ fn decode_reply(bytes: &[u8]) -> Option<Reply> {
         1 => Answer::Failed(text()),
         2 => Answer::Misshapen(text()),
         3 => Answer::Revoked,
+        4 => Answer::Unreachable(text()),
         _ => return None,
     };
     (head[0] == VERSION).then(|| Reply { run_us: u64::from_le_bytes(*run_us), answer })

@@ -175,6 +175,8 @@ pub enum EngineEvent {
         variants: Vec<VariantId>,
         /// How it ended, with the last of what it printed.
         cause: String,
+        /// It was killed because a batch ran over its limit.
+        hung: bool,
     },
 }
 
@@ -187,12 +189,19 @@ pub enum BatchError {
     /// The runner died while this batch was running.
     #[error("the runner died while running this batch: {0}")]
     Crashed(String),
+    /// Somebody else killed the runner while this batch was running: the system for want of memory, or a person. The
+    /// batch may have nothing to do with it.
+    #[error("the runner was killed from outside while running this batch: {0}")]
+    Killed(String),
     /// It ran over its limit and was killed.
     #[error("the batch ran longer than {} ms and its runner was killed", .0.as_millis())]
     Hung(Duration),
     /// Outputs came in other shapes than the variant declares.
     #[error("the outputs have the wrong shape: {0}")]
     Shape(String),
+    /// What it would have been computed on did not answer: a server is down or late. The runner lives on.
+    #[error("the batch was not computed: {0}")]
+    Unreachable(String),
     /// It was taken back before it began: see [`Engine::revoke`].
     #[error("the batch was taken back before it began")]
     Revoked,

@@ -23,11 +23,14 @@ impl Handle {
         }
         for _ in 0..ROUNDS {
             let started: Vec<_> = (0..self.config().lanes_for(known.settings.threads))
-                .filter_map(|lane| self.warm_lane(variant, lane, known.expected))
+                .filter_map(|lane| self.warm_lane(variant, lane, known))
                 .collect();
             for ended in started {
                 // Whatever else it says of an empty input, it may say otherwise of a real one.
-                if let Ok(Err(error @ (BatchError::Crashed(_) | BatchError::Hung(_)))) = ended.await {
+                if let Ok(Err(
+                    error @ (BatchError::Crashed(_) | BatchError::Killed(_) | BatchError::Hung(_)),
+                )) = ended.await
+                {
                     return Err(format!("it failed on an empty input right after it was loaded: {error}"));
                 }
             }
@@ -49,17 +52,18 @@ impl Handle {
         &self,
         variant: VariantId,
         lane: u16,
-        expected: Micros,
+        known: &Known,
     ) -> Option<oneshot::Receiver<BatchResult>> {
         let mut slot = self.engine().slot(variant, lane, 1).ok()?;
         let inputs = slot.inputs().len();
         for input in 0..inputs {
             slot.item_mut(input, 0).fill(0);
         }
+        let limit = self.config().hung_limit(known.expected, known.settings.engine);
         let (sender, ended) = oneshot::channel();
         // Nobody listens any more where the load was given up.
         let done = Box::new(move |result| drop(sender.send(result)));
-        self.engine().submit(slot, self.config().hung_limit(expected), done);
+        self.engine().submit(slot, limit, done);
         Some(ended)
     }
 }

@@ -119,3 +119,26 @@ async fn who_crashes_alone_as_well_is_refused_with_what_was_said_there() {
     );
     bed.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_input_is_not_blamed_where_somebody_else_killed_its_quarantine_runner_once() {
+    for (times, answered) in [(1, true), (2, false)] {
+        let mut bed = bed(None).await;
+        for variant in &bed.variants {
+            let die = |number, _| (number == 0).then(|| Fault::Crash("made to".into()));
+            bed.engine.behave(variant.id, FakeModel { faults: Arc::new(die), ..echo() });
+            let left = AtomicU32::new(times);
+            let kill = move |_, _| {
+                let again = |left: u32| left.checked_sub(1);
+                let killed = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, again);
+                killed.is_ok().then(|| Fault::Kill("by signal 9".into()))
+            };
+            bed.ward.behave(variant.id, FakeModel { faults: Arc::new(kill), ..echo() });
+        }
+        bed.ask(1);
+        let fates = self::fates(&mut bed, 1).await;
+        let blamed = matches!(&fates[..], [(1, Err(Refusal::InputCrashed { .. }))]);
+        assert_eq!((fates[0].1.is_ok(), blamed), (answered, !answered), "{times}: {fates:?}");
+        bed.end().await;
+    }
+}

@@ -1,9 +1,12 @@
 //! A variant on another server: what its batches cost is that server's price.
 
+use super::echo;
 use super::{Bed, LONG, Setup, bed_with, config, distinct};
 use crate::{Config, RemoteServer};
+use modelless_engine::fake::{FakeModel, Fault};
 use modelless_types::{CostPer1k, Prefer, PricePerHour, ReplicaState};
 use modelless_wire::{Answer, Body, NodeLink, NodeStatus, ToNode};
+use std::sync::Arc;
 use tokio::time::timeout;
 
 /// `good` is here and takes 200 us; `fast` is on the server and takes 50.
@@ -14,11 +17,8 @@ async fn with_server_at(price: Option<u64>) -> Bed {
     bed_with(Setup { config, remote: true, ..Setup::default() }).await
 }
 
-async fn cheapest(bed: &mut Bed) -> Answer {
-    let ToNode::Query(mut frame) = bed.frame(1, LONG, bed.all(), distinct(1)) else {
-        panic!("a query is a query")
-    };
-    frame.prefer = Prefer::Cost;
+/// Both in memory.
+async fn resident(bed: &mut Bed) {
     for variant in &bed.variants {
         bed.handle.send(ToNode::Wake { task: bed.task, ordinal: variant.ordinal });
     }
@@ -27,6 +27,13 @@ async fn cheapest(bed: &mut Bed) -> Answer {
     };
     let mut status = bed.handle.status();
     timeout(LONG, status.wait_for(resident)).await.expect("in time").expect("still there");
+}
+
+async fn answer(bed: &mut Bed, key: u64, prefer: Prefer) -> Answer {
+    let ToNode::Query(mut frame) = bed.frame(key, LONG, bed.all(), distinct(key)) else {
+        panic!("a query is a query")
+    };
+    frame.prefer = prefer;
     bed.handle.send(ToNode::Query(frame));
     match bed.hear().await {
         Body::Answer { answer, .. } => *answer,
@@ -52,7 +59,8 @@ async fn who_wants_the_cheapest_gets_it_by_the_prices_of_lane_and_server() {
             (price(bed.variants[0].ordinal), price(bed.variants[1].ordinal))
         };
         assert_eq!(offered, (Some(None), Some(price.map(PricePerHour))));
-        let answer = cheapest(&mut bed).await;
+        resident(&mut bed).await;
+        let answer = answer(&mut bed, 1, Prefer::Cost).await;
         assert_eq!(answer.variant, bed.variants[chosen].id, "at {price:?}");
         // A thousand queries of one each cost a thousand times its share of an hour, which is what was asked for.
         let (cost, ran) = (answer.cost, answer.at_node);
@@ -60,4 +68,23 @@ async fn who_wants_the_cheapest_gets_it_by_the_prices_of_lane_and_server() {
         assert!(cost.0 > 0);
         bed.end().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_while_a_server_is_down_is_answered_by_what_is_here() {
+    let mut bed = with_server_at(None).await;
+    resident(&mut bed).await;
+    let (here, there) = (bed.variants[0].id, bed.variants[1].id);
+    assert_eq!(answer(&mut bed, 1, Prefer::Latency).await.variant, there, "while it is up");
+    let down = |_, _| Some(Fault::Unreachable("the server cannot be reached".into()));
+    bed.engine.behave(there, FakeModel { faults: Arc::new(down), ..echo() });
+    let rests = |status: &NodeStatus| {
+        !status.replicas.iter().any(|r| r.variant == there && r.state == ReplicaState::Active)
+    };
+    let mut status = bed.handle.status();
+    for key in 2..100 {
+        assert_eq!(answer(&mut bed, key, Prefer::Latency).await.variant, here);
+    }
+    timeout(LONG, status.wait_for(rests)).await.expect("in time").expect("still there");
+    bed.end().await;
 }

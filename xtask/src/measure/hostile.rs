@@ -39,7 +39,7 @@ fn measure(context: &Context) -> Result<Outcome> {
     let (short, long) = context.choose((5_000, 14_000), (2_000, 12_500));
     let mut kinds = vec![
         Kind { model: "aborts", poison: -2, ms: short },
-        // Hung is what runs for 5 s, once in its batch and once alone.
+        // Hung is what runs for 1 s, once in its batch and once alone.
         Kind { model: "hangs", poison: 1_000_000_000_000, ms: long },
         // In mebibytes.
         Kind { model: "eats", poison: context.choose(6_000, 1_000), ms: short },

@@ -137,10 +137,21 @@ pub enum Outcome {
 pub enum Failure {
     /// The model reported an error and lives on.
     Model,
-    /// The process died or hung and took the batch with it.
+    /// The process died and took the batch with it; in older recordings also one that hung.
     Process,
+    /// It ran over its limit, and its process was ended for it.
+    Hung,
+    /// What it would have been computed on did not answer: a server that is down. Its process lives on.
+    Unreachable,
     /// It was gone, or had no slot, before the batch could be given to it.
     NotStarted,
+}
+
+impl Failure {
+    /// The process is gone, and what it ran is suspected.
+    pub(super) const fn died(self) -> bool {
+        matches!(self, Self::Process | Self::Hung)
+    }
 }
 
 /// Why a query is answered by the variant it is.
@@ -242,6 +253,9 @@ pub enum Event {
         variants: Option<Vec<VariantId>>,
         /// What is known of it.
         why: String,
+        /// A batch of it ran over its limit.
+        #[serde(default)]
+        hung: bool,
     },
     /// The device's quarantine runner, which was to end, is out of memory.
     QuarantineEnded {

@@ -13,7 +13,7 @@ use modelless_types::{DeviceIx, Nearest, Refusal, Time};
 impl Worker {
     pub(super) fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
         let Some(at) = self.lanes.iter().position(|lane| lane.holds(id)) else { return };
-        let died = matches!(outcome, Outcome::Failed { failure: Failure::Process, .. });
+        let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
         let Some((batch, took)) = self.lanes[at].ended(now, id, died) else { return };
         let device = self.lanes[at].device;
         match outcome {
@@ -23,6 +23,7 @@ impl Worker {
                     self.adapt(device, &batch, spent.took);
                 }
                 self.residency.ran_well(device, batch.variant);
+                self.vouch(now, batch.variant);
                 let alive = batch.members.iter().filter(|m| !m.gone).map(|m| m.waiting.query.key).collect();
                 self.actions.push_back(Action::Deliver { batch: id, queries: alive });
             }
@@ -34,9 +35,15 @@ impl Worker {
                 if failure == Failure::NotStarted {
                     self.residency.lost(now, device, batch.variant, &why, &mut self.actions);
                 }
+                if failure == Failure::Unreachable {
+                    self.residency.unreached(now, device, batch.variant, &why, &mut self.actions);
+                }
                 self.actions.push_back(Action::Deliver { batch: id, queries: Vec::new() });
                 // Handed over behind one that took the process with it: it never ran, so it is not to blame.
-                let innocent = failure == Failure::Process && took.is_none();
+                let innocent = failure.died() && took.is_none();
+                if failure == Failure::Hung && !innocent {
+                    self.residency.hung(device, batch.variant);
+                }
                 let failure = if innocent { Failure::NotStarted } else { failure };
                 self.rerun(now, device, &batch, failure, &why);
             }
@@ -45,20 +52,24 @@ impl Worker {
     }
 
     /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless
-    /// it was alone and so has its answer; after a crash in quarantine.
+    /// it was alone and so has its answer; after a crash in quarantine. Where a server did not answer, they are placed anew.
     pub(super) fn rerun(&mut self, now: Time, device: DeviceIx, batch: &Batch, failure: Failure, why: &str) {
         let single = batch.members.len() == 1;
         for member in batch.members.iter().filter(|m| !m.gone) {
             let query = member.waiting.query;
-            if failure == Failure::Process {
+            if failure.died() {
                 self.suspect(now, device, batch.variant, batch.runner, member.waiting);
             } else if failure == Failure::Model && single {
                 self.refuse(query.key, Refusal::ModelError { why: String::from(why) });
+            } else if failure == Failure::Unreachable && member.waiting.missed {
+                // Some other server, or the same one again: it has cost enough.
+                self.refuse(query.key, Refusal::VariantFailed { why: String::from(why) });
             } else if query.expires <= now {
                 self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
             } else {
-                let alone = failure != Failure::NotStarted || member.waiting.alone;
-                let waiting = Waiting { alone, ..member.waiting };
+                let alone = failure == Failure::Model || member.waiting.alone;
+                let missed = failure == Failure::Unreachable || member.waiting.missed;
+                let waiting = Waiting { alone, missed, ..member.waiting };
                 match self.place(now, &waiting) {
                     Ok(_) => self.queue.push(waiting),
                     Err(refusal) => self.refuse(query.key, refusal),

@@ -93,7 +93,7 @@ impl Worker {
         if bytes > self.config.queue_bytes && self.queue.len() > 0 {
             return self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         }
-        let waiting = Waiting { query, alone: false, loaded: false };
+        let waiting = Waiting { query, alone: false, missed: false, loaded: false };
         match self.place(now, &waiting) {
             Ok(resident) => self.queue.push(Waiting { loaded: !resident, ..waiting }),
             Err(refusal) => self.refuse(query.key, refusal),
@@ -107,6 +107,7 @@ impl Worker {
         self.reconsider_cuts(now);
         self.open_lanes();
         self.fill_lanes(now);
+        self.try_alone(now);
         self.advance_quarantine(now);
         self.advance(now);
         if self.placed != self.residency.changes {
@@ -273,12 +274,12 @@ impl Machine for Worker {
             }
             Event::Quarantined { key, outcome } => self.judged(now, key, outcome),
             Event::QuarantineEnded { device } => self.quarantine_ended(device),
-            Event::RunnerDied { model, variants, why } => {
+            Event::RunnerDied { model, variants, why, hung } => {
                 let dead = self.residency.in_runner(model, variants);
                 for runner in self.residency.runners_of(&dead) {
                     self.quarantine.died(runner);
                 }
-                self.residency.runner_died(now, &dead, &why, &mut self.actions);
+                self.residency.runner_died(now, &dead, &why, hung, &mut self.actions);
             }
             Event::Cancel { key } => self.cancel(key),
             Event::Pin(pins) => self.residency.pin(now, &pins),
@@ -295,7 +296,7 @@ impl Machine for Worker {
                 self.residency.catalog(now, variants, &mut self.actions);
                 let residency = &self.residency;
                 self.caps.keep(|variant| residency.variant(variant).is_some());
-                self.quarantine.keep(|runner| residency.variants().any(|v| v.runner() == runner));
+                self.quarantine.keep(residency.variants());
             }
             Event::Drain => self.drain(),
         }
@@ -321,7 +322,7 @@ impl Machine for Worker {
     fn poll_timeout(&self) -> Option<Wake> {
         let expiry = self.queue.first_expiry();
         let expiry = expiry.map(|(at, _)| Wake { at, why: "a waiting query's time is up" });
-        let rest = self.residency.next_rest_over();
+        let rest = self.residency.next_rest_over(self.now);
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
         let room = self.residency.next_room(self.now);
         let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });

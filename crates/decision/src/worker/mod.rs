@@ -17,6 +17,7 @@
 //! | `place` | what a query that came could be answered by |
 //! | `ending` | what becomes of the members of a batch that ended |
 //! | `quarantine` | members of crashed batches, rerun alone |
+//! | `trust` | whether a death is an input's doing or its variant's |
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
@@ -38,6 +39,7 @@ mod queue;
 mod report;
 mod residency;
 mod shedding;
+mod trust;
 
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,

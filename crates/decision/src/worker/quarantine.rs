@@ -3,18 +3,24 @@
 //! A crash says that somebody in the batch, or the model itself, takes its process down, but not who. So each member
 //! is run alone in a *quarantine runner*, one at a time for each device, while the ordinary replica restarts and
 //! serves the others. Who takes that runner down too is to blame, and is refused; the innocent are answered. A crash
-//! that is pinned on an input this way is not held against the model.
+//! that is pinned on an input this way is not held against the model, as long as the model runs others well: see `trust`.
+//! Where so many crash alone in a row that the model would be given up for it, the rest is refused without being tried.
+//!
+//! What hung is tried here, too, before it may have a lane again: by one query at a time, of those that wait for it.
 //!
 //! A quarantine runner's memory is part of the device's budget: one variant at a time, and only while somebody is or
 //! waits to be in it. From the crash until then its room is kept free of other loads; where it can never be had, because
 //! the plan pins too much besides, the members are refused with that. What waits is bounded in number and in bytes.
 
-use super::api::{Action, Failure, Outcome, Runner};
+use super::api::{Action, Failure, Outcome, Runner, WorkerVariant};
+use super::bind::admits;
 use super::machine::Worker;
 use super::machine::needed;
 use super::queue::Waiting;
 use super::residency::{Claim, Room};
+use super::trust::Trust;
 use crate::estimate::Moments;
+use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -23,6 +29,8 @@ use modelless_types::{Bytes, DeviceIx, QueryKey, Refusal, ReplicaState, Time, Va
 
 /// At most this many wait for the quarantine runners of a node.
 const LINE: usize = 256;
+
+const HOPELESS: &str = "whatever it was given lately took its process down";
 
 const NOT_RERUN: &str = "it could not be rerun after its batch had crashed: ";
 
@@ -34,7 +42,8 @@ struct Patient {
     waiting: Waiting,
     device: DeviceIx,
     variant: VariantId,
-    death: Death,
+    /// `None`: it was in no batch, and tries what hung.
+    death: Option<Death>,
     /// When it came into the line.
     since: Time,
     /// Nobody waits for it any longer.
@@ -58,6 +67,7 @@ pub(super) struct Quarantine {
     deaths: BTreeMap<Runner, u64>,
     /// Deaths that were pinned on an input; kept while a member of such a batch is here.
     blamed: BTreeSet<Death>,
+    trust: Trust,
 }
 
 impl Quarantine {
@@ -79,8 +89,11 @@ impl Quarantine {
         *self.deaths.entry(runner).or_default() += 1;
     }
 
-    pub(super) fn keep(&mut self, known: impl Fn(Runner) -> bool) {
-        self.deaths.retain(|runner, _| known(*runner));
+    pub(super) fn keep<'a>(&mut self, known: impl Iterator<Item = &'a WorkerVariant>) {
+        let (ids, runners): (BTreeSet<VariantId>, BTreeSet<Runner>) =
+            known.map(|v| (v.id, v.runner())).unzip();
+        self.deaths.retain(|runner, _| runners.contains(runner));
+        self.trust.keep(|variant| ids.contains(&variant));
     }
 
     pub(super) fn cancel(&mut self, key: QueryKey) -> bool {
@@ -110,6 +123,8 @@ impl Worker {
         let query = waiting.query;
         if query.expires <= now {
             self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
+        } else if self.quarantine.trust.hopeless(variant, self.config.give_up_after) {
+            self.refuse(query.key, Refusal::VariantFailed { why: String::from(HOPELESS) });
         } else if self.quarantine.line.len() >= LINE {
             let limit = u32::try_from(LINE).unwrap_or(u32::MAX);
             self.refuse(query.key, Refusal::QueueFull { limit });
@@ -119,7 +134,32 @@ impl Worker {
             self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
         } else {
             let death = (runner, self.quarantine.deaths.get(&runner).copied().unwrap_or_default());
+            let death = Some(death);
             self.quarantine.line.push(Patient { waiting, device, variant, death, since: now, gone: false });
+        }
+    }
+
+    /// Has what hung tried by the first query that nothing else can answer: one at a time, in quarantine, where it keeps no
+    /// lane from others.
+    pub(super) fn try_alone(&mut self, now: Time) {
+        for (device, variant) in self.residency.to_be_tried(now) {
+            let here = self.quarantine.line.iter().chain(self.quarantine.inside.values());
+            if here.into_iter().any(|p| (p.device, p.variant) == (device, variant)) {
+                continue;
+            }
+            let Some(known) = self.residency.variant(variant) else { continue };
+            // What the plan wants back need not wait until nothing else serves.
+            let pinned = self.residency.pinned(device, variant);
+            let first = |servable| {
+                let theirs = |class: &Class| admits(class, known) && self.servable(class) == servable;
+                self.queue.merged(theirs).next().map(|waiting| waiting.query.key)
+            };
+            let Some(key) = first(false).or_else(|| if pinned { first(true) } else { None }) else {
+                continue;
+            };
+            let Some(waiting) = self.queue.remove(key) else { continue };
+            let patient = Patient { waiting, device, variant, death: None, since: now, gone: false };
+            self.quarantine.line.push(patient);
         }
     }
 
@@ -159,7 +199,7 @@ impl Worker {
             }
         }
         let (line, inside) = (&self.quarantine.line, &self.quarantine.inside);
-        let here: BTreeSet<Death> = line.iter().chain(inside.values()).map(|p| p.death).collect();
+        let here: BTreeSet<Death> = line.iter().chain(inside.values()).filter_map(|p| p.death).collect();
         self.quarantine.blamed.retain(|death| here.contains(death));
     }
 
@@ -232,20 +272,31 @@ impl Worker {
         let Some(device) = inside.map(|(device, _)| *device) else { return };
         let Some(patient) = self.quarantine.inside.remove(&device) else { return };
         let refusal = match outcome {
-            Outcome::Ran => None,
+            Outcome::Ran => {
+                self.vouch(now, patient.variant);
+                self.residency.proven(now, device, patient.variant);
+                None
+            }
             Outcome::Revoked => {
                 Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + "it was taken back" })
             }
-            Outcome::Failed { failure: Failure::Model, why } => Some(Refusal::ModelError { why }),
-            Outcome::Failed { failure: Failure::Process, why } => {
+            Outcome::Failed { failure: Failure::Model, why } => {
+                self.residency.proven(now, device, patient.variant);
+                Some(Refusal::ModelError { why })
+            }
+            Outcome::Failed { failure: Failure::Process | Failure::Hung, why } => {
                 self.ward_lost(device);
-                if self.quarantine.blamed.insert(patient.death) {
-                    self.residency.pardon(now, patient.death.0);
-                }
+                self.blame(now, &patient, &why);
                 Some(Refusal::InputCrashed { why })
+            }
+            Outcome::Failed { failure: Failure::Unreachable, why } => {
+                Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + &why })
             }
             Outcome::Failed { failure: Failure::NotStarted, why } => {
                 self.ward_lost(device);
+                if patient.death.is_none() {
+                    self.residency.still_fails(now, device, patient.variant, &why);
+                }
                 Some(Refusal::VariantFailed { why: String::from(NOT_RERUN) + &why })
             }
         };
@@ -253,6 +304,39 @@ impl Worker {
             _ if patient.gone => {}
             None => self.actions.push_back(Action::Discharge { key }),
             Some(refusal) => self.refuse(key, refusal),
+        }
+    }
+
+    /// Something of a variant ran to its end: what was pinned on inputs meanwhile was theirs.
+    pub(super) fn vouch(&mut self, now: Time, variant: VariantId) {
+        let owed = self.quarantine.trust.ran_well(variant);
+        if let Some(runner) = self.residency.variant(variant).map(WorkerVariant::runner)
+            && owed > 0
+        {
+            self.residency.pardon(now, runner, owed);
+        }
+    }
+
+    /// One crashed alone.
+    fn blame(&mut self, now: Time, patient: &Patient, why: &str) {
+        let trust = &mut self.quarantine.trust;
+        trust.crashed_alone(patient.variant);
+        match patient.death {
+            // Of one death one member is to blame, for all that is known.
+            Some(death) => {
+                if self.quarantine.blamed.insert(death) && trust.pinned(patient.variant) {
+                    self.residency.pardon(now, death.0, 1);
+                }
+            }
+            None => self.residency.still_fails(now, patient.device, patient.variant, why),
+        }
+        if self.quarantine.trust.hopeless(patient.variant, self.config.give_up_after) {
+            let theirs = |other: &mut Patient| other.variant == patient.variant;
+            let rest: Vec<QueryKey> =
+                self.quarantine.line.extract_if(.., theirs).map(|other| other.key()).collect();
+            for key in rest {
+                self.refuse(key, Refusal::VariantFailed { why: String::from(HOPELESS) });
+            }
         }
     }
 

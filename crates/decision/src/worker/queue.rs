@@ -14,6 +14,8 @@ pub(super) struct Waiting {
     pub(super) query: Query,
     /// Its batch crashed: it is rerun alone, so that one poison input costs one query.
     pub(super) alone: bool,
+    /// It was in a batch whose server did not answer.
+    pub(super) missed: bool,
     /// What answers it had to be loaded.
     pub(super) loaded: bool,
 }

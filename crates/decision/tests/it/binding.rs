@@ -147,7 +147,7 @@ fn a_batch_handed_over_behind_one_that_crashed_is_not_to_blame() {
         "one model: handed over at once"
     );
     world.arrive(3, &[1], far);
-    world.feed(Event::RunnerDied { model: ModelId(1), variants: None, why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(1), variants: None, why: "killed".into(), hung: false });
     world.died(first);
     world.died(second);
     // It is back at once, and serves those who were not in the batch that ran.

@@ -92,8 +92,12 @@ impl World {
     fn crash(&mut self, bound: &[Action]) -> Vec<Action> {
         let batch = prepared(bound).expect("bound").0;
         self.feed(Event::Prepared { batch, dropped: Vec::new() });
-        let mut actions =
-            self.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
+        let mut actions = self.feed(Event::RunnerDied {
+            model: ModelId(0),
+            variants: None,
+            why: "killed".into(),
+            hung: false,
+        });
         let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
         actions.extend(self.feed(Event::Done { batch, outcome }));
         actions
@@ -101,6 +105,14 @@ impl World {
 
     fn judged(&mut self, key: u64, outcome: Outcome) -> Vec<Action> {
         self.feed(Event::Quarantined { key: QueryKey(key), outcome })
+    }
+
+    /// One that ends well.
+    fn well(&mut self, key: u64) {
+        let bound = self.arrive(key, FAR);
+        let (batch, _) = prepared(&bound).expect("bound");
+        self.feed(Event::Prepared { batch, dropped: Vec::new() });
+        self.feed(Event::Done { batch, outcome: Outcome::Ran });
     }
 
     /// A batch of three: one goes ahead and ends, so that they wait together.
@@ -184,6 +196,9 @@ fn a_crash_pinned_on_an_input_does_not_count_and_others_open_the_circuit() {
     let mut world = World::new();
     let mut key = 0;
     let mut crash = |world: &mut World, poison: bool| {
+        if poison {
+            world.well(1_000 + key);
+        }
         key += 1;
         world.pass(Micros::from_millis(1));
         let bound = world.arrive(key, FAR);
@@ -221,6 +236,157 @@ fn a_crash_pinned_on_an_input_does_not_count_and_others_open_the_circuit() {
     assert_eq!(prepared(&after).map(|b| b.1), Some(vec![52, 53]), "closed again");
 }
 
+fn open(action: &Action) -> bool {
+    matches!(action, Action::Refuse { refusal: Refusal::VariantFailed { .. }, .. })
+}
+
+#[test]
+fn a_model_that_crashes_on_every_input_rests_longer_each_time_and_then_opens_the_circuit() {
+    let mut world = World::new();
+    let mut loaded = Vec::new();
+    for key in 1..=3 {
+        let bound = world.arrive(key, FAR);
+        let mut actions = world.crash(&bound);
+        assert_eq!(quarantined(&actions), Some(key), "each is tried alone: {actions:?}");
+        actions.extend(world.judged(key, died()));
+        let blamed = |a: &Action| matches!(a, Action::Refuse { refusal: Refusal::InputCrashed { .. }, .. });
+        assert!(actions.iter().any(blamed), "{actions:?}");
+        loaded.push(loads(&actions));
+        if key < 3 {
+            loaded.push(loads(&world.pass(Micros::from_millis(100))));
+            world.load();
+        }
+    }
+    // At once, after a rest, not at all.
+    assert_eq!(loaded, [true, false, false, true, false]);
+    assert!(world.arrive(4, FAR).iter().any(open), "the circuit is open");
+    // One at a time tries it, and its crash needs no second one.
+    for (key, rest) in [(5, 200), (6, 400), (7, 800)] {
+        assert!(!loads(&world.pass(Micros::from_millis(rest - 10))), "it rests");
+        assert!(loads(&world.pass(Micros::from_millis(10))));
+        world.load();
+        let bound = world.arrive(key, FAR);
+        let actions = world.crash(&bound);
+        assert_eq!(quarantined(&actions), None, "{actions:?}");
+        assert!(actions.iter().any(open), "{actions:?}");
+    }
+    // Mended, it is trusted again.
+    world.pass(Micros::from_millis(1_600));
+    world.load();
+    world.well(8);
+    let bound = world.arrive(9, FAR);
+    let actions = world.crash(&bound);
+    assert_eq!((quarantined(&actions), loads(&actions)), (Some(9), true), "{actions:?}");
+}
+
+/// Two models for the same task on one lane; the second only for who admits it alone, or both.
+fn beside_another() -> World {
+    let mut world = World::new();
+    let other = WorkerVariant { id: VariantId(1), model: ModelId(1), ordinal: 1, ..variant() };
+    world.feed(Event::Catalog(vec![variant(), other]));
+    world.feed(Event::Pin(vec![(DEVICE, VariantId(1))]));
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+    world
+}
+
+fn hung() -> Outcome {
+    Outcome::Failed { failure: Failure::Hung, why: "it hung".into() }
+}
+
+#[test]
+fn what_hung_is_tried_in_quarantine_and_keeps_no_lane_from_others_until_it_ran_well() {
+    let mut world = beside_another();
+    let (batch, _) = prepared(&world.arrive(1, FAR)).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    let variants = Some(vec![VARIANT]);
+    world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "it hung".into(), hung: true });
+    let mut actions = world.feed(Event::Done { batch, outcome: hung() });
+    assert_eq!((quarantined(&actions), loads(&actions)), (Some(1), false), "{actions:?}");
+    world.judged(1, hung());
+    // Whatever comes for it is tried alone, and each failure is followed by a longer rest.
+    for (key, rest) in [(2, 0), (3, 200)] {
+        assert_eq!(quarantined(&world.arrive(key, FAR)), None, "it rests");
+        actions = world.pass(Micros::from_millis(100 + rest));
+        assert_eq!((quarantined(&actions), prepared(&actions), loads(&actions)), (Some(key), None, false));
+        // The other is served meanwhile.
+        let query = query(10 + key, world.now, [1].into_iter().collect(), FAR);
+        let (batch, _) = prepared(&world.feed(Event::Arrive(query))).expect("the lane is free");
+        world.feed(Event::Prepared { batch, dropped: Vec::new() });
+        world.feed(Event::Done { batch, outcome: Outcome::Ran });
+        if key == 2 {
+            world.judged(key, hung());
+        }
+    }
+    world.judged(3, Outcome::Ran);
+    world.arrive(4, FAR);
+    assert!(loads(&world.pass(Micros(1))), "it is back");
+    assert_eq!(prepared(&world.load()).map(|b| b.1), Some(vec![4]), "on its lane");
+}
+
+#[test]
+fn what_always_hangs_is_given_up_like_what_always_crashes() {
+    let mut world = World::new();
+    let (batch, _) = prepared(&world.arrive(1, FAR)).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "it hung".into(), hung: true });
+    world.feed(Event::Done { batch, outcome: hung() });
+    world.judged(1, hung());
+    for key in 2..=3 {
+        world.arrive(key, FAR);
+        assert_eq!(quarantined(&world.pass(Micros::from_secs(1))), Some(key));
+        world.arrive(20 + key, FAR);
+        let actions = world.judged(key, hung());
+        assert_eq!(
+            actions.iter().any(open),
+            key == 3,
+            "who waits for it hears that it is given up: {actions:?}"
+        );
+        world.feed(Event::Cancel { key: QueryKey(20 + key) });
+    }
+    assert!(world.arrive(4, FAR).iter().any(open));
+    // After its rest it is tried again.
+    world.pass(Micros::from_secs(1));
+    assert_eq!(quarantined(&world.arrive(5, FAR)), Some(5));
+}
+
+#[test]
+fn a_crash_is_pinned_on_its_input_also_where_the_first_to_run_well_comes_after_it() {
+    let mut world = World::new();
+    let first = world.arrive(1, FAR);
+    world.crash(&first);
+    world.judged(1, died());
+    // While it loads, so that they share a batch.
+    world.arrive(2, Micros::from_secs(50));
+    world.arrive(3, FAR);
+    let both = world.load();
+    assert_eq!(prepared(&both).map(|b| b.1), Some(vec![2, 3]));
+    let actions = world.crash(&both);
+    assert_eq!(
+        (quarantined(&actions), loads(&actions)),
+        (Some(2), false),
+        "the second in a row: {actions:?}"
+    );
+    assert_eq!(quarantined(&world.judged(2, died())), Some(3));
+    world.judged(3, Outcome::Ran);
+    assert!(loads(&world.pass(Micros(1))), "neither counts any longer");
+}
+
+#[test]
+fn of_a_large_batch_no_more_are_run_alone_than_show_that_the_model_is_broken() {
+    let mut world = World::new();
+    let queries = (1..=8).map(|key| world.query(key)).collect();
+    let bound = world.together(queries);
+    let mut actions = world.crash(&bound);
+    let mut tried = 0;
+    while let Some(key) = quarantined(&actions) {
+        tried += 1;
+        actions = world.judged(key, died());
+    }
+    assert_eq!(tried, 3);
+    assert_eq!(actions.iter().filter(|a| open(a)).count(), 5, "{actions:?}");
+}
+
 #[test]
 fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is_not_run() {
     let mut world = World::new();
@@ -238,7 +404,7 @@ fn who_waits_for_quarantine_is_bound_by_its_deadline_and_a_client_that_leaves_is
     let third = if prepared(&third).is_some() { third } else { world.pass(Micros(1)) };
     let batch = prepared(&third).map_or(BatchId(batch.0 + 1), |b| b.0);
     world.feed(Event::Prepared { batch, dropped: Vec::new() });
-    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into() });
+    world.feed(Event::RunnerDied { model: ModelId(0), variants: None, why: "killed".into(), hung: false });
     let actions = world.feed(Event::Done { batch, outcome: died() });
     assert_eq!(quarantined(&actions), Some(2), "the most urgent first: {actions:?}");
     let late = world.pass(Micros(6_000));
@@ -274,7 +440,8 @@ fn loaded_again(actions: &[Action]) -> Vec<u32> {
 fn only_what_was_in_the_dead_runner_is_loaded_again() {
     let mut world = two_engines();
     let variants = Some(vec![VariantId(1)]);
-    let actions = world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "killed".into() });
+    let actions =
+        world.feed(Event::RunnerDied { model: ModelId(0), variants, why: "killed".into(), hung: false });
     assert_eq!(loaded_again(&actions), [1]);
     assert_eq!(world.state().0, ReplicaState::Active);
     assert!(prepared(&world.arrive(1, FAR)).is_some(), "the other engine's goes on");
@@ -395,4 +562,55 @@ fn what_waits_for_quarantine_is_bounded_in_bytes() {
     let actions = world.crash(&told);
     let full = |action: &&Action| matches!(action, Action::Refuse { refusal: Refusal::BytesFull { .. }, .. });
     assert_eq!(actions.iter().filter(full).count(), 1, "{actions:?}");
+}
+
+fn unreachable(world: &mut World, bound: &[Action]) -> Vec<Action> {
+    let (batch, _) = prepared(bound).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    let why = "the server cannot be reached".into();
+    world.feed(Event::Done { batch, outcome: Outcome::Failed { failure: Failure::Unreachable, why } })
+}
+
+#[test]
+fn who_met_a_server_that_is_down_is_answered_by_what_else_may_and_the_variant_rests_and_is_given_up() {
+    let mut world = World::new();
+    let local = WorkerVariant {
+        id: VariantId(1),
+        model: ModelId(1),
+        ordinal: 1,
+        accuracy: Accuracy::ZERO,
+        ..variant()
+    };
+    world.feed(Event::Catalog(vec![variant(), local]));
+    world.feed(Event::Pin(vec![(DEVICE, VARIANT), (DEVICE, VariantId(1))]));
+    let (memory, took) = (Bytes(10), Micros(1_000));
+    world.feed(Event::Loaded { device: DEVICE, variant: VariantId(1), memory, took });
+    let variant_of = |actions: &[Action]| {
+        actions
+            .iter()
+            .find_map(|a| if let Action::Prepare { variant, .. } = a { Some(*variant) } else { None })
+    };
+    let both: VariantSet = [0, 1].into_iter().collect();
+    let asked = world.feed(Event::Arrive(query(1, world.now, both, FAR)));
+    assert_eq!(variant_of(&asked), Some(VARIANT), "the better one");
+    let after = unreachable(&mut world, &asked);
+    assert_eq!(variant_of(&after), Some(VariantId(1)), "{after:?}");
+    assert!(after.contains(&Action::Unload { device: DEVICE, variant: VARIANT }), "{after:?}");
+    let (batch, _) = prepared(&after).expect("bound");
+    world.feed(Event::Prepared { batch, dropped: Vec::new() });
+    world.feed(Event::Done { batch, outcome: Outcome::Ran });
+    world.feed(Event::Unloaded { device: DEVICE, variant: VARIANT });
+    assert_eq!(world.state(), (ReplicaState::Failed, "the server cannot be reached".into()));
+    // Each load asks the server; three failures in a row are enough here.
+    for rest in [100, 200] {
+        assert!(!loads(&world.pass(Micros::from_millis(rest - 1))), "it rests");
+        assert!(loads(&world.pass(Micros::from_millis(1))));
+        world.feed(Event::LoadFailed { device: DEVICE, variant: VARIANT, why: "still down".into() });
+    }
+    assert!(world.arrive(2, FAR).iter().any(open), "who admits nothing else hears it at once");
+    // It is back.
+    assert!(loads(&world.pass(Micros::from_millis(400))));
+    world.load();
+    world.well(3);
+    assert!(prepared(&world.arrive(4, FAR)).is_some());
 }

@@ -87,7 +87,8 @@ fn engine() -> impl Strategy<Value = Engine> {
 }
 
 fn verdict() -> impl Strategy<Value = Option<Failure>> {
-    let failed = vec![Failure::Model, Failure::Process, Failure::NotStarted];
+    let failed =
+        vec![Failure::Model, Failure::Process, Failure::Hung, Failure::Unreachable, Failure::NotStarted];
     proptest::option::weighted(0.3, proptest::sample::select(failed))
 }
 
@@ -346,7 +347,9 @@ impl Shell {
         prop_assert!(v.threads.min(self.lanes_at_first) <= width, "{} threads on {width}", v.threads);
         let held = self.memory.get(&(lane.0, variant)).map(|(held, _)| *held);
         prop_assert_eq!(held, Some(Held::Loaded), "{} is not in memory", variant);
-        let cost = CostPer1k::of_batch(expected, v.run.price.unwrap_or(PricePerHour(50_000)), size);
+        // A server's own price counts instead of the lane's.
+        let price = v.run.price.unwrap_or(PricePerHour(50_000));
+        let cost = CostPer1k::of_batch(expected, price, size);
         let mut deadlines = Vec::new();
         for key in members {
             let query = self.queries.get(key);
@@ -404,7 +407,8 @@ impl Shell {
         let outcome = if self.batches[&batch].revoked && at.is_multiple_of(2) {
             Outcome::Revoked
         } else if bad {
-            Outcome::Failed { failure: Failure::Model, why }
+            let failure = if at.is_multiple_of(3) { Failure::Unreachable } else { Failure::Model };
+            Outcome::Failed { failure, why }
         } else {
             Outcome::Ran
         };
@@ -429,7 +433,7 @@ impl Shell {
         let inside = self.quarantine.iter().nth(at % self.quarantine.len().max(1));
         let Some((&device, &(key, _))) = inside else { return Ok(()) };
         self.quarantine.remove(&device);
-        if matches!(verdict, Some(Failure::Process | Failure::NotStarted)) {
+        if matches!(verdict, Some(Failure::Process | Failure::Hung | Failure::NotStarted)) {
             self.held_there.remove(&device);
         }
         let failed = |failure| Outcome::Failed { failure, why: "judged".into() };
@@ -453,18 +457,19 @@ impl Shell {
         let shared = self.all.iter().filter(|v| v.model == model && v.engine == engine);
         let inside: Vec<VariantId> = shared.map(|v| v.id).collect();
         let mut failed = Vec::new();
+        let hung = self.now.0.is_multiple_of(3);
         for handed in self.lanes.values_mut() {
             let dead = |id: &BatchId| inside.contains(&self.batches[id].variant);
             failed.extend(handed.iter().copied().filter(dead));
             handed.retain(|id| !dead(id));
         }
         if late {
-            self.failed(&failed)?;
+            self.failed(&failed, hung)?;
         }
         let gone: Vec<_> = self.memory.extract_if(.., |(_, v), _| inside.contains(v)).collect();
         let resident = gone.iter().filter(|(_, (held, _))| *held != Held::Loading);
         let variants = Some(resident.map(|((_, variant), _)| *variant).collect());
-        self.feed(Event::RunnerDied { model, variants, why: "killed".into() })?;
+        self.feed(Event::RunnerDied { model, variants, why: "killed".into(), hung })?;
         for ((device, variant), (held, _)) in gone {
             match held {
                 Held::Loading => self.feed(Event::LoadFailed { device, variant, why: "killed".into() })?,
@@ -472,12 +477,13 @@ impl Shell {
                 Held::Loaded => {}
             }
         }
-        if late { Ok(()) } else { self.failed(&failed) }
+        if late { Ok(()) } else { self.failed(&failed, hung) }
     }
 
-    fn failed(&mut self, batches: &[BatchId]) -> Checked {
+    fn failed(&mut self, batches: &[BatchId], hung: bool) -> Checked {
+        let failure = if hung { Failure::Hung } else { Failure::Process };
         batches.iter().try_for_each(|batch| {
-            let outcome = Outcome::Failed { failure: Failure::Process, why: "killed".into() };
+            let outcome = Outcome::Failed { failure, why: "killed".into() };
             self.feed(Event::Done { batch: *batch, outcome })
         })
     }

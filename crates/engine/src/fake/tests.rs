@@ -77,8 +77,12 @@ async fn a_crash_takes_the_runner_and_what_waits_behind_it() {
     let mut events = engine.events().unwrap();
     let (first, second) = (submit(&engine, 1, 0), submit(&engine, 1, 1));
     let died = events.recv().await.unwrap();
-    let expected =
-        EngineEvent::RunnerDied { model: ModelId(1), variants: vec![VARIANT], cause: "poison".into() };
+    let expected = EngineEvent::RunnerDied {
+        model: ModelId(1),
+        variants: vec![VARIANT],
+        cause: "poison".into(),
+        hung: false,
+    };
     assert_eq!(died, expected);
     engine.idle().await;
     assert_eq!(first.recv().unwrap().unwrap_err(), BatchError::Crashed("poison".into()));

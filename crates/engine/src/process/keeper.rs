@@ -183,18 +183,21 @@ impl Keeper {
         self.runner.allow(self.inner.config.memory_limit);
         let stop = self.serve(&mut process, jobs);
         let ended = process.end();
-        let cause = self.runner.why_killed().unwrap_or_else(|| self.name_memory(ended));
+        let ours = self.runner.why_killed();
+        let outside = ours.is_none() && process.killed_by_others();
+        let cause = ours.unwrap_or_else(|| self.name_memory(ended));
+        let hung = lock(&self.runner.lanes).iter().any(|lane| lane.hung());
         self.forget();
         if matches!(stop, Stop::Died(_)) && !self.resident.is_empty() && !self.inner.read().closed {
             tracing::warn!(model = %self.model, cause, "a runner died");
             let variants = std::mem::take(&mut self.resident);
-            let died = EngineEvent::RunnerDied { model: self.model, variants, cause: cause.clone() };
+            let died = EngineEvent::RunnerDied { model: self.model, variants, cause: cause.clone(), hung };
             // Nobody listens any more when it fails, and then nobody misses it.
             let _ = self.inner.events.blocking_send(died);
         }
         let lanes = std::mem::take(&mut *lock(&self.runner.lanes));
         for lane in &lanes {
-            lane.close(&cause);
+            lane.close(&cause, outside);
         }
         for reader in self.readers.drain(..) {
             if reader.join().is_err() {

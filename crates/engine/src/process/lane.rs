@@ -136,6 +136,8 @@ struct Queue {
     hung: Option<u32>,
     /// Why nothing more is taken.
     closed: Option<String>,
+    /// It was somebody else who killed the runner.
+    outside: bool,
 }
 
 struct InFlight {
@@ -231,9 +233,18 @@ impl Lane {
         self.runner.kill(&format!("a batch ran over its limit of {} ms", over.as_millis()));
     }
 
+    /// A batch of it ran over its limit.
+    pub(super) fn hung(&self) -> bool {
+        lock(&self.queue).hung.is_some()
+    }
+
     /// The runner was reaped: nothing more is taken, and the reader ends what is in flight.
-    pub(super) fn close(&self, why: &str) {
-        lock(&self.queue).closed = Some(why.to_owned());
+    pub(super) fn close(&self, why: &str, outside: bool) {
+        {
+            let mut queue = lock(&self.queue);
+            queue.closed = Some(why.to_owned());
+            queue.outside = outside;
+        }
         self.closed.notify_all();
         self.ring.gone();
     }
@@ -309,7 +320,7 @@ impl Lane {
     /// Ends everything in flight once the runner is reaped. A runner that is not yet has acknowledged what it
     /// was not given, or said itself that it is gone: nothing it says counts any more, and it is killed.
     fn drain(&self) {
-        let (batches, hung, why) = {
+        let (batches, hung, outside, why) = {
             let mut queue = lock(&self.queue);
             if queue.closed.is_none() {
                 self.runner.kill("it broke the protocol of its lane");
@@ -318,12 +329,13 @@ impl Lane {
                 queue = self.closed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
             let why = queue.closed.clone().unwrap_or_default();
-            (std::mem::take(&mut queue.in_flight), queue.hung, why)
+            (std::mem::take(&mut queue.in_flight), queue.hung, queue.outside, why)
         };
         for (at, InFlight { number, slot, limit, done, .. }) in batches.into_iter().enumerate() {
             drop(slot);
             let error = match at {
                 0 if hung == Some(number) => BatchError::Hung(limit),
+                0 if outside => BatchError::Killed(why.clone()),
                 0 => BatchError::Crashed(why.clone()),
                 _ => BatchError::NotStarted(why.clone()),
             };
@@ -340,6 +352,7 @@ fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
         },
         Answer::Failed(why) => Err(BatchError::Model(why)),
         Answer::Misshapen(why) => Err(BatchError::Shape(why)),
+        Answer::Unreachable(why) => Err(BatchError::Unreachable(why)),
         Answer::Revoked => Err(BatchError::Revoked),
     }
 }
@@ -403,7 +416,7 @@ mod tests {
                 assert!(lane.submit(slot, 1, LOST, tell).is_ok());
             };
             let passed = check(&lane, &submit, &done);
-            lane.close("the test is over");
+            lane.close("the test is over", false);
             passed
         })
     }

@@ -42,6 +42,8 @@ pub(super) struct Process {
     control: OwnedFd,
     stderr: Option<ChildStderr>,
     tail: Vec<u8>,
+    /// It ended by a signal that nobody here sent.
+    killed_by_others: bool,
     /// It can load without getting in the way of what is served.
     gives_way: bool,
     /// When the last second of listening to it began, and how much it printed since.
@@ -104,6 +106,7 @@ impl Process {
                 control: ours,
                 stderr,
                 tail: Vec::new(),
+                killed_by_others: false,
                 gives_way: false,
                 printed: (clock::now(), 0),
             }),
@@ -218,16 +221,20 @@ impl Process {
     /// Kills it if it lives, reaps it, and tells how it ended.
     pub(super) fn end(&mut self) -> String {
         let ended = self.child.try_wait().ok().flatten();
+        let mut by_itself = ended.is_some();
         let status = ended.map_or_else(
             || {
                 // It may be on its way out by itself: what it says then is the better reason.
                 let wait = timespec(Duration::from_millis(if self.closing() { 500 } else { 0 }));
-                let _ = rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&wait));
+                let ended = rustix::event::poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&wait));
+                by_itself = ended.is_ok_and(|ended| ended > 0);
                 let _ = self.child.kill();
                 self.child.wait()
             },
             Ok,
         );
+        let killed = status.as_ref().is_ok_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
+        self.killed_by_others = by_itself && killed;
         // What is left in the pipe, and not what a process that it left behind goes on to print.
         for _ in 0..PIPE / CHUNK {
             if self.stderr.is_none() || !self.stderr_ready() {
@@ -239,6 +246,11 @@ impl Process {
         let said = String::from_utf8_lossy(&self.tail);
         let said = said.trim();
         if said.is_empty() { how } else { format!("{how}; it said: {said}") }
+    }
+
+    /// Once it has ended: whether somebody else killed it. Whoever asks knows whether they did.
+    pub(super) const fn killed_by_others(&self) -> bool {
+        self.killed_by_others
     }
 
     /// Lets it give way to everything else, for good: giving back a large model's memory keeps a core busy for a while.

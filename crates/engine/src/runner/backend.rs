@@ -158,6 +158,7 @@ pub struct Results<'a> {
     begun: Instant,
     run_us: Option<u64>,
     wrong: Option<String>,
+    unreachable: bool,
 }
 
 /// What an output turned out to be.
@@ -225,6 +226,11 @@ impl Results<'_> {
         self.wrong.get_or_insert(why);
     }
 
+    /// The run fails because what it would be computed on does not answer: that says nothing of these inputs.
+    pub fn unreachable(&mut self) {
+        self.unreachable = true;
+    }
+
     fn seen_so_far(&self) -> usize {
         self.shapes.count()
     }
@@ -281,11 +287,13 @@ pub(super) fn run(
         begun: clock::now(),
         run_us: None,
         wrong: None,
+        unreachable: false,
     };
     let ran = program.run(inputs, &mut results);
-    let Results { shapes, run_us, wrong, begun, .. } = results;
+    let Results { shapes, run_us, wrong, begun, unreachable, .. } = results;
     let run_us = run_us.unwrap_or_else(|| clock::micros(begun.elapsed()));
     let answer = match (ran, wrong) {
+        (Err(why), _) if unreachable => Answer::Unreachable(why),
         (Err(why), _) => Answer::Failed(why),
         (Ok(()), Some(why)) => Answer::Misshapen(why),
         (Ok(()), None) => match shapes.check(&layout.outputs, rows) {
@@ -369,6 +377,7 @@ fn warm_up(
         begun: clock::now(),
         run_us: None,
         wrong: None,
+        unreachable: false,
     };
     program.run(Inputs { layout, arena, slot: 0, rows }, &mut results)?;
     match results.wrong {

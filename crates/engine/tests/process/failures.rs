@@ -47,12 +47,12 @@ async fn a_killed_runner_fails_its_batches_and_the_next_load_works() {
     let victim = engine.runners().into_iter().find(|runner| runner.model == ModelId(1)).unwrap();
     signal(victim.pid.unwrap(), "KILL");
 
-    let Some(EngineEvent::RunnerDied { model, variants, cause }) = events.recv().await else {
+    let Some(EngineEvent::RunnerDied { model, variants, cause, hung: false }) = events.recv().await else {
         panic!("no event")
     };
     assert_eq!((model, variants), (ModelId(1), vec![VariantId(1)]));
     assert!(cause.contains("signal 9"), "{cause}");
-    assert!(matches!(running.await.unwrap(), Err(BatchError::Crashed(why)) if why.contains("signal 9")));
+    assert!(matches!(running.await.unwrap(), Err(BatchError::Killed(why)) if why.contains("signal 9")));
     assert!(matches!(behind.await.unwrap(), Err(BatchError::NotStarted(_))));
     assert_eq!(engine.slot(VariantId(1), 0, 1).unwrap_err(), EngineError::NotLoaded(VariantId(1)));
 

@@ -74,7 +74,7 @@ async fn a_server_that_is_gone_is_named_and_used_again_when_it_is_back() {
         line.set(false);
         let gone = echo(&bench).await.unwrap_err();
         assert!(
-            matches!(&gone, BatchError::Model(why) if why.contains("cannot be reached") && why.contains(&line.address)),
+            matches!(&gone, BatchError::Unreachable(why) if why.contains("cannot be reached") && why.contains(&line.address)),
             "{gone}"
         );
         let spec = LoadSpec { artefact: at_peer(&line.address, "echo", ""), ..bench.spec(2, "echo") };
@@ -97,7 +97,7 @@ async fn a_server_that_takes_too_long_fails_the_batch_and_is_asked_again() {
         bench.engine.load(LoadSpec { artefact, ..bench.spec(1, "slow") }).await.unwrap();
         let late = bench.run(1, 1, &[&bytes_i64([30_000_000])]).await.unwrap_err();
         assert!(
-            matches!(&late, BatchError::Model(why) if why.contains("did not answer within 500 ms")
+            matches!(&late, BatchError::Unreachable(why) if why.contains("did not answer within 500 ms")
                 || why.contains("gRPC status 4")),
             "{late}"
         );

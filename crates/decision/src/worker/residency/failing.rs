@@ -1,6 +1,6 @@
 //! Failures: rest, restart, give up, try again.
 
-use super::Residency;
+use super::{Replica, Residency};
 use crate::replica::ReplicaEvent;
 use crate::worker::api::{Action, Runner, WorkerVariant};
 use alloc::collections::{BTreeSet, VecDeque};
@@ -9,6 +9,17 @@ use modelless_types::{DeviceIx, Micros, ModelId, ReplicaState, Time, VariantId};
 
 /// The longest that a failed replica rests.
 const LONGEST_REST: Micros = Micros::from_secs(60);
+
+fn doubled(back_off: Micros, times: u32) -> Micros {
+    Micros(back_off.0.saturating_mul(1 << times.saturating_sub(1).min(16))).min(LONGEST_REST)
+}
+
+impl Replica {
+    /// It comes back only by way of quarantine.
+    fn barred(&self) -> bool {
+        self.wary && self.state == ReplicaState::Failed
+    }
+}
 
 impl Residency {
     pub(in crate::worker) fn load_failed(
@@ -29,26 +40,29 @@ impl Residency {
             | ReplicaState::Interfered
             | ReplicaState::Failed => return,
         };
-        self.fail(now, device, variant, event, why, actions);
+        let rests = event == ReplicaEvent::LoadFailed;
+        self.fail(now, device, variant, event, rests, why, actions);
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a failure is all of these")]
     pub(super) fn fail(
         &mut self,
         now: Time,
         device: DeviceIx,
         variant: VariantId,
         event: ReplicaEvent,
+        rests: bool,
         why: &str,
         actions: &mut VecDeque<Action>,
     ) {
         let back_off = self.back_off;
         let mut rest = Micros::ZERO;
         if let Some(replica) = self.replica_mut(device, variant) {
+            replica.lost = false;
             replica.failures = replica.failures.saturating_add(1);
             // A first crash may have been anything, so it restarts at once; what would not load will not a moment later.
-            let times = replica.failures - u32::from(event == ReplicaEvent::Crashed);
-            let doubled = back_off.0.saturating_mul(1 << times.saturating_sub(1).min(16));
-            rest = if times == 0 { Micros::ZERO } else { Micros(doubled).min(LONGEST_REST) };
+            let times = replica.failures - u32::from(!rests);
+            rest = if times == 0 { Micros::ZERO } else { doubled(back_off, times) };
             replica.rest_until = now + rest;
             replica.why_failed = why.into();
         }
@@ -63,6 +77,7 @@ impl Residency {
     pub(in crate::worker) fn ran_well(&mut self, device: DeviceIx, variant: VariantId) {
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.failures = 0;
+            replica.wary = false;
         }
     }
 
@@ -78,14 +93,14 @@ impl Residency {
         busy && self.on_trial(device, variant)
     }
 
-    /// A crash of a runner was pinned on an input: it does not count.
-    pub(in crate::worker) fn pardon(&mut self, now: Time, runner: Runner) {
+    /// So many crashes of a runner were pinned on inputs: they do not count.
+    pub(in crate::worker) fn pardon(&mut self, now: Time, runner: Runner, crashes: u32) {
         let theirs: BTreeSet<VariantId> =
             self.variants.values().filter(|v| v.runner() == runner).map(|v| v.id).collect();
         for device in &mut self.devices {
             let replicas = device.replicas.iter_mut().filter(|(id, _)| theirs.contains(id));
             for (_, replica) in replicas {
-                replica.failures = replica.failures.saturating_sub(1);
+                replica.failures = replica.failures.saturating_sub(crashes);
                 if replica.state == ReplicaState::Failed {
                     replica.rest_until = now;
                 }
@@ -108,12 +123,79 @@ impl Residency {
         variants.iter().filter_map(|id| self.variants.get(id)).map(WorkerVariant::runner).collect()
     }
 
+    /// The server that it is on did not answer. It leaves memory and rests, so that it is its next load and no batch that
+    /// finds out whether the server is back.
+    pub(in crate::worker) fn unreached(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        why: &str,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let back_off = self.back_off;
+        let serves = self.state(device, variant).serves();
+        if let Some(replica) = self.replica_mut(device, variant).filter(|_| serves) {
+            replica.failures = replica.failures.saturating_add(1);
+            replica.rest_until = now + doubled(back_off, replica.failures);
+            replica.why_failed = why.into();
+            replica.lost = true;
+            self.step(device, variant, ReplicaEvent::Unwanted, why, actions);
+        }
+    }
+
+    /// A batch of it hung, whose process is gone: it is not tried on a lane again before it ran well in quarantine, since
+    /// each try would keep everybody else on the lane waiting.
+    pub(in crate::worker) fn hung(&mut self, device: DeviceIx, variant: VariantId) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.wary = replica.state == ReplicaState::Failed;
+        }
+    }
+
+    /// What hung and has rested since, so that a query may try it in quarantine.
+    pub(in crate::worker) fn to_be_tried(&self, now: Time) -> Vec<(DeviceIx, VariantId)> {
+        let rested = self.replicas().filter(|(_, _, r)| r.barred() && r.rest_until <= now);
+        rested.map(|(device, variant, _)| (device, variant)).collect()
+    }
+
+    /// Whether the plan wants it in memory.
+    pub(in crate::worker) fn pinned(&self, device: DeviceIx, variant: VariantId) -> bool {
+        self.device(device).pinned.contains(&variant)
+    }
+
+    /// What hung ran well in quarantine: it comes back.
+    pub(in crate::worker) fn proven(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
+        if let Some(replica) = self.replica_mut(device, variant).filter(|r| r.barred()) {
+            replica.wary = false;
+            replica.rest_until = now;
+            self.changes += 1;
+        }
+    }
+
+    /// It was tried in quarantine, and failed again.
+    pub(in crate::worker) fn still_fails(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        why: &str,
+    ) {
+        let back_off = self.back_off;
+        if let Some(replica) = self.replica_mut(device, variant).filter(|r| r.barred()) {
+            replica.failures = replica.failures.saturating_add(1);
+            replica.rest_until = now + doubled(back_off, replica.failures);
+            replica.why_failed = why.into();
+            self.changes += 1;
+        }
+    }
+
     /// A process is gone, and every replica in it.
     pub(in crate::worker) fn runner_died(
         &mut self,
         now: Time,
         dead: &[VariantId],
         why: &str,
+        hung: bool,
         actions: &mut VecDeque<Action>,
     ) {
         for device in self.device_ids() {
@@ -121,7 +203,7 @@ impl Residency {
                 let state = self.state(device, variant);
                 // One that is loading is reported by its own failed load.
                 if state.serves() || state == ReplicaState::Draining {
-                    self.fail(now, device, variant, ReplicaEvent::Crashed, why, actions);
+                    self.fail(now, device, variant, ReplicaEvent::Crashed, hung, why, actions);
                 }
             }
         }
@@ -138,20 +220,21 @@ impl Residency {
     ) {
         let state = self.state(device, variant);
         if state.serves() || state == ReplicaState::Draining {
-            self.fail(now, device, variant, ReplicaEvent::Crashed, why, actions);
+            self.fail(now, device, variant, ReplicaEvent::Crashed, false, why, actions);
         }
     }
 
     /// When the next failed replica may be tried again.
-    pub(in crate::worker) fn next_rest_over(&self) -> Option<Time> {
+    pub(in crate::worker) fn next_rest_over(&self, now: Time) -> Option<Time> {
+        // What has rested and is barred waits for a query, not for time.
         let failed = self.replicas().filter(|(_, _, r)| r.state == ReplicaState::Failed);
-        failed.map(|(_, _, r)| r.rest_until).min()
+        failed.filter(|(_, _, r)| !r.barred() || r.rest_until > now).map(|(_, _, r)| r.rest_until).min()
     }
 
     pub(in crate::worker) fn rested(&mut self, now: Time, actions: &mut VecDeque<Action>) {
         let over: Vec<_> = self
             .replicas()
-            .filter(|(_, _, r)| r.state == ReplicaState::Failed && r.rest_until <= now)
+            .filter(|(_, _, r)| r.state == ReplicaState::Failed && !r.barred() && r.rest_until <= now)
             .map(|(device, variant, _)| (device, variant))
             .collect();
         for (device, variant) in over {

@@ -37,6 +37,11 @@ pub(in crate::worker) struct Replica {
     /// When a failed one may be tried again.
     rest_until: Time,
     failures: u32,
+    /// It hung, and nothing has shown since that it does not always: while it has failed, it comes back only once a query
+    /// ran well in quarantine.
+    wary: bool,
+    /// Its server does not answer: it leaves memory, and rests then.
+    lost: bool,
     why_failed: String,
     /// Why it is in its state.
     pub(in crate::worker) cause: String,
@@ -207,14 +212,16 @@ impl Residency {
         if cut.needs(known) > cut.next.unwrap_or(cut.width) && self.state(device, variant).serves() {
             return Ok(cut.wider_in(now));
         }
-        match replica.map_or(ReplicaState::Inactive, |r| r.state) {
+        let state =
+            replica.map_or(ReplicaState::Inactive, |r| if r.lost { ReplicaState::Failed } else { r.state });
+        match state {
             ReplicaState::Active | ReplicaState::Overloaded | ReplicaState::Interfered => Ok(Micros::ZERO),
             ReplicaState::Loading => {
                 let since = replica.map_or(Micros::ZERO, |r| now - r.asked);
                 Ok(known.load_time.saturating_sub(since).max(NOT_YET))
             }
             ReplicaState::Failed => match replica {
-                Some(r) if r.failures < self.give_up_after => {
+                Some(r) if r.failures < self.give_up_after || (r.wary && r.rest_until <= now) => {
                     Ok(((r.rest_until - now) + known.load_time).max(NOT_YET))
                 }
                 _ => Err(Unavailable::Failed(replica.map(|r| r.why_failed.clone()).unwrap_or_default())),

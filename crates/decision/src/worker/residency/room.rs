@@ -183,6 +183,8 @@ impl Residency {
             asked: now,
             rest_until: Time::ZERO,
             failures: 0,
+            wary: false,
+            lost: false,
             why_failed: String::new(),
             cause: String::new(),
             worth: state.clock,
@@ -324,7 +326,14 @@ impl Residency {
         actions: &mut VecDeque<Action>,
     ) {
         if self.state(device, variant) == ReplicaState::Draining {
-            self.step(device, variant, ReplicaEvent::Emptied, "out of memory", actions);
+            let lost = self.replica_mut(device, variant).filter(|r| r.lost).map(|r| {
+                r.lost = false;
+                r.why_failed.clone()
+            });
+            match lost {
+                Some(why) => self.step(device, variant, ReplicaEvent::Crashed, &why, actions),
+                None => self.step(device, variant, ReplicaEvent::Emptied, "out of memory", actions),
+            }
         }
         if !self.variants.contains_key(&variant) {
             self.device_mut(device).replicas.remove(&variant);

@@ -352,7 +352,7 @@ mod tests {
 
     fn client(server: Server, limit: Duration) -> Client {
         let addresses = vec![server.authority.parse().unwrap()];
-        Client::new(Access { server, addresses, limit, token: None })
+        Client::new(Access { server, addresses, limit, token: None, lost: std::cell::Cell::default() })
     }
 
     fn get(server: Server) -> Result<Response, String> {

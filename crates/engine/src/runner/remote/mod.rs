@@ -19,6 +19,7 @@ use peer::{Access, Peer};
 use rest::Rest;
 use serde::Deserialize;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::fs::File;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileExt;
@@ -135,6 +136,7 @@ impl Backend for Remote {
             addresses: self.addresses.clone()?,
             limit: Duration::from_millis(limit),
             token: request.token.cloned(),
+            lost: Cell::new(false),
         };
         let mut peer = artefact.peer(access)?;
         peer.ready().map_err(|why| format!("the server's model `{}` is not ready: {why}", artefact.model))?;
@@ -184,7 +186,12 @@ impl Program for RemoteProgram {
         let given: Vec<(&TensorSpec, Cow<'_, [u8]>)> = given.collect::<Result<_, String>>()?;
         // Writing and reading the request is part of what this engine takes.
         results.begin();
-        let outputs = self.peer.infer(&given, inputs.rows(), &self.names)?;
+        self.peer.lost();
+        let outputs = self.peer.infer(&given, inputs.rows(), &self.names).inspect_err(|_| {
+            if self.peer.lost() {
+                results.unreachable();
+            }
+        })?;
         results.end();
         for output in outputs {
             results.push(output.dtype, output.axes.iter().copied(), &output.bytes);

@@ -6,6 +6,7 @@ use crate::control::Secret;
 use crate::runner::Declared;
 use modelless_types::TensorSpec;
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -26,6 +27,9 @@ pub(super) trait Peer: Send {
         let _ = inputs;
         Ok(())
     }
+
+    /// Whether the server was not there to answer since this was asked last.
+    fn lost(&self) -> bool;
 
     /// The same model over a connection of its own.
     fn another(&self) -> Box<dyn Peer>;
@@ -54,11 +58,14 @@ pub(super) struct Access {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) limit: Duration,
     pub(super) token: Option<Secret>,
+    /// The server did not answer, or somebody before it did.
+    pub(super) lost: Cell<bool>,
 }
 
 impl Access {
     /// Why nothing came back.
     pub(super) fn unreachable(&self, error: &io::Error) -> String {
+        self.lost.set(true);
         let server = &self.server;
         if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) {
             format!("the server {server} did not answer within {} ms", self.limit.as_millis())

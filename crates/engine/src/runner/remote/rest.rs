@@ -74,6 +74,10 @@ impl Peer for Rest {
         }
     }
 
+    fn lost(&self) -> bool {
+        self.client.access().lost.take()
+    }
+
     fn another(&self) -> Box<dyn Peer> {
         let client = Client::new(self.client.access().clone());
         Box::new(Self { client, path: self.path.clone(), binary: self.binary })
@@ -97,6 +101,8 @@ impl Peer for Rest {
         }
         let response = self.client.send("POST", &format!("{}/infer", self.path), &headers, &body)?;
         if response.status != 200 {
+            // What stands before a server says these of one that is down or cannot take more.
+            self.client.access().lost.set(matches!(response.status, 502..=504));
             return Err(format!("the server refused: {}", self.said(&response)));
         }
         let head = response.header("inference-header-content-length").and_then(|head| head.parse().ok());

@@ -31,6 +31,8 @@ const PREFIX: usize = 5;
 /// What a server may send before it is told that it was read.
 const WINDOW: u32 = 8 << 20;
 const UNAUTHENTICATED: u16 = 16;
+const UNAVAILABLE: u16 = 14;
+const DEADLINE_EXCEEDED: u16 = 4;
 
 /// A model of a server.
 pub(super) struct Grpc {
@@ -62,6 +64,10 @@ impl Peer for Grpc {
             tensors.into_iter().map(one).collect::<Result<Vec<_>, String>>()
         };
         Ok(Described { inputs: all(about.inputs), outputs: all(about.outputs) })
+    }
+
+    fn lost(&self) -> bool {
+        self.client.access.lost.take()
     }
 
     fn another(&self) -> Box<dyn Peer> {
@@ -214,6 +220,7 @@ impl Client {
         match (reply.http, reply.status) {
             (StatusCode::OK, Some(0)) => {}
             (StatusCode::OK, Some(status)) => {
+                self.access.lost.set(matches!(status, DEADLINE_EXCEEDED | UNAVAILABLE));
                 let hint = if status == UNAUTHENTICATED { self.access.hint() } else { "" };
                 let said = self.access.hidden(&reply.message);
                 return Err(Failed::Said(format!("gRPC status {status}: {}{hint}", short(&said))));
@@ -493,7 +500,13 @@ mod tests {
     fn asking(address: SocketAddr, model: &str) -> Grpc {
         let token = Some(crate::control::Secret::test("s3cret"));
         let server = Server::parse(&format!("grpc://{address}")).unwrap();
-        let access = Access { server, addresses: vec![address], limit: Duration::from_secs(20), token };
+        let access = Access {
+            server,
+            addresses: vec![address],
+            limit: Duration::from_secs(20),
+            token,
+            lost: std::cell::Cell::default(),
+        };
         Grpc::new(access, model, None)
     }
 
