@@ -12,6 +12,7 @@ use modelless_types::{
 };
 use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -345,6 +346,7 @@ impl Handle {
     pub(crate) fn start(&self, batch: BatchId) {
         let taken = self.batches().get_mut(&batch).and_then(|flight| {
             flight.started = self.now();
+            self.mark_ran(&flight.members);
             let place = (flight.variant, flight.lane);
             let limit = self.config().hung_limit(flight.expected.p99(), flight.engine());
             flight.ticket = flight.slot.as_ref().map(BatchSlot::ticket);
@@ -473,6 +475,28 @@ impl Handle {
             (key, Body::Answer { key, answer: Box::new(answer) })
         };
         (0..).zip(&flight.members).filter(|(_, member)| member.input.is_some()).map(answer).collect()
+    }
+
+    fn mark_ran(&self, members: &[Member]) {
+        let mut queries = self.queries();
+        for member in members {
+            if let Some(pending) = queries.get_mut(&member.key) {
+                pending.ran = true;
+            }
+        }
+    }
+
+    /// Queries whose batch was handed over but stands behind another of its lane, so that nothing of it ran yet.
+    pub(crate) fn behind(&self) -> BTreeSet<QueryKey> {
+        let batches = self.batches();
+        let mut first: BTreeMap<LaneIx, Time> = BTreeMap::new();
+        for flight in batches.values().filter(|flight| flight.ticket.is_some()) {
+            let started = first.entry(flight.lane).or_insert(flight.started);
+            *started = flight.started.min(*started);
+        }
+        let later = |flight: &&Flight| first.get(&flight.lane).is_some_and(|first| flight.started > *first);
+        let members = batches.values().filter(later).flat_map(|flight| &flight.members);
+        members.filter(|member| member.reason != Reason::Rerun).map(|member| member.key).collect()
     }
 
     /// What an hour costs of what a variant runs on: a lane, or a server of its own price.

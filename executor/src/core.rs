@@ -183,7 +183,36 @@ impl Handle {
     pub(crate) fn refuse(&self, key: QueryKey, refusal: Refusal) {
         if self.queries().remove(&key).is_some() {
             self.say([Body::Refused { key, refusal }]);
+            self.one_less();
         }
+    }
+
+    /// Gives a query back that never ran: another node may answer it.
+    pub(crate) fn hand_back(&self, key: QueryKey) {
+        if self.queries().remove(&key).is_some() {
+            self.say([Body::HandedBack { key }]);
+            self.one_less();
+        }
+    }
+
+    /// Gives back those that are still being decoded, of which the machine does not know. Whoever decodes them finds out.
+    pub(crate) fn hand_back_undecoded(&self) {
+        let undecoded = |(key, pending): (&QueryKey, &Pending)| pending.decoded.is_none().then_some(*key);
+        let keys: Vec<QueryKey> = self.queries().iter().filter_map(undecoded).collect();
+        for key in keys {
+            self.hand_back(key);
+        }
+    }
+
+    /// A drain may be over with it.
+    pub(crate) fn one_less(&self) {
+        if self.draining() {
+            self.0.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn draining(&self) -> bool {
+        self.0.draining.load(Ordering::SeqCst)
     }
 
     /// What waits at the gateway. Nothing waiting is news only where something waited before.
@@ -210,6 +239,7 @@ impl NodeLink for Handle {
             ToNode::Cancel { key } => {
                 self.queries().remove(&key);
                 self.feed(Event::Cancel { key });
+                self.one_less();
             }
             ToNode::Pin(pins) => self.feed(Event::Pin(pins)),
             ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
@@ -233,9 +263,7 @@ impl Perform<Action> for Handle {
             Action::Discard { batch } => self.discard(batch),
             Action::Deliver { batch, queries } => {
                 self.deliver(batch, &queries);
-                if self.0.draining.load(Ordering::Relaxed) {
-                    self.0.changed.notify_one();
-                }
+                self.one_less();
             }
             Action::Quarantine { key, variant, device: _, expected } => {
                 self.quarantine(key, variant, expected);
@@ -243,11 +271,7 @@ impl Perform<Action> for Handle {
             Action::Discharge { key } => self.discharge(key),
             Action::QuarantineOver { device } => self.end_quarantine(device),
             Action::Refuse { key, refusal } => self.refuse(key, refusal),
-            Action::HandBack { key } => {
-                if self.queries().remove(&key).is_some() {
-                    self.say([Body::HandedBack { key }]);
-                }
-            }
+            Action::HandBack { key } => self.hand_back(key),
             Action::Recut { device, width, lanes } => {
                 tracing::info!(?device, width, lanes, "lanes are cut anew");
                 self.0.width.store(width, Ordering::Relaxed);

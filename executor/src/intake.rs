@@ -20,6 +20,9 @@ pub(crate) struct Pending {
     /// `None` while a large input is being decoded.
     pub(crate) decoded: Option<Arc<Decoded>>,
     pub(crate) preparation: PreparationId,
+    /// Whether a batch with it was ever started. From then on it is answered or refused here, never given back: it may
+    /// be what kills runners.
+    pub(crate) ran: bool,
 }
 
 impl Handle {
@@ -45,18 +48,23 @@ impl Handle {
             input: Arc::clone(&input),
             decoded: None,
             preparation: id,
+            ran: false,
         };
         self.queries().insert(key, pending);
         if size <= self.config().decode_inline {
             self.decoded(&frame, came, decode(&preparation, &input));
             return self.wait_if_alone();
         }
+        // After it was put in: either this sees the drain, or the drain sees it.
+        if self.draining() {
+            return self.hand_back(key);
+        }
         let me = self.clone();
         let decoders = Arc::clone(&self.core().decoders);
         self.spawn(async move {
             let Ok(_permit) = decoders.acquire().await else { return };
             if !me.queries().contains_key(&key) {
-                return; // cancelled while it waited for its turn
+                return; // cancelled or given back while it waited for its turn
             }
             let decoding = tokio::task::spawn_blocking(move || decode(&preparation, &input));
             match decoding.await {

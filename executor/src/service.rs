@@ -204,7 +204,7 @@ impl Service {
                 _ = tick.tick() => me.publish(),
                 () = &mut timer => {}
             }
-            if drain_by.is_some() && handle.core().driver.look(|worker, _| worker.drained()) {
+            if drain_by.is_some() && me.drained() {
                 break;
             }
         }
@@ -251,14 +251,26 @@ impl Service {
     fn begin_drain(&self) {
         self.handle.core().draining.store(true, Ordering::SeqCst);
         self.handle.feed(Event::Drain);
+        self.handle.hand_back_undecoded();
         self.publish();
     }
 
-    /// Whoever still waits hears why nothing comes; runners end; the record says that nothing is in memory.
+    /// The machine has nothing left, and neither has anybody between the gateways and the machine.
+    fn drained(&self) -> bool {
+        self.handle.core().driver.look(|worker, _| worker.drained()) && self.handle.queries().is_empty()
+    }
+
+    /// Whoever still waits hears why nothing comes, or is given back if it never ran; runners end; the record says that
+    /// nothing is in memory.
     async fn end(&self) {
-        let left: Vec<_> = self.handle.queries().keys().copied().collect();
-        for key in left {
-            self.handle.refuse(key, Refusal::Draining);
+        let behind = self.handle.behind();
+        let left: Vec<_> = self.handle.queries().iter().map(|(key, query)| (*key, query.ran)).collect();
+        for (key, ran) in left {
+            if ran && !behind.contains(&key) {
+                self.handle.refuse(key, Refusal::Draining);
+            } else {
+                self.handle.hand_back(key);
+            }
         }
         self.handle.engine().shutdown().await;
         let core = self.handle.core();

@@ -1,5 +1,6 @@
 mod cancelling;
 mod cutting;
+mod draining;
 mod hanging;
 mod limits;
 mod loading;

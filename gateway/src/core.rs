@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::QueryIds;
-use crate::pending::{Outcome, Pending, Sent};
+use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::view::View;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
@@ -291,8 +291,15 @@ impl Core {
 
     /// The answer leaves before the books are done: nobody waits for those.
     fn finished(&self, node: NodeId, key: QueryKey, outcome: Outcome, report: NodeReport) {
-        self.pending.finish(key, outcome);
-        self.driver.feed(Event::Finished { key, node, report }, self);
+        match self.pending.told(key, node, outcome) {
+            Told::Ended => self.driver.feed(Event::Finished { key, node, report }, self),
+            Told::Overtook => {
+                self.driver.feed(Event::Report { node, report }, self);
+                self.driver.feed(Event::Cancel { key }, self);
+            }
+            // Not as the end of it: the query may be on its way to that node again.
+            Told::Stale => self.driver.feed(Event::Report { node, report }, self),
+        }
     }
 }
 
@@ -302,7 +309,8 @@ impl Perform<Action> for Core {
             Action::Send { key, node, expected, waiting, first } => {
                 let now = self.driver.clock().now();
                 let Some((query, input)) = self.pending.send(key, Sent { at: now, node, expected }) else {
-                    return; // the client went away this moment; its `Cancel` follows
+                    // It ended this moment: its client went away, or the node that it was taken from answered.
+                    return self.driver.feed(Event::Cancel { key }, self);
                 };
                 let first = first.map(|deadline| deadline - now);
                 let frame = QueryFrame {

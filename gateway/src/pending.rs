@@ -27,6 +27,17 @@ pub(crate) struct Sent {
     pub(crate) expected: Micros,
 }
 
+/// What became of a node's word on a query.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// It is over, now or since before.
+    Ended,
+    /// It is over by the answer of a node that it had been taken from: whoever has it now works for nobody.
+    Overtook,
+    /// It goes on: the query had been taken from that node.
+    Stale,
+}
+
 /// What the waiting request is told.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -87,6 +98,28 @@ impl Pending {
         let Some(entry) = self.take(key) else { return false };
         let reply = Reply { outcome, placed: entry.placed, sent: entry.sent };
         entry.reply.send(reply).is_ok()
+    }
+
+    /// A node says how it ended. An answer counts whoever gives it; a no counts only from the node that has it now.
+    pub(crate) fn told(&self, key: QueryKey, by: NodeId, outcome: Outcome) -> Told {
+        let entry = {
+            let mut open = self.lock();
+            let Some(entry) = open.get(&key) else { return Told::Ended };
+            let elsewhere = entry.sent.is_none_or(|sent| sent.node != by);
+            if elsewhere && !matches!(outcome, Outcome::Answered(_)) {
+                return Told::Stale;
+            }
+            let taken = open.remove(&key).map(|entry| (entry, elsewhere));
+            if open.is_empty() {
+                self.idle.notify_waiters();
+            }
+            taken
+        };
+        let Some((entry, elsewhere)) = entry else { return Told::Ended };
+        let reply = Reply { outcome, placed: entry.placed, sent: entry.sent };
+        // Whoever asked may be gone.
+        let _ = entry.reply.send(reply);
+        if elsewhere { Told::Overtook } else { Told::Ended }
     }
 
     /// Nobody waits for it any longer. Whether it was still open.

@@ -5,10 +5,15 @@ use modelless_live::{Member, Role};
 use modelless_types::NodeId;
 use modelless_wire::{Address, Config, Dial, GatewayLink, Key, NodeLink, NodeStatus, Shelf, keep};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+
+/// How often it is asked whether the connections of absent nodes still stand.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Told of every connection that stands.
 pub(super) type OnJoined = Arc<dyn Fn(watch::Receiver<NodeStatus>, Arc<dyn NodeLink>) + Send + Sync>;
@@ -49,33 +54,75 @@ pub(super) async fn keep_all(
     for address in told {
         tasks.spawn(side.clone().keep(address, None, stop.clone()));
     }
-    let mut kept: BTreeMap<NodeId, (Address, CancellationToken)> = BTreeMap::new();
+    let mut kept: BTreeMap<NodeId, Kept> = BTreeMap::new();
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let wanted = addresses(&members.borrow_and_update());
-        kept.retain(|node, (address, end)| {
-            let stays = wanted.get(node) == Some(address);
+        kept.retain(|node, kept| {
+            let stays = stays(&kept.address, wanted.get(node), kept.sessions.stands());
             if !stays {
-                end.cancel();
+                kept.end.cancel();
             }
             stays
         });
+        let announced = wanted.len();
         for (node, address) in wanted {
             kept.entry(node).or_insert_with(|| {
-                let end = stop.child_token();
-                tasks.spawn(side.clone().keep(address.clone(), Some(node), end.clone()));
-                (address, end)
+                let (end, sessions) = (stop.child_token(), Sessions::default());
+                let side = sessions.noted(side.clone());
+                tasks.spawn(side.keep(address.clone(), Some(node), end.clone()));
+                Kept { address, end, sessions }
             });
         }
+        let absent = kept.len() > announced;
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
+            // Nobody tells when the connection of one that is absent ends.
+            _ = look.tick(), if absent => {}
             changed = members.changed() => if changed.is_err() {
                 break;
             },
         }
     }
     while tasks.join_next().await.is_some() {}
+}
+
+/// A node that is looked for, or found.
+struct Kept {
+    address: Address,
+    end: CancellationToken,
+    sessions: Sessions,
+}
+
+/// The newest connection to a node: its status ends with it.
+#[derive(Clone, Default)]
+struct Sessions(Arc<Mutex<Option<watch::Receiver<NodeStatus>>>>);
+
+impl Sessions {
+    /// The same side, which notes every connection that stands here too.
+    fn noted(&self, side: Side) -> Side {
+        let (newest, joined) = (Arc::clone(&self.0), side.joined);
+        let joined: OnJoined = Arc::new(move |status, link| {
+            *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+            joined(status, link);
+        });
+        Side { joined, ..side }
+    }
+
+    fn stands(&self) -> bool {
+        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.as_ref().is_some_and(|status| status.has_changed().is_ok())
+    }
+}
+
+/// Whether a node is kept that is reached, or looked for, at `address`. The live state finds nodes; it does not end what
+/// stands: one that takes no writes any more has everybody absent, though all are well. A node that ends says so on
+/// its connection.
+fn stays(address: &Address, told: Option<&Address>, stands: bool) -> bool {
+    told.map_or(stands, |told| told == address)
 }
 
 fn addresses(members: &[Member]) -> BTreeMap<NodeId, Address> {
@@ -92,4 +139,21 @@ fn addresses(members: &[Member]) -> BTreeMap<NodeId, Address> {
             }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absence_ends_no_connection_that_stands_but_a_new_address_does() {
+        let (here, there): (Address, Address) =
+            ("10.0.0.1:1".parse().unwrap(), "10.0.0.1:2".parse().unwrap());
+        let nobody = addresses(&[]);
+        assert!(stays(&here, nobody.get(&NodeId(1)), true), "the live state lost it, its connection did not");
+        assert!(!stays(&here, None, false), "absent and not reached");
+        assert!(stays(&here, Some(&here), false), "announced: it is looked for");
+        assert!(stays(&here, Some(&here), true));
+        assert!(!stays(&here, Some(&there), true), "it moved");
+    }
 }

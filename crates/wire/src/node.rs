@@ -10,7 +10,7 @@ use crate::frame::{Encoded, TooLarge};
 use crate::key::{Proves, nonce};
 use crate::link::{Link, Reader};
 use crate::lost::{Lost, Nonsense};
-use crate::peer::{Missed, greeting, half, micros, out_of_place};
+use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::share::Traffic;
 use crate::shelf::{Piece, Wants};
@@ -411,6 +411,7 @@ impl Hub {
     }
 
     fn take(&self, peer: &Peer, frame: Frame, late: Micros, rtt: &mut Micros) -> Result<(), Lost> {
+        in_role(&frame, peer.queries)?;
         match frame {
             Frame::Ping { sent, rtt: known } => {
                 *rtt = known;

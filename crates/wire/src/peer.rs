@@ -46,6 +46,29 @@ impl Missed {
     }
 }
 
+/// Whoever greets as a gateway sends queries and artefacts, whoever greets as a scheduler pins; neither does the other's.
+pub(crate) fn in_role(frame: &Frame, gateway: bool) -> Result<(), Lost> {
+    match frame {
+        Frame::ToNode(ToNode::Pin(_)) if gateway => Err(out_of_place(frame, "something that gateways say")),
+        Frame::Piece(..)
+        | Frame::ToNode(ToNode::Query(_) | ToNode::Demand(_) | ToNode::Cancel { .. } | ToNode::Wake { .. })
+            if !gateway =>
+        {
+            Err(out_of_place(frame, "something that schedulers say"))
+        }
+        Frame::Hello(_)
+        | Frame::Status(_)
+        | Frame::Proof(_)
+        | Frame::Want(_)
+        | Frame::Piece(..)
+        | Frame::Ping { .. }
+        | Frame::Pong { .. }
+        | Frame::Goodbye(_)
+        | Frame::ToNode(_)
+        | Frame::FromNode(_) => Ok(()),
+    }
+}
+
 /// The end of a connection on which something came that was not due. A goodbye always is.
 pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
     let kind = match frame {

@@ -42,6 +42,9 @@ pub(super) enum Does {
 }
 
 pub(super) struct FakeNode {
+    id: NodeId,
+    /// How many queries it takes at once.
+    pub(super) credit: Mutex<u32>,
     gateway: OnceLock<Arc<dyn GatewayLink>>,
     pub(super) does: Mutex<Does>,
     models: BTreeMap<u8, (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId)>,
@@ -50,9 +53,9 @@ pub(super) struct FakeNode {
 
 impl FakeNode {
     pub(super) fn say(&self, body: Said) {
-        let limit = Limit { queries: 4, bytes: Bytes::from_mib(64) };
+        let limit = Limit { queries: *self.credit.lock().unwrap(), bytes: Bytes::from_mib(64) };
         let report = NodeReport { limit, wait: Moments::ZERO, waits: Vec::new() };
-        self.gateway.get().unwrap().receive(NODE, FromNode { body, report });
+        self.gateway.get().unwrap().receive(self.id, FromNode { body, report });
     }
 
     pub(super) fn answer(&self, frame: &QueryFrame) {
@@ -99,12 +102,20 @@ impl NodeLink for FakeNode {
     }
 }
 
+pub(super) struct Second {
+    pub(super) node: Arc<FakeNode>,
+    pub(super) seen: mpsc::Receiver<ToNode>,
+    told: watch::Sender<NodeStatus>,
+}
+
 pub(super) struct World {
     pub(super) store: Arc<MemStore>,
     pub(super) node: Arc<FakeNode>,
     /// Frames that reached the node.
     pub(super) seen: mpsc::Receiver<ToNode>,
     pub(super) status: watch::Sender<NodeStatus>,
+    /// Another node, which takes nothing until it is given credit and keeps what it gets.
+    pub(super) second: Option<Second>,
     pub(super) service: Service,
     pub(super) handle: Handle,
     pub(super) metrics: Arc<Metrics>,
@@ -117,6 +128,7 @@ pub(super) struct Setup {
     pub(super) admin: Option<Arc<dyn Admin>>,
     pub(super) recorder: Option<Recorder>,
     pub(super) silent_node: bool,
+    pub(super) second_node: bool,
 }
 
 pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
@@ -222,9 +234,19 @@ impl World {
         }
         let (seen, received) = mpsc::channel(10_000);
         let does = Mutex::new(Does::Answer);
-        let node = Arc::new(FakeNode { gateway: OnceLock::new(), does, models, seen });
+        let credit = Mutex::new(4);
+        let node = FakeNode { id: NODE, credit, gateway: OnceLock::new(), does, models, seen };
+        let node = Arc::new(node);
         let price = PricePerHour(100_000);
         let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
+        let second = setup.second_node.then(|| {
+            let (seen, received) = mpsc::channel(10_000);
+            let (does, credit, models) = (Mutex::new(Does::Keep), Mutex::new(0), node.models.clone());
+            let id = NodeId(2);
+            let other = FakeNode { id, credit, gateway: OnceLock::new(), does, models, seen };
+            let status = NodeStatus::idle(NodeInfo { id, ..info.clone() }, "node-b", CLASS);
+            Second { node: Arc::new(other), seen: received, told: watch::Sender::new(status) }
+        });
         let status = watch::Sender::new(NodeStatus {
             memory_budget: Bytes::from_mib(100),
             memory_used: Bytes::from_mib(20),
@@ -232,10 +254,16 @@ impl World {
         });
         let metrics = Arc::new(Metrics::new());
         let config = Config { http: ([127, 0, 0, 1], 0).into(), seed: Some(7), ..setup.config };
+        let mut nodes = vec![(status.subscribe(), Arc::clone(&node) as Arc<dyn NodeLink>)];
+        nodes.extend(
+            second
+                .iter()
+                .map(|second| (second.told.subscribe(), Arc::clone(&second.node) as Arc<dyn NodeLink>)),
+        );
         let deps = Deps {
             store: Arc::clone(&store) as Arc<dyn Store>,
             artefacts: setup.artefacts,
-            nodes: vec![(status.subscribe(), Arc::clone(&node) as Arc<dyn NodeLink>)],
+            nodes,
             clock: Clock::start(),
             recorder: setup.recorder,
             metrics: Arc::clone(&metrics),
@@ -244,10 +272,14 @@ impl World {
         let service = Service::build(config, deps).await.unwrap();
         let handle = service.handle();
         assert!(node.gateway.set(handle.link()).is_ok());
+        if let Some(other) = &second {
+            assert!(other.node.gateway.set(handle.link()).is_ok());
+            other.node.say(Said::Report);
+        }
         if !setup.silent_node {
             node.say(Said::Report);
         }
-        Self { store, node, seen: received, status, service, handle, metrics }
+        Self { store, node, seen: received, status, second, service, handle, metrics }
     }
 
     pub(super) fn router(&self) -> Router {
@@ -268,7 +300,7 @@ impl World {
 
     /// Binds and runs it.
     pub(super) async fn run(self) -> Running {
-        let Self { store, node, seen, status, mut service, handle, metrics } = self;
+        let Self { store, node, seen, status, second: _, mut service, handle, metrics } = self;
         let addresses = service.bind().await.unwrap();
         let drain = CancellationToken::new();
         let mut tasks = tokio::task::JoinSet::new();

@@ -9,7 +9,7 @@ use crate::{Address, Demand, Input, Nonsense, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::{Offer, Ready};
 use modelless_decision::{Moments, RunModel};
-use modelless_types::{BatchPoint, QueryKey, Time};
+use modelless_types::{BatchPoint, DeviceIx, QueryKey, Time, VariantId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -119,6 +119,38 @@ async fn nonsense_is_answered_by_name_and_others_are_served_on() {
     link.send(ToNode::Query(Box::new(query(1, raw("still here")))));
     let is = |frame: &ToNode| matches!(frame, ToNode::Query(query) if query.input == raw("still here"));
     served.node.told.wait_for_one("the other gateway's query", is).await;
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
+    let served = Served::start(&Address::Tcp("127.0.0.1:0".into()), config()).await;
+    let Address::Tcp(address) = served.address.clone() else { panic!("TCP was asked for") };
+    let frame = |frame: ToNode| bytes(codec::to_node(&frame));
+    let demand = Demand { class: class(3), waiting: 1, first: None };
+    let wake = ToNode::Wake { task: class(3).task, ordinal: 1 };
+    let (gateway, scheduler) = ("where something that gateways say", "where something that schedulers say");
+    for (role, sent, kind, expected) in [
+        (Role::Gateway, ToNode::Pin(Vec::new()), "Pin", gateway),
+        (Role::Scheduler, ToNode::Query(Box::new(query(1, raw("x")))), "Query", scheduler),
+        (Role::Scheduler, ToNode::Demand(demand), "Demand", scheduler),
+        (Role::Scheduler, ToNode::Cancel { key: QueryKey(1) }, "Cancel", scheduler),
+        (Role::Scheduler, wake, "Wake", scheduler),
+    ] {
+        let mut stream = TcpStream::connect(&address).await.expect("a node");
+        let hello = bytes(codec::hello(&Hello::new("raw", role)));
+        stream.write_all(&[hello, frame(sent)].concat()).await.expect("written");
+        let why = goodbye(&mut stream).await;
+        assert!(why.contains(kind) && why.contains(expected), "{why:?} does not say {kind} {expected:?}");
+    }
+    assert!(served.node.told.all().is_empty(), "nothing of it was passed on");
+    let kept = Kept::start(crate::Dial { queries: false, ..dial(&served.address) });
+    let (_, link) = kept.connection(0).await;
+    link.send(ToNode::Pin(vec![(DeviceIx(1), VariantId(70_000))]));
+    let is =
+        |frame: &ToNode| matches!(frame, ToNode::Pin(pins) if pins == &[(DeviceIx(1), VariantId(70_000))]);
+    served.node.told.wait_for_one("a scheduler's pins", is).await;
     kept.stop().await;
     served.stop().await;
 }

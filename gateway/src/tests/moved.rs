@@ -1,0 +1,87 @@
+//! A query that was taken from a silent node and given to another, while the first one still has words for it.
+
+use super::world::{Does, Got, PNG, Running, Second, Setup, World, send};
+use axum::body::Body;
+use http::Request;
+use modelless_types::{QueryKey, Refusal};
+use modelless_wire::{Body as Said, InputFault, QueryFrame, ToNode};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+const LONG: Duration = Duration::from_secs(20);
+
+async fn query(seen: &mut tokio::sync::mpsc::Receiver<ToNode>) -> Box<QueryFrame> {
+    loop {
+        let frame = timeout(LONG, seen.recv()).await.expect("in time").expect("the gateway is there");
+        if let ToNode::Query(frame) = frame {
+            return frame;
+        }
+    }
+}
+
+async fn cancelled(seen: &mut tokio::sync::mpsc::Receiver<ToNode>, wanted: QueryKey) {
+    loop {
+        let frame = timeout(LONG, seen.recv()).await.expect("in time").expect("the gateway is there");
+        if matches!(frame, ToNode::Cancel { key } if key == wanted) {
+            return;
+        }
+    }
+}
+
+/// A query that is at the second node, after the first one kept another past its time.
+async fn moved() -> (Running, Second, Box<QueryFrame>, JoinSet<Got>) {
+    let mut world = World::with(Setup { second_node: true, ..Setup::default() }).await;
+    let mut second = world.second.take().expect("two nodes");
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut asked = JoinSet::new();
+    let router = world.router();
+    let mut world = world.run().await; // with its timer
+    let ask = |asked: &mut JoinSet<Got>, target: &str| {
+        let request =
+            Request::post(target).header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+        asked.spawn(send(router.clone(), request));
+    };
+    ask(&mut asked, "/v1/tasks/fashion?latency_ms=20000&fallback=reject");
+    let first = query(&mut world.seen).await;
+    ask(&mut asked, "/v1/tasks/fashion?latency_ms=500&fallback=reject");
+    query(&mut world.seen).await;
+    *second.node.credit.lock().unwrap() = 4;
+    second.node.say(Said::Report);
+    let there = query(&mut second.seen).await;
+    assert_eq!((first.key, &first.input), (there.key, &there.input));
+    (world, second, there, asked)
+}
+
+async fn got(asked: &mut JoinSet<Got>, status: u16) -> Got {
+    loop {
+        let got = timeout(LONG, asked.join_next()).await.expect("in time").expect("one is left").unwrap();
+        if got.status == status {
+            return got;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_a_query_was_taken_from_cannot_refuse_it() {
+    for bad_input in [false, true] {
+        let (world, second, query, mut asked) = moved().await;
+        let key = query.key;
+        world.node.say(if bad_input {
+            Said::BadInput { key, fault: InputFault::Malformed, why: "an echo".to_owned() }
+        } else {
+            Said::Refused { key, refusal: Refusal::Draining }
+        });
+        world.node.say(Said::HandedBack { key });
+        second.node.answer(&query);
+        got(&mut asked, 200).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_a_query_was_taken_from_may_answer_it_and_the_other_is_told_to_stop() {
+    let (world, mut second, query, mut asked) = moved().await;
+    world.node.answer(&query);
+    got(&mut asked, 200).await;
+    cancelled(&mut second.seen, query.key).await;
+}
