@@ -16,7 +16,7 @@ use crate::{demo, engines, out};
 use admin::{Places, Registry};
 use anyhow::Context;
 use config::Config;
-use measure::measure;
+use measure::{Rest, measure};
 use modelless_drive::{Clock, Recorder};
 use modelless_executor as executor;
 use modelless_gateway as gateway;
@@ -114,7 +114,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     };
     let folder = data.path().join("demo");
     let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
-    let mut warnings = measure(&registry, &packages).await?;
+    let mut warnings = measure(&registry, &packages, Rest::Now).await?;
     let engine = engines::serving(library.clone(), config.executor.memory, &tokens)?;
     let quarantine = engines::quarantine(library, config.executor.memory, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);

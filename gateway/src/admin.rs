@@ -112,6 +112,7 @@ pub enum AdminError {
 /// Registers models.
 #[async_trait]
 pub trait Admin: Send + Sync {
-    /// Looks into the artefacts, measures each variant, and stores the model with what was found.
+    /// Looks into the artefacts, measures each variant, and stores the model with what was found; or stores it, and
+    /// whoever runs it measures it then. The profiles tell which.
     async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError>;
 }

@@ -8,7 +8,7 @@ use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::AdapterSpec;
-use modelless_store::{Artefacts, NewModel, NewVariant, Registered, Store};
+use modelless_store::{Artefacts, Evidence, NewModel, NewVariant, Registered, SetArtefact, Store};
 use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Model, Task, TenantId, Variant, VariantSettings};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,6 +32,8 @@ pub struct NewRegistration {
     pub adapter: AdapterSpec,
     /// How accurate it is said to be, for when there is no labelled set.
     pub declared: Option<Accuracy>,
+    /// The labelled set, if it lies among the artefacts: device classes that come later are measured with it.
+    pub set: Option<SetArtefact>,
     /// How it is made runnable.
     pub variants: Vec<NewRegistrationVariant>,
 }
@@ -78,7 +80,8 @@ impl Registrar {
         (set, known): (Option<&LabelledSet>, &Known),
         report: Report<'_>,
     ) -> Result<Registered, Error> {
-        let NewRegistration { name, version, architecture, licence, adapter, declared, variants } = model;
+        let NewRegistration { name, version, architecture, licence, adapter, declared, set: kept, variants } =
+            model;
         let notation = adapter.to_json();
         let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
         let mut measured = Vec::with_capacity(variants.len());
@@ -117,7 +120,7 @@ impl Registrar {
             adapter,
             variants: measured,
         };
-        Ok(self.store.register_model(model).await?)
+        Ok(self.store.register_with(model, Evidence { set: kept, declared }).await?)
     }
 
     /// Puts the artefacts of a manifest away.
@@ -136,6 +139,7 @@ impl Registrar {
             licence: manifest.licence.clone(),
             adapter: manifest.adapter.clone(),
             declared: manifest.declared(),
+            set: None,
             variants,
         })
     }
@@ -162,13 +166,66 @@ impl Registrar {
         Ok(missing.len())
     }
 
+    /// Stores a model of which nothing is measured yet. Whoever has the device for it measures it with what is given
+    /// here: see [`Registrar::evidence`] and [`Registrar::again`].
+    pub async fn unmeasured(
+        store: &dyn Store,
+        artefacts: &Artefacts,
+        (task, tenant): (&Task, TenantId),
+        model: NewRegistration,
+    ) -> Result<Registered, Error> {
+        let NewRegistration { name, version, architecture, licence, adapter, declared, set, variants } =
+            model;
+        let notation = adapter.to_json();
+        let adapter = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
+        if let (None, None, Some(first)) = (&set, declared, variants.first()) {
+            return Err(Error::NoAccuracy(first.name.clone()));
+        }
+        let mut new = Vec::with_capacity(variants.len());
+        for NewRegistrationVariant { name, settings, artefact } in variants {
+            let (artefacts, sha256) = (artefacts.clone(), artefact.clone());
+            let (_, artefact_bytes) = blocking(move || open(&artefacts, &sha256)).await?;
+            new.push(NewVariant { name, settings, artefact, artefact_bytes, profiles: Vec::new() });
+        }
+        let model = NewModel {
+            task: task.id,
+            tenant,
+            name,
+            version,
+            architecture,
+            licence,
+            space: None,
+            adapter,
+            variants: new,
+        };
+        Ok(store.register_with(model, Evidence { set, declared }).await?)
+    }
+
+    /// What a model was registered with to be measured: its labelled set, read from the artefacts that are here, and how
+    /// accurate it is said to be.
+    pub async fn evidence(
+        &self,
+        task: &Task,
+        evidence: &Evidence,
+    ) -> Result<(Option<LabelledSet>, Option<Accuracy>), Error> {
+        let Some(SetArtefact { name, artefact }) = evidence.set.clone() else {
+            return Ok((None, evidence.declared));
+        };
+        let (artefacts, task) = (self.artefacts.clone(), task.clone());
+        let read = move || {
+            let file = artefacts.open(&artefact)?;
+            LabelledSet::unpack(file, artefact.as_ref(), &name, &task)
+        };
+        Ok((Some(blocking(read).await?), evidence.declared))
+    }
+
     /// Measures a variant on this device class too, as after a move to another machine, and keeps that. Accuracy is
     /// measured where there is a labelled set; without one that of another device class is kept, which its own words
-    /// say.
+    /// say, or else what was declared.
     pub async fn again(
         &self,
         (task, model, variant): (&Task, &Model, &Variant),
-        set: Option<&LabelledSet>,
+        (set, declared): (Option<&LabelledSet>, Option<Accuracy>),
         report: Report<'_>,
     ) -> Result<(), Error> {
         let adapter = AdapterSpec::parse(&model.adapter)
@@ -182,7 +239,7 @@ impl Registrar {
             adapter: &adapter,
             settings: &variant.settings,
             artefact,
-            declared: elsewhere.map(|profile| profile.accuracy.value),
+            declared: elsewhere.map(|profile| profile.accuracy.value).or(declared),
         };
         let mut profile = self.profiler.profile(subject, set, report).await?;
         if let Some(elsewhere) = elsewhere {

@@ -61,9 +61,14 @@ impl Api {
             if reply.status != StatusCode::NOT_FOUND {
                 return Ok(reply);
             }
-            self.runtime.block_on(async { tokio::time::sleep(SOON_PAUSE).await });
+            self.pause(SOON_PAUSE);
         }
         self.get(path)
+    }
+
+    /// Between two looks.
+    pub(crate) fn pause(&self, time: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 
     pub(crate) fn delete(&self, path: &str) -> anyhow::Result<Reply> {

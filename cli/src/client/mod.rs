@@ -3,6 +3,7 @@
 pub(crate) mod explain;
 mod goals;
 mod http;
+mod measuring;
 pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod query;

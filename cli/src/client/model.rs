@@ -1,6 +1,6 @@
 //! `modelless model`: what answers.
 
-use super::{Api, Server, list, segment, task, text};
+use super::{Api, Server, list, measuring, segment, task, text};
 use crate::exit::usage;
 use crate::out;
 use crate::progress::{Phase, count};
@@ -40,6 +40,9 @@ pub(crate) struct Register {
     /// What that set is called where its figures are shown. Otherwise its file's name.
     #[arg(long, requires = "set")]
     set_name: Option<String>,
+    /// Do not wait until the nodes of a cluster have measured it. `modelless model show` tells how far they are.
+    #[arg(long)]
+    no_wait: bool,
     #[command(flatten)]
     server: Server,
 }
@@ -134,8 +137,20 @@ fn versions(answer: &Value) -> String {
                 text(&variant["artefact"], "sha256").to_owned(),
             ]);
         }
+        let at_it = list(model, "variants").iter().flat_map(|variant| {
+            list(variant, "measuring").iter().map(move |one| {
+                let (name, node, class) =
+                    (text(variant, "name"), text(one, "node"), text(one, "device_class"));
+                let how = if one["state"] == "failed" { text(one, "why") } else { text(one, "progress") };
+                format!(
+                    "\n{name} is being measured for {class} by node {node} ({}): {how}",
+                    text(one, "state")
+                )
+            })
+        });
+        let at_it = at_it.collect::<String>();
         format!(
-            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}",
+            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{at_it}",
             text(model, "name"),
             model["version"],
             text(model, "task"),
@@ -206,7 +221,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let mut registered = Vec::new();
+    let (mut registered, mut accepted) = (Vec::new(), Vec::new());
     for model in &wanted.models {
         phase.at(&model.name, "sending");
         let mut variants = Vec::new();
@@ -237,9 +252,21 @@ fn register(options: &Register) -> anyhow::Result<()> {
             "declared_accuracy": model.accuracy,
         });
         phase.at(&model.name, "being measured");
-        registered.push(api.post_json("/v1/models", &body)?.ok()?.json()?);
+        let reply = api.post_json("/v1/models", &body)?.ok()?;
+        accepted.push(reply.status == StatusCode::ACCEPTED);
+        registered.push(reply.json()?);
     }
-    phase.done(&format!("{} registered for task {}", count(registered.len(), "model"), wanted.task));
+    if !options.no_wait {
+        // All were sent first, so that several nodes can share them.
+        for (model, _) in registered.iter_mut().zip(&accepted).filter(|(_, accepted)| **accepted) {
+            measuring::wait(&api, &mut phase, &wanted.task, model)?;
+            for variant in model["variants"].as_array_mut().into_iter().flatten() {
+                variant["measured"] = json!(true);
+            }
+        }
+    }
+    let done = if options.no_wait && accepted.contains(&true) { "sent to be measured" } else { "registered" };
+    phase.done(&format!("{} {done} for task {}", count(registered.len(), "model"), wanted.task));
     if options.server.json {
         return out::json(&registered);
     }

@@ -1,12 +1,13 @@
 //! `modelless executor`: a node as a process of its own.
 
 use super::artefacts::Fetching;
+use super::measuring::Measurer;
 use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
 use crate::up::config::default_data;
-use crate::up::measure::measure;
+use crate::up::measure::{Rest, measure};
 use crate::up::node::NodeOptions;
 use crate::{demo, out};
 use anyhow::Context;
@@ -104,10 +105,14 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
         executor: Arc::default(), // nothing is registered through this node
     };
     let packages = if settings.demo { demo::unpack(&settings.artefacts.join("demo"))? } else { Vec::new() };
+    // What others registered is measured later, beside serving: it may have to be fetched first.
+    let measured = async {
+        if packages.is_empty() { Ok(Vec::new()) } else { measure(&registry, &packages, Rest::Later).await }
+    };
     let mut warnings = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
-        warnings = measure(&registry, &packages) => warnings?,
+        warnings = measured => warnings?,
     };
 
     let engine = engines::serving(library.clone(), settings.executor.memory, &tokens)?;
@@ -131,7 +136,8 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
 
     let config = modelless_wire::Config { key, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
-    handle.fetch_with(Arc::new(Fetching::new(fetched, server.fetcher())));
+    let fetching = Arc::new(Fetching::new(fetched, server.fetcher()));
+    handle.fetch_with(Arc::clone(&fetching) as Arc<dyn executor::Fetch>);
     handle.connect(server.link());
     let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());
     let line = format!("ready node {told}");
@@ -143,14 +149,27 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     let (status, instance) = (handle.status(), random()?);
     let describe = move || describe(&status.borrow(), instance, &told);
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));
+    let (look, changed_at) = (Arc::new(Notify::new()), handle.clone());
+    let measurer = Measurer {
+        registry,
+        fetching,
+        name: settings.executor.name.clone(),
+        node: handle.clone(),
+        live: Arc::clone(&live),
+        look: Arc::clone(&look),
+    };
+    tasks.spawn(measurer.run(stop.clone()));
     let pins = Arc::new(Notify::new());
-    let (planned, changed) = (Arc::clone(&pins), handle.clone());
+    let (planned, changed) = (Arc::clone(&pins), move || {
+        changed_at.catalog_changed();
+        look.notify_one();
+    });
     hear(&mut tasks, &live, &ended, move |notice| match notice {
         Notice::Plan { .. } => planned.notify_one(),
-        Notice::Catalog { .. } => changed.catalog_changed(),
+        Notice::Catalog { .. } => changed(),
         Notice::Missed => {
             planned.notify_one();
-            changed.catalog_changed();
+            changed();
         }
     });
     let (store_of_plans, pinned, over) = (Arc::clone(&store), handle.clone(), ended.clone());

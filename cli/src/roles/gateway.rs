@@ -2,6 +2,7 @@
 
 use super::artefacts::Given;
 use super::nodes::{Side, keep_all};
+use super::register::{Joined, Registering};
 use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::exit::usage;
 use crate::out;
@@ -91,6 +92,7 @@ async fn role(
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
     let clock = Clock::start();
+    let joined = Joined::default();
     let deps = gateway::Deps {
         store: Arc::clone(&store),
         artefacts: Some(artefacts.clone()),
@@ -98,7 +100,7 @@ async fn role(
         clock,
         recorder: None,
         metrics: Arc::new(Metrics::new()),
-        admin: None, // whoever measures runs models, which a gateway does not
+        admin: Some(Arc::new(Registering::new(Arc::clone(&store), artefacts.clone(), joined.clone()))),
     };
     let mut service = gateway::Service::build(settings.gateway.clone(), deps).await?;
     let bound = service.bind().await?;
@@ -117,7 +119,10 @@ async fn role(
         key,
         shelf: Some(Arc::new(Given(artefacts.clone()))),
         gateway: handle.link(),
-        joined: Arc::new(move |status, link| joining.add_node(status, link)),
+        joined: Arc::new(move |status, link| {
+            joined.add(status.clone());
+            joining.add_node(status, link);
+        }),
     };
     tasks.spawn(keep_all(side, nodes, members, ended.clone()));
     let (described, instance, name) = (handle.clone(), random()?, settings.name);

@@ -6,7 +6,9 @@
 mod artefacts;
 pub(crate) mod executor;
 pub(crate) mod gateway;
+mod measuring;
 mod nodes;
+mod register;
 pub(crate) mod scheduler;
 mod settings;
 

@@ -9,8 +9,8 @@ use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::{
     Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar,
 };
-use modelless_store::{Artefacts, Registered, Store};
-use modelless_types::{Accuracy, TenantId, VariantSettings};
+use modelless_store::{Artefacts, Registered, SetArtefact, Store};
+use modelless_types::{Accuracy, Task, TenantId, VariantSettings};
 use modelless_wire::NodeStatus;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -132,8 +132,49 @@ impl Admin for Registry {
 }
 
 async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Registered, AdminError> {
+    let task = task_of(&*registrar.store, registrar.tenant, &request).await?;
+    let set = labelled(&registrar.artefacts, &task, &request).await?;
+    let model = registration(request)?;
+    registrar.model(&task, model, (set.as_ref(), &Known::new()), &mut |_, _| ()).await.map_err(admin)
+}
+
+/// The task, which must be there, for a model that must not. Said before minutes are spent on measuring.
+pub(crate) async fn task_of(
+    store: &dyn Store,
+    tenant: TenantId,
+    request: &RegisterRequest,
+) -> Result<Task, AdminError> {
+    let RegisterRequest { task, name, version, .. } = request;
+    let catalog = store.catalog().await?;
+    let known = catalog.task_named(tenant, task);
+    let task = known.ok_or_else(|| AdminError::Invalid(format!("there is no task {task:?}")))?;
+    if catalog.models_of(task.id).any(|model| model.name == *name && model.version == *version) {
+        let name = format!("{name} version {version}");
+        return Err(modelless_store::Error::AlreadyExists { what: "model", name }.into());
+    }
+    Ok(task.clone())
+}
+
+/// The labelled set that was uploaded for it.
+pub(crate) async fn labelled(
+    artefacts: &Artefacts,
+    task: &Task,
+    request: &RegisterRequest,
+) -> Result<Option<LabelledSet>, AdminError> {
+    let Some(set) = request.set.clone() else { return Ok(None) };
+    let (artefacts, task) = (artefacts.clone(), task.clone());
+    let read = move || {
+        let file = artefacts.open(&set.artefact_sha256)?;
+        LabelledSet::unpack(file, Path::new(&set.artefact_sha256), &set.name, &task)
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|error| AdminError::Unavailable(error.to_string()))?.map(Some).map_err(admin)
+}
+
+/// What is asked for, in the profiler's words.
+pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, AdminError> {
     let RegisterRequest {
-        task,
+        task: _,
         name,
         version,
         architecture,
@@ -143,27 +184,6 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
         set,
         declared_accuracy,
     } = request;
-    let catalog = registrar.store.catalog().await?;
-    let known = catalog.task_named(registrar.tenant, &task);
-    let task = known.ok_or_else(|| AdminError::Invalid(format!("there is no task {task:?}")))?;
-    let there = catalog.models_of(task.id).any(|model| model.name == name && model.version == version);
-    if there {
-        // Said before minutes are spent on measuring.
-        let name = format!("{name} version {version}");
-        return Err(modelless_store::Error::AlreadyExists { what: "model", name }.into());
-    }
-    let set = match set {
-        Some(set) => {
-            let (artefacts, task) = (registrar.artefacts.clone(), task.clone());
-            let read = move || {
-                let file = artefacts.open(&set.artefact_sha256)?;
-                LabelledSet::unpack(file, Path::new(&set.artefact_sha256), &set.name, &task)
-            };
-            let read = tokio::task::spawn_blocking(read).await;
-            Some(read.map_err(|error| AdminError::Unavailable(error.to_string()))?.map_err(admin)?)
-        }
-        None => None,
-    };
     let invalid = |error: &dyn std::fmt::Display| AdminError::Invalid(error.to_string());
     let variants = variants.into_iter().map(|variant| NewRegistrationVariant {
         name: variant.name.unwrap_or_else(|| format!("{name}-{}", variant.precision)),
@@ -179,7 +199,7 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
         },
         artefact: variant.artefact_sha256,
     });
-    let model = NewRegistration {
+    Ok(NewRegistration {
         variants: variants.collect(),
         name,
         version,
@@ -187,12 +207,12 @@ async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Reg
         licence,
         adapter: AdapterSpec::parse(&adapter.to_string()).map_err(|error| invalid(&error))?,
         declared: declared_accuracy.and_then(Accuracy::floor_from_f64),
-    };
-    registrar.model(task, model, (set.as_ref(), &Known::new()), &mut |_, _| ()).await.map_err(admin)
+        set: set.map(|set| SetArtefact { name: set.name, artefact: set.artefact_sha256 }),
+    })
 }
 
 /// Whether it is the request's fault, the store's, or this machine's.
-fn admin(error: Error) -> AdminError {
+pub(crate) fn admin(error: Error) -> AdminError {
     match error {
         Error::Store(error) => AdminError::Store(error),
         Error::Engine {

@@ -4,22 +4,35 @@
 use super::admin::Registry;
 use crate::profile::detail;
 use crate::progress::{Phase, count};
-use modelless_profiler::{Error, LabelledSet, Package, Registrar};
+use modelless_profiler::{Error, LabelledSet, Package, Registrar, Report};
 use modelless_store::{Catalog, Error as StoreError};
 use modelless_types::{Model, Task, Variant};
 use std::collections::BTreeMap;
 
+/// Of what has no profile here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// All of it is measured.
+    Now,
+    /// Only what belongs to tasks of the packages.
+    Later,
+}
+
 /// Registers what is missing of the packages, and measures whatever has no profile on this device class. What is to
 /// be said of what could not be.
-pub(crate) async fn measure(registry: &Registry, packages: &[Package]) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn measure(
+    registry: &Registry,
+    packages: &[Package],
+    rest: Rest,
+) -> anyhow::Result<Vec<String>> {
     let (registrar, engine) =
         registry.registrar(if packages.is_empty() { "modelless up" } else { "modelless up --demo" })?;
-    let result = measured(&registrar, packages).await;
+    let result = measured(&registrar, packages, rest).await;
     engine.shutdown().await;
     Ok(result?)
 }
 
-async fn measured(registrar: &Registrar, packages: &[Package]) -> Result<Vec<String>, Error> {
+async fn measured(registrar: &Registrar, packages: &[Package], rest: Rest) -> Result<Vec<String>, Error> {
     let mut phase = Phase::start("measuring");
     let mut left_out = LeftOut::default();
     let mut models = 0;
@@ -38,9 +51,13 @@ async fn measured(registrar: &Registrar, packages: &[Package]) -> Result<Vec<Str
     let mut variants = 0;
     for variant in catalog.variants.iter().filter(|variant| variant.profile_on(class).is_none()) {
         let Some((task, model)) = owner(&catalog, variant) else { continue };
+        if rest == Rest::Later && !packages.iter().any(|package| package.task.name == task.name) {
+            continue;
+        }
         let report = &mut |name: &str, progress| phase.at(name, &detail(progress));
         let result = match sets.of(packages, task) {
-            Ok(set) => registrar.again((task, model, variant), set, report).await,
+            Ok(Some(set)) => registrar.again((task, model, variant), (Some(set), None), report).await,
+            Ok(None) => by_evidence(registrar, (task, model, variant), report).await,
             Err(error) => Err(error),
         };
         variants += usize::from(left_out.unless(result, "variant", &variant.name)?.is_some());
@@ -53,6 +70,17 @@ async fn measured(registrar: &Registrar, packages: &[Package]) -> Result<Vec<Str
         (models, _) => phase.done(&format!("{} registered and measured", count(models, "model"))),
     }
     Ok(left_out.0)
+}
+
+/// With what it was registered with.
+async fn by_evidence(
+    registrar: &Registrar,
+    (task, model, variant): (&Task, &Model, &Variant),
+    report: Report<'_>,
+) -> Result<(), Error> {
+    let evidence = registrar.store.evidence(model.id).await?;
+    let (set, declared) = registrar.evidence(task, &evidence).await?;
+    registrar.again((task, model, variant), (set.as_ref(), declared), report).await
 }
 
 #[derive(Default)]

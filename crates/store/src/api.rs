@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::records::{
-    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
-    Registered, Replica, SavePlan, Transition, UnixMicros,
+    Catalog, Evidence, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState,
+    Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
@@ -31,7 +31,23 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn remove_task(&self, task: TaskId) -> Result<()>;
 
     /// Registers a model with its variants and gives each the lowest ordinal that its task never used.
-    async fn register_model(&self, model: NewModel) -> Result<Registered>;
+    async fn register_model(&self, model: NewModel) -> Result<Registered> {
+        self.register_with(model, Evidence::default()).await
+    }
+
+    /// The same, with what its variants are measured with on device classes where they have no profile yet.
+    async fn register_with(&self, model: NewModel, evidence: Evidence) -> Result<Registered>;
+
+    /// What a model's variants are measured with. Nothing, for one that was registered without.
+    async fn evidence(&self, model: ModelId) -> Result<Evidence>;
+
+    /// Takes up the measuring of a variant, or says how far it is; also that it failed and when it may be tried again.
+    /// Not while another node has it, whose time is not over. Gives what stands then: whose it is tells whether that
+    /// worked. `None` if there is a profile already. Advisory: [`Store::put_profile`] asks nobody, and ends it.
+    async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>>;
+
+    /// What is being measured, or could not be, by variant and device class.
+    async fn measurings(&self) -> Result<Vec<Measuring>>;
 
     /// Adds a variant to a model.
     async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant>;

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::records::{
-    NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Space, SpaceKind, UnixMicros,
+    Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Space, SpaceKind,
+    UnixMicros,
 };
 use modelless_types::variant_set::MAX_VARIANTS;
 use modelless_types::{Profile, Task, TaskKind, TenantId};
@@ -14,6 +15,21 @@ const NAME_MAX: usize = 200;
 const DOCUMENT_MAX: usize = 16 << 20;
 /// What is kept of a transition's cause.
 const CAUSE_MAX: usize = 2_000;
+
+pub(crate) fn evidence(new: &Evidence) -> Result<()> {
+    let Some(set) = &new.set else { return Ok(()) };
+    name("labelled set", &set.name)?;
+    sha256("labelled set", &set.artefact)
+}
+
+pub(crate) fn measuring(new: &Measuring, now: UnixMicros) -> Result<()> {
+    name("device class", &new.device_class)?;
+    name("node", &new.node)?;
+    text("progress", &new.progress)?;
+    new.failed.iter().try_for_each(|why| text("reason", why))?;
+    number("time", new.until.0)?;
+    number("time", now.0)
+}
 
 pub(crate) fn task(new: &NewTask) -> Result<NewSpace> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';

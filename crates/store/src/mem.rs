@@ -7,8 +7,8 @@
 use crate::api::Store;
 use crate::error::{Error, Result};
 use crate::records::{
-    App, Catalog, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node, NodeState, Plan,
-    PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition, UnixMicros,
+    App, Catalog, Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition, UnixMicros,
 };
 use crate::{PLANS_KEPT, check};
 use async_trait::async_trait;
@@ -33,6 +33,8 @@ struct State {
     plans: Vec<Plan>,
     keys: BTreeMap<String, [u8; 32]>,
     ordinals: BTreeMap<TaskId, usize>,
+    evidence: BTreeMap<ModelId, Evidence>,
+    measurings: BTreeMap<(VariantId, String), Measuring>,
     /// The last id given out, by kind of thing.
     last: BTreeMap<&'static str, u64>,
 }
@@ -196,8 +198,9 @@ impl Store for MemStore {
         })
     }
 
-    async fn register_model(&self, new: NewModel) -> Result<Registered> {
+    async fn register_with(&self, new: NewModel, evidence: Evidence) -> Result<Registered> {
         check::model(&new)?;
+        check::evidence(&evidence)?;
         self.register(|state| {
             let task = state.task(new.task)?;
             check::owner(task, new.tenant)?;
@@ -215,6 +218,7 @@ impl Store for MemStore {
             let (model, variants) = new.numbered(ModelId(state.next_id("model")?), space);
             state.catalog.models.push(model.clone());
             let variants = state.add_variants(model.task, model.id, variants)?;
+            state.evidence.insert(model.id, evidence);
             Ok(Registered { model, variants })
         })
     }
@@ -240,15 +244,41 @@ impl Store for MemStore {
                 return Err(Error::model_in_use(name, replica.id, replica.state, &node));
             }
             state.replicas.retain(|_, replica| !(variants.contains(&replica.variant) && replica.at_rest()));
+            state.measurings.retain(|(variant, _), _| !variants.contains(variant));
+            state.evidence.remove(&id);
             state.catalog.variants.retain(|variant| variant.model != id);
             state.catalog.models.retain(|model| model.id != id);
             Ok(())
         })
     }
 
+    async fn evidence(&self, model: ModelId) -> Result<Evidence> {
+        self.read(|state| state.evidence.get(&model).cloned().unwrap_or_default())
+    }
+
+    async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
+        check::measuring(&wanted, now)?;
+        self.write(|state| {
+            if state.variant(wanted.variant)?.profile_on(&wanted.device_class).is_some() {
+                return Ok(None);
+            }
+            let place = (wanted.variant, wanted.device_class.clone());
+            let stands = state.measurings.entry(place).or_insert_with(|| wanted.clone());
+            if stands.until <= now || stands.node == wanted.node {
+                *stands = wanted;
+            }
+            Ok(Some(stands.clone()))
+        })
+    }
+
+    async fn measurings(&self) -> Result<Vec<Measuring>> {
+        self.read(|state| state.measurings.values().cloned().collect())
+    }
+
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         check::profile(&profile)?;
         self.register(|state| {
+            state.measurings.remove(&(variant, profile.device_class.clone()));
             let profiles = &mut state.variant(variant)?.profiles;
             profiles.retain(|known| known.device_class != profile.device_class);
             profiles.push(profile);

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use modelless_types::{
-    AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId, PricePerHour,
-    Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant,
-    VariantId, VariantSettings,
+    Accuracy, AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId,
+    PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -254,6 +254,44 @@ impl NewVariant {
             profiles: self.profiles,
         }
     }
+}
+
+/// What the variants of a model are measured with.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Evidence {
+    /// A labelled set that lies among the artefacts.
+    pub set: Option<SetArtefact>,
+    /// How accurate its owner says it is.
+    pub declared: Option<Accuracy>,
+}
+
+/// A labelled set among the artefacts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SetArtefact {
+    /// Shown with every accuracy that is measured on it.
+    pub name: String,
+    /// sha256, in lower-case hexadecimal.
+    pub artefact: String,
+}
+
+/// Who measures a variant on a device class, or why that failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Measuring {
+    /// What.
+    pub variant: VariantId,
+    /// Where.
+    pub device_class: String,
+    /// The name of the node that does it, or did.
+    pub node: String,
+    /// Until then nobody else takes it up; after a failure the node itself does not either.
+    pub until: UnixMicros,
+    /// How far it is, for people.
+    pub progress: String,
+    /// Why it could not be measured.
+    pub failed: Option<String>,
+    /// How often it failed in a row.
+    pub attempts: u32,
 }
 
 /// A model as it was registered.

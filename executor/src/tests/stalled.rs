@@ -4,8 +4,8 @@ use super::{LONG, Setup, bed_with, config};
 use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
-    Catalog, MemStore, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
-    Registered, Replica, Result, SavePlan, Store, Transition, UnixMicros,
+    Catalog, Evidence, Measuring, MemStore, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
+    NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Store, Transition, UnixMicros,
 };
 use modelless_types::{
     DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
@@ -50,8 +50,17 @@ impl Store for Stalls {
     async fn remove_task(&self, task: TaskId) -> Result<()> {
         self.here().await.remove_task(task).await
     }
-    async fn register_model(&self, model: NewModel) -> Result<Registered> {
-        self.here().await.register_model(model).await
+    async fn register_with(&self, model: NewModel, evidence: Evidence) -> Result<Registered> {
+        self.here().await.register_with(model, evidence).await
+    }
+    async fn evidence(&self, model: ModelId) -> Result<Evidence> {
+        self.here().await.evidence(model).await
+    }
+    async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
+        self.here().await.claim_measuring(wanted, now).await
+    }
+    async fn measurings(&self) -> Result<Vec<Measuring>> {
+        self.here().await.measurings().await
     }
     async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant> {
         self.here().await.add_variant(model, variant).await

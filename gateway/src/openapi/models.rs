@@ -41,12 +41,20 @@ pub(crate) fn show() -> Doc {
 pub(crate) fn register() -> Doc {
     let schema = json!({"type": "object", "properties": {
         "id": {"type": "integer"}, "name": {"type": "string"}, "version": {"type": "integer"},
-        "variants": {"type": "array"},
+        "variants": {"type": "array", "items": {"type": "object", "properties": {
+            "id": {"type": "integer"}, "name": {"type": "string"}, "ordinal": {"type": "integer"},
+            "measured": {"type": "boolean"},
+        }}},
     }});
     Doc::new("registerModel", "models", "Register a model")
-        .describe("Its artefacts were uploaded before. Each variant is loaded, checked and measured; that takes a while.")
+        .describe(
+            "Its artefacts were uploaded before, to this server. Each variant is loaded, checked and measured; that takes \
+             a while. A gateway of a cluster does not wait for it: it answers 202, nodes measure, and `measuring` of the \
+             model's variants tells which node does it and how far it is.",
+        )
         .json_body(true, &reference("RegisterModel"))
-        .answers(201, "Registered.", &schema)
+        .answers(201, "Registered and measured.", &schema)
+        .answers(202, "Registered; nodes measure it now.", &schema)
         .errors(&[400, 404, 409, 413, 415, 501, 503])
 }
 

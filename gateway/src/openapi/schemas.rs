@@ -212,7 +212,12 @@ fn answers() -> Value {
             "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
             "on_frontier": {"type": ["boolean", "null"]}, "unavailable": {"type": ["string", "null"], "description": "Why no node can run it, where all lack its engine."},
             "profiles": list("Profile"),
+            "measuring": {"type": "array", "description": "Only with one model: who measures it, or why that failed.", "items": reference("Measuring")},
         }), &["task", "name", "model", "profiles"]),
+        "Measuring": object(json!({
+            "device_class": text(), "node": text(), "state": enumeration(&["running", "failed", "waiting"]),
+            "progress": text(), "why": text_or_null(), "attempts": count(), "again_in_ms": number_or_null(),
+        }), &["device_class", "node", "state", "attempts"]),
         "Model": object(json!({
             "task": text(), "id": count(), "name": text(), "version": count(), "architecture": text(),
             "licence": text(), "variants": {"type": "array"},

@@ -12,6 +12,10 @@ use http::{StatusCode, Uri};
 use modelless_types::Model;
 use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// A model is shown without what the store has to say of its measuring where that takes longer.
+const MEASURING_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn list(State(app): FromApp, uri: Uri) -> Answer {
     of_tasks(&app, &uri, "models", |task| task.models.iter().map(|model| show::model(task, model)).collect())
@@ -42,7 +46,15 @@ pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String
     let view = app.core.view();
     let task = view.task(&task)?;
     let versions: Vec<_> = named(task, &name)?;
-    let shown: Vec<_> = versions.iter().map(|model| show::model_in_full(&view, task, model)).collect();
+    let mut shown: Vec<_> = versions.iter().map(|model| show::model_in_full(&view, task, model)).collect();
+    // Asked of the store, as this changes every second; without an answer nothing is said of it.
+    if let Ok(Ok(known)) = tokio::time::timeout(MEASURING_WITHIN, app.store.measurings()).await {
+        let variants = shown.iter_mut().filter_map(|model| model["variants"].as_array_mut()).flatten();
+        for variant in variants {
+            let own = known.iter().filter(|one| json!(one.variant) == variant["id"]);
+            variant["measuring"] = own.map(show::measuring).collect();
+        }
+    }
     Ok(json_response(StatusCode::OK, &json!({"versions": shown})))
 }
 
@@ -80,13 +92,19 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
     let variants: Vec<_> = registered
         .variants
         .iter()
-        .map(|variant| json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal}))
+        .map(|variant| {
+            let measured = !variant.profiles.is_empty();
+            json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal, "measured": measured})
+        })
         .collect();
+    // What nodes have yet to measure is accepted, and shown with the model from now on.
+    let all = registered.variants.iter().all(|variant| !variant.profiles.is_empty());
+    let status = if all { StatusCode::CREATED } else { StatusCode::ACCEPTED };
     let model = &registered.model;
     let body = json!({
         "id": model.id, "name": model.name, "version": model.version, "variants": variants,
     });
-    Ok(json_response(StatusCode::CREATED, &body))
+    Ok(json_response(status, &body))
 }
 
 pub(super) async fn remove(

@@ -3,10 +3,12 @@
 use super::profile::profile;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::frontier::{Point, frontier};
+use modelless_store::{Measuring, UnixMicros};
 use modelless_types::{
     Accuracy, CostPer1k, Engine, Goals, Micros, Model, Prefer, Task, TaskKind, TensorSpec, VariantId,
 };
 use serde_json::{Value, json};
+use std::time::SystemTime;
 
 /// The metric of a task that names none.
 pub(crate) const fn usual_metric(kind: TaskKind) -> &'static str {
@@ -160,6 +162,27 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
         // `null` where no node offers it, so that there is nothing to compare.
         "on_frontier": on_frontier,
         "profiles": variant.profiles.iter().map(profile).collect::<Vec<_>>(),
+    })
+}
+
+/// Who measures a variant, or why that failed.
+pub(crate) fn measuring(of: &Measuring) -> Value {
+    let now = UnixMicros::of(SystemTime::now());
+    let over = of.until <= now;
+    let state = match (&of.failed, over) {
+        (Some(_), _) => "failed",
+        (None, false) => "running",
+        (None, true) => "waiting",
+    };
+    let again = of.failed.as_ref().map(|_| of.until.0.saturating_sub(now.0) / 1_000);
+    json!({
+        "device_class": of.device_class,
+        "node": of.node,
+        "state": state,
+        "progress": of.progress,
+        "why": of.failed,
+        "attempts": of.attempts,
+        "again_in_ms": again,
     })
 }
 

@@ -5,5 +5,7 @@ mod catalog;
 mod fleet;
 mod profile;
 
-pub(crate) use catalog::{model, model_in_full, task, task_in_full, unavailable, usual_metric, variants};
+pub(crate) use catalog::{
+    measuring, model, model_in_full, task, task_in_full, unavailable, usual_metric, variants,
+};
 pub(crate) use fleet::{finding, nodes, replicas, transition};

@@ -2,7 +2,7 @@ use super::world::{Setup, World};
 use crate::{Admin, AdminError, RegisterRequest};
 use async_trait::async_trait;
 use http::Method;
-use modelless_store::{Artefacts, Registered, Store};
+use modelless_store::{Artefacts, Measuring, Registered, Store, UnixMicros};
 use modelless_types::{Model, ModelId, SpaceId, TaskId, TaskKind, TenantId};
 use serde_json::json;
 use std::sync::Arc;
@@ -124,6 +124,35 @@ async fn registering_is_handed_on_and_says_so_where_it_cannot_be() {
         let got = world.post("/v1/models", JSON, request(task, batch).as_bytes()).await;
         assert_eq!(got.status, status, "{got:?}");
     }
+}
+
+#[tokio::test]
+async fn a_model_tells_who_measures_it_and_why_that_failed() {
+    let world = World::new().await;
+    let catalog = world.store.catalog().await.unwrap();
+    let (model, variant) = (&catalog.models[0], &catalog.variants[0]);
+    let path = format!("/v1/models/fashion/{}", model.name);
+    let got = world.get(&path).await.json();
+    assert_eq!(got["versions"][0]["variants"][0]["measuring"], json!([]));
+    let by = |class: &str, failed: Option<&str>, until| Measuring {
+        variant: variant.id,
+        device_class: class.to_owned(),
+        node: "one".to_owned(),
+        until: UnixMicros(until),
+        progress: "timing batches of 4".to_owned(),
+        failed: failed.map(str::to_owned),
+        attempts: 2,
+    };
+    let far = i64::MAX.unsigned_abs();
+    for claim in [by("a", None, far), by("b", Some("broken"), far), by("c", None, 1)] {
+        world.store.claim_measuring(claim, UnixMicros(0)).await.unwrap();
+    }
+    let got = world.get(&path).await.json();
+    let told = got["versions"][0]["variants"][0]["measuring"].clone();
+    let states: Vec<_> = told.as_array().unwrap().iter().map(|one| one["state"].clone()).collect();
+    assert_eq!(states, ["running", "failed", "waiting"]);
+    assert_eq!((&told[0]["node"], &told[0]["progress"]), (&json!("one"), &json!("timing batches of 4")));
+    assert_eq!((&told[1]["why"], &told[1]["attempts"]), (&json!("broken"), &json!(2)));
 }
 
 #[tokio::test]

@@ -1,7 +1,10 @@
 use crate::{registrar, write, write_set};
 use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_engine::{Engine, FakeEngine};
-use modelless_profiler::{Config, Error, Package, Profiler, Progress};
+use modelless_profiler::{
+    Config, Error, NewRegistration, NewRegistrationVariant, Package, Profiler, Progress, Registrar,
+};
+use modelless_store::SetArtefact;
 use modelless_testkit::{TempDir, temp_dir};
 use modelless_types::{DType, Provenance, TensorSpec, VariantId};
 use std::fs;
@@ -101,12 +104,53 @@ async fn another_machine_measures_again_and_says_which_accuracy_is_whose() {
         let catalog = registrar.store.catalog().await.unwrap();
         let (task, model, variant) = (&catalog.tasks[0], &catalog.models[0], &catalog.variants[0]);
         let set = if with_set { package.open_set(task).unwrap() } else { None };
-        registrar.again((task, model, variant), set.as_ref(), &mut |_, _| ()).await.unwrap();
+        registrar.again((task, model, variant), (set.as_ref(), None), &mut |_, _| ()).await.unwrap();
         let catalog = registrar.store.catalog().await.unwrap();
         let profile = catalog.variants[0].profile_on(class).unwrap();
         assert_eq!(profile.accuracy.device_class, measured_on);
         assert_eq!(profile.accuracy.value.ppm(), 750_000);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, echo());
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    let (_folder, package) = package();
+    let task = registrar.task(&package.task).await.unwrap();
+    let set = package.open_set(&task).unwrap().unwrap();
+    let artefacts = &registrar.artefacts;
+    let set = artefacts.put(&set.pack().unwrap()[..]).unwrap().sha256;
+    let model = artefacts.put(&b"not looked at by a fake"[..]).unwrap().sha256;
+    let new = |set: Option<&str>, artefact: &str| NewRegistration {
+        name: "echo".to_owned(),
+        version: 1,
+        architecture: String::new(),
+        licence: String::new(),
+        adapter: package.models[0].adapter.clone(),
+        declared: None,
+        set: set.map(|set| SetArtefact { name: "four".to_owned(), artefact: set.to_owned() }),
+        variants: vec![NewRegistrationVariant {
+            name: "echo-fp32".to_owned(),
+            settings: package.models[0].variants[0].settings(),
+            artefact: artefact.to_owned(),
+        }],
+    };
+    let store =
+        async |new| Registrar::unmeasured(&*registrar.store, artefacts, (&task, registrar.tenant), new).await;
+    assert!(matches!(store(new(None, &model)).await, Err(Error::NoAccuracy(_))));
+    assert!(store(new(Some(&set), &"ab".repeat(32))).await.is_err(), "its artefact is not here");
+    let registered = store(new(Some(&set), &model)).await.unwrap();
+    assert!(registered.variants[0].profiles.is_empty());
+
+    let evidence = registrar.store.evidence(registered.model.id).await.unwrap();
+    let (set, declared) = registrar.evidence(&task, &evidence).await.unwrap();
+    let what = (&task, &registered.model, &registered.variants[0]);
+    registrar.again(what, (set.as_ref(), declared), &mut |_, _| ()).await.unwrap();
+    let catalog = registrar.store.catalog().await.unwrap();
+    let accuracy = &catalog.variants[0].profile_on("cpu:fake:1").unwrap().accuracy;
+    assert_eq!((accuracy.value.ppm(), accuracy.samples, accuracy.set.as_str()), (750_000, 4, "four"));
 }
 
 #[tokio::test(start_paused = true)]

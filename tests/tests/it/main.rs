@@ -13,6 +13,7 @@ mod goals;
 mod half_dead;
 mod lifecycle;
 mod live;
+mod registering;
 #[cfg(feature = "remote")]
 mod remote;
 mod store;

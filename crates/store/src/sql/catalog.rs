@@ -2,11 +2,11 @@
 //! readers poll, and the lock that lets one registration happen at a time.
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
-use super::fleet;
+use super::{fleet, measuring};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{
-    App, Catalog, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
+    App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
 };
 use modelless_types::{
     AccuracyRule, AppId, Bytes, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId, Variant,
@@ -192,8 +192,9 @@ async fn find_or_make_space(db: &Db, tx: &mut Tx, tenant: TenantId, new: &NewSpa
     Ok(SpaceId(id))
 }
 
-pub(crate) async fn register_model(db: &Db, new: NewModel) -> Result<Registered> {
+pub(crate) async fn register_model(db: &Db, new: NewModel, evidence: &Evidence) -> Result<Registered> {
     check::model(&new)?;
+    check::evidence(evidence)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
     let task = find_task(db, &mut tx, new.task).await?;
@@ -226,6 +227,7 @@ pub(crate) async fn register_model(db: &Db, new: NewModel) -> Result<Registered>
     .await?;
     let (model, variants) = new.numbered(ModelId(id), space);
     let variants = insert_variants(db, &mut tx, &task, model.id, variants).await?;
+    measuring::keep_evidence(&mut tx, model.id, evidence).await?;
     tx.commit().await?;
     Ok(Registered { model, variants })
 }
@@ -302,6 +304,7 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
         return Err(Error::not_found("variant", variant));
     }
     upsert_profile(&mut tx, variant, &profile).await?;
+    measuring::done(&mut tx, variant, &profile.device_class).await?;
     tx.commit().await
 }
 
@@ -336,6 +339,7 @@ pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool) -> Result<()
     tx.exec(sql, args![id.0]).await?;
     let sql = "DELETE FROM profiles WHERE variant IN (SELECT id FROM variants WHERE model = $1)";
     tx.exec(sql, args![id.0]).await?;
+    measuring::forget(&mut tx, id).await?;
     tx.exec("DELETE FROM variants WHERE model = $1", args![id.0]).await?;
     tx.exec("DELETE FROM models WHERE id = $1", args![id.0]).await?;
     tx.commit().await

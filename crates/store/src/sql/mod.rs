@@ -8,6 +8,7 @@
 mod catalog;
 pub(crate) mod conn;
 mod fleet;
+mod measuring;
 mod migrate;
 mod open;
 mod plans;
@@ -17,8 +18,8 @@ pub use open::{open, open_postgres, open_sqlite};
 use crate::api::Store;
 use crate::error::Result;
 use crate::records::{
-    Catalog, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId,
-    Registered, Replica, SavePlan, Transition, UnixMicros,
+    Catalog, Evidence, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState,
+    Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use conn::{Db, Pools};
@@ -59,8 +60,20 @@ impl Store for SqlStore {
         catalog::remove_task(&self.db, task).await
     }
 
-    async fn register_model(&self, model: NewModel) -> Result<Registered> {
-        catalog::register_model(&self.db, model).await
+    async fn register_with(&self, model: NewModel, evidence: Evidence) -> Result<Registered> {
+        catalog::register_model(&self.db, model, &evidence).await
+    }
+
+    async fn evidence(&self, model: ModelId) -> Result<Evidence> {
+        measuring::evidence(&self.db, model).await
+    }
+
+    async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
+        measuring::claim(&self.db, wanted, now).await
+    }
+
+    async fn measurings(&self) -> Result<Vec<Measuring>> {
+        measuring::all(&self.db).await
     }
 
     async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant> {

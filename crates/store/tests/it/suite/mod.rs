@@ -2,6 +2,7 @@
 
 mod catalog;
 mod fleet;
+mod measuring;
 mod plans;
 
 use modelless_store::Error;

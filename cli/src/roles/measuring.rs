@@ -1,0 +1,423 @@
+//! What an executor measures of itself: variants without a profile on its device class, after its start and whenever the
+//! catalogue changed. It fetches what it lacks, one variant after the other, in runners apart from those that serve.
+//!
+//! It gives way: it begins when the node has nothing to do, and begins anew when a query comes, until its patience is
+//! over (a node that is never idle would never be measured). Of the nodes of a class one measures a variant: it says so in
+//! the store, again and again, and once it has not said so for a while another takes it up.
+
+use super::artefacts::Fetching;
+use super::tell;
+use crate::profile::detail;
+use crate::up::admin::Registry;
+use modelless_executor::{self as executor, Fetch as _};
+use modelless_live::{Live, Notice};
+use modelless_profiler::{Error, Progress};
+use modelless_store::{Error as StoreError, Measuring, UnixMicros};
+use modelless_types::{Model, ReplicaState, Task, Variant};
+use modelless_wire::NodeStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::sync::Notify;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// Between looks whether there is something to measure. What is told is looked at at once.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long others leave a variant to a node that says nothing more of it.
+const HOLD: Duration = Duration::from_secs(20);
+/// How often a node says that it is still at it, and how far.
+const RENEW: Duration = Duration::from_secs(1);
+/// A node to which nothing came for so long has nothing to do. Its status tells counts once a second.
+const QUIET: Duration = Duration::from_millis(1_100);
+/// How long serving may put off one variant.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// After a first failure; doubled with each further one.
+const RETRY: Duration = Duration::from_secs(2);
+const LONGEST_RETRY: Duration = Duration::from_mins(10);
+/// A store that takes longer is away.
+const STORE_WITHIN: Duration = Duration::from_secs(10);
+/// What others are told of a failure, in characters.
+const WHY: usize = 500;
+
+pub(super) struct Measurer {
+    pub(super) registry: Registry,
+    pub(super) fetching: Arc<Fetching>,
+    pub(super) name: String,
+    pub(super) node: executor::Handle,
+    pub(super) live: Arc<dyn Live>,
+    /// The catalogue changed.
+    pub(super) look: Arc<Notify>,
+}
+
+/// A variant that this node took up.
+struct Job {
+    task: Task,
+    model: Model,
+    variant: Variant,
+    /// How often it failed.
+    attempts: u32,
+}
+
+/// How a job ended, if it did not go well.
+enum Ended {
+    /// The variant or the way to it is to blame.
+    Failed(String),
+    /// Another node has it, or this one stops.
+    Left,
+}
+
+impl Measurer {
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut tick = interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The version of the catalogue in which nothing was left to do.
+        let mut settled = None;
+        let mut away = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.look.notified() => {}
+                _ = tick.tick() => {}
+            }
+            // One after the other, as long as it goes well; a failure waits for the next look.
+            loop {
+                let job = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    job = within(self.next(&mut settled)) => job,
+                };
+                match job {
+                    Ok(Some(job)) => {
+                        away = false;
+                        if !self.take(&job, &stop).await {
+                            break;
+                        }
+                    }
+                    Ok(None) => {
+                        away = false;
+                        break;
+                    }
+                    Err(error) => {
+                        if !std::mem::replace(&mut away, true) {
+                            tracing::warn!(%error, "what is to be measured cannot be read; serving on");
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn class(&self) -> &str {
+        &self.registry.device_class
+    }
+
+    /// Takes up the next variant that nobody measures.
+    async fn next(&self, settled: &mut Option<u64>) -> Result<Option<Job>, StoreError> {
+        let store = &*self.registry.store;
+        if *settled == Some(store.catalog_version().await?) {
+            return Ok(None);
+        }
+        let catalog = store.catalog().await?;
+        let known = store.measurings().await?;
+        let status = self.node.status().borrow().clone();
+        let mut left = false;
+        for variant in catalog.variants.iter().filter(|variant| variant.profile_on(self.class()).is_none()) {
+            if status.without(variant.settings.engine).is_some() {
+                continue; // the node says so itself, and with which reason
+            }
+            let Some(model) = catalog.models.iter().find(|model| model.id == variant.model) else { continue };
+            let Some(task) = catalog.tasks.iter().find(|task| task.id == model.task) else { continue };
+            left = true;
+            let before = known.iter().find(|m| m.variant == variant.id && m.device_class == self.class());
+            if before.is_some_and(|before| waits(before, &self.name, now())) {
+                continue;
+            }
+            let job = Job {
+                task: task.clone(),
+                model: model.clone(),
+                variant: variant.clone(),
+                attempts: before.map_or(0, |before| before.attempts),
+            };
+            if self.claim(&job, "taken up", HOLD, None).await? {
+                return Ok(Some(job));
+            }
+        }
+        *settled = (!left).then_some(catalog.version);
+        Ok(None)
+    }
+
+    /// Whether it is this node's now.
+    async fn claim(
+        &self,
+        job: &Job,
+        progress: &str,
+        hold: Duration,
+        failed: Option<String>,
+    ) -> Result<bool, StoreError> {
+        let now = now();
+        let hold = u64::try_from(hold.as_micros()).unwrap_or(u64::MAX);
+        let wanted = Measuring {
+            variant: job.variant.id,
+            device_class: self.class().to_owned(),
+            node: self.name.clone(),
+            until: UnixMicros(now.0.saturating_add(hold)),
+            progress: progress.to_owned(),
+            attempts: job.attempts + u32::from(failed.is_some()),
+            failed,
+        };
+        let stands = self.registry.store.claim_measuring(wanted, now).await?;
+        Ok(stands.is_some_and(|stands| stands.node == self.name))
+    }
+
+    /// Measures it and says how that went. Whether it went well.
+    async fn take(&self, job: &Job, stop: &CancellationToken) -> bool {
+        let (variant, end) = (&job.variant.name, stop.child_token());
+        let progress = Mutex::new("fetching".to_owned());
+        let work = async {
+            let ended = self.work(job, &progress, &end).await;
+            end.cancel();
+            ended
+        };
+        let (ended, ()) = tokio::join!(work, self.renew(job, &progress, &end));
+        let told = match ended {
+            Ok(()) => {
+                tracing::info!(variant, class = self.class(), "measured a variant");
+                self.node.catalog_changed();
+                if let Ok(version) = within(self.registry.store.catalog_version()).await {
+                    tell(&*self.live, Notice::Catalog { version }).await;
+                }
+                return true;
+            }
+            Err(Ended::Failed(why)) => {
+                tracing::warn!(variant, why, "a variant could not be measured here");
+                let why = why.chars().filter(|c| *c != '\0').take(WHY).collect();
+                within(self.claim(job, "", retry(job.attempts), Some(why))).await
+            }
+            // Others need not wait until its time is over. Where another has it this changes nothing.
+            Err(Ended::Left) => within(self.claim(job, "left", Duration::ZERO, None)).await,
+        };
+        if let Err(error) = told {
+            tracing::debug!(variant, %error, "how measuring ended was not told");
+        }
+        false
+    }
+
+    /// Says that it is still at it, until `end`; ends it when another node has it.
+    async fn renew(&self, job: &Job, progress: &Mutex<String>, end: &CancellationToken) {
+        loop {
+            tokio::select! {
+                biased;
+                () = end.cancelled() => return,
+                () = sleep(RENEW) => {}
+            }
+            let far = progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let renewed = tokio::select! {
+                biased;
+                () = end.cancelled() => return,
+                renewed = within(self.claim(job, &far, HOLD, None)) => renewed,
+            };
+            match renewed {
+                Ok(true) => {}
+                // Or it has just been stored, which `work` is about to say.
+                Ok(false) => return self.lost(job, end).await,
+                Err(StoreError::NotFound { .. }) => return end.cancel(), // removed
+                Err(error) => tracing::debug!(%error, "the store does not hear what is measured"),
+            }
+        }
+    }
+
+    async fn lost(&self, job: &Job, end: &CancellationToken) {
+        let known = within(self.registry.store.measurings()).await.unwrap_or_default();
+        let other = |m: &Measuring| {
+            m.variant == job.variant.id && m.device_class == self.class() && m.node != self.name
+        };
+        if known.iter().any(other) {
+            end.cancel();
+        }
+    }
+
+    async fn work(&self, job: &Job, progress: &Mutex<String>, end: &CancellationToken) -> Result<(), Ended> {
+        let at = |text: String| *progress.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        let evidence = tokio::select! {
+            biased;
+            () = end.cancelled() => return Err(Ended::Left),
+            evidence = self.fetched(job) => evidence.map_err(Ended::Failed)?,
+        };
+        let give_way_until = Instant::now() + PATIENCE;
+        loop {
+            at("waiting until the node has nothing else to do".to_owned());
+            tokio::select! {
+                biased;
+                () = end.cancelled() => return Err(Ended::Left),
+                quiet = timeout_at(give_way_until, self.quiet()) => if quiet.is_err() {
+                    tracing::warn!(variant = job.variant.name, "measured beside serving: this node is never idle");
+                },
+            }
+            let made = self.registry.registrar("modelless executor");
+            let (registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
+            let mut report = |_: &str, progress: Progress| at(detail(progress));
+            let measuring = async {
+                let (set, declared) = registrar.evidence(&job.task, &evidence).await?;
+                let what = (&job.task, &job.model, &job.variant);
+                registrar.again(what, (set.as_ref(), declared), &mut report).await
+            };
+            let measured = tokio::select! {
+                biased;
+                () = end.cancelled() => Some(Err(Ended::Left)),
+                measured = measuring => {
+                    Some(measured.map_err(|error| Ended::Failed(said(&error, &self.name))))
+                }
+                () = self.busy(give_way_until) => None,
+            };
+            engine.shutdown().await;
+            if let Some(measured) = measured {
+                return measured;
+            }
+        }
+    }
+
+    /// Brings what it takes, and tells what that is.
+    async fn fetched(&self, job: &Job) -> Result<modelless_store::Evidence, String> {
+        self.fetching.fetch(&job.variant.artefact).await?;
+        let evidence = within(self.registry.store.evidence(job.model.id)).await;
+        let evidence = evidence.map_err(|error| error.to_string())?;
+        if let Some(set) = &evidence.set {
+            self.fetching.fetch(&set.artefact).await?;
+        }
+        Ok(evidence)
+    }
+
+    /// Until nothing came for a while.
+    async fn quiet(&self) {
+        let status = self.node.status();
+        loop {
+            let before = status.borrow().load.queries;
+            sleep(QUIET).await;
+            if is_idle(&status.borrow(), before) {
+                return;
+            }
+        }
+    }
+
+    /// Until a query came; never, once it need not give way any longer.
+    async fn busy(&self, until: Instant) {
+        let mut status = self.node.status();
+        let before = status.borrow_and_update().load.queries;
+        while status.changed().await.is_ok() {
+            let busy = !is_idle(&status.borrow_and_update(), before);
+            if busy && Instant::now() < until {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Nothing is asked of it, nothing was since `before` queries, and nothing is on its way into memory.
+fn is_idle(status: &NodeStatus, before: u64) -> bool {
+    let load = &status.load;
+    let loading = status.replicas.iter().any(|replica| replica.state == ReplicaState::Loading);
+    load.queued == 0 && load.running == 0 && load.queries == before && !loading
+}
+
+/// Whether it is another's, or was tried too short a while ago.
+fn waits(before: &Measuring, name: &str, now: UnixMicros) -> bool {
+    before.until > now && (before.node != name || before.failed.is_some())
+}
+
+fn retry(attempts: u32) -> Duration {
+    RETRY.saturating_mul(1 << attempts.min(16)).min(LONGEST_RETRY)
+}
+
+/// Without the paths of this machine: others read it.
+fn said(error: &Error, node: &str) -> String {
+    if let Error::Store(StoreError::ArtefactCorrupt { expected, .. }) = error {
+        return format!(
+            "the artefact {expected} is damaged at node {node}; remove it there, and it is fetched again"
+        );
+    }
+    if let Error::Store(StoreError::Io { doing, source, .. }) = error {
+        return format!("node {node} cannot {doing} a file: {source}");
+    }
+    error.to_string()
+}
+
+fn now() -> UnixMicros {
+    UnixMicros::of(SystemTime::now())
+}
+
+/// A store that does not answer keeps nothing waiting for ever.
+async fn within<T>(asked: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(STORE_WITHIN, asked).await.unwrap_or_else(|_| {
+        let why = format!("it did not answer within {STORE_WITHIN:?}");
+        Err(StoreError::Unreachable { database: "of the cluster".to_owned(), why })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_types::VariantId;
+
+    #[test]
+    fn what_another_has_or_what_failed_a_moment_ago_waits() {
+        let by = |node: &str, failed: Option<&str>| Measuring {
+            variant: VariantId(1),
+            device_class: "cpu:a:1".to_owned(),
+            node: node.to_owned(),
+            until: UnixMicros(100),
+            progress: String::new(),
+            failed: failed.map(str::to_owned),
+            attempts: 0,
+        };
+        let waits = |node, failed, now| waits(&by(node, failed), "me", UnixMicros(now));
+        assert!(
+            waits("other", None, 99) && waits("other", Some("broken"), 99) && waits("me", Some("broken"), 99)
+        );
+        // What a node left when it was killed is its own again.
+        assert!(!waits("me", None, 99));
+        assert!(!waits("other", None, 100) && !waits("me", Some("broken"), 100));
+    }
+
+    #[test]
+    fn a_node_is_idle_when_nothing_came_nothing_runs_and_nothing_is_loaded() {
+        use modelless_decision::{Moments, route::NodeInfo};
+        use modelless_types::{Bytes, NodeId, PricePerHour};
+        let info = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers: Vec::new() };
+        let mut status = NodeStatus::idle(info, "one", "cpu:a:1");
+        status.load.queries = 7;
+        assert!(is_idle(&status, 7) && !is_idle(&status, 6));
+        status.load.running = 1;
+        assert!(!is_idle(&status, 7));
+        status.load.running = 0;
+        status.replicas.push(modelless_wire::ReplicaStatus {
+            variant: VariantId(1),
+            state: ReplicaState::Loading,
+            memory: Bytes(0),
+            slowdown: None,
+            cause: String::new(),
+            loads: modelless_wire::LoadTimes::default(),
+        });
+        assert!(!is_idle(&status, 7));
+        status.replicas[0].state = ReplicaState::Active;
+        assert!(is_idle(&status, 7));
+    }
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_ever_more_rarely() {
+        assert_eq!((retry(0), retry(3), retry(u32::MAX)), (RETRY, RETRY * 8, LONGEST_RETRY));
+    }
+
+    #[test]
+    fn a_damaged_artefact_is_told_without_a_path() {
+        let error = StoreError::ArtefactCorrupt {
+            path: "/secret/place".into(),
+            expected: "ab".repeat(32),
+            found: "cd".repeat(32),
+        };
+        let text = said(&Error::Store(error), "one");
+        assert!(text.contains("damaged at node one") && !text.contains("secret"), "{text}");
+    }
+}

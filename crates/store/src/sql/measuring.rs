@@ -1,0 +1,90 @@
+//! Who measures what, and with what: see [`crate::Measuring`].
+
+use super::conn::{Db, Tx, args};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::records::{Evidence, Measuring, UnixMicros};
+use modelless_types::{ModelId, VariantId};
+
+pub(crate) async fn keep_evidence(tx: &mut Tx, model: ModelId, evidence: &Evidence) -> Result<()> {
+    let body =
+        serde_json::to_string(evidence).map_err(|error| Error::invalid("evidence", error.to_string()))?;
+    tx.exec("INSERT INTO evidence (model, body) VALUES ($1, $2)", args![model.0, body]).await.map(|_| ())
+}
+
+pub(crate) async fn evidence(db: &Db, model: ModelId) -> Result<Evidence> {
+    let rows = db.fetch("SELECT body FROM evidence WHERE model = $1", args![model.0]).await?;
+    rows.first().map_or_else(|| Ok(Evidence::default()), |row| row.read(&db.name).json())
+}
+
+pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
+    check::measuring(&wanted, now)?;
+    let mut tx = db.begin().await?;
+    let place = || args![wanted.variant.0, wanted.device_class.as_str()];
+    if tx.first("SELECT id FROM variants WHERE id = $1", args![wanted.variant.0]).await?.is_none() {
+        return Err(Error::not_found("variant", wanted.variant));
+    }
+    let sql = "SELECT variant FROM profiles WHERE variant = $1 AND device_class = $2";
+    if tx.first(sql, place()).await?.is_some() {
+        return Ok(None);
+    }
+    tx.exec(
+        "INSERT INTO measurings (variant, device_class, node, until_us, progress, failed, attempts) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7) \
+         ON CONFLICT (variant, device_class) DO UPDATE SET node = excluded.node, until_us = excluded.until_us, \
+         progress = excluded.progress, failed = excluded.failed, attempts = excluded.attempts \
+         WHERE measurings.until_us <= $8 OR measurings.node = excluded.node",
+        args![
+            wanted.variant.0,
+            wanted.device_class.as_str(),
+            wanted.node.as_str(),
+            wanted.until.0.cast_signed(),
+            wanted.progress.as_str(),
+            wanted.failed.clone(),
+            wanted.attempts,
+            now.0.cast_signed(),
+        ],
+    )
+    .await?;
+    let sql = "SELECT variant, device_class, node, until_us, progress, failed, attempts FROM measurings \
+               WHERE variant = $1 AND device_class = $2";
+    let stands = tx.first(sql, place()).await?;
+    let stands = stands.map(|row| read(row.read(&db.name))).transpose()?;
+    tx.commit().await?;
+    Ok(stands)
+}
+
+pub(crate) async fn all(db: &Db) -> Result<Vec<Measuring>> {
+    let sql = "SELECT variant, device_class, node, until_us, progress, failed, attempts FROM measurings \
+               ORDER BY variant";
+    let rows = db.fetch(sql, Vec::new()).await?;
+    let mut all: Vec<_> = rows.iter().map(|row| read(row.read(&db.name))).collect::<Result<_>>()?;
+    // Databases differ in how they order texts.
+    all.sort_by(|a, b| (a.variant, &a.device_class).cmp(&(b.variant, &b.device_class)));
+    Ok(all)
+}
+
+/// It has been measured: nobody need do it.
+pub(crate) async fn done(tx: &mut Tx, variant: VariantId, device_class: &str) -> Result<()> {
+    let sql = "DELETE FROM measurings WHERE variant = $1 AND device_class = $2";
+    tx.exec(sql, args![variant.0, device_class]).await.map(|_| ())
+}
+
+/// The model is removed.
+pub(crate) async fn forget(tx: &mut Tx, model: ModelId) -> Result<()> {
+    let sql = "DELETE FROM measurings WHERE variant IN (SELECT id FROM variants WHERE model = $1)";
+    tx.exec(sql, args![model.0]).await?;
+    tx.exec("DELETE FROM evidence WHERE model = $1", args![model.0]).await.map(|_| ())
+}
+
+fn read(mut row: super::conn::Columns<'_>) -> Result<Measuring> {
+    Ok(Measuring {
+        variant: VariantId(row.num()?),
+        device_class: row.text()?,
+        node: row.text()?,
+        until: UnixMicros(row.num()?),
+        progress: row.text()?,
+        failed: row.opt_text()?,
+        attempts: row.num()?,
+    })
+}

@@ -1,0 +1,79 @@
+//! Who measures what.
+
+use super::{missing, refused, store_suite};
+use crate::backends::Backend;
+use crate::samples::{CPU, model, profile, task};
+use modelless_store::{Evidence, Measuring, SetArtefact, UnixMicros};
+use modelless_types::{Accuracy, VariantId};
+
+store_suite! {
+    what_a_model_is_measured_with_is_kept_until_it_is_removed,
+    only_one_node_measures_a_variant_until_its_time_is_over,
+    a_profile_ends_the_measuring_and_none_begins_where_there_is_one,
+}
+
+const OTHER: &str = "cpu:another:8";
+
+fn by(node: &str, variant: VariantId, until: u64) -> Measuring {
+    Measuring {
+        variant,
+        device_class: OTHER.to_owned(),
+        node: node.to_owned(),
+        until: UnixMicros(until),
+        progress: "loading".to_owned(),
+        failed: None,
+        attempts: 0,
+    }
+}
+
+async fn what_a_model_is_measured_with_is_kept_until_it_is_removed(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let set = SetArtefact { name: "sample".to_owned(), artefact: "ab".repeat(32) };
+    let evidence = Evidence { set: Some(set), declared: Accuracy::from_ppm(900_000) };
+    let with = store.register_with(model(fashion.id, "m", &["v"]), evidence.clone()).await.unwrap();
+    let without = store.register_model(model(fashion.id, "n", &["w"])).await.unwrap();
+    assert_eq!(store.evidence(with.model.id).await.unwrap(), evidence);
+    assert_eq!(store.evidence(without.model.id).await.unwrap(), Evidence::default());
+    let wrong = SetArtefact { name: "sample".to_owned(), artefact: "../etc".to_owned() };
+    let wrong = Evidence { set: Some(wrong), declared: None };
+    refused(store.register_with(model(fashion.id, "o", &["x"]), wrong).await);
+    store.claim_measuring(by("one", with.variants[0].id, 10), UnixMicros(1)).await.unwrap();
+    store.remove_model(with.model.id, false).await.unwrap();
+    assert_eq!(store.evidence(with.model.id).await.unwrap(), Evidence::default());
+    assert_eq!(store.measurings().await.unwrap(), []);
+}
+
+async fn only_one_node_measures_a_variant_until_its_time_is_over(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let variant = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap().variants[0].id;
+    let version = store.catalog_version().await.unwrap();
+    let claim = async |node, until, now| {
+        store.claim_measuring(by(node, variant, until), UnixMicros(now)).await.unwrap().unwrap().node
+    };
+    assert_eq!(claim("one", 100, 50).await, "one");
+    assert_eq!(claim("two", 200, 99).await, "one");
+    assert_eq!(claim("one", 150, 99).await, "one");
+    assert_eq!(claim("two", 200, 149).await, "one");
+    assert_eq!(claim("two", 200, 150).await, "two");
+    let failed = Measuring { failed: Some("broken".to_owned()), attempts: 3, ..by("two", variant, 900) };
+    assert_eq!(store.claim_measuring(failed.clone(), UnixMicros(160)).await.unwrap(), Some(failed.clone()));
+    assert_eq!(claim("one", 999, 500).await, "two");
+    assert_eq!(store.measurings().await.unwrap(), [failed]);
+    assert_eq!(store.catalog_version().await.unwrap(), version, "nothing that others read has changed");
+    missing(store.claim_measuring(by("one", VariantId(77), 9), UnixMicros(1)).await);
+    refused(store.claim_measuring(by("", variant, 9), UnixMicros(1)).await);
+}
+
+async fn a_profile_ends_the_measuring_and_none_begins_where_there_is_one(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let variant = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap().variants[0].id;
+    let there = Measuring { device_class: CPU.to_owned(), ..by("one", variant, 100) };
+    assert_eq!(store.claim_measuring(there, UnixMicros(1)).await.unwrap(), None);
+    store.claim_measuring(by("one", variant, 100), UnixMicros(1)).await.unwrap();
+    store.put_profile(variant, profile(OTHER)).await.unwrap();
+    assert_eq!(store.measurings().await.unwrap(), []);
+    assert_eq!(store.claim_measuring(by("two", variant, 100), UnixMicros(1)).await.unwrap(), None);
+}

@@ -1,0 +1,156 @@
+//! Registering through a gateway of a cluster, whose processes have a folder each, all of them empty.
+
+use crate::database::OwnDatabase;
+use crate::demo::{fashion, picture};
+use anyhow::{Context, Result, ensure};
+use modelless_testkit::cluster::Cluster;
+use modelless_testkit::{Connection, Request, server};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_mins(1);
+const OTHER: &str = "cpu:other:1";
+
+/// A small model of the demo, in two variants, with its task and its labelled set.
+fn package(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder.join("models"))?;
+    fs::create_dir_all(folder.join("sample"))?;
+    for name in [
+        "task.toml",
+        "measured-10000.json",
+        "sample/sample-2000-images-idx3-ubyte.gz",
+        "sample/sample-2000-labels-idx1-ubyte.gz",
+        "models/cnn_s.toml",
+        "models/cnn_s.onnx",
+        "models/cnn_s.int8.onnx",
+    ] {
+        fs::copy(fashion().join(name), folder.join(name)).with_context(|| name.to_owned())?;
+    }
+    Ok(())
+}
+
+fn register(gateway: SocketAddr, package: &Path) -> Result<Output> {
+    let mut command = Command::new(server::binary()?);
+    command.args(["model", "register"]).arg(package);
+    Ok(command.args(["--json", "--server", &format!("http://{gateway}")]).output()?)
+}
+
+fn variants(gateway: SocketAddr) -> Result<Vec<Value>> {
+    let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/models/fashion/cnn_s"))?.json()?;
+    Ok(answer["versions"][0]["variants"].as_array().context("a model with variants")?.clone())
+}
+
+/// Asks until a node answers, and gives its name.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn answered_by(gateway: SocketAddr, wanted: &[&str]) -> Result<String> {
+    let ask = Request::post("/v1/tasks/fashion?latency_ms=20000").header("content-type", "image/png");
+    let (ask, until) = (ask.body(picture("boot.png")), Instant::now() + PATIENCE);
+    loop {
+        let answer = Connection::open(gateway)?.exchange(&ask)?;
+        let node = answer.header("modelless-node").unwrap_or_default().to_owned();
+        if answer.status == 200 && wanted.contains(&node.as_str()) {
+            ensure!(answer.json()?[0]["label"] == "Ankle boot", "{answer}");
+            return Ok(node);
+        }
+        ensure!(Instant::now() < until, "{answer}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn measured(cluster: &mut Cluster, nodes: &[&str]) -> Result<usize> {
+    let logs = nodes.iter().map(|node| Ok(cluster.log(node)?.matches("measured a variant").count()));
+    logs.sum()
+}
+
+#[test]
+fn what_a_gateway_takes_in_is_measured_by_one_node_of_each_class_and_served_by_all() -> Result<()> {
+    let database = OwnDatabase::create(&format!("registering_{}", std::process::id()), None)?;
+    let folder = modelless_testkit::temp_dir("registering")?;
+    let package = folder.path().join("package");
+    self::package(&package)?;
+    let own = |name: &str| format!("artefacts={}", folder.path().join(name).display());
+    let mut cluster = Cluster::new(&database.url()?, &folder.path().join("nobody"))?;
+    for node in ["one", "two"] {
+        cluster.executor(node, &["executor.lanes=1", &own(node)])?;
+    }
+    let gateway = cluster.gateway("left", &[&own("left")])?;
+    for node in ["one", "two"] {
+        cluster.wait_for("left", &format!("name=\"{node}\""), PATIENCE)?;
+    }
+    cluster.scheduler("planner", &[])?;
+
+    let registered = register(gateway, &package)?;
+    let said = String::from_utf8_lossy(&registered.stderr).into_owned();
+    ensure!(registered.status.success(), "{said}\n{}", cluster.output());
+    let answer: Value = serde_json::from_slice(&registered.stdout)?;
+    ensure!(answer[0]["variants"][1]["measured"] == true, "{answer}");
+    elsewhere(gateway)?;
+    answered_by(gateway, &["one", "two"]).with_context(|| cluster.output())?;
+    ensure!(measured(&mut cluster, &["one", "two"])? == 2, "each was measured once: {}", cluster.output());
+
+    let before = variants(gateway)?;
+    for variant in &before {
+        let accuracy = &variant["profiles"][0]["accuracy"];
+        ensure!(accuracy["provenance"] == "measured" && accuracy["samples"] == 2_000, "{variant}");
+        ensure!(variant["measuring"] == json!([]), "{variant}");
+    }
+
+    // One that comes later has everything but the files, and fetches those.
+    cluster.executor("late", &["executor.lanes=1", &own("late")])?;
+    cluster.wait_for("left", "name=\"late\"", PATIENCE)?;
+    for node in ["one", "two"] {
+        ensure!(cluster.drain(node)?.success(), "{node} did not end well");
+    }
+    answered_by(gateway, &["late"]).with_context(|| cluster.output())?;
+    cluster.wait_for("late", "fetched an artefact", PATIENCE)?;
+    let profiles = |all: &[Value]| all.iter().map(|of| of["profiles"].clone()).collect::<Vec<_>>();
+    ensure!(profiles(&variants(gateway)?) == profiles(&before), "it was measured again");
+    ensure!(measured(&mut cluster, &["late"])? == 0, "it measured: {}", cluster.output());
+
+    another_class(&mut cluster, gateway, &own("other"))?;
+
+    ensure!(cluster.drain("other")?.success(), "other did not end well");
+    let refused = register(gateway, &package)?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && said.contains("no executor is connected"), "{said}");
+    Ok(())
+}
+
+/// What lies at another gateway, or nowhere, is refused by name.
+fn elsewhere(gateway: SocketAddr) -> Result<()> {
+    let adapter = json!({"kind": "image-classification", "width": 28, "height": 28, "channels": "grey"});
+    let body = json!({"task": "fashion", "name": "nowhere", "adapter": adapter, "declared_accuracy": 0.9,
+        "variants": [{"precision": "fp32", "artefact_sha256": "ab".repeat(32)}]});
+    let answer = Connection::open(gateway)?.exchange(&Request::post("/v1/models").json(&body))?;
+    ensure!(answer.status == 400 && answer.to_string().contains("not at this gateway"), "{answer}");
+    Ok(())
+}
+
+/// A node of a class that was never seen measures with the set that the model came with.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn another_class(cluster: &mut Cluster, gateway: SocketAddr, own: &str) -> Result<()> {
+    let class = format!("executor.device_class={OTHER}");
+    cluster.executor("other", &["executor.lanes=1", &class, own])?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let all = variants(gateway)?;
+        let there = all.iter().filter_map(|variant| {
+            variant["profiles"].as_array()?.iter().find(|profile| profile["device_class"] == OTHER)
+        });
+        let there: Vec<&Value> = there.collect();
+        if there.len() == all.len() {
+            let accuracy = &there[0]["accuracy"];
+            ensure!(accuracy["samples"] == 2_000 && accuracy["device_class"] == OTHER, "{accuracy}");
+            break;
+        }
+        ensure!(Instant::now() < until, "{all:?}\n{}", cluster.output());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    ensure!(cluster.drain("late")?.success(), "late did not end well");
+    answered_by(gateway, &["other"]).with_context(|| cluster.output())?;
+    Ok(())
+}
