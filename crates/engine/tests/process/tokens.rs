@@ -87,7 +87,10 @@ async fn a_server_is_shown_the_token_of_its_file_and_nobody_else_sees_it() {
     std::fs::write(&path, TOKEN).unwrap();
     engine.load(remote(&server, 1)).await.unwrap();
     let error = run(&engine, 1, 1, &[&[0; 16]]).await.unwrap_err();
-    assert!(matches!(&error, BatchError::Unreachable(why) if why.contains("overloaded, Bearer ***")), "{error}");
+    assert!(
+        matches!(&error, BatchError::Unreachable(why) if why.contains("overloaded, Bearer ***")),
+        "{error}"
+    );
     let pid = engine.runners()[0].pid.unwrap();
     for place in ["cmdline", "environ"] {
         let bytes = std::fs::read(format!("/proc/{pid}/{place}")).unwrap();
