@@ -298,7 +298,10 @@ async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     let memory: Vec<Bytes> =
         served.iter().filter_map(|(_, v)| v.profiles.first()).map(|p| p.memory).collect();
     let memory = (spec.memory)(&memory);
-    let mut config = Config { device_class: class, lanes: spec.lanes, memory, ..Config::default() };
+    // What is measured says itself what is loaded and when; nothing has to stay for its own sake.
+    let min_residence = Micros::ZERO;
+    let mut config =
+        Config { device_class: class, lanes: spec.lanes, memory, min_residence, ..Config::default() };
     if !spec.wait_inline {
         config.wait_inline = Micros::ZERO;
     }

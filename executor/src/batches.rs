@@ -19,9 +19,8 @@ use std::time::Duration;
 
 /// A slot is given back on another thread a moment before its lane is told; so many looks bridge that moment.
 const SLOT_TRIES: u32 = 100;
-/// Where that thread was put aside meanwhile the moment may be longer: then so many looks, so far apart.
-const PATIENT_TRIES: u32 = 200;
-const BETWEEN_TRIES: Duration = Duration::from_millis(5);
+/// Where that thread was put aside meanwhile the moment may be longer. A slot that is not back by then was lost.
+const SLOT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Far more batches than are bound at any time.
 const GIVEN_UP: usize = 4_096;
@@ -223,14 +222,17 @@ impl Handle {
         lane: LaneIx,
         size: u32,
     ) -> Result<BatchSlot, EngineError> {
-        for _ in 0..PATIENT_TRIES {
-            tokio::time::sleep(BETWEEN_TRIES).await;
-            match self.engine().slot(variant, lane.0, size) {
-                Err(EngineError::NoSlot { .. }) => {}
-                other => return other,
+        let take = || self.engine().slot(variant, lane.0, size);
+        let Some(vacancy) = self.engine().vacancy(variant, lane.0) else { return take() };
+        let taken = async {
+            loop {
+                match take() {
+                    Err(EngineError::NoSlot { .. }) => vacancy.freed().await,
+                    other => return other,
+                }
             }
-        }
-        self.engine().slot(variant, lane.0, size)
+        };
+        tokio::time::timeout(SLOT_WITHIN, taken).await.unwrap_or_else(|_| take())
     }
 
     fn members(&self, keys: Vec<(QueryKey, Reason)>) -> Vec<Member> {

@@ -18,10 +18,9 @@ use modelless_engine::FakeEngine;
 use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, CostPer1k, DType, DeviceIx,
-    Engine as EngineKind, Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey,
-    Refusal, ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
-    VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, DType, DeviceIx, Engine as EngineKind,
+    Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey, Refusal, ReplicaState,
+    StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet, VariantSettings,
 };
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode};
 use std::collections::BTreeMap;
@@ -222,23 +221,7 @@ impl Bed {
 
     fn frame(&self, key: u64, latency: Duration, admits: VariantSet, input: Input) -> ToNode {
         let class = Class { task: self.task, admits };
-        let latency = Micros(u64::try_from(latency.as_micros()).expect("short"));
-        ToNode::Query(Box::new(QueryFrame {
-            key: QueryKey(key),
-            tenant: TenantId::DEFAULT,
-            app: AppId::DEFAULT,
-            class,
-            deadline_in: latency,
-            expires_in: latency,
-            spent: Micros::ZERO,
-            max_cost: None::<CostPer1k>,
-            prefer: Prefer::Accuracy,
-            priority: Priority::default(),
-            best_effort: Goals::default().fallback == Fallback::BestEffort,
-            decoded: Bytes(8),
-            input,
-            demand: Demand { class, waiting: 0, first: None },
-        }))
+        ToNode::Query(Box::new(frame_of(class, key, latency, Bytes(8), input)))
     }
 
     /// Every batch from now on never ends by itself.
@@ -285,6 +268,27 @@ impl Bed {
         self.stop.cancel();
         tokio::time::timeout(LONG, self.service).await.expect("it ends in time").expect("it does not panic");
         self.store
+    }
+}
+
+/// A query without goals of its own but its time.
+fn frame_of(class: Class, key: u64, latency: Duration, decoded: Bytes, input: Input) -> QueryFrame {
+    let latency = Micros(u64::try_from(latency.as_micros()).expect("short"));
+    QueryFrame {
+        key: QueryKey(key),
+        tenant: TenantId::DEFAULT,
+        app: AppId::DEFAULT,
+        class,
+        deadline_in: latency,
+        expires_in: latency,
+        spent: Micros::ZERO,
+        max_cost: None,
+        prefer: Prefer::Accuracy,
+        priority: Priority::default(),
+        best_effort: Goals::default().fallback == Fallback::BestEffort,
+        decoded,
+        input,
+        demand: Demand { class, waiting: 0, first: None },
     }
 }
 

@@ -122,9 +122,12 @@ impl World {
         tokio::spawn(keep_announced(Arc::clone(&self.live), describe, BEAT, stop));
         // Its figures change as those of a node that is used do.
         tokio::spawn(async move {
-            tokio::time::sleep(Duration::from_micros(rng.next_u64() % 1_000_000)).await;
+            // Not all at once.
+            let first =
+                tokio::time::Instant::now() + BEAT + Duration::from_micros(rng.below(1_000_000) as u64);
+            let mut beat = tokio::time::interval_at(first, BEAT);
             loop {
-                tokio::time::sleep(BEAT).await;
+                beat.tick().await;
                 sender.send_modify(|status| {
                     status.load.queries += 17;
                     status.load.batches += 5;

@@ -18,7 +18,7 @@ use modelless_wire::NodeStatus;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Between looks whether there is something to measure. What is told is looked at at once.
@@ -206,11 +206,14 @@ impl Measurer {
 
     /// Says that it is still at it, until `end`; ends it when another node has it.
     async fn renew(&self, job: &Job, progress: &Mutex<String>, end: &CancellationToken) {
+        let mut due = interval(RENEW);
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        due.reset(); // it was claimed a moment ago
         loop {
             tokio::select! {
                 biased;
                 () = end.cancelled() => return,
-                () = sleep(RENEW) => {}
+                _ = due.tick() => {}
             }
             let far = progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let renewed = tokio::select! {
@@ -291,11 +294,13 @@ impl Measurer {
 
     /// Until nothing came for a while.
     async fn quiet(&self) {
-        let status = self.node.status();
+        let mut status = self.node.status();
         loop {
-            let before = status.borrow().load.queries;
-            sleep(QUIET).await;
-            if is_idle(&status.borrow(), before) {
+            let before = match status.wait_for(|status| is_idle(status, status.load.queries)).await {
+                Ok(idle) => idle.load.queries,
+                Err(_) => return, // the node ends, and so does whoever waits
+            };
+            if timeout(QUIET, status.wait_for(|status| !is_idle(status, before))).await.is_err() {
                 return;
             }
         }

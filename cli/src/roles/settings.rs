@@ -56,19 +56,10 @@ pub(super) fn print<T: Serialize>(settings: &T) -> anyhow::Result<String> {
     let mut all = serde_json::to_value(settings)?;
     for name in ["database", "redis"] {
         if let Some(Value::String(url)) = all.get_mut(name) {
-            *url = without_password(url);
+            *url = modelless_store::redact(url);
         }
     }
     Ok(toml::to_string_pretty(&without_nulls(all))?)
-}
-
-pub(super) fn without_password(url: &str) -> String {
-    let parts = url.split_once("://").and_then(|(scheme, rest)| {
-        let (who, host) = rest.rsplit_once('@')?;
-        let (user, _) = who.split_once(':')?;
-        Some(format!("{scheme}://{user}:...@{host}"))
-    });
-    parts.unwrap_or_else(|| url.to_owned())
 }
 
 fn without_nulls(value: Value) -> Value {
@@ -232,6 +223,8 @@ mod tests {
         assert_eq!(with(&print(&all).unwrap(), &[], &[]).unwrap(), all);
         let secret = with("database = 'postgres://me:secret@host/db'", &[], &[]).unwrap();
         let shown = print(&secret).unwrap();
-        assert!(!shown.contains("secret") && shown.contains("postgres://me:...@host/db"), "{shown}");
+        assert!(!shown.contains("secret") && shown.contains("postgres://me:***@host/db"), "{shown}");
+        let elsewhere = with("database = 'postgres://host/db?password=secret'", &[], &[]).unwrap();
+        assert!(!print(&elsewhere).unwrap().contains("secret"));
     }
 }

@@ -10,7 +10,7 @@ use crate::seam::{
     Loaded,
 };
 use crate::shm::Mapping;
-use crate::slot::{BatchSlot, Gate, Layout, Outputs};
+use crate::slot::{BatchSlot, Gate, Layout, Outputs, Vacancy};
 use async_trait::async_trait;
 use modelless_types::{Bytes, DType, Micros, ModelId, TensorSpec, VariantId};
 use std::collections::BTreeMap;
@@ -338,6 +338,12 @@ impl Engine for FakeEngine {
         let on = on.ok_or_else(|| EngineError::range("the lane", lane, format!("below {}", seat.lanes)))?;
         let arena = &seat.arenas[usize::from(lane)];
         BatchSlot::new((variant, seat.load), lane, batch, &seat.layout, arena, &on.gate)
+    }
+
+    fn vacancy(&self, variant: VariantId, lane: u16) -> Option<Vacancy> {
+        let state = self.inner.lock();
+        let model = state.seats.get(&variant)?.model;
+        state.lanes.get(&(model, lane)).map(|on| Vacancy(Arc::clone(&on.gate)))
     }
 
     fn submit(&self, slot: BatchSlot, limit: Duration, done: Done) {

@@ -38,4 +38,4 @@ pub use seam::{
     Loaded,
 };
 pub use set::EngineSet;
-pub use slot::{BatchSlot, Outputs, SLOTS_PER_LANE};
+pub use slot::{BatchSlot, Outputs, SLOTS_PER_LANE, Vacancy};

@@ -1,6 +1,6 @@
 //! What an engine is to the rest of the platform: loading, slots, batches, deaths.
 
-use crate::slot::{BatchSlot, Outputs};
+use crate::slot::{BatchSlot, Outputs, Vacancy};
 use async_trait::async_trait;
 use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, TensorSpec, VariantId, VariantSettings};
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,9 @@ pub trait Engine: Send + Sync {
     fn prime(&self, variant: VariantId, lane: u16) {
         let _ = (variant, lane);
     }
+
+    /// Where to wait for a slot that [`Engine::slot`] does not have now. `None` if the variant is not there, or no such lane.
+    fn vacancy(&self, variant: VariantId, lane: u16) -> Option<Vacancy>;
 
     /// Nobody waits any longer for a batch that was submitted to the lane. If it has not begun it ends with
     /// [`BatchError::Revoked`] when its turn comes; otherwise as it would have.

@@ -8,7 +8,7 @@ use crate::process::EVENTS;
 use crate::seam::{
     Availability, BatchError, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded,
 };
-use crate::slot::BatchSlot;
+use crate::slot::{BatchSlot, Vacancy};
 use crate::{ProcessConfig, ProcessEngine};
 use async_trait::async_trait;
 use modelless_types::{Bytes, Engine as Kind, VariantId};
@@ -177,6 +177,10 @@ impl Engine for EngineSet {
         if let Some((_, engine)) = self.of(variant) {
             engine.prime(variant, lane);
         }
+    }
+
+    fn vacancy(&self, variant: VariantId, lane: u16) -> Option<Vacancy> {
+        self.of(variant)?.1.vacancy(variant, lane)
     }
 
     fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {

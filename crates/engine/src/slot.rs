@@ -11,6 +11,7 @@ use modelless_types::{Bytes, DType, TensorSpec, VariantId};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tokio::sync::Notify;
 
 /// One that runs and one prepared ahead, for each lane of a model.
 pub const SLOTS_PER_LANE: usize = SLOTS as usize;
@@ -120,18 +121,32 @@ impl Layout {
 
 /// The two slots of one lane: which of them are taken.
 #[derive(Debug, Default)]
-pub(crate) struct Gate(AtomicU8);
+pub(crate) struct Gate {
+    taken: AtomicU8,
+    freed: Notify,
+}
 
 impl Gate {
     /// Takes a free slot.
     pub(crate) fn take(self: &Arc<Self>) -> Option<Token> {
         for index in 0..SLOTS {
             let bit = 1 << index;
-            if self.0.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            if self.taken.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
                 return Some(Token { gate: Arc::clone(self), index });
             }
         }
         None
+    }
+}
+
+/// Tells when a slot of a lane is given back.
+#[derive(Clone, Debug)]
+pub struct Vacancy(pub(crate) Arc<Gate>);
+
+impl Vacancy {
+    /// Until a slot has been given back. It may have been before this was asked for, and somebody else may have taken it.
+    pub async fn freed(&self) {
+        self.0.freed.notified().await;
     }
 }
 
@@ -144,7 +159,9 @@ pub(crate) struct Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        self.gate.0.fetch_and(!(1 << self.index), Ordering::AcqRel);
+        self.gate.taken.fetch_and(!(1 << self.index), Ordering::AcqRel);
+        // One atomic operation where nobody waits, which is nearly always.
+        self.gate.freed.notify_one();
     }
 }
 

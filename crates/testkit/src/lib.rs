@@ -23,6 +23,7 @@ pub mod rng;
 pub mod server;
 pub mod stats;
 pub mod turns;
+pub mod wait;
 
 pub use http::{Connection, Request, Response};
 pub use postgres::Postgres;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::lines::{Lines, Waited};
-use crate::process;
+use crate::{process, wait};
 
 const START_WITHIN: Duration = Duration::from_mins(1);
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -40,8 +40,6 @@ kill -INT "$server" 2>/dev/null
 wait "$server" 2>/dev/null
 cd / && rm -rf "$2"
 "#;
-/// Between looks whether it answers, or has stopped to.
-const LOOK: Duration = Duration::from_millis(20);
 
 pub struct Postgres {
     keeper: Child,
@@ -143,28 +141,30 @@ impl Postgres {
     /// Ends it as a crash would. What was committed is there again after [`Postgres::start_again`].
     pub fn kill(&mut self) -> Result<()> {
         self.tell("kill")?;
-        let until = Instant::now() + STOP_WITHIN;
-        while TcpStream::connect(self.address).is_ok() {
-            ensure!(Instant::now() < until, "Postgres did not end on SIGKILL");
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
+        wait::until(STOP_WITHIN, || match TcpStream::connect(self.address) {
+            Ok(_) => Ok(Err("it takes connections".to_owned())),
+            Err(_) => Ok(Ok(())),
+        })
+        .context("Postgres did not end on SIGKILL")
     }
 
     /// Starts it again on its port, with its data.
     pub fn start_again(&mut self) -> Result<()> {
-        let until = Instant::now() + START_WITHIN;
         let mut asked = None::<Instant>;
-        while !matches!(greet(self.address), Ok(b'R')) {
+        let address = self.address;
+        wait::until(START_WITHIN, || {
+            let greeted = greet(address);
+            if matches!(greeted, Ok(b'R')) {
+                return Ok(Ok(()));
+            }
             // The first attempt may find processes of the one that was killed, and give up.
             if asked.is_none_or(|asked| asked.elapsed() > Duration::from_secs(1)) {
                 self.tell("start")?;
                 asked = Some(Instant::now());
             }
-            ensure!(Instant::now() < until, "Postgres did not start again on {}", self.address);
-            std::thread::sleep(LOOK);
-        }
-        Ok(())
+            Ok(Err(format!("{greeted:?}")))
+        })
+        .with_context(|| format!("Postgres did not start again on {address}"))
     }
 
     fn tell(&mut self, word: &str) -> Result<()> {

@@ -8,10 +8,10 @@ use modelless_engine::{Library, ProcessConfig, ProcessEngine, default_engines_di
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
 use modelless_testkit::server::cargo_build;
 use modelless_types::{
-    AccuracyRule, AppId, Bytes, DType, DeviceIx, Goals, Micros, Prefer, Priority, Profile, QueryKey,
-    ReplicaState, TaskId, TaskKind, TenantId, TensorSpec, VariantId, VariantSettings,
+    AccuracyRule, Bytes, DType, DeviceIx, Goals, Profile, ReplicaState, TaskId, TaskKind, TenantId,
+    TensorSpec, VariantId, VariantSettings,
 };
-use modelless_wire::{Body, Demand, Input, NodeLink, QueryFrame, ToNode};
+use modelless_wire::{Body, Input, NodeLink, ToNode};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -133,23 +133,9 @@ impl Node {
     pub(super) fn ask(&self, key: u64, input: Vec<u8>) {
         let admits = (0..).take(self.variants.len()).collect();
         let class = Class { task: self.task, admits };
-        let latency = Micros(u64::try_from(LONG.as_micros()).expect("short"));
-        self.handle.send(ToNode::Query(Box::new(QueryFrame {
-            key: QueryKey(key),
-            tenant: TenantId::DEFAULT,
-            app: AppId::DEFAULT,
-            class,
-            deadline_in: latency,
-            expires_in: latency,
-            spent: Micros::ZERO,
-            max_cost: None,
-            prefer: Prefer::Accuracy,
-            priority: Priority::default(),
-            best_effort: false,
-            decoded: Bytes(input.len() as u64),
-            input: Input::Raw(input.into()),
-            demand: Demand { class, waiting: 0, first: None },
-        })));
+        let decoded = Bytes(input.len() as u64);
+        let frame = super::frame_of(class, key, LONG, decoded, Input::Raw(input.into()));
+        self.handle.send(ToNode::Query(Box::new(frame)));
     }
 
     pub(super) async fn hear(&mut self) -> Body {

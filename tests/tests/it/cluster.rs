@@ -5,7 +5,7 @@ use crate::database::Database;
 use crate::demo::{Place, picture};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Request, Response};
+use modelless_testkit::{Connection, Request, Response, wait};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -86,10 +86,8 @@ fn ask(connection: &mut Option<Connection>, gateway: SocketAddr) -> Result<Respo
 }
 
 /// Waits until a gateway knows of each of these nodes that it has something in memory, and nothing on its way there.
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
-    let patience = Instant::now() + Duration::from_mins(1);
-    loop {
+    wait::until(Duration::from_mins(1), || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
         let replicas = answer["replicas"].as_array().context("a list of replicas")?;
         let states = |node: &str| {
@@ -100,12 +98,9 @@ fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
             let states = states(node);
             states.iter().any(|state| state == "active") && !states.iter().any(|state| state == "loading")
         };
-        if nodes.iter().all(settled) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < patience, "the nodes never loaded: {answer}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        Ok(if nodes.iter().all(settled) { Ok(()) } else { Err(answer.to_string()) })
+    })
+    .context("the nodes never loaded")
 }
 
 #[test]

@@ -3,9 +3,9 @@
 
 use crate::database::Database;
 use crate::demo::{Place, picture};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Proxy, Request};
+use modelless_testkit::{Connection, Proxy, Request, wait};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,10 @@ const CLIENTS: usize = 4;
 /// Between a query's answer and the next query of a client.
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_mins(1);
-const LOOK: Duration = Duration::from_millis(20);
+/// Queries that have ended before anything happens; and after it: longer, at the clients' pace, than it takes to give up a
+/// connection.
+const BEFORE: usize = 50;
+const AFTER: usize = 400;
 
 struct World {
     cluster: Cluster,
@@ -30,7 +33,6 @@ struct World {
 
 impl World {
     /// Two nodes behind wires, a scheduler, a gateway; all of them reach the database through a wire as well.
-    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
     fn start() -> Result<Self> {
         let place = Place::new(Database::Postgres)?;
         let url = place.database_url()?.context("it is on Postgres")?;
@@ -42,11 +44,7 @@ impl World {
         cluster.scheduler("planner", &[])?;
         let gateway = cluster.gateway("left", &[])?;
         let world = Self { cluster, gateway, database, _place: place };
-        let until = Instant::now() + PATIENCE;
-        while world.active()? != ["one", "two"] {
-            ensure!(Instant::now() < until, "the nodes never loaded\n{}", world.cluster.output());
-            thread::sleep(LOOK);
-        }
+        settle(&world)?;
         Ok(world)
     }
 
@@ -80,13 +78,9 @@ struct Ended {
     what: String,
 }
 
-/// Asks all the time while something happens, and for so long after it.
+/// Asks all the time: before something happens, while it does, and until so many queries have ended after it.
 #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
-fn under_load(
-    gateway: SocketAddr,
-    after: Duration,
-    happens: impl FnOnce() -> Result<()>,
-) -> Result<Vec<Ended>> {
+fn under_load(gateway: SocketAddr, after: usize, happens: impl FnOnce() -> Result<()>) -> Result<Vec<Ended>> {
     let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let ask = || -> Result<()> {
         let target = format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis());
@@ -101,11 +95,15 @@ fn under_load(
         }
         Ok(())
     };
+    let ended = || seen.lock().map_or(0, |seen| seen.len());
+    let reaches = |count: usize| {
+        wait::until(PATIENCE, || {
+            Ok(if ended() < count { Err(format!("{} queries", ended())) } else { Ok(()) })
+        })
+    };
     thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
-        thread::sleep(Duration::from_millis(300));
-        let happened = happens();
-        thread::sleep(after);
+        let happened = reaches(BEFORE).and_then(|()| happens()).and_then(|()| reaches(ended() + after));
         stop.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
@@ -117,7 +115,6 @@ fn under_load(
 
 /// None was silent for long or without a name; at most so many were refused.
 fn few_refused(all: &[Ended], most: usize) -> Result<()> {
-    ensure!(all.len() > 50, "only {} queries were asked", all.len());
     for ended in all {
         ensure!(
             ended.took <= LATENCY + Duration::from_secs(1),
@@ -140,15 +137,15 @@ fn a_node_that_is_stopped_or_cut_off_is_found_by_its_deadlines_before_its_connec
     let mut world = World::start()?;
     // Every client may have one query there when it stops; one more each if the node is tried again.
     let most = 2 * CLIENTS;
-    let stopped = under_load(world.gateway, Duration::from_secs(2), || world.cluster.freeze("one"));
+    let stopped = under_load(world.gateway, AFTER, || world.cluster.freeze("one"));
     few_refused(&stopped?, most).context("stopped")?;
     world.cluster.thaw("one")?;
     settle(&world)?;
-    let cut = under_load(world.gateway, Duration::from_secs(2), || world.cluster.cut("two"));
+    let cut = under_load(world.gateway, AFTER, || world.cluster.cut("two"));
     few_refused(&cut?, most).with_context(|| format!("cut off\n{}", world.cluster.output()))?;
     world.cluster.mend("two")?;
     settle(&world)?;
-    let severed = under_load(world.gateway, Duration::from_secs(1), || world.cluster.sever("one"));
+    let severed = under_load(world.gateway, AFTER, || world.cluster.sever("one"));
     few_refused(&severed?, 0).context("its connections ended")?;
     world.cluster.mend("one")?;
     settle(&world)
@@ -157,7 +154,7 @@ fn a_node_that_is_stopped_or_cut_off_is_found_by_its_deadlines_before_its_connec
 #[test]
 fn a_node_that_dies_while_the_database_is_away_is_missed_at_once() -> Result<()> {
     let mut world = World::start()?;
-    let killed = under_load(world.gateway, Duration::from_secs(1), || {
+    let killed = under_load(world.gateway, AFTER, || {
         world.database.cut();
         world.cluster.wait_for("left", "the store does not answer", PATIENCE)?;
         world.cluster.kill("one")
@@ -169,17 +166,11 @@ fn a_node_that_dies_while_the_database_is_away_is_missed_at_once() -> Result<()>
     settle(&world)
 }
 
-/// Waits until both nodes serve again.
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+/// Waits until both nodes serve.
 fn settle(world: &World) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        if world.active()? == ["one", "two"] {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            bail!("a node did not come back\n{}", world.cluster.output());
-        }
-        thread::sleep(LOOK);
-    }
+    wait::until(PATIENCE, || {
+        let active = world.active()?;
+        Ok(if active == ["one", "two"] { Ok(()) } else { Err(format!("{active:?} serve")) })
+    })
+    .with_context(|| format!("a node did not load\n{}", world.cluster.output()))
 }

@@ -4,11 +4,11 @@ use crate::database::Database;
 use crate::demo::{Place, picture};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Request};
+use modelless_testkit::{Connection, Request, wait};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -42,7 +42,6 @@ impl Redis {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn changes_are_told_and_demand_is_counted() -> Result<()> {
     let place = Place::new(Database::Postgres)?;
     let database = place.database_url()?.context("it is on Postgres")?;
@@ -67,20 +66,17 @@ fn changes_are_told_and_demand_is_counted() -> Result<()> {
         let answer = connection.exchange(&ask)?;
         ensure!(answer.status == 200, "{answer}");
     }
-    let (mut redis, until) = (Redis::open(&cluster)?, Instant::now() + PATIENCE);
-    loop {
+    let mut redis = Redis::open(&cluster)?;
+    wait::until(PATIENCE, || {
         redis.say("GET modelless:default:member:gateway:left")?;
         let member = redis.find(Value::is_object)?;
-        if member["demand"][0]["arrived"] == 3 && member["demand"][0]["in_time"] == 3 {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "the gateway tells of no demand: {member}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        let told = member["demand"][0]["arrived"] == 3 && member["demand"][0]["in_time"] == 3;
+        Ok(if told { Ok(()) } else { Err(member.to_string()) })
+    })
+    .context("the gateway tells of no demand")
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn a_node_with_a_folder_of_its_own_fetches_what_it_lacks_and_who_has_no_key_is_not_joined() -> Result<()> {
     let place = Place::new(Database::Postgres)?;
     let database = place.database_url()?.context("it is on Postgres")?;
@@ -96,18 +92,14 @@ fn a_node_with_a_folder_of_its_own_fetches_what_it_lacks_and_who_has_no_key_is_n
     let gateway = cluster.gateway("left", &[&key])?;
     cluster.wait_for("left", "does not prove that it has this cluster's key", PATIENCE)?;
 
-    let until = Instant::now() + PATIENCE;
     let ask = Request::post("/v1/tasks/fashion?latency_ms=20000").header("content-type", "image/png");
     let ask = ask.body(picture("boot.png"));
-    loop {
+    let answer = wait::until(PATIENCE, || {
         let answer = Connection::open(gateway)?.exchange(&ask)?;
-        if answer.status == 200 {
-            ensure!(answer.header("modelless-node") == Some("far"), "{answer}");
-            break;
-        }
-        ensure!(Instant::now() < until, "{answer}\n{}", cluster.output());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        Ok(if answer.status == 200 { Ok(answer) } else { Err(answer.to_string()) })
+    })
+    .with_context(|| cluster.output())?;
+    ensure!(answer.header("modelless-node") == Some("far"), "{answer}");
     cluster.wait_for("far", "fetched an artefact", PATIENCE)?;
     let nodes = Connection::open(gateway)?.exchange(&Request::get("/v1/nodes"))?.json()?;
     let there = nodes["nodes"].as_array().context("a list of nodes")?;

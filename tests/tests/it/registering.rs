@@ -4,13 +4,13 @@ use crate::database::OwnDatabase;
 use crate::demo::{fashion, picture};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Request, server};
+use modelless_testkit::{Connection, Request, server, wait};
 use serde_json::{Value, json};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const OTHER: &str = "cpu:other:1";
@@ -45,20 +45,18 @@ fn variants(gateway: SocketAddr) -> Result<Vec<Value>> {
 }
 
 /// Asks until a node answers, and gives its name.
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn answered_by(gateway: SocketAddr, wanted: &[&str]) -> Result<String> {
     let ask = Request::post("/v1/tasks/fashion?latency_ms=20000").header("content-type", "image/png");
-    let (ask, until) = (ask.body(picture("boot.png")), Instant::now() + PATIENCE);
-    loop {
+    let ask = ask.body(picture("boot.png"));
+    wait::until(PATIENCE, || {
         let answer = Connection::open(gateway)?.exchange(&ask)?;
         let node = answer.header("modelless-node").unwrap_or_default().to_owned();
-        if answer.status == 200 && wanted.contains(&node.as_str()) {
-            ensure!(answer.json()?[0]["label"] == "Ankle boot", "{answer}");
-            return Ok(node);
+        if answer.status != 200 || !wanted.contains(&node.as_str()) {
+            return Ok(Err(answer.to_string()));
         }
-        ensure!(Instant::now() < until, "{answer}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        ensure!(answer.json()?[0]["label"] == "Ankle boot", "{answer}");
+        Ok(Ok(node))
+    })
 }
 
 fn measured(cluster: &mut Cluster, nodes: &[&str]) -> Result<usize> {
@@ -131,25 +129,23 @@ fn elsewhere(gateway: SocketAddr) -> Result<()> {
 }
 
 /// A node of a class that was never seen measures with the set that the model came with.
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn another_class(cluster: &mut Cluster, gateway: SocketAddr, own: &str) -> Result<()> {
     let class = format!("executor.device_class={OTHER}");
     cluster.executor("other", &["executor.lanes=1", &class, own])?;
-    let until = Instant::now() + PATIENCE;
-    loop {
+    wait::until(PATIENCE, || {
         let all = variants(gateway)?;
         let there = all.iter().filter_map(|variant| {
             variant["profiles"].as_array()?.iter().find(|profile| profile["device_class"] == OTHER)
         });
         let there: Vec<&Value> = there.collect();
-        if there.len() == all.len() {
-            let accuracy = &there[0]["accuracy"];
-            ensure!(accuracy["samples"] == 2_000 && accuracy["device_class"] == OTHER, "{accuracy}");
-            break;
+        if there.len() < all.len() {
+            return Ok(Err(format!("{all:?}")));
         }
-        ensure!(Instant::now() < until, "{all:?}\n{}", cluster.output());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        let accuracy = &there[0]["accuracy"];
+        ensure!(accuracy["samples"] == 2_000 && accuracy["device_class"] == OTHER, "{accuracy}");
+        Ok(Ok(()))
+    })
+    .with_context(|| cluster.output())?;
     ensure!(cluster.drain("late")?.success(), "late did not end well");
     answered_by(gateway, &["other"]).with_context(|| cluster.output())?;
     Ok(())

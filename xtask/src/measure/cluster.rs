@@ -11,12 +11,12 @@ pub(crate) mod wire;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::turns::Side;
-use modelless_testkit::{Connection, Postgres, Request, TempDir};
+use modelless_testkit::{Connection, Postgres, Request, TempDir, wait};
 use serde_json::{Value, json};
 
 use super::{Context, demo};
@@ -26,7 +26,6 @@ const VARIANT: &str = "cnn_m-fp32";
 /// What an error that has no name counts from: the deadline and this.
 pub(crate) const PAST: Duration = Duration::from_secs(1);
 const LOADED_WITHIN: Duration = Duration::from_mins(2);
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A running cluster.
 pub(crate) struct World {
@@ -62,24 +61,22 @@ impl World {
 
     /// Waits until every gateway knows of every executor that it has the variant in memory and loads nothing.
     pub(crate) fn loaded(&self) -> Result<()> {
-        let until = Instant::now() + LOADED_WITHIN;
         for gateway in &self.gateways {
-            while !self.loaded_at(*gateway)? {
-                ensure!(Instant::now() < until, "a node never loaded\n{}", self.cluster.output());
-                std::thread::sleep(LOOK);
-            }
+            wait::until(LOADED_WITHIN, || self.loaded_at(*gateway))
+                .with_context(|| format!("a node never loaded\n{}", self.cluster.output()))?;
         }
         Ok(())
     }
 
-    fn loaded_at(&self, gateway: SocketAddr) -> Result<bool> {
+    fn loaded_at(&self, gateway: SocketAddr) -> Result<Result<(), String>> {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
         let replicas = answer["replicas"].as_array().context("a list of replicas")?;
-        Ok(self.executors.iter().all(|node| {
+        let loaded = self.executors.iter().all(|node| {
             let mut here = replicas.iter().filter(|replica| replica["node"] == node.as_str());
             here.clone().all(|replica| replica["state"] != "loading")
                 && here.any(|replica| replica["variant"] == VARIANT)
-        }))
+        });
+        Ok(if loaded { Ok(()) } else { Err(answer.to_string()) })
     }
 
     /// The load generator for the pinned variant, at both gateways, with every answer learnt.

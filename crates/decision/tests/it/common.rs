@@ -195,3 +195,23 @@ where
         }
     }
 }
+
+/// A table of so many nodes, alike but for their names: one variant, in memory, that takes so long.
+pub(crate) fn alike(nodes: u32, mean_us: f64) -> Table {
+    let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 9 };
+    let run = RunModel::from_points(&[point], Moments::ZERO).expect("a point");
+    let variant = VariantInfo {
+        id: VariantId(1),
+        model: ModelId(1),
+        ordinal: 0,
+        space: SpaceId(1),
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+    };
+    let task =
+        TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
+    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
+    let node =
+        |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
+    Table { tasks: vec![task], nodes: (1..=nodes).map(node).collect() }
+}

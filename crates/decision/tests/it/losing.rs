@@ -1,14 +1,9 @@
 //! Nodes that are lost, or keep what they were given and say nothing.
 
-use crate::common::{TASK, query};
-use modelless_decision::route::{
-    Action, Event, Limit, Limits, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo, VariantInfo,
-};
-use modelless_decision::{Machine, Moments, RunModel};
-use modelless_types::{
-    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, NodeId, PricePerHour, QueryKey, Refusal, SpaceId,
-    Time, VariantId, VariantSet,
-};
+use crate::common::{alike, query};
+use modelless_decision::route::{Action, Event, Limit, Limits, NodeReport, Router};
+use modelless_decision::{Machine, Moments};
+use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantSet};
 
 const LATENCY: Micros = Micros::from_millis(100);
 
@@ -23,23 +18,8 @@ fn report(queries: u32, wait_us: f64) -> NodeReport {
 
 /// Three nodes with the same variant, all of them up, with credit; the first one is the most idle, the last one the least.
 fn three() -> Router {
-    let point = BatchPoint { batch: 1, mean_us: 1_000.0, var_us2: 0.0, p99_us: 1_000.0, samples: 9 };
-    let run = RunModel::from_points(&[point], Moments::ZERO).expect("a point");
-    let variant = VariantInfo {
-        id: VariantId(1),
-        model: ModelId(1),
-        ordinal: 0,
-        space: SpaceId(1),
-        accuracy: Accuracy::ONE,
-        max_batch: 1,
-    };
-    let task =
-        TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
-    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
-    let node =
-        |id| NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers: offers.clone() };
     let mut router = Router::new(Limits::default(), 1);
-    router.handle(Time(1), Event::Table(Table { tasks: vec![task], nodes: (1..=3).map(node).collect() }));
+    router.handle(Time(1), Event::Table(alike(3, 1_000.0)));
     for id in 1..=3_u32 {
         let report = report(4, 20_000.0 * f64::from(id - 1));
         router.handle(Time(2), Event::Report { node: NodeId(id), report });

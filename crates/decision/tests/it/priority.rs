@@ -1,33 +1,14 @@
 //! Who gives way when no more can wait.
 
-use crate::common::{TASK, query};
-use modelless_decision::route::{
-    Action, Event, Limit, Limits, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo, VariantInfo,
-};
-use modelless_decision::{Machine, Moments, RunModel};
-use modelless_types::{
-    Accuracy, BatchPoint, Bytes, Goals, Micros, ModelId, NodeId, PricePerHour, Priority, QueryKey, Refusal,
-    SpaceId, Time, VariantId, VariantSet,
-};
+use crate::common::{alike, query};
+use modelless_decision::Machine;
+use modelless_decision::route::{Action, Event, Limit, Limits, NodeReport, Router};
+use modelless_types::{Bytes, Micros, NodeId, Priority, QueryKey, Refusal, Time, VariantSet};
 
 /// One node with one variant, up but without credit; two queries may wait.
 fn full_house() -> Router {
-    let point = BatchPoint { batch: 1, mean_us: 10.0, var_us2: 0.0, p99_us: 10.0, samples: 9 };
-    let run = RunModel::from_points(&[point], Moments::ZERO).expect("a point");
-    let variant = VariantInfo {
-        id: VariantId(1),
-        model: ModelId(1),
-        ordinal: 0,
-        space: SpaceId(1),
-        accuracy: Accuracy::ONE,
-        max_batch: 1,
-    };
-    let task =
-        TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };
-    let offers = vec![Offer { task: TASK, ordinal: 0, ready: Ready::Resident, run, width: 1 }];
-    let node = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers };
     let mut router = Router::new(Limits { waiting: 2, ..Limits::default() }, 1);
-    router.handle(Time(1), Event::Table(Table { tasks: vec![task], nodes: vec![node] }));
+    router.handle(Time(1), Event::Table(alike(1, 10.0)));
     router.handle(Time(2), Event::Report { node: NodeId(1), report: NodeReport::default() });
     router
 }

@@ -14,7 +14,7 @@ mod watch;
 use crate::control::Gently;
 use crate::sandbox::{Confinement, Sandbox};
 use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, LoadSpec, Loaded};
-use crate::slot::{BatchSlot, Layout};
+use crate::slot::{BatchSlot, Layout, Vacancy};
 use crate::{clock, library, runner};
 use crate::{seam::BatchError, shm::Mapping};
 use async_trait::async_trait;
@@ -393,6 +393,10 @@ impl Engine for ProcessEngine {
         if let Some(lane) = self.lane(variant, lane) {
             lane.prime();
         }
+    }
+
+    fn vacancy(&self, variant: VariantId, lane: u16) -> Option<Vacancy> {
+        self.lane(variant, lane).map(|lane| Vacancy(Arc::clone(&lane.gate)))
     }
 
     fn revoke(&self, variant: VariantId, lane: u16, ticket: u64) {

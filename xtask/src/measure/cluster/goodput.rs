@@ -6,12 +6,12 @@
 //! queries back only when they drain, so that is no part of it.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::turns::Side;
-use modelless_testkit::{Connection, Postgres, Request};
+use modelless_testkit::{Connection, Postgres, Request, wait};
 use serde_json::{Value, json};
 
 use super::{Ended, all_ended, bare, ms};
@@ -31,7 +31,6 @@ const CAPACITY: f64 = 6.0 / 0.007_1;
 /// Three times the time of a single query.
 const BOUND: Duration = Duration::from_millis(21);
 const WANTED: f64 = 0.99;
-const LOOK: Duration = Duration::from_millis(20);
 const LOADED_WITHIN: Duration = Duration::from_mins(1);
 
 fn measure(context: &Context) -> Result<Outcome> {
@@ -162,16 +161,13 @@ fn in_time(all: &[Ended]) -> Result<f64> {
 }
 
 fn loaded(gateway: SocketAddr, executors: usize) -> Result<()> {
-    let until = Instant::now() + LOADED_WITHIN;
-    loop {
+    wait::until(LOADED_WITHIN, || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
         let replicas = answer["replicas"].as_array().context("a list of replicas")?;
-        if replicas.iter().filter(|replica| replica["state"] == "active").count() == executors {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "not all nodes loaded: {answer}");
-        std::thread::sleep(LOOK);
-    }
+        let active = replicas.iter().filter(|replica| replica["state"] == "active").count();
+        Ok(if active == executors { Ok(()) } else { Err(answer.to_string()) })
+    })
+    .context("not all nodes loaded")
 }
 
 #[cfg(test)]

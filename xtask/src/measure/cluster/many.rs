@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::turns::Side;
-use modelless_testkit::{Connection, Postgres, Request, Rng, process, stats};
+use modelless_testkit::{Connection, Postgres, Request, Rng, process, stats, wait};
 use serde_json::{Value, json};
 
 use crate::measure::{Check, Context, Measure, Outcome, demo};
@@ -22,7 +22,6 @@ pub(crate) const MEASURE: Measure = Measure {
     run: measure,
 };
 
-const LOOK: Duration = Duration::from_millis(50);
 const JOIN_WITHIN: Duration = Duration::from_mins(2);
 
 fn measure(context: &Context) -> Result<Outcome> {
@@ -99,19 +98,14 @@ fn measure(context: &Context) -> Result<Outcome> {
 }
 
 fn wait_for(gateway: SocketAddr, size: u64) -> Result<()> {
-    let until = Instant::now() + JOIN_WITHIN;
-    loop {
+    wait::until(JOIN_WITHIN, || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/nodes"))?.json()?;
         let known = answer["nodes"].as_array().context("a list of nodes")?;
         let simulated =
             |node: &&Value| node["name"].as_str().is_some_and(|name| name.starts_with("simulated-"));
         let there = known.iter().filter(simulated).count() as u64;
-        if there == size {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "{there} of {size} nodes are there");
-        std::thread::sleep(LOOK);
-    }
+        Ok(if there == size { Ok(()) } else { Err(format!("{there} of {size} nodes")) })
+    })
 }
 
 /// What the gateway does for a while with a query now and then.
