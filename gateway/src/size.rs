@@ -1,4 +1,5 @@
-//! How large an input is once decoded, as far as its first bytes tell: what bounds on waiting bytes count.
+//! How large an input is once decoded, as far as its first bytes tell, or as it came if that is larger: what bounds on
+//! waiting bytes count, here, at a node and on the way to it.
 //!
 //! An estimate and nothing more. Whether the input is any good is for the node to find out.
 
@@ -15,6 +16,10 @@ const PIXELS_MAX: u64 = 64_000_000;
 const SCAN: usize = 256 << 10;
 
 pub(crate) fn decoded(kind: TaskKind, input: &Input) -> Bytes {
+    let came = match input {
+        Input::Raw(raw) => raw.len(),
+        Input::Json { inputs, parameters } => inputs.len() + parameters.as_ref().map_or(0, |text| text.len()),
+    };
     let bytes = match (kind, input) {
         (TaskKind::ImageClassification, Input::Raw(raw)) => {
             let pixels = png_pixels(raw).or_else(|| jpeg_pixels(raw));
@@ -31,7 +36,7 @@ pub(crate) fn decoded(kind: TaskKind, input: &Input) -> Bytes {
         (TaskKind::Tensor, Input::Raw(raw)) => raw.len() as u64,
         (TaskKind::Tensor, Input::Json { inputs, .. }) => inputs.len() as u64,
     };
-    Bytes(bytes)
+    Bytes(bytes.max(came as u64))
 }
 
 fn png_pixels(bytes: &[u8]) -> Option<u64> {
@@ -76,6 +81,15 @@ mod tests {
     fn an_absurd_claim_takes_no_room() {
         let png = [&b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"[..], &[0xff; 8]].concat();
         assert_eq!(raw(&png), Bytes(24));
+    }
+
+    #[test]
+    fn a_small_picture_in_a_large_file_counts_as_the_file() {
+        let tiny = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01";
+        assert_eq!(raw(&[&tiny[..], &[0; 1_000]].concat()), Bytes(1_000 + tiny.len() as u64));
+        let parameters = Some(b"{}".repeat(50).into());
+        let json = Input::Json { inputs: b"[1]"[..].into(), parameters };
+        assert_eq!(decoded(TaskKind::Tensor, &json), Bytes(103));
     }
 
     #[test]

@@ -179,7 +179,9 @@ impl fmt::Display for Refusal {
                 write!(f, "the latency goal could no longer be met after waiting {waited}")
             }
             Self::QueueFull { limit } => write!(f, "{limit} queries wait already, which is the limit"),
-            Self::BytesFull { limit } => write!(f, "{limit} of inputs wait already, which is the limit"),
+            Self::BytesFull { limit } => {
+                write!(f, "{limit} of inputs or answers wait already, which is the limit")
+            }
             Self::OverQuota => f.write_str("the quota of this application is used up"),
             Self::Loading { ready_in } => {
                 write!(f, "what could answer is being loaded and will be ready in about {ready_in}")

@@ -1,6 +1,6 @@
 //! From the seam's types to frames and back.
 
-use crate::frame::{Encoded, Header, Kind, TooLarge, VERSION, encode};
+use crate::frame::{Bound, Encoded, HEADER, Header, Kind, TooLarge, VERSION, encode};
 use crate::head::{
     AnswerHead, BadInputHead, DemandHead, GoodbyeHead, HandedBackHead, InputHead, PinHead, PingHead,
     QueryHead, RefusedHead, ReportHead, WakeHead, fault, fault_code, words,
@@ -107,6 +107,7 @@ pub(crate) enum Frame {
     Ping { sent: u64, rtt: Micros },
     Pong { sent: u64 },
     Goodbye(String),
+    Beat,
     Proof(String),
     Want(WantHead),
     Piece(u64, Option<Piece>),
@@ -129,7 +130,7 @@ pub(crate) fn want(id: u64, sha256: &str, offset: u64) -> Result<Encoded, TooLar
 pub(crate) fn piece(id: u64, piece: Option<Piece>) -> Result<Encoded, TooLarge> {
     let head = PieceHead { id, total: piece.as_ref().map(|piece| piece.total) };
     let payload = [piece.map(|piece| piece.bytes).unwrap_or_default(), Buffer::new()];
-    encode(Kind::Piece, payload, |out| {
+    encode(Kind::Piece, Bound::Own, payload, |out| {
         serde_json::to_writer(out, &head).expect("plain data is written to memory; this is a bug");
     })
 }
@@ -144,6 +145,10 @@ pub(crate) fn ping(sent: u64, rtt: Micros) -> Result<Encoded, TooLarge> {
 
 pub(crate) fn pong(sent: u64) -> Result<Encoded, TooLarge> {
     plain(Kind::Pong, NOTHING, &sent)
+}
+
+pub(crate) fn beat() -> Result<Encoded, TooLarge> {
+    encode(Kind::Beat, Bound::Own, NOTHING, |_| {})
 }
 
 pub(crate) fn goodbye(why: &str) -> Result<Encoded, TooLarge> {
@@ -167,7 +172,7 @@ pub(crate) fn to_node(frame: &ToNode) -> Result<Encoded, TooLarge> {
                     (head, [inputs.clone(), parameters.clone().unwrap_or_default()])
                 }
             };
-            plain(Kind::Query, payload, &QueryHead::new(query, input))
+            bounded(Kind::Query, Bound::Query(query.key), payload, &QueryHead::new(query, input))
         }
         ToNode::Demand(demand) => plain(Kind::Demand, NOTHING, &DemandHead::from(*demand)),
         ToNode::Cancel { key } => plain(Kind::Cancel, NOTHING, &key.0),
@@ -186,31 +191,48 @@ pub(crate) fn from_node(frame: &FromNode) -> Result<Encoded, TooLarge> {
     match &frame.body {
         Body::Answer { key, answer } => {
             let payload = [answer.body.clone(), Buffer::new()];
-            plain(Kind::Answer, payload, &AnswerHead::new(*key, answer, report))
+            bounded(Kind::Answer, Bound::Outcome(*key), payload, &AnswerHead::new(*key, answer, report))
         }
         Body::Refused { key, refusal } => {
-            plain(Kind::Refused, NOTHING, &RefusedHead { key: key.0, refusal: refusal.into(), report })
+            let head = RefusedHead { key: key.0, refusal: refusal.into(), report };
+            bounded(Kind::Refused, Bound::Outcome(*key), NOTHING, &head)
         }
         Body::BadInput { key, fault, why } => {
             let head = BadInputHead { key: key.0, fault: fault_code(*fault), why: words(why), report };
-            plain(Kind::BadInput, NOTHING, &head)
+            bounded(Kind::BadInput, Bound::Outcome(*key), NOTHING, &head)
         }
-        Body::HandedBack { key } => plain(Kind::HandedBack, NOTHING, &HandedBackHead { key: key.0, report }),
-        Body::Report => plain(Kind::Report, NOTHING, &report),
+        Body::HandedBack { key } => {
+            let head = HandedBackHead { key: key.0, report };
+            bounded(Kind::HandedBack, Bound::Outcome(*key), NOTHING, &head)
+        }
+        Body::Report => bounded(Kind::Report, Bound::Newest, NOTHING, &report),
     }
+}
+
+/// What is left of a query that will not be sent: what else waits in its class.
+pub(crate) fn demand_instead(query: &Encoded) -> Option<Encoded> {
+    let head: QueryHead = read(Kind::Query, &query.head[HEADER..]).ok()?;
+    plain(Kind::Demand, NOTHING, &head.into_demand()).ok()
 }
 
 fn plain<T>(kind: Kind, payload: [Buffer; 2], head: &T) -> Result<Encoded, TooLarge>
 where
     T: SchemaWrite<DefaultConfig, Src = T>,
 {
-    encode(kind, payload, |out| {
+    bounded(kind, Bound::Own, payload, head)
+}
+
+fn bounded<T>(kind: Kind, bound: Bound, payload: [Buffer; 2], head: &T) -> Result<Encoded, TooLarge>
+where
+    T: SchemaWrite<DefaultConfig, Src = T>,
+{
+    encode(kind, bound, payload, |out| {
         wincode::serialize_into(out, head).expect("a bounded head is written to memory; this is a bug");
     })
 }
 
 fn json<T: Serialize>(kind: Kind, head: &T) -> Result<Encoded, TooLarge> {
-    encode(kind, NOTHING, |out| {
+    encode(kind, Bound::Own, NOTHING, |out| {
         serde_json::to_writer(out, head).expect("plain data is written to memory; this is a bug");
     })
 }
@@ -234,6 +256,8 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         }
         Kind::Pong => Frame::Pong { sent: read(kind, head)? },
         Kind::Goodbye => Frame::Goodbye(read::<GoodbyeHead>(kind, head)?.why),
+        Kind::Beat => Frame::Beat,
+        Kind::Part => return Err(bad("a part is no frame of its own")),
         Kind::Proof => Frame::Proof(read_json::<ProofHead>(kind, head)?.proof),
         Kind::Want => Frame::Want(read_json(kind, head)?),
         Kind::Piece => {

@@ -17,10 +17,19 @@ pub mod limits {
     pub const PAYLOAD: u32 = 256 << 20;
     /// Bytes of an artefact that are sent at once.
     pub const PIECE: usize = 1 << 20;
-    /// Frames that wait for a slow peer.
+    /// Payloads larger than this are sent in parts of it, and other frames go between them.
+    pub const PART: usize = 64 << 10;
+    /// Frames that are under way in parts at once, in each direction; each gets its turn.
+    pub const STREAMS: u16 = 8;
+    /// Bytes of small frames after which a part of a large one gets its turn.
+    pub const AHEAD: usize = 4 * PART;
+    /// Frames that wait for a slow peer. Queries and what becomes of them are not counted: credit bounds them, and what nobody
+    /// waits for any longer is taken back.
     pub const QUEUE_FRAMES: usize = 4_096;
-    /// Bytes that wait for a slow peer. One larger frame may wait alone.
+    /// Bytes of these. One larger frame may wait alone.
     pub const QUEUE_BYTES: usize = 64 << 20;
+    /// Bytes of answers that wait for a slow gateway. One larger answer may wait alone; those beyond it become a refusal.
+    pub const QUEUE_ANSWERS: usize = 256 << 20;
     /// Words (reasons) inside a frame are cut to this many bytes.
     pub const WORDS: usize = 4 << 10;
     /// Classes whose wait a report tells apart; the others share the node's general wait.
@@ -31,7 +40,7 @@ pub mod limits {
     pub const OPEN: usize = 65_536;
     /// Connections that a node serves at once.
     pub const PEERS: usize = 256;
-    /// Connections beyond those that a node lets greet it at once.
+    /// Connections that a node lets greet it at once. One more, and the one that has taken longest makes room.
     pub const STRANGERS: usize = 64;
 }
 
@@ -48,6 +57,8 @@ pub struct Config {
     pub back_off: Duration,
     /// The longest wait.
     pub back_off_most: Duration,
+    /// A connection in which the other side was heard for so long makes the next wait short again.
+    pub proven: Duration,
     /// How long a report may wait that comes with another gateway's answer.
     pub report_within: Duration,
     /// What both sides of a connection must have; without one anybody who can connect may.
@@ -67,6 +78,7 @@ impl Config {
             handshake: Duration::from_secs(2),
             back_off: Duration::from_millis(50),
             back_off_most: Duration::from_secs(2),
+            proven: Duration::from_secs(5),
             report_within: Duration::from_millis(20),
             key: None,
             shelf: None,
@@ -88,6 +100,7 @@ impl fmt::Debug for Config {
             .field("handshake", &self.handshake)
             .field("back_off", &self.back_off)
             .field("back_off_most", &self.back_off_most)
+            .field("proven", &self.proven)
             .field("report_within", &self.report_within)
             .field("key", &self.key)
             .finish_non_exhaustive()

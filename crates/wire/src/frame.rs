@@ -1,9 +1,9 @@
 //! Frames as bytes: a header of 16 bytes, a head, a payload.
 //!
 //! ```text
-//!  0  u8   version, 1
+//!  0  u8   version, 2
 //!  1  u8   kind
-//!  2  u16  flags, none so far
+//!  2  u16  stream: 0 for a frame that comes whole
 //!  4  u32  length of the head
 //!  8  u32  length of the payload
 //! 12  u32  microseconds that the frame waited at its sender before the first byte left
@@ -11,16 +11,23 @@
 //!     payload: raw bytes, as they came from or go to the client
 //! ```
 //! Everything is little-endian.
+//!
+//! A frame with a large payload comes in parts, so that others need not wait for all of it: its header and head come first
+//! and open a stream; its payload follows in frames of the kind `Part` (no head, the stream's number), between
+//! which anything else may come. The last byte of the payload closes the stream; so does a part without bytes, which
+//! means that the rest will not come.
 
 use crate::config::limits;
 use crate::lost::Nonsense;
 use bytes::Bytes as Buffer;
-use modelless_types::Micros;
+use modelless_types::{Micros, QueryKey};
 
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 pub(crate) const HEADER: usize = 16;
 /// Where the header says how long the frame waited.
 pub(crate) const WAITED: std::ops::Range<usize> = 12..16;
+/// Where it says which stream it belongs to.
+pub(crate) const STREAM: std::ops::Range<usize> = 2..4;
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +45,10 @@ pub enum Kind {
     Goodbye = 5,
     /// That I have the cluster's key.
     Proof = 6,
+    /// I am here, whatever else is under way.
+    Beat = 7,
+    /// Bytes of a payload whose frame was begun before.
+    Part = 8,
     /// Answer this.
     Query = 16,
     /// So much waits.
@@ -65,13 +76,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
         Self::Pong,
         Self::Goodbye,
         Self::Proof,
+        Self::Beat,
+        Self::Part,
         Self::Query,
         Self::Demand,
         Self::Cancel,
@@ -106,6 +119,7 @@ impl Kind {
             | Self::Piece
             | Self::Want
             | Self::Report => limits::HEAD,
+            Self::Beat | Self::Part => 0,
         }
     }
 
@@ -114,12 +128,15 @@ impl Kind {
             Self::Query | Self::Answer => limits::PAYLOAD,
             #[expect(clippy::cast_possible_truncation, reason = "one MiB")]
             Self::Piece => limits::PIECE as u32,
+            #[expect(clippy::cast_possible_truncation, reason = "64 KiB")]
+            Self::Part => limits::PART as u32,
             Self::Hello
             | Self::Status
             | Self::Proof
             | Self::Ping
             | Self::Pong
             | Self::Goodbye
+            | Self::Beat
             | Self::Demand
             | Self::Cancel
             | Self::Pin
@@ -137,6 +154,8 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
+    /// 0 if it comes whole.
+    pub(crate) stream: u16,
     pub(crate) head: usize,
     pub(crate) payload: usize,
     pub(crate) waited: Micros,
@@ -150,9 +169,10 @@ impl Header {
         }
         let kind = Kind::ALL.into_iter().find(|kind| *kind as u8 == bytes[1]);
         let kind = kind.ok_or(Nonsense::Kind(bytes[1]))?;
-        let flags = u16::from_le_bytes([bytes[2], bytes[3]]);
-        if flags != 0 {
-            return Err(Nonsense::Flags { kind, flags });
+        let stream = u16::from_le_bytes([bytes[2], bytes[3]]);
+        let (cuttable, part) = (kind.payload_limit() > 0, kind == Kind::Part);
+        if stream > limits::STREAMS || (stream > 0 && !cuttable) || (stream == 0 && part) {
+            return Err(Nonsense::Stream { kind, stream });
         }
         let (head, payload) = (word(4), word(8));
         if head > kind.head_limit() {
@@ -161,12 +181,44 @@ impl Header {
         if payload > kind.payload_limit() {
             return Err(Nonsense::Payload { kind, found: payload, limit: kind.payload_limit() });
         }
-        Ok(Self { kind, head: head as usize, payload: payload as usize, waited: Micros(word(12).into()) })
+        Ok(Self {
+            kind,
+            stream,
+            head: head as usize,
+            payload: payload as usize,
+            waited: Micros(word(12).into()),
+        })
     }
 
-    pub(crate) fn frame(&self) -> usize {
-        HEADER + self.head + self.payload
+    /// Bytes that follow each other: all of a frame that comes whole, else what opens its stream.
+    pub(crate) fn together(&self) -> usize {
+        let payload = if self.stream == 0 { self.payload } else { 0 };
+        HEADER + self.head + payload
     }
+
+    /// In front of the next bytes of a payload.
+    pub(crate) fn of_part(stream: u16, bytes: usize) -> [u8; HEADER] {
+        let bytes = u32::try_from(bytes).expect("a part is small; this is a bug");
+        let mut header = [0; HEADER];
+        header[0] = VERSION;
+        header[1] = Kind::Part as u8;
+        header[STREAM].copy_from_slice(&stream.to_le_bytes());
+        header[8..12].copy_from_slice(&bytes.to_le_bytes());
+        header
+    }
+}
+
+/// What bounds how much of it may wait for a slow peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bound {
+    /// A count of its own.
+    Own,
+    /// The same, and one that waits is replaced by the next.
+    Newest,
+    /// Whoever lets queries go: a query is sent on credit that the peer granted, and taken back once nobody waits for it.
+    Query(QueryKey),
+    /// The queries that the peer has open: each has one outcome. An answer's bytes are counted.
+    Outcome(QueryKey),
 }
 
 /// A frame ready to be written.
@@ -175,9 +227,15 @@ pub(crate) struct Encoded {
     /// Header and head.
     pub(crate) head: Vec<u8>,
     pub(crate) payload: [Buffer; 2],
+    pub(crate) bound: Bound,
 }
 
 impl Encoded {
+    /// Whether its payload goes in parts.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.len() - self.head.len() > limits::PART
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.head.len() + self.payload.iter().map(Buffer::len).sum::<usize>()
     }
@@ -194,6 +252,7 @@ pub(crate) struct TooLarge {
 /// Puts the header in front of a head that `write` appends.
 pub(crate) fn encode(
     kind: Kind,
+    bound: Bound,
     payload: [Buffer; 2],
     write: impl FnOnce(&mut Vec<u8>),
 ) -> Result<Encoded, TooLarge> {
@@ -201,7 +260,7 @@ pub(crate) fn encode(
     head.extend_from_slice(&[VERSION, kind as u8]);
     head.resize(HEADER, 0);
     write(&mut head);
-    let encoded = Encoded { head, payload };
+    let encoded = Encoded { head, payload, bound };
     let bytes = encoded.len();
     let length = |length: usize, limit: u32| match u32::try_from(length) {
         Ok(length) if length <= limit => Ok(length.to_le_bytes()),

@@ -1,12 +1,14 @@
 //! The gateway's side: finds a node, feeds it, notices when it is gone, and finds it again.
 
+use crate::back_off::BackOff;
 use crate::codec::{self, Frame, Hello, Role, WantHead};
 use crate::config::Config;
 use crate::frame::TooLarge;
 use crate::key::{Proves, nonce};
-use crate::link::{Link, Reader};
+use crate::link::Link;
 use crate::lost::Lost;
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
+use crate::reader::{Came, Reader};
 use crate::rtt::Rtt;
 use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
 use crate::shelf::Giving;
@@ -58,11 +60,10 @@ pub async fn keep(
     mut joined: impl Joined,
     stop: CancellationToken,
 ) {
-    let mut back_off = BackOff::new(&dial);
+    let mut back_off = BackOff::new(&dial.config, dial.seed);
     let mut told = false;
     loop {
-        let began = Instant::now();
-        let lost = tokio::select! {
+        let (lost, alive) = tokio::select! {
             biased;
             () = stop.cancelled() => return,
             greeted = greet(&dial) => match greeted {
@@ -72,7 +73,7 @@ pub async fn keep(
                     told = false;
                     session.run(&dial, &gateway, &mut joined, &stop).await
                 }
-                Err(lost) => lost,
+                Err(lost) => (lost, Duration::ZERO),
             },
         };
         if matches!(lost, Lost::Stopped) {
@@ -81,13 +82,10 @@ pub async fn keep(
         if !std::mem::replace(&mut told, true) {
             tracing::warn!(address = %dial.address, why = %lost, "a node is not reached; trying on");
         }
-        if began.elapsed() > dial.config.lost_within() {
-            back_off.reset();
-        }
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = sleep(back_off.next()) => {}
+            () = sleep(back_off.after(alive)) => {}
         }
     }
 }
@@ -118,6 +116,7 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     let greeted = timeout(within, greeting).await.unwrap_or(Err(Lost::NoGreeting { within }));
     match greeted {
         Ok((node, status, rtt)) => {
+            reader.greeted();
             let missed = Missed::new(&dial.config);
             let giving = Giving::new(dial.config.shelf.clone());
             Ok(Session { node, link, reader, status, rtt, missed, giving })
@@ -134,7 +133,7 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
     let sent = Instant::now();
     let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
     link.say(codec::hello(&Hello { nonce: nonce.clone(), ..Hello::new(&dial.name, role) }));
-    let hello = greeting(reader.next().await?.0, "a node's greeting")?;
+    let hello = greeting(reader.next().await?.frame, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
         return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));
     };
@@ -150,7 +149,7 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
     if let Some(wanted) = dial.node.filter(|wanted| *wanted != node) {
         return Err(Lost::WrongNode { wanted, found: node });
     }
-    let frame = reader.next().await?.0;
+    let frame = reader.next().await?.frame;
     let Frame::Status(head) = frame else { return Err(out_of_place(&frame, "a node's status")) };
     let mut status = head.at((dial.config.now)(), half(rtt.mean()));
     status.info.rtt = rtt.estimate();
@@ -164,7 +163,7 @@ impl Session {
         gateway: &Arc<dyn GatewayLink>,
         joined: &mut impl Joined,
         stop: &CancellationToken,
-    ) -> Lost {
+    ) -> (Lost, Duration) {
         let (status, watched) = watch::channel(self.status.clone());
         let remote = Arc::new(Remote {
             node: self.node,
@@ -176,7 +175,7 @@ impl Session {
         let lost = self.serve(dial, gateway, &remote, &status, stop).await;
         drop(status); // the gateway learns of it before the last words are written
         self.link.part(&lost).await;
-        lost
+        (lost, self.missed.alive())
     }
 
     async fn serve(
@@ -198,15 +197,14 @@ impl Session {
                 () = stop.cancelled() => return Lost::Stopped,
                 lost = &mut drain => return lost,
                 _ = beat.tick() => {
-                    if let Err(lost) = self.missed.tick() {
+                    if let Err(lost) = self.missed.tick(self.reader.heard()) {
                         return lost;
                     }
                     self.ping(origin);
                 }
                 frame = self.reader.next() => match frame {
-                    Ok((frame, late)) => {
-                        self.missed.heard();
-                        if let Err(lost) = self.take(frame, late, dial, gateway, remote, status, origin) {
+                    Ok(came) => {
+                        if let Err(lost) = self.take(came, dial, gateway, remote, status, origin) {
                             return lost;
                         }
                     }
@@ -220,20 +218,23 @@ impl Session {
         self.link.say(codec::ping(micros(origin.elapsed()).0, self.rtt.mean()));
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one frame, and everything it can touch")]
     fn take(
         &mut self,
-        frame: Frame,
-        late: Micros,
+        came: Came,
         dial: &Dial,
         gateway: &Arc<dyn GatewayLink>,
         remote: &Remote,
         status: &watch::Sender<NodeStatus>,
         origin: Instant,
     ) -> Result<(), Lost> {
+        let Came { frame, late, in_parts } = came;
         match frame {
-            Frame::FromNode(frame) => {
-                remote.heard(&frame.report);
+            Frame::FromNode(mut frame) => {
+                if in_parts {
+                    frame.report = remote.newest(); // others have overtaken what it says
+                } else {
+                    remote.heard(&frame.report);
+                }
                 gateway.receive(self.node, frame);
             }
             Frame::Status(head) => {
@@ -252,6 +253,7 @@ impl Session {
                     self.ping(origin);
                 }
             }
+            Frame::Beat => {} // its bytes were heard
             Frame::Want(WantHead { id, sha256, offset }) => self.giving.give(&self.link, id, sha256, offset),
             Frame::Goodbye(why) => return Err(Lost::Goodbye(why)),
             other @ (Frame::Hello(_)
@@ -281,10 +283,14 @@ impl Remote {
         self.report.lock().unwrap_or_else(PoisonError::into_inner).clone_from(report);
     }
 
+    fn newest(&self) -> NodeReport {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The frame never leaves, and whoever waits for its answer hears why.
     fn refuse(&self, key: QueryKey, error: TooLarge) {
         let Some(gateway) = self.gateway.upgrade() else { return };
-        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let report = self.newest();
         let why = error.to_string();
         let body = Body::BadInput { key, fault: InputFault::TooLarge, why };
         gateway.receive(self.node, FromNode { body, report });
@@ -293,7 +299,17 @@ impl Remote {
 
 impl NodeLink for Remote {
     fn send(&self, frame: ToNode) {
+        if let ToNode::Cancel { key } = frame
+            && self.link.take_back_query(key)
+        {
+            return;
+        }
         match (codec::to_node(&frame), frame) {
+            (Ok(encoded), ToNode::Query(query)) if encoded.is_cut() => {
+                // Others will overtake it, so what it says of those that wait is said at once.
+                self.link.say(codec::to_node(&ToNode::Demand(query.demand)));
+                self.link.send(encoded);
+            }
             (Ok(encoded), _) => self.link.send(encoded),
             (Err(error), ToNode::Query(query)) => self.refuse(query.key, error),
             (
@@ -303,37 +319,5 @@ impl NodeLink for Remote {
                 tracing::error!(node = %self.node, %error, "a frame was not sent");
             }
         }
-    }
-}
-
-/// Doubles with each failure; half of every wait is chance, so that gateways do not come all at once.
-struct BackOff {
-    first: Duration,
-    most: Duration,
-    next: Duration,
-    state: u64,
-}
-
-impl BackOff {
-    fn new(dial: &Dial) -> Self {
-        let Config { back_off: first, back_off_most: most, .. } = dial.config;
-        Self { first, most, next: first, state: dial.seed }
-    }
-
-    fn reset(&mut self) {
-        self.next = self.first;
-    }
-
-    fn next(&mut self) -> Duration {
-        let wait = self.next.min(self.most);
-        self.next = wait * 2;
-        // splitmix64
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.state;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^= x >> 31;
-        let permille = u32::try_from(x % 1_000).unwrap_or(0);
-        wait / 2 + wait / 2 * permille / 1_000
     }
 }

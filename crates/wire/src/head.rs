@@ -115,6 +115,10 @@ impl QueryHead {
         }
     }
 
+    pub(crate) fn into_demand(self) -> DemandHead {
+        self.demand
+    }
+
     pub(crate) fn frame(self, input: crate::seam::Input) -> Result<QueryFrame, Bad> {
         let demand = Demand::from(self.demand);
         Ok(QueryFrame {

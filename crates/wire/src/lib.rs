@@ -11,6 +11,7 @@
 //! format is in [`limits`] and `docs/adr/0045-wire.md`.
 #![warn(missing_docs)]
 
+mod back_off;
 mod codec;
 mod config;
 mod frame;
@@ -20,7 +21,9 @@ mod key;
 mod link;
 mod lost;
 mod node;
+mod out;
 mod peer;
+mod reader;
 mod rtt;
 mod seam;
 mod share;

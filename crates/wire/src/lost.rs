@@ -60,6 +60,12 @@ pub enum Lost {
         /// How long it may take.
         within: Duration,
     },
+    /// Others came while this one had not greeted, and it had taken longest.
+    #[error("more than {limit} connections have not greeted yet, and this one is the oldest of them")]
+    Crowded {
+        /// How many may be in their greeting.
+        limit: usize,
+    },
     /// As many peers are connected as this node serves.
     #[error("{limit} gateways are connected already, which is the limit")]
     TooManyPeers {
@@ -85,13 +91,21 @@ pub enum Nonsense {
     /// A kind of frame that this version does not have.
     #[error("there is no frame of kind {0}")]
     Kind(u8),
-    /// Flags that this version does not have.
-    #[error("a {kind:?} frame has unknown flags {flags:#06x}")]
-    Flags {
+    /// A stream that its kind cannot have, or that there is not.
+    #[error("a {kind:?} frame belongs to stream {stream}, which it cannot")]
+    Stream {
         /// Of which frame.
         kind: Kind,
-        /// All of them.
-        flags: u16,
+        /// Its number.
+        stream: u16,
+    },
+    /// Parts that do not belong to what was begun.
+    #[error("the parts of stream {stream} are not those of a frame: {why}")]
+    Parts {
+        /// Its number.
+        stream: u16,
+        /// What is wrong.
+        why: &'static str,
     },
     /// A head larger than any that is sent.
     #[error("the head of a {kind:?} frame has {found} bytes; at most {limit} are accepted")]

@@ -8,9 +8,10 @@ use crate::codec::{self, Frame, Hello, Role};
 use crate::config::{Config, limits};
 use crate::frame::{Encoded, TooLarge};
 use crate::key::{Proves, nonce};
-use crate::link::{Link, Reader};
+use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
+use crate::reader::{Came, Reader};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::share::Traffic;
 use crate::shelf::{Piece, Wants};
@@ -18,8 +19,8 @@ use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
 use modelless_decision::route::NodeReport;
-use modelless_types::{Micros, NodeId, QueryKey, Refusal};
-use std::collections::{BTreeMap, BTreeSet};
+use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -59,6 +60,7 @@ pub fn serve_node(
         report: Mutex::default(),
         news: Notify::new(),
         wants: Wants::default(),
+        strangers: Mutex::default(),
     };
     NodeServer { hub: Arc::new(hub), listener, status }
 }
@@ -93,8 +95,9 @@ impl NodeServer {
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((_, from)) if tasks.len() > limits::PEERS + limits::STRANGERS => {
-                    tracing::warn!(from, "turned away: too many connections have not greeted yet");
+                // Those that were told to go may still say why.
+                Ok((_, from)) if tasks.len() > limits::PEERS + 2 * limits::STRANGERS => {
+                    tracing::warn!(from, "turned away: too many connections");
                 }
                 Ok((stream, from)) => {
                     next = hub.free_number(next);
@@ -121,6 +124,7 @@ struct Hub {
     /// Not every gateway was told the newest report.
     news: Notify,
     wants: Wants,
+    strangers: Mutex<Strangers>,
 }
 
 /// Fetches what the node lacks from the gateways that are connected.
@@ -140,6 +144,29 @@ impl Fetcher {
             }
         }
         None
+    }
+}
+
+/// Connections that have not greeted yet, or not proven the key, the oldest first. However many come and say nothing, one that
+/// greets at once has the time to.
+#[derive(Default)]
+struct Strangers(VecDeque<(u32, CancellationToken)>);
+
+impl Strangers {
+    /// One more. What it gets ends when it must go.
+    fn comes(&mut self, number: u32) -> CancellationToken {
+        if self.0.len() >= limits::STRANGERS
+            && let Some((_, oldest)) = self.0.pop_front()
+        {
+            oldest.cancel();
+        }
+        let goes = CancellationToken::new();
+        self.0.push_back((number, goes.clone()));
+        goes
+    }
+
+    fn goes(&mut self, number: u32) {
+        self.0.retain(|(other, _)| *other != number);
     }
 }
 
@@ -194,6 +221,10 @@ impl Peer {
 }
 
 impl Hub {
+    fn strangers(&self) -> MutexGuard<'_, Strangers> {
+        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -230,7 +261,24 @@ impl Hub {
     fn tell(&self, peer: &Peer, body: Body) {
         let (number, report) = self.shared_report(peer);
         let frame = FromNode { body, report };
-        peer.link.say(codec::from_node(&frame).or_else(|error| instead(frame, error)));
+        let is_answer = matches!(frame.body, Body::Answer { .. });
+        match codec::from_node(&frame) {
+            Ok(encoded) if is_answer && !peer.link.has_room_for_answer(encoded.len()) => {
+                let limit = Bytes(limits::QUEUE_ANSWERS as u64);
+                peer.link.say(instead(frame, Refusal::BytesFull { limit }));
+            }
+            Ok(encoded) => {
+                if encoded.is_cut() {
+                    // Others will overtake it, so its report goes at once.
+                    peer.link.say(codec::from_node(&FromNode { body: Body::Report, report: frame.report }));
+                }
+                peer.link.send(encoded);
+            }
+            Err(error) => {
+                let why = error.to_string();
+                peer.link.say(instead(frame, Refusal::ModelError { why }));
+            }
+        }
         peer.told.fetch_max(number, Ordering::AcqRel);
     }
 
@@ -273,7 +321,15 @@ impl Hub {
     ) {
         let link = Link::new(stream);
         let mut reader = Reader::new(Arc::clone(&link));
-        let lost = match self.greet(number, &link, &mut reader, &status).await {
+        let crowded = self.strangers().comes(number);
+        let greeted = tokio::select! {
+            biased;
+            greeted = self.greet(number, &link, &mut reader, &status) => greeted,
+            () = crowded.cancelled() => Err(Lost::Crowded { limit: limits::STRANGERS }),
+            () = stop.cancelled() => Err(Lost::Stopped),
+        };
+        self.strangers().goes(number);
+        let lost = match greeted {
             Ok((peer, name)) => {
                 tracing::info!(from, name, "a gateway is there");
                 let lost = self.session(&peer, &mut reader, status, &stop).await;
@@ -298,6 +354,7 @@ impl Hub {
         let within = self.config.handshake;
         let greeted = timeout(within, self.exchange(link, reader, status));
         let hello = greeted.await.map_err(|_| Lost::NoGreeting { within })??;
+        reader.greeted();
         let queries = match hello.role {
             Role::Gateway => true,
             Role::Scheduler => false,
@@ -332,7 +389,7 @@ impl Hub {
         reader: &mut Reader,
         status: &watch::Receiver<NodeStatus>,
     ) -> Result<Hello, Lost> {
-        let hello = greeting(reader.next().await?.0, "a gateway's greeting")?;
+        let hello = greeting(reader.next().await?.frame, "a gateway's greeting")?;
         let ours = {
             let status = status.borrow();
             Hello::new(&status.name, Role::Node { node: status.node })
@@ -345,7 +402,7 @@ impl Hub {
         let nonce = nonce().map_err(Lost::Random)?;
         let proof = key.proof(Proves::Connected, theirs, &nonce, ours.role);
         link.say(codec::hello(&Hello { nonce: Some(nonce.clone()), proof: Some(proof), ..ours }));
-        match reader.next().await?.0 {
+        match reader.next().await?.frame {
             Frame::Proof(proof) if key.holds(Proves::Connecting, &nonce, theirs, hello.role, &proof) => {
                 Ok(hello)
             }
@@ -357,6 +414,7 @@ impl Hub {
             | Frame::Piece(..)
             | Frame::Ping { .. }
             | Frame::Pong { .. }
+            | Frame::Beat
             | Frame::ToNode(_)
             | Frame::FromNode(_)) => Err(out_of_place(&other, "a gateway's proof")),
         }
@@ -387,9 +445,13 @@ impl Hub {
                 biased;
                 () = stop.cancelled() => return Lost::Stopped,
                 lost = &mut drain => return lost,
-                _ = beat.tick() => if let Err(lost) = missed.tick() {
-                    return lost;
-                },
+                _ = beat.tick() => {
+                    if let Err(lost) = missed.tick(reader.heard()) {
+                        return lost;
+                    }
+                    // By itself and not as an answer: the way here may be full of a large input for long.
+                    peer.link.say(codec::beat());
+                }
                 changed = status.changed() => {
                     if changed.is_err() {
                         return Lost::Stopped;
@@ -398,19 +460,17 @@ impl Hub {
                     peer.link.say(told);
                 }
                 frame = reader.next() => match frame {
-                    Ok((frame, late)) => {
-                        missed.heard();
-                        if let Err(lost) = self.take(peer, frame, late, &mut rtt) {
-                            return lost;
-                        }
-                    }
+                    Ok(came) => if let Err(lost) = self.take(peer, came, &mut rtt) {
+                        return lost;
+                    },
                     Err(lost) => return lost,
                 },
             }
         }
     }
 
-    fn take(&self, peer: &Peer, frame: Frame, late: Micros, rtt: &mut Micros) -> Result<(), Lost> {
+    fn take(&self, peer: &Peer, came: Came, rtt: &mut Micros) -> Result<(), Lost> {
+        let Came { frame, late, in_parts } = came;
         in_role(&frame, peer.queries)?;
         match frame {
             Frame::Ping { sent, rtt: known } => {
@@ -423,17 +483,25 @@ impl Hub {
                 self.wants.came(peer.number, id, piece);
                 Ok(())
             }
-            Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt).map_err(Lost::from),
+            Frame::ToNode(frame) => self.pass_on(peer, frame, late, *rtt, in_parts).map_err(Lost::from),
             other @ (Frame::Hello(_)
             | Frame::Proof(_)
             | Frame::Want(_)
             | Frame::Status(_)
             | Frame::Pong { .. }
+            | Frame::Beat
             | Frame::FromNode(_)) => Err(out_of_place(&other, "something that gateways say")),
         }
     }
 
-    fn pass_on(&self, peer: &Peer, frame: ToNode, late: Micros, rtt: Micros) -> Result<(), Nonsense> {
+    fn pass_on(
+        &self,
+        peer: &Peer,
+        frame: ToNode,
+        late: Micros,
+        rtt: Micros,
+        in_parts: bool,
+    ) -> Result<(), Nonsense> {
         let way = half(rtt);
         let frame = match frame {
             ToNode::Query(query) => {
@@ -448,14 +516,20 @@ impl Hub {
                     deadline_in: deadline_in.saturating_sub(needed),
                     expires_in: expires_in.saturating_sub(needed),
                     spent: spent + gone,
-                    demand: self.demand(peer, demand, gone)?,
+                    // One that came in parts was overtaken by others, which say the same anew.
+                    demand: if in_parts {
+                        self.demand_of(demand.class)
+                    } else {
+                        self.demand(peer, demand, gone)?
+                    },
                     ..*query
                 }))
             }
             ToNode::Demand(demand) => ToNode::Demand(self.demand(peer, demand, late + way)?),
             ToNode::Cancel { key } => {
                 if !peer.state().open.remove(&key.0) {
-                    return Ok(()); // its answer is on the way
+                    peer.link.take_back_answer(key); // its answer is on the way
+                    return Ok(());
                 }
                 ToNode::Cancel { key: qualified(peer.number, key) }
             }
@@ -532,11 +606,10 @@ fn open(state: &mut PeerState, key: QueryKey) -> Result<bool, Nonsense> {
     Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
 }
 
-/// What takes the place of an answer that no gateway would accept.
-fn instead(frame: FromNode, error: TooLarge) -> Result<Encoded, TooLarge> {
-    let key = key_of(&frame.body).ok_or(error)?;
-    let refusal = Refusal::ModelError { why: error.to_string() };
-    codec::from_node(&FromNode { body: Body::Refused { key, refusal }, report: frame.report })
+/// What takes the place of an answer that no gateway would accept, or that has no room to wait for a slow one.
+fn instead(frame: FromNode, refusal: Refusal) -> Result<Encoded, TooLarge> {
+    let body = key_of(&frame.body).map_or(Body::Report, |key| Body::Refused { key, refusal });
+    codec::from_node(&FromNode { body, report: frame.report })
 }
 
 fn key_of(body: &Body) -> Option<QueryKey> {

@@ -18,31 +18,41 @@ pub(crate) fn greeting(frame: Frame, expected: &'static str) -> Result<Hello, Lo
     }
 }
 
-/// Heartbeats in a row at which nothing had been heard since the one before. Counted rather than timed: a process
-/// that was itself stopped finds what came meanwhile before it calls anybody lost.
+/// Heartbeats in a row at which not a byte had been heard since the one before. Counted rather than timed: a process
+/// that was itself stopped finds what came meanwhile before it calls anybody lost. Bytes rather than frames, since on a
+/// slow way a part of a large frame takes longer than a heartbeat.
 #[derive(Debug)]
 pub(crate) struct Missed {
     most: u32,
     each: Duration,
     count: u32,
-    heard: bool,
+    heard: u64,
+    /// Heartbeats at which something had been heard.
+    alive: u32,
 }
 
 impl Missed {
     pub(crate) fn new(config: &Config) -> Self {
-        Self { most: config.missed, each: config.heartbeat, count: 0, heard: true }
+        Self { most: config.missed, each: config.heartbeat, count: 0, heard: 0, alive: 0 }
     }
 
-    pub(crate) fn heard(&mut self) {
-        self.heard = true;
-    }
-
-    pub(crate) fn tick(&mut self) -> Result<(), Lost> {
-        self.count = if std::mem::take(&mut self.heard) { 0 } else { self.count + 1 };
+    /// A heartbeat is over; so many bytes were heard until now.
+    pub(crate) fn tick(&mut self, heard: u64) -> Result<(), Lost> {
+        if std::mem::replace(&mut self.heard, heard) == heard {
+            self.count += 1;
+        } else {
+            self.count = 0;
+            self.alive = self.alive.saturating_add(1);
+        }
         if self.count >= self.most {
             return Err(Lost::Silent { after: self.each * self.count });
         }
         Ok(())
+    }
+
+    /// For how long the other side was heard.
+    pub(crate) fn alive(&self) -> Duration {
+        self.each * self.alive
     }
 }
 
@@ -63,6 +73,7 @@ pub(crate) fn in_role(frame: &Frame, gateway: bool) -> Result<(), Lost> {
         | Frame::Piece(..)
         | Frame::Ping { .. }
         | Frame::Pong { .. }
+        | Frame::Beat
         | Frame::Goodbye(_)
         | Frame::ToNode(_)
         | Frame::FromNode(_) => Ok(()),
@@ -77,6 +88,7 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::Ping { .. } => Kind::Ping,
         Frame::Pong { .. } => Kind::Pong,
         Frame::Goodbye(_) => Kind::Goodbye,
+        Frame::Beat => Kind::Beat,
         Frame::Proof(_) => Kind::Proof,
         Frame::Want(_) => Kind::Want,
         Frame::Piece(..) => Kind::Piece,
@@ -102,6 +114,7 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         | Frame::Piece(..)
         | Frame::Ping { .. }
         | Frame::Pong { .. }
+        | Frame::Beat
         | Frame::ToNode(_)
         | Frame::FromNode(_) => Nonsense::OutOfPlace { kind, expected }.into(),
     }

@@ -1,6 +1,6 @@
 //! A network that is simulated, for tests: delays, partial writes, cuts and silence from a seed, in tokio's paused time.
 
-use bytes::BytesMut;
+use bytes::BufMut;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -12,6 +12,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// What a direction of a connection holds, as a kernel's buffers do.
 const ROOM: usize = 64 << 10;
+/// What arrives at once on a slow way.
+const PACKET: u64 = 1_400;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -47,13 +49,16 @@ struct Inner {
     silent: bool,
     /// The longest delay of a chunk, in microseconds.
     delay: u64,
+    /// Bytes that pass in a second, in each direction of each connection.
+    rate: Option<u64>,
 }
 
 impl Host {
     pub(crate) fn new(seed: u64, delay: Duration) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let delay = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        let inner = Inner { rng: Rng(seed), listener: None, pipes: Vec::new(), silent: false, delay };
+        let inner =
+            Inner { rng: Rng(seed), listener: None, pipes: Vec::new(), silent: false, delay, rate: None };
         Self(Arc::new(Net { id: NEXT.fetch_add(1, Ordering::Relaxed), inner: Mutex::new(inner) }))
     }
 
@@ -83,6 +88,11 @@ impl Host {
             Some(Ok(())) => Ok(ours),
             Some(Err(_)) | None => Err(io::ErrorKind::ConnectionRefused.into()),
         }
+    }
+
+    /// So many bytes pass in a second from now on.
+    pub(crate) fn throttle(&self, rate: u64) {
+        self.inner().rate = Some(rate);
     }
 
     /// Every connection breaks.
@@ -196,11 +206,12 @@ impl End {
     pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let delay = self.write.host.draw_delay();
         let whole: usize = parts.iter().map(|part| part.len()).sum();
-        let most = {
+        let (most, rate) = {
             // A third of all writes take only a part.
             let mut inner = self.write.host.inner();
-            let whole = whole as u64;
-            if inner.rng.below(3) == 0 { 1 + inner.rng.below(whole) } else { whole }
+            let whole = if inner.rate.is_some() { (whole as u64).min(PACKET) } else { whole as u64 };
+            let most = if inner.rng.below(3) == 0 { 1 + inner.rng.below(whole) } else { whole };
+            (most, inner.rate)
         };
         let mut state = lock(&self.write.state);
         if state.broken || state.closed {
@@ -210,7 +221,10 @@ impl End {
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let at = (Instant::now() + delay).max(state.last.unwrap_or_else(Instant::now));
+        let mut at = (Instant::now() + delay).max(state.last.unwrap_or_else(Instant::now));
+        if let Some(rate) = rate {
+            at += Duration::from_micros(count as u64 * 1_000_000 / rate);
+        }
         state.last = Some(at);
         state.held += count;
         let mut chunk = Vec::with_capacity(count);
@@ -257,17 +271,17 @@ impl End {
         }
     }
 
-    pub(crate) fn try_read(&self, into: &mut BytesMut) -> io::Result<usize> {
+    pub(crate) fn try_read(&self, into: &mut impl BufMut) -> io::Result<usize> {
         let mut state = lock(&self.read.state);
         if state.broken {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
-        let room = into.capacity() - into.len();
+        let room = into.chunk_mut().len();
         let Some((_, chunk)) = state.chunks.front_mut() else {
             return if state.closed { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
         };
         let count = chunk.len().min(room);
-        into.extend_from_slice(&chunk[..count]);
+        into.put_slice(&chunk[..count]);
         chunk.drain(..count);
         if chunk.is_empty() {
             state.chunks.pop_front();

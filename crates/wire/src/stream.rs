@@ -1,12 +1,16 @@
 //! Sockets, as connections use them: bytes in, bytes out, never waiting inside a call.
 
-use bytes::BytesMut;
+use bytes::BufMut;
+use socket2::SockRef;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// What the kernel keeps of what is not on its way yet. More would stand in front of every small frame on a slow way.
+const UNSENT: u32 = 128 << 10;
 
 /// Where a node listens.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -101,7 +105,7 @@ impl Listener {
         match &self.socket {
             Socket::Tcp(socket) => {
                 let (stream, from): (_, SocketAddr) = socket.accept().await?;
-                stream.set_nodelay(true)?;
+                tune(&stream)?;
                 Ok((Stream::Tcp(stream), from.to_string()))
             }
             Socket::Unix(socket) => Ok((Stream::Unix(socket.accept().await?.0), self.address.to_string())),
@@ -109,6 +113,11 @@ impl Listener {
             Socket::Sim(socket) => Ok((Stream::Sim(socket.accept().await), "sim".into())),
         }
     }
+}
+
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?; // a small frame must not wait for the answer to the one before
+    SockRef::from(stream).set_tcp_notsent_lowat(UNSENT)
 }
 
 #[derive(Debug)]
@@ -124,7 +133,7 @@ impl Stream {
         match address {
             Address::Tcp(address) => {
                 let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?; // a small frame must not wait for the answer to the one before
+                tune(&stream)?;
                 Ok(Self::Tcp(stream))
             }
             Address::Unix(path) => UnixStream::connect(path).await.map(Self::Unix),
@@ -153,7 +162,7 @@ impl Stream {
     }
 
     /// Reads into the free room of `into`, of which there must be some (a full buffer would grow); 0 at the end.
-    pub(crate) async fn read(&self, into: &mut BytesMut) -> io::Result<usize> {
+    pub(crate) async fn read(&self, into: &mut impl BufMut) -> io::Result<usize> {
         loop {
             let read = match self {
                 Self::Tcp(stream) => {

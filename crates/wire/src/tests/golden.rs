@@ -4,9 +4,11 @@
 use super::{answer, query, report, status};
 use crate::codec::{self, Frame, Hello, Role};
 use crate::frame::{Encoded, HEADER, Header, Kind};
+use crate::out::Out;
 use crate::{Body, Demand, FromNode, Input, InputFault, Piece, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_types::{Accuracy, DeviceIx, Micros, NodeId, QueryKey, Refusal, TaskId, Time, VariantId};
+use tokio::time::Instant;
 
 fn say(body: Body) -> Encoded {
     codec::from_node(&FromNode { body, report: report(8) }).expect("small")
@@ -37,6 +39,7 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
                 .expect("small"),
         ),
         ("proof", codec::proof("02".into()).expect("small")),
+        ("beat", codec::beat().expect("small")),
         ("goodbye", codec::goodbye("bye").expect("small")),
         ("query raw", ask(Input::Raw(Buffer::from_static(b"\xff\xd8")))),
         ("query json", ask(json(None))),
@@ -98,6 +101,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
             Frame::Ping { sent, rtt } => codec::ping(sent, rtt),
             Frame::Pong { sent } => codec::pong(sent),
             Frame::Goodbye(why) => codec::goodbye(&why),
+            Frame::Beat => codec::beat(),
             Frame::Proof(proof) => codec::proof(proof),
             Frame::Want(want) => codec::want(want.id, &want.sha256, want.offset),
             Frame::Piece(id, piece) => codec::piece(id, piece),
@@ -106,7 +110,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
         };
         assert_eq!(hex(&again.expect(name)), hex(&frame), "{name}");
     }
-    assert!(left.is_empty(), "no sample of {left:?}");
+    assert_eq!(left, [Kind::Part], "no sample of these");
 }
 
 /// The layout by hand, so that the golden bytes are not only what the program once wrote.
@@ -114,7 +118,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [1, 18, 0, 0], // version, kind, flags
+        [2, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -122,4 +126,31 @@ fn a_cancel_is_a_header_and_a_key() {
         [0, 0, 0, 0],  // little-endian
     ];
     assert_eq!(frame.head, by_hand.concat());
+}
+
+/// What is large goes in parts: the frame's header with its stream and its head, then parts of 64 KiB with a header each.
+#[test]
+fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
+    let input = Buffer::from(vec![7; (64 << 10) + 2]);
+    let frame = tell(&ToNode::Query(Box::new(query(1, Input::Raw(input)))));
+    let head = frame.head[HEADER..].to_vec();
+    let (mut out, now) = (Out::default(), Instant::now());
+    out.push(frame, now).expect("room");
+    let mut bytes = Vec::new();
+    while let Some(unit) = out.next(now) {
+        unit.parts().iter().for_each(|part| bytes.extend_from_slice(part));
+    }
+    let length = u32::try_from(head.len()).expect("small").to_le_bytes();
+    let by_hand: [&[u8]; 9] = [
+        &[2, 16, 1, 0], // version, kind, the first stream
+        &length,
+        &[2, 0, 1, 0], // payload: 65,538
+        &[0, 0, 0, 0], // waited
+        &head,
+        &[2, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &vec![7; 64 << 10],
+        &[2, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[7, 7],
+    ];
+    assert!(bytes == by_hand.concat());
 }

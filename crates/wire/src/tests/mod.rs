@@ -7,6 +7,8 @@ mod nonsense;
 mod seam;
 mod sharing;
 mod shelves;
+mod slow;
+mod strangers;
 
 use crate::{
     Address, Answer, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Listener, NodeLink,

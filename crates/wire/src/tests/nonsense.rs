@@ -14,11 +14,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-fn header(kind: u8, flags: u16, head: u32, payload: u32) -> [u8; HEADER] {
+fn header(kind: u8, stream: u16, head: u32, payload: u32) -> [u8; HEADER] {
     let mut bytes = [0; HEADER];
     bytes[0] = VERSION;
     bytes[1] = kind;
-    bytes[2..4].copy_from_slice(&flags.to_le_bytes());
+    bytes[2..4].copy_from_slice(&stream.to_le_bytes());
     bytes[4..8].copy_from_slice(&head.to_le_bytes());
     bytes[8..12].copy_from_slice(&payload.to_le_bytes());
     bytes
@@ -53,14 +53,18 @@ async fn goodbye(stream: &mut TcpStream) -> String {
 
 #[test]
 fn every_bound_of_a_header_has_a_name() {
-    let parse = |kind, flags, head, payload| Header::parse(&header(kind, flags, head, payload));
+    let parse = |kind, stream, head, payload| Header::parse(&header(kind, stream, head, payload));
     let query = Kind::Query as u8;
     assert!(parse(query, 0, limits::HEAD, limits::PAYLOAD).is_ok());
     let mut other = header(query, 0, 0, 0);
     other[0] = b'G'; // an HTTP client
-    assert_eq!(Header::parse(&other), Err(Nonsense::Version { found: b'G', ours: 1 }));
+    assert_eq!(Header::parse(&other), Err(Nonsense::Version { found: b'G', ours: 2 }));
     assert_eq!(parse(99, 0, 0, 0), Err(Nonsense::Kind(99)));
-    assert!(matches!(parse(query, 4, 0, 0), Err(Nonsense::Flags { flags: 4, .. })));
+    assert!(parse(query, limits::STREAMS, 0, limits::PAYLOAD).is_ok());
+    assert!(matches!(parse(query, 9, 0, 0), Err(Nonsense::Stream { stream: 9, .. })));
+    assert!(matches!(parse(Kind::Cancel as u8, 1, 8, 0), Err(Nonsense::Stream { stream: 1, .. })));
+    assert!(matches!(parse(Kind::Part as u8, 0, 0, 9), Err(Nonsense::Stream { stream: 0, .. })));
+    assert!(matches!(parse(Kind::Part as u8, 1, 0, (64 << 10) + 1), Err(Nonsense::Payload { .. })));
     assert!(matches!(parse(query, 0, limits::HEAD + 1, 0), Err(Nonsense::Head { .. })));
     assert!(matches!(parse(query, 0, 0, limits::PAYLOAD + 1), Err(Nonsense::Payload { .. })));
     assert!(matches!(parse(Kind::Cancel as u8, 0, 8, 1), Err(Nonsense::Payload { limit: 0, .. })));
@@ -90,14 +94,20 @@ async fn nonsense_is_answered_by_name_and_others_are_served_on() {
         frame.push(0);
         frame
     };
-    let cases: [(&str, Vec<u8>); 10] = [
+    let begun = header(16, 2, 3, 100);
+    let part = |stream, bytes: u32| [header(8, stream, 0, bytes).to_vec(), vec![0; bytes as usize]].concat();
+    let cases: [(&str, Vec<u8>); 14] = [
         ("starts with version 71", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
         (
             "a Cancel frame came where a gateway's greeting",
             bytes(codec::to_node(&ToNode::Cancel { key: QueryKey(1) })),
         ),
         ("no frame of kind 200", [hello(), header(200, 0, 0, 0).to_vec()].concat()),
-        ("unknown flags 0x0001", [hello(), header(16, 1, 0, 0).to_vec()].concat()),
+        ("stream 77, which it cannot", [hello(), header(16, 77, 0, 0).to_vec()].concat()),
+        ("it was not begun", [hello(), part(2, 1)].concat()),
+        ("it was begun twice", [hello(), begun.to_vec(), vec![0; 3], begun.to_vec(), vec![0; 3]].concat()),
+        ("longer than it was said", [hello(), begun.to_vec(), vec![0; 3], part(2, 101)].concat()),
+        ("a Query frame came where a greeting", begun.to_vec()),
         ("at most 65536 are accepted", [hello(), header(16, 0, 1 << 30, 0).to_vec()].concat()),
         ("cannot be read", [hello(), header(18, 0, 3, 0).to_vec(), vec![1, 2, 3]].concat()),
         ("cannot be read", [hello(), trailing].concat()),
@@ -205,8 +215,11 @@ fn a_status_whose_times_are_no_times_is_not_believed() {
 #[test]
 fn no_bytes_make_the_reader_panic() {
     let mut rng = Rng(7);
-    let frames: Vec<Vec<u8>> =
-        super::golden::samples().into_iter().map(|(_, frame)| bytes(Ok(frame))).collect();
+    let frames: Vec<Vec<u8>> = super::golden::samples()
+        .into_iter()
+        .map(|(_, frame)| bytes(Ok(frame)))
+        .filter(|frame| frame.len() > HEADER)
+        .collect();
     let mut read = 0;
     for _ in 0..20_000 {
         let mut frame = frames[usize::try_from(rng.below(frames.len() as u64)).expect("small")].clone();

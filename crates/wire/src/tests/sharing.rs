@@ -237,18 +237,36 @@ async fn a_node_that_says_nothing_is_lost_within_the_stated_time_and_found_again
 }
 
 #[tokio::test(start_paused = true)]
-async fn sending_to_a_node_that_does_not_read_never_waits_and_ends_by_name() {
+async fn sending_to_a_node_that_does_not_read_never_waits() {
     let host = Host::new(4, Duration::from_micros(100));
     let served = Served::start(&Address::Sim(host.clone()), config()).await;
     let kept = Kept::start(dial(&served.address));
     let (mut watched, link) = kept.connection(0).await;
     host.silence(true);
     let began = Instant::now();
+    // More than any queue holds, and less than the credit that was granted: not too much.
     let large = Buffer::from(vec![0; 1 << 20]);
     for key in 1..=100 {
         link.send(ToNode::Query(Box::new(query(key, crate::Input::Raw(large.clone())))));
     }
     assert_eq!(began.elapsed(), Duration::ZERO, "paused time moves only where something waits");
+    timeout(PATIENCE, async { while watched.changed().await.is_ok() {} }).await.expect("the status ends");
+    assert!(began.elapsed() <= config().lost_within(), "its silence is noticed: {:?}", began.elapsed());
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_credit_bounds_ends_the_connection_by_name_when_too_much_of_it_waits() {
+    let host = Host::new(4, Duration::from_micros(100));
+    let served = Served::start(&Address::Sim(host.clone()), config()).await;
+    let kept = Kept::start(dial(&served.address));
+    let (mut watched, link) = kept.connection(0).await;
+    host.silence(true);
+    let began = Instant::now();
+    for key in 0..10_000 {
+        link.send(ToNode::Cancel { key: QueryKey(key) });
+    }
     timeout(PATIENCE, async { while watched.changed().await.is_ok() {} }).await.expect("the status ends");
     assert!(began.elapsed() < config().heartbeat, "overflow is told at once, not by silence");
     kept.stop().await;
