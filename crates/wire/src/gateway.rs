@@ -109,6 +109,7 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     let mut reader = Reader::new(Arc::clone(&link));
     let greeting = async {
         tokio::select! {
+            biased;
             lost = link.drain() => Err(lost),
             greeted = exchange(dial, &link, &mut reader) => greeted,
         }

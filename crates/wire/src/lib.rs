@@ -23,6 +23,7 @@ mod lost;
 mod node;
 mod out;
 mod peer;
+mod peers;
 mod reader;
 mod rtt;
 mod seam;

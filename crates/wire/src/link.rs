@@ -126,6 +126,7 @@ impl Link {
                 Ok(Flushed::Enough) => tokio::task::yield_now().await,
                 Ok(Flushed::Blocked) => {
                     tokio::select! {
+                        biased;
                         ready = self.stream.writable() => if let Err(error) = ready {
                             self.end(Lost::Broken(Arc::new(error)));
                         },

@@ -11,16 +11,16 @@ use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
+use crate::peers::{CONNECTIONS, Peer, Strangers, Waiting, qualified, unqualified};
 use crate::reader::{Came, Reader};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
-use crate::share::Traffic;
 use crate::shelf::{Piece, Wants};
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
 use modelless_decision::route::NodeReport;
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -29,13 +29,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Bits of a key that are the gateway's; those above are the connection's. At 10,000 queries a second a gateway has
-/// names for three years.
-const KEY_BITS: u32 = 40;
-/// What is left for connections.
-const CONNECTIONS: u32 = 1 << (u64::BITS - KEY_BITS);
-/// A gateway that has asked for nothing for so long leaves its share of the credit to the others.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After a failed `accept` (no descriptors left), which would fail again at once.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -147,79 +140,6 @@ impl Fetcher {
     }
 }
 
-/// Connections that have not greeted yet, or not proven the key, the oldest first. However many come and say nothing, one that
-/// greets at once has the time to.
-#[derive(Default)]
-struct Strangers(VecDeque<(u32, CancellationToken)>);
-
-impl Strangers {
-    /// One more. What it gets ends when it must go.
-    fn comes(&mut self, number: u32) -> CancellationToken {
-        if self.0.len() >= limits::STRANGERS
-            && let Some((_, oldest)) = self.0.pop_front()
-        {
-            oldest.cancel();
-        }
-        let goes = CancellationToken::new();
-        self.0.push_back((number, goes.clone()));
-        goes
-    }
-
-    fn goes(&mut self, number: u32) {
-        self.0.retain(|(other, _)| *other != number);
-    }
-}
-
-/// A gateway (or a scheduler) that is connected.
-struct Peer {
-    number: u32,
-    queries: bool,
-    link: Arc<Link>,
-    state: Mutex<PeerState>,
-    /// Number of the newest report that it was told.
-    told: AtomicU64,
-}
-
-#[derive(Default)]
-struct PeerState {
-    open: BTreeSet<u64>,
-    demand: BTreeMap<Class, Waiting>,
-    /// When it last asked for something.
-    asked: Option<Instant>,
-    traffic: Traffic,
-}
-
-#[derive(Clone, Copy)]
-struct Waiting {
-    queries: u32,
-    first: Option<Instant>,
-}
-
-fn qualified(number: u32, key: QueryKey) -> QueryKey {
-    QueryKey(u64::from(number) << KEY_BITS | key.0)
-}
-
-/// The connection, and the key there.
-fn unqualified(key: QueryKey) -> (u32, QueryKey) {
-    let number = u32::try_from(key.0 >> KEY_BITS).unwrap_or(u32::MAX);
-    (number, QueryKey(key.0 & ((1 << KEY_BITS) - 1)))
-}
-
-impl Peer {
-    /// Its weight among the gateways that share the credit, if it has queries here or had some lately.
-    fn weight(&self, now: Instant) -> Option<u64> {
-        let state = self.state();
-        let lately = state.asked.is_some_and(|asked| now.saturating_duration_since(asked) < IDLE_AFTER);
-        let asks = self.queries && (lately || !state.open.is_empty() || !state.demand.is_empty());
-        let waiting = || state.demand.values().map(|waiting| u64::from(waiting.queries)).sum();
-        asks.then(|| state.traffic.weight(waiting()))
-    }
-
-    fn state(&self) -> MutexGuard<'_, PeerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Hub {
     fn strangers(&self) -> MutexGuard<'_, Strangers> {
         self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
@@ -293,8 +213,11 @@ impl Hub {
                 biased;
                 () = stop.cancelled() => return,
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
-                _ = look.tick() => for peer in self.peers() {
-                    peer.state().traffic.beat();
+                _ = look.tick() => {
+                    for peer in self.peers() {
+                        peer.state().traffic.beat();
+                    }
+                    self.forget_old_demand();
                 },
             }
             let asking = self.asking();
@@ -506,7 +429,7 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if open(&mut peer.state(), key)? {
+                if peer.state().opens(key)? {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.
@@ -547,7 +470,7 @@ impl Hub {
             if waiting > 0 {
                 let after = |first: Micros| Duration::from_micros(first.saturating_sub(late).0.min(DAY));
                 let first = first.map(|first| Instant::now() + after(first));
-                state.demand.insert(class, Waiting { queries: waiting, first });
+                state.demand.insert(class, Waiting { queries: waiting, first, told: Instant::now() });
                 if state.demand.len() > limits::DEMAND_CLASSES {
                     let what = "classes that wait";
                     return Err(Nonsense::TooMany { what, limit: limits::DEMAND_CLASSES });
@@ -557,6 +480,19 @@ impl Hub {
             }
         }
         Ok(self.demand_of(class))
+    }
+
+    /// What waits at a gateway is told with the queries that it sends, and the last of those may have gone to another node. Once
+    /// the first is due nobody waits there any longer, or the gateway will say so.
+    fn forget_old_demand(&self) {
+        let now = Instant::now();
+        let mut old = BTreeSet::new();
+        for peer in self.peers() {
+            old.extend(peer.state().old_demand(now));
+        }
+        for class in old {
+            self.node.send(ToNode::Demand(self.demand_of(class)));
+        }
     }
 
     fn demand_of(&self, class: Class) -> Demand {
@@ -591,20 +527,6 @@ impl Hub {
 
 /// Microseconds of a day: as good as never for what waits, and no sum overflows.
 const DAY: u64 = 86_400_000_000;
-
-/// Whether it is the first in a while.
-fn open(state: &mut PeerState, key: QueryKey) -> Result<bool, Nonsense> {
-    if state.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
-        return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
-    }
-    let now = Instant::now();
-    let before = state.asked.replace(now);
-    state.traffic.sent();
-    if !state.open.insert(key.0) {
-        return Err(Nonsense::Twice(key.0));
-    }
-    Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
-}
 
 /// What takes the place of an answer that no gateway would accept, or that has no room to wait for a slow one.
 fn instead(frame: FromNode, refusal: Refusal) -> Result<Encoded, TooLarge> {

@@ -45,7 +45,8 @@ struct Net {
 struct Inner {
     rng: Rng,
     listener: Option<mpsc::Sender<End>>,
-    pipes: Vec<Weak<Pipe>>,
+    /// Both directions of each connection.
+    pipes: Vec<[Weak<Pipe>; 2]>,
     silent: bool,
     /// The longest delay of a chunk, in microseconds.
     delay: u64,
@@ -82,8 +83,8 @@ impl Host {
         let ours = End { write: Arc::clone(&there), read: Arc::clone(&here) };
         let theirs = End { write: here, read: there };
         let mut inner = self.inner();
-        inner.pipes.retain(|pipe| pipe.strong_count() > 0);
-        inner.pipes.extend([&ours.write, &ours.read].map(Arc::downgrade));
+        inner.pipes.retain(|both| both.iter().any(|pipe| pipe.strong_count() > 0));
+        inner.pipes.push([&ours.write, &ours.read].map(Arc::downgrade));
         match inner.listener.as_ref().map(|listener| listener.try_send(theirs)) {
             Some(Ok(())) => Ok(ours),
             Some(Err(_)) | None => Err(io::ErrorKind::ConnectionRefused.into()),
@@ -98,15 +99,30 @@ impl Host {
     /// Every connection breaks.
     pub(crate) fn cut(&self) {
         let pipes: Vec<_> = self.inner().pipes.drain(..).collect();
-        for pipe in pipes.into_iter().filter_map(|pipe| pipe.upgrade()) {
+        for pipe in pipes.into_iter().flatten().filter_map(|pipe| pipe.upgrade()) {
             pipe.change(|state| state.broken = true);
+        }
+    }
+
+    /// One end of every connection sees it break; the other is told nothing, and what it writes goes nowhere.
+    pub(crate) fn half_open(&self) {
+        let pipes: Vec<_> = self.inner().pipes.drain(..).collect();
+        for both in pipes {
+            let told = usize::try_from(self.inner().rng.below(2)).unwrap_or(0);
+            for (at, pipe) in both.iter().enumerate() {
+                let Some(pipe) = pipe.upgrade() else { continue };
+                pipe.change(|state| {
+                    state.dead = true;
+                    state.broken |= at == told;
+                });
+            }
         }
     }
 
     /// Nothing arrives any longer, or again; nobody is told.
     pub(crate) fn silence(&self, silent: bool) {
         self.inner().silent = silent;
-        let pipes: Vec<_> = self.inner().pipes.iter().filter_map(Weak::upgrade).collect();
+        let pipes: Vec<_> = self.inner().pipes.iter().flatten().filter_map(Weak::upgrade).collect();
         for pipe in pipes {
             pipe.change(|_| {});
         }
@@ -177,6 +193,8 @@ struct PipeState {
     /// No more is written; what is under way still arrives.
     closed: bool,
     broken: bool,
+    /// What is written vanishes, and unless it is broken nobody is told of its end.
+    dead: bool,
 }
 
 impl fmt::Debug for Pipe {
@@ -214,6 +232,9 @@ impl End {
             (most, inner.rate)
         };
         let mut state = lock(&self.write.state);
+        if state.dead && !state.closed {
+            return Ok(whole);
+        }
         if state.broken || state.closed {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -241,7 +262,7 @@ impl End {
         loop {
             {
                 let state = lock(&self.write.state);
-                if state.broken || state.closed || state.held < ROOM {
+                if state.dead || state.broken || state.closed || state.held < ROOM {
                     return Ok(());
                 }
             }
@@ -255,14 +276,16 @@ impl End {
             let next = {
                 let state = lock(&self.read.state);
                 let next = state.chunks.front().map(|(at, _)| *at);
-                let ended = state.broken || (state.closed && next.is_none());
-                if ended || (!silent && next.is_some_and(|at| at <= Instant::now())) {
+                let ended = state.broken || (state.closed && !state.dead && next.is_none());
+                let next = next.filter(|_| !silent && !state.dead);
+                if ended || next.is_some_and(|at| at <= Instant::now()) {
                     return;
                 }
-                next.filter(|_| !silent)
+                next
             };
             match next {
                 Some(at) => tokio::select! {
+                    biased;
                     () = sleep_until(at) => {}
                     () = self.read.readable.notified() => {}
                 },

@@ -9,6 +9,7 @@ mod sharing;
 mod shelves;
 mod slow;
 mod strangers;
+mod world;
 
 use crate::{
     Address, Answer, Body, Config, Demand, Dial, FromNode, GatewayLink, Input, Listener, NodeLink,

@@ -109,6 +109,7 @@ async fn credit_is_divided_among_gateways_that_ask_and_a_scheduler_takes_none() 
     second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None }));
     two.gateway.report_with(20).await;
     // And one that goes.
+    second.send(ToNode::Demand(Demand { class: class(5), waiting: 1, first: None }));
     first.send(ToNode::Query(Box::new(query(2, raw("z")))));
     served.answer(key, Buffer::new(), 30);
     one.gateway.report_with(15).await;

@@ -1,0 +1,125 @@
+//! Who is connected to a node, or about to be, and what each of them has there.
+
+use crate::config::limits;
+use crate::link::Link;
+use crate::lost::Nonsense;
+use crate::share::Traffic;
+use modelless_decision::query::Class;
+use modelless_types::QueryKey;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Bits of a key that are the gateway's; those above are the connection's. At 10,000 queries a second a gateway has
+/// names for three years.
+pub(crate) const KEY_BITS: u32 = 40;
+/// What is left for connections.
+pub(crate) const CONNECTIONS: u32 = 1 << (u64::BITS - KEY_BITS);
+/// A gateway that has asked for nothing for so long leaves its share of the credit to the others.
+pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// A gateway (or a scheduler) that is connected.
+pub(crate) struct Peer {
+    pub(crate) number: u32,
+    pub(crate) queries: bool,
+    pub(crate) link: Arc<Link>,
+    pub(crate) state: Mutex<PeerState>,
+    /// Number of the newest report that it was told.
+    pub(crate) told: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct PeerState {
+    pub(crate) open: BTreeSet<u64>,
+    pub(crate) demand: BTreeMap<Class, Waiting>,
+    /// When it last asked for something.
+    pub(crate) asked: Option<Instant>,
+    pub(crate) traffic: Traffic,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Waiting {
+    pub(crate) queries: u32,
+    pub(crate) first: Option<Instant>,
+    pub(crate) told: Instant,
+}
+
+pub(crate) fn qualified(number: u32, key: QueryKey) -> QueryKey {
+    QueryKey(u64::from(number) << KEY_BITS | key.0)
+}
+
+/// The connection, and the key there.
+pub(crate) fn unqualified(key: QueryKey) -> (u32, QueryKey) {
+    let number = u32::try_from(key.0 >> KEY_BITS).unwrap_or(u32::MAX);
+    (number, QueryKey(key.0 & ((1 << KEY_BITS) - 1)))
+}
+
+impl Peer {
+    /// Its weight among the gateways that share the credit, if it has queries here or had some lately.
+    pub(crate) fn weight(&self, now: Instant) -> Option<u64> {
+        let state = self.state();
+        let lately = |then: Instant| now.saturating_duration_since(then) < IDLE_AFTER;
+        // What was said to wait a while ago may have gone to other nodes since.
+        let waiting = state.demand.values().filter(|waiting| lately(waiting.told));
+        let waiting: u64 = waiting.map(|waiting| u64::from(waiting.queries)).sum();
+        let asks = self.queries && (state.asked.is_some_and(lately) || !state.open.is_empty() || waiting > 0);
+        asks.then(|| state.traffic.weight(waiting))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, PeerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl PeerState {
+    /// Whether a query is the first in a while.
+    pub(crate) fn opens(&mut self, key: QueryKey) -> Result<bool, Nonsense> {
+        if self.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
+            return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
+        }
+        let now = Instant::now();
+        let before = self.asked.replace(now);
+        self.traffic.sent();
+        if !self.open.insert(key.0) {
+            return Err(Nonsense::Twice(key.0));
+        }
+        Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
+    }
+
+    /// Classes of which it said that queries wait that are due by now; they are forgotten.
+    pub(crate) fn old_demand(&mut self, now: Instant) -> Vec<Class> {
+        let is_old = |waiting: &Waiting| waiting.first.unwrap_or(waiting.told + IDLE_AFTER) <= now;
+        let old: Vec<Class> =
+            self.demand.iter().filter(|(_, waiting)| is_old(waiting)).map(|(class, _)| *class).collect();
+        for class in &old {
+            self.demand.remove(class);
+        }
+        old
+    }
+}
+
+/// Connections that have not greeted yet, or not proven the key, the oldest first. However many come and say nothing, one that
+/// greets at once has the time to.
+#[derive(Default)]
+pub(crate) struct Strangers(VecDeque<(u32, CancellationToken)>);
+
+impl Strangers {
+    /// One more. What it gets ends when it must go.
+    pub(crate) fn comes(&mut self, number: u32) -> CancellationToken {
+        if self.0.len() >= limits::STRANGERS
+            && let Some((_, oldest)) = self.0.pop_front()
+        {
+            oldest.cancel();
+        }
+        let goes = CancellationToken::new();
+        self.0.push_back((number, goes.clone()));
+        goes
+    }
+
+    pub(crate) fn goes(&mut self, number: u32) {
+        self.0.retain(|(other, _)| *other != number);
+    }
+}
