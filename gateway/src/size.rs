@@ -18,7 +18,7 @@ const SCAN: usize = 256 << 10;
 pub(crate) fn decoded(kind: TaskKind, input: &Input) -> Bytes {
     let came = match input {
         Input::Raw(raw) => raw.len(),
-        Input::Json { inputs, parameters } => inputs.len() + parameters.as_ref().map_or(0, |text| text.len()),
+        Input::Json { inputs, parameters } => inputs.len() + parameters.as_ref().map_or(0, bytes::Bytes::len),
     };
     let bytes = match (kind, input) {
         (TaskKind::ImageClassification, Input::Raw(raw)) => {

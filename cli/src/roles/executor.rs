@@ -1,6 +1,7 @@
 //! `modelless executor`: a node as a process of its own.
 
 use super::artefacts::Fetching;
+use super::holding::Holding;
 use super::measuring::Measurer;
 use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
 use crate::engines::{self, LibraryOption};
@@ -82,6 +83,43 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let instance = random()? >> 1; // the database's numbers have a sign
+    let taken = Holding::take(Arc::clone(&store), &settings.executor.name, instance);
+    let holding = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        taken = taken => taken?,
+    };
+    let ended = CancellationToken::new();
+    let kept = async {
+        let lost = holding.keep(&ended).await;
+        if let Some(other) = &lost {
+            tracing::error!(why = %holding.taken(other), "this process is no longer its node, and ends");
+            stop.cancel();
+        }
+        lost
+    };
+    let served = async {
+        let served = Box::pin(serve(settings, key, Arc::clone(&store), instance, stop.clone())).await;
+        ended.cancel();
+        served
+    };
+    let (served, lost) = tokio::join!(served, kept);
+    holding.release().await;
+    store.close().await;
+    match lost {
+        Some(other) => Err(holding.taken(&other)),
+        None => served,
+    }
+}
+
+async fn serve(
+    settings: Settings,
+    key: Option<Key>,
+    store: Arc<dyn Store>,
+    instance: u64,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let address: Address =
         settings.listen.parse().map_err(|why: String| usage(format!("`listen`: {why}")))?;
     let listener = Listener::bind(&address).await.with_context(|| {
@@ -146,7 +184,7 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     let (ended, drained) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(ended.clone()));
-    let (status, instance) = (handle.status(), random()?);
+    let status = handle.status();
     let describe = move || describe(&status.borrow(), instance, &told);
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));
     let (look, changed_at) = (Arc::new(Notify::new()), handle.clone());
@@ -198,7 +236,6 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     drained.cancel();
     ended.cancel();
     while tasks.join_next().await.is_some() {}
-    store.close().await;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 mod artefacts;
 pub(crate) mod executor;
 pub(crate) mod gateway;
+mod holding;
 mod measuring;
 mod nodes;
 mod register;

@@ -66,22 +66,21 @@ pub(super) async fn keep_all(
             }
             stays
         });
-        let announced = wanted.len();
-        for (node, address) in wanted {
-            kept.entry(node).or_insert_with(|| {
+        for (node, address) in &wanted {
+            kept.entry(*node).or_insert_with(|| {
                 let (end, sessions) = (stop.child_token(), Sessions::default());
                 let side = sessions.noted(side.clone());
-                tasks.spawn(side.keep(address.clone(), Some(node), end.clone()));
-                Kept { address, end, sessions }
+                tasks.spawn(side.keep(address.clone(), Some(*node), end.clone()));
+                Kept { address: address.clone(), end, sessions }
             });
         }
-        let absent = kept.len() > announced;
+        let elsewhere = kept.iter().any(|(node, kept)| wanted.get(node) != Some(&kept.address));
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
-            // Nobody tells when the connection of one that is absent ends.
-            _ = look.tick(), if absent => {}
+            // Nobody tells when the connection of one ends that is absent, or told to be elsewhere.
+            _ = look.tick(), if elsewhere => {}
             changed = members.changed() => if changed.is_err() {
                 break;
             },
@@ -119,10 +118,11 @@ impl Sessions {
 }
 
 /// Whether a node is kept that is reached, or looked for, at `address`. The live state finds nodes; it does not end what
-/// stands: one that takes no writes any more has everybody absent, though all are well. A node that ends says so on
-/// its connection.
+/// stands: one that takes no writes any more has everybody absent, though all are well, and a process that was
+/// stopped while another became its node may for a moment tell its old address. A node that ends or moves ends its
+/// connection.
 fn stays(address: &Address, told: Option<&Address>, stands: bool) -> bool {
-    told.map_or(stands, |told| told == address)
+    stands || told == Some(address)
 }
 
 fn addresses(members: &[Member]) -> BTreeMap<NodeId, Address> {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn absence_ends_no_connection_that_stands_but_a_new_address_does() {
+    fn nothing_that_is_told_ends_a_connection_that_stands() {
         let (here, there): (Address, Address) =
             ("10.0.0.1:1".parse().unwrap(), "10.0.0.1:2".parse().unwrap());
         let nobody = addresses(&[]);
@@ -154,6 +154,7 @@ mod tests {
         assert!(!stays(&here, None, false), "absent and not reached");
         assert!(stays(&here, Some(&here), false), "announced: it is looked for");
         assert!(stays(&here, Some(&here), true));
-        assert!(!stays(&here, Some(&there), true), "it moved");
+        assert!(!stays(&here, Some(&there), false), "it moved");
+        assert!(stays(&here, Some(&there), true), "somebody says that it moved, but it is still here");
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::error::Result;
 use crate::records::{
-    Catalog, Evidence, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState,
-    Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
+    Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
@@ -65,6 +65,19 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Notes how a node stands. `last_seen` never moves backwards.
     async fn node_seen(&self, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()>;
+
+    /// Says that a process is there which is, or wants to be, the node of that name, and gives who is it now: that process,
+    /// unless another one is. That one gives way only if it is exactly `gone`, so its beat has not moved since.
+    async fn hold_node(
+        &self,
+        name: &str,
+        instance: u64,
+        place: &str,
+        gone: Option<&Holder>,
+    ) -> Result<Holder>;
+
+    /// The process is that node no longer, if it was.
+    async fn release_node(&self, name: &str, instance: u64) -> Result<()>;
 
     /// Every node, gone ones included.
     async fn nodes(&self) -> Result<Vec<Node>>;

@@ -31,6 +31,12 @@ pub(crate) fn measuring(new: &Measuring, now: UnixMicros) -> Result<()> {
     number("time", now.0)
 }
 
+pub(crate) fn holder(name_of_node: &str, instance: u64, place: &str) -> Result<()> {
+    name("node", name_of_node)?;
+    name("place", place)?;
+    number("instance", instance)
+}
+
 pub(crate) fn task(new: &NewTask) -> Result<NewSpace> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     name("task", &new.name)?;

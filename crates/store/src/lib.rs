@@ -27,9 +27,9 @@ pub use error::{Error, Result};
 pub use mem::MemStore;
 pub use opened::Opened;
 pub use records::{
-    App, Catalog, Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind, Tenant,
-    Transition, UnixMicros,
+    App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
+    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,
+    Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
 pub use url::redact;

@@ -7,8 +7,9 @@
 use crate::api::Store;
 use crate::error::{Error, Result};
 use crate::records::{
-    App, Catalog, Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition, UnixMicros,
+    App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
+    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition,
+    UnixMicros,
 };
 use crate::{PLANS_KEPT, check};
 use async_trait::async_trait;
@@ -28,6 +29,7 @@ struct State {
     closed: bool,
     catalog: Catalog,
     nodes: Vec<Node>,
+    holders: BTreeMap<String, Holder>,
     replicas: BTreeMap<ReplicaId, Replica>,
     transitions: Vec<Transition>,
     plans: Vec<Plan>,
@@ -308,6 +310,36 @@ impl Store for MemStore {
             let node = state.node(id)?;
             node.state = stands;
             node.last_seen = node.last_seen.max(at);
+            Ok(())
+        })
+    }
+
+    async fn hold_node(
+        &self,
+        name: &str,
+        instance: u64,
+        place: &str,
+        gone: Option<&Holder>,
+    ) -> Result<Holder> {
+        check::holder(name, instance, place)?;
+        self.write(|state| {
+            let ours = || Holder { instance, beat: 0, place: place.to_owned() };
+            let holder = state.holders.entry(name.to_owned()).or_insert_with(ours);
+            if gone == Some(&*holder) {
+                *holder = Holder { beat: holder.beat, ..ours() };
+            }
+            if holder.instance == instance {
+                holder.beat += 1;
+            }
+            Ok(holder.clone())
+        })
+    }
+
+    async fn release_node(&self, name: &str, instance: u64) -> Result<()> {
+        self.write(|state| {
+            if state.holders.get(name).is_some_and(|holder| holder.instance == instance) {
+                state.holders.remove(name);
+            }
             Ok(())
         })
     }

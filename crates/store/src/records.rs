@@ -400,6 +400,17 @@ pub struct Node {
     pub last_seen: UnixMicros,
 }
 
+/// The process that is a node just now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Holder {
+    /// Drawn when the process started; at most 63 bits.
+    pub instance: u64,
+    /// One more each time it says that it is there.
+    pub beat: u64,
+    /// Where it runs, for people and for those on the same machine.
+    pub place: String,
+}
+
 /// A variant on a node's device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Replica {

@@ -233,6 +233,14 @@ impl Cluster {
         Ok(status)
     }
 
+    /// Waits until a member has ended by itself.
+    pub fn end(&mut self, name: &str) -> Result<ExitStatus> {
+        let ended = process::wait(&mut self.member(name)?.child, STOP_WITHIN)?;
+        let Some(status) = ended else { bail!("{name} did not end\n{}", self.output()) };
+        self.members.remove(name);
+        Ok(status)
+    }
+
     /// Waits until a member writes such a line, past or future.
     pub fn wait_for(&mut self, name: &str, line: &str, within: Duration) -> Result<()> {
         match self.member(name)?.stderr.wait_for(|written| written.contains(line), within) {

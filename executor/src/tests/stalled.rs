@@ -4,8 +4,8 @@ use super::{LONG, Setup, bed_with, config};
 use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
-    Catalog, Evidence, Measuring, MemStore, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Store, Transition, UnixMicros,
+    Catalog, Evidence, Holder, Measuring, MemStore, NewModel, NewNode, NewTask, NewTransition, NewVariant,
+    Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Store, Transition, UnixMicros,
 };
 use modelless_types::{
     DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
@@ -76,6 +76,18 @@ impl Store for Stalls {
     }
     async fn node_seen(&self, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()> {
         self.here().await.node_seen(node, state, at).await
+    }
+    async fn hold_node(
+        &self,
+        name: &str,
+        instance: u64,
+        place: &str,
+        gone: Option<&Holder>,
+    ) -> Result<Holder> {
+        self.here().await.hold_node(name, instance, place, gone).await
+    }
+    async fn release_node(&self, name: &str, instance: u64) -> Result<()> {
+        self.here().await.release_node(name, instance).await
     }
     async fn nodes(&self) -> Result<Vec<Node>> {
         self.here().await.nodes().await

@@ -18,3 +18,4 @@ mod registering;
 mod remote;
 mod store;
 mod strings;
+mod twins;

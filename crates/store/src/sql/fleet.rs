@@ -3,7 +3,7 @@
 use super::conn::{Columns, Db, Tx, args};
 use crate::check;
 use crate::error::{Error, Result};
-use crate::records::{NewNode, NewTransition, Node, NodeState, Replica, Transition, UnixMicros};
+use crate::records::{Holder, NewNode, NewTransition, Node, NodeState, Replica, Transition, UnixMicros};
 use modelless_types::{Bytes, DeviceIx, NodeId, PricePerHour, ReplicaId, ReplicaState, VariantId};
 
 pub(crate) async fn register_node(db: &Db, new: NewNode, at: UnixMicros) -> Result<Node> {
@@ -55,6 +55,45 @@ pub(crate) async fn node_seen(db: &Db, node: NodeId, state: NodeState, at: UnixM
     if changed == 0 {
         return Err(Error::not_found("node", node));
     }
+    tx.commit().await
+}
+
+pub(crate) async fn hold_node(
+    db: &Db,
+    name: &str,
+    instance: u64,
+    place: &str,
+    gone: Option<&Holder>,
+) -> Result<Holder> {
+    check::holder(name, instance, place)?;
+    let mut tx = db.begin().await?;
+    let ours = instance.cast_signed();
+    // Of two at once one finds the other's row.
+    let insert = "INSERT INTO node_holders (name, instance, beat, place) VALUES ($1, $2, 0, $3) \
+                  ON CONFLICT (name) DO NOTHING";
+    tx.exec(insert, args![name, ours, place]).await?;
+    let beats = "UPDATE node_holders SET beat = beat + 1 WHERE name = $1 AND instance = $2";
+    let held = tx.exec(beats, args![name, ours]).await?;
+    if held == 0
+        && let Some(gone) = gone
+    {
+        let replace = "UPDATE node_holders SET instance = $2, beat = beat + 1, place = $3 \
+                       WHERE name = $1 AND instance = $4 AND beat = $5";
+        let (instance, beat) = (gone.instance.cast_signed(), gone.beat.cast_signed());
+        tx.exec(replace, args![name, ours, place, instance, beat]).await?;
+    }
+    let row = tx.first("SELECT instance, beat, place FROM node_holders WHERE name = $1", args![name]).await?;
+    let row = row.ok_or_else(|| Error::not_found("node", name))?;
+    let mut row = row.read(&db.name);
+    let holder = Holder { instance: row.num()?, beat: row.num()?, place: row.text()? };
+    tx.commit().await?;
+    Ok(holder)
+}
+
+pub(crate) async fn release_node(db: &Db, name: &str, instance: u64) -> Result<()> {
+    let mut tx = db.begin().await?;
+    let release = "DELETE FROM node_holders WHERE name = $1 AND instance = $2";
+    tx.exec(release, args![name, instance.cast_signed()]).await?;
     tx.commit().await
 }
 

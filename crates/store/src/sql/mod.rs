@@ -18,8 +18,8 @@ pub use open::{open, open_postgres, open_sqlite};
 use crate::api::Store;
 use crate::error::Result;
 use crate::records::{
-    Catalog, Evidence, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState,
-    Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
+    Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use conn::{Db, Pools};
@@ -94,6 +94,20 @@ impl Store for SqlStore {
 
     async fn node_seen(&self, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()> {
         fleet::node_seen(&self.db, node, state, at).await
+    }
+
+    async fn hold_node(
+        &self,
+        name: &str,
+        instance: u64,
+        place: &str,
+        gone: Option<&Holder>,
+    ) -> Result<Holder> {
+        fleet::hold_node(&self.db, name, instance, place, gone).await
+    }
+
+    async fn release_node(&self, name: &str, instance: u64) -> Result<()> {
+        fleet::release_node(&self.db, name, instance).await
     }
 
     async fn nodes(&self) -> Result<Vec<Node>> {

@@ -3,12 +3,13 @@
 use super::{missing, store_suite};
 use crate::backends::Backend;
 use crate::samples::{a_task, change, model, node, walk};
-use modelless_store::{Error, NewNode, NodeState, Replica, UnixMicros};
+use modelless_store::{Error, Holder, NewNode, NodeState, Replica, UnixMicros};
 use modelless_types::ReplicaState::{Active, Draining, Failed, Inactive, Loading, Overloaded};
 use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaId, VariantId};
 
 store_suite!(
     a_node_that_comes_back_keeps_its_number,
+    a_node_is_one_process_until_that_no_longer_moves,
     a_replica_needs_a_variant_and_a_node,
     every_transition_is_kept_with_time_cause_and_who,
     a_transition_from_a_state_it_is_not_in_is_refused,
@@ -35,6 +36,31 @@ async fn a_node_that_comes_back_keeps_its_number(backend: Backend) {
     assert_eq!(back.about, bigger);
     assert_eq!(store.nodes().await.unwrap(), [back, b]);
     missing(store.node_seen(NodeId(99), NodeState::Up, UnixMicros(1)).await);
+}
+
+async fn a_node_is_one_process_until_that_no_longer_moves(backend: Backend) {
+    let store = backend.open().await;
+    let hold = |instance, gone: Option<Holder>| {
+        let store = &store;
+        async move { store.hold_node("n", instance, &format!("place {instance}"), gone.as_ref()).await.unwrap() }
+    };
+    let first = hold(1, None).await;
+    assert_eq!((first.instance, first.place.as_str()), (1, "place 1"));
+    assert_eq!(hold(2, None).await, first, "it is the first one's");
+    let again = hold(1, None).await;
+    assert!(again.beat > first.beat, "it moves: {again:?}");
+    assert_eq!(hold(2, Some(first)).await, again, "it has moved since, so it lives");
+    let second = hold(2, Some(again.clone())).await;
+    assert_eq!((second.instance, second.place.as_str()), (2, "place 2"));
+    assert!(second.beat > again.beat);
+    assert_eq!(hold(3, Some(again)).await, second, "that one has gone already");
+    assert_eq!(hold(1, None).await.instance, 2, "it hears that it is no longer the node");
+    store.release_node("n", 1).await.unwrap();
+    assert_eq!(hold(2, None).await.instance, 2, "what one does not hold one cannot release");
+    store.release_node("n", 2).await.unwrap();
+    assert_eq!(hold(3, None).await.instance, 3);
+    assert_eq!(store.hold_node("m", 4, "elsewhere", None).await.unwrap().instance, 4, "names are apart");
+    assert!(store.hold_node("m", u64::MAX, "elsewhere", None).await.is_err());
 }
 
 async fn a_replica_needs_a_variant_and_a_node(backend: Backend) {
