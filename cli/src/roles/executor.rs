@@ -18,7 +18,9 @@ use modelless_executor as executor;
 use modelless_live::{Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_types::DeviceIx;
-use modelless_wire::{Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
+use modelless_wire::{
+    Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, TlsAccept, TlsFiles, ToNode, serve_node,
+};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +43,8 @@ struct Settings {
     advertise: Option<String>,
     /// A file with the key that all processes of the cluster share.
     key_file: Option<PathBuf>,
+    /// Files with certificates, where connections between nodes are to be encrypted.
+    tls: TlsFiles,
     /// Listen where others can connect, although nobody there needs a key.
     insecure: bool,
     /// Where artefacts lie; shared by all of the cluster.
@@ -63,6 +67,7 @@ fn defaults() -> anyhow::Result<Settings> {
         listen: "127.0.0.1:7400".into(),
         advertise: None,
         key_file: None,
+        tls: TlsFiles::default(),
         insecure: false,
         artefacts: default_data()?.join("artefacts"),
         demo: false,
@@ -78,10 +83,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         settings.executor.price_origin = PriceOrigin::Declared;
     }
     let key = key(settings.key_file.as_deref())?;
-    process(|stop| role(settings, key, stop))
+    let accept = settings.tls.accept().map_err(usage)?;
+    process(|stop| role(settings, key, accept, stop))
 }
 
-async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> anyhow::Result<()> {
+async fn role(
+    settings: Settings,
+    key: Option<Key>,
+    accept: Option<TlsAccept>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let instance = random()? >> 1; // the database's numbers have a sign
     let taken = Holding::take(Arc::clone(&store), &settings.executor.name, instance);
@@ -100,7 +111,8 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
         lost
     };
     let served = async {
-        let served = Box::pin(serve(settings, key, Arc::clone(&store), instance, stop.clone())).await;
+        let served =
+            Box::pin(serve(settings, (key, accept), Arc::clone(&store), instance, stop.clone())).await;
         ended.cancel();
         served
     };
@@ -115,7 +127,7 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
 
 async fn serve(
     settings: Settings,
-    key: Option<Key>,
+    (key, accept): (Option<Key>, Option<TlsAccept>),
     store: Arc<dyn Store>,
     instance: u64,
     stop: CancellationToken,
@@ -125,7 +137,9 @@ async fn serve(
     let listener = Listener::bind(&address).await.with_context(|| {
         format!("cannot listen on {address}; give another address with --set listen=ADDR")
     })?;
-    reachable(listener.address(), key.is_some() || settings.insecure)?;
+    // Whoever must show a certificate is no stranger.
+    let known = key.is_some() || settings.tls.ca.is_some();
+    reachable(listener.address(), known || settings.insecure)?;
 
     let library = LibraryOption { path: settings.onnxruntime.clone() };
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
@@ -172,7 +186,7 @@ async fn serve(
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
     pin_what_was_planned(&*store, &handle).await;
 
-    let config = modelless_wire::Config { key, ..modelless_wire::Config::new(move || clock.now()) };
+    let config = modelless_wire::Config { key, accept, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
     let fetching = Arc::new(Fetching::new(fetched, server.fetcher()));
     handle.fetch_with(Arc::clone(&fetching) as Arc<dyn executor::Fetch>);
@@ -248,7 +262,7 @@ fn reachable(address: &Address, wanted: bool) -> anyhow::Result<()> {
     }
     Err(usage(format!(
         "{text} can be reached by others, and nobody needs a key there; give all processes of the cluster the same \
-         key with --set key_file=FILE, listen on a loopback address, or say --set insecure=true if only the cluster \
+         key with --set key_file=FILE or certificates with tls.cert, tls.key and tls.ca, listen on a loopback address, or say --set insecure=true if only the cluster \
          can reach it"
     )))
 }

@@ -12,7 +12,7 @@ use modelless_gateway as gateway;
 use modelless_live::{Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
-use modelless_wire::{Address, Key};
+use modelless_wire::{Address, Key, TlsConnect, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ struct Settings {
     nodes: Vec<String>,
     /// A file with the key that all processes of the cluster share.
     key_file: Option<PathBuf>,
+    /// Files with certificates, where connections between nodes are to be encrypted.
+    tls: TlsFiles,
     /// Where uploaded artefacts go; shared by all of the cluster.
     artefacts: PathBuf,
     /// Serve where others can connect, although nobody there needs a key.
@@ -54,6 +56,7 @@ fn defaults() -> anyhow::Result<Settings> {
         name: format!("{}-{}", host_name(), std::process::id()),
         nodes: Vec::new(),
         key_file: None,
+        tls: TlsFiles::default(),
         artefacts: default_data()?.join("artefacts"),
         insecure: false,
         gateway: gateway::Config { leave_ms: LEAVE_MS, ..gateway::Config::default() },
@@ -76,7 +79,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
         ));
     }
-    process(|stop| role(settings, nodes, key, stop))
+    let connect = settings.tls.connect().map_err(usage)?;
+    process(|stop| role(settings, nodes, (key, connect), stop))
 }
 
 pub(super) fn addresses(nodes: &[String]) -> anyhow::Result<Vec<Address>> {
@@ -86,7 +90,7 @@ pub(super) fn addresses(nodes: &[String]) -> anyhow::Result<Vec<Address>> {
 async fn role(
     settings: Settings,
     nodes: Vec<Address>,
-    key: Option<Key>,
+    (key, connect): (Option<Key>, Option<TlsConnect>),
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
@@ -117,6 +121,7 @@ async fn role(
         seed: random()?,
         clock,
         key,
+        connect,
         shelf: Some(Arc::new(Given(artefacts.clone()))),
         gateway: handle.link(),
         joined: Arc::new(move |status, link| {

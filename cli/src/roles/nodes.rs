@@ -3,7 +3,9 @@
 use modelless_drive::Clock;
 use modelless_live::{Member, Role};
 use modelless_types::NodeId;
-use modelless_wire::{Address, Config, Dial, GatewayLink, Key, NodeLink, NodeStatus, Shelf, keep};
+use modelless_wire::{
+    Address, Config, Dial, GatewayLink, Key, NodeLink, NodeStatus, Shelf, TlsConnect, keep,
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +29,7 @@ pub(super) struct Side {
     pub(super) seed: u64,
     pub(super) clock: Clock,
     pub(super) key: Option<Key>,
+    pub(super) connect: Option<TlsConnect>,
     pub(super) shelf: Option<Arc<dyn Shelf>>,
     pub(super) gateway: Arc<dyn GatewayLink>,
     pub(super) joined: OnJoined,
@@ -34,10 +37,10 @@ pub(super) struct Side {
 
 impl Side {
     async fn keep(self, address: Address, node: Option<NodeId>, stop: CancellationToken) {
-        let Self { name, queries, seed, clock, key, shelf, gateway, joined } = self;
+        let Self { name, queries, seed, clock, key, connect, shelf, gateway, joined } = self;
         // Each node at its own pace, so that they are not all looked for at once.
         let seed = seed ^ node.map_or(0, |node| u64::from(node.0) << 32);
-        let config = Config { key, shelf, ..Config::new(move || clock.now()) };
+        let config = Config { key, connect, shelf, ..Config::new(move || clock.now()) };
         let dial = Dial { address, node, name, queries, seed, config };
         keep(dial, gateway, move |status, link| joined(status, link), stop).await;
     }

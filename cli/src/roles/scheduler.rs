@@ -10,7 +10,7 @@ use modelless_live::{Load, Member, Notice, Role, keep_announced};
 use modelless_scheduler as scheduler;
 use modelless_store::Store;
 use modelless_types::NodeId;
-use modelless_wire::{Address, FromNode, GatewayLink, Key};
+use modelless_wire::{Address, FromNode, GatewayLink, Key, TlsConnect, TlsFiles};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ struct Settings {
     nodes: Vec<String>,
     /// A file with the key that all processes of the cluster share.
     key_file: Option<PathBuf>,
+    /// Files with certificates, where connections between nodes are to be encrypted.
+    tls: TlsFiles,
     /// The scheduler.
     scheduler: scheduler::Config,
 }
@@ -43,6 +45,7 @@ fn defaults() -> Settings {
         name: format!("{}-{}", host_name(), std::process::id()),
         nodes: Vec::new(),
         key_file: None,
+        tls: TlsFiles::default(),
         scheduler: scheduler::Config::default(),
     }
 }
@@ -62,13 +65,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             "no nodes; give --redis redis://HOST to find them, or name them with --set 'nodes=[\"HOST:PORT\"]'",
         ));
     }
-    process(|stop| role(settings, nodes, key, stop))
+    let connect = settings.tls.connect().map_err(usage)?;
+    process(|stop| role(settings, nodes, (key, connect), stop))
 }
 
 async fn role(
     settings: Settings,
     nodes: Vec<Address>,
-    key: Option<Key>,
+    (key, connect): (Option<Key>, Option<TlsConnect>),
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
@@ -83,6 +87,7 @@ async fn role(
         seed: random()?,
         clock: Clock::start(),
         key,
+        connect,
         shelf: None,
         gateway: Arc::new(Deaf),
         joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),

@@ -2,6 +2,7 @@
 
 use crate::key::Key;
 use crate::shelf::Shelf;
+use crate::tls::{TlsAccept, TlsConnect};
 use modelless_types::Time;
 use std::fmt;
 use std::sync::Arc;
@@ -63,6 +64,10 @@ pub struct Config {
     pub report_within: Duration,
     /// What both sides of a connection must have; without one anybody who can connect may.
     pub key: Option<Key>,
+    /// How connections over TCP that come are encrypted; without it they are not.
+    pub accept: Option<TlsAccept>,
+    /// How connections over TCP that are made are encrypted; without it they are not.
+    pub connect: Option<TlsConnect>,
     /// Artefacts for nodes that lack them; asked by what connects.
     pub shelf: Option<Arc<dyn Shelf>>,
     /// This process's clock, for moments inside a node's status.
@@ -81,6 +86,8 @@ impl Config {
             proven: Duration::from_secs(5),
             report_within: Duration::from_millis(20),
             key: None,
+            accept: None,
+            connect: None,
             shelf: None,
             now: Arc::new(now),
         }
@@ -103,6 +110,8 @@ impl fmt::Debug for Config {
             .field("proven", &self.proven)
             .field("report_within", &self.report_within)
             .field("key", &self.key)
+            .field("accept", &self.accept)
+            .field("connect", &self.connect)
             .finish_non_exhaustive()
     }
 }

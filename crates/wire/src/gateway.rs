@@ -103,9 +103,12 @@ pub(crate) struct Session {
 
 pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     let within = dial.config.handshake;
-    let connected = timeout(within, Stream::connect(&dial.address)).await;
-    let stream = connected.map_err(|_| Lost::NoGreeting { within })?;
-    let link = Link::new(stream.map_err(|error| Lost::Connect(Arc::new(error)))?);
+    let connect = async {
+        let stream = Stream::connect(&dial.address).await.map_err(|error| Lost::Connect(Arc::new(error)))?;
+        let over = stream.connect_over(&dial.address, dial.config.connect.as_ref()).await;
+        over.map_err(|error| Lost::Tls(Arc::new(error)))
+    };
+    let link = Link::new(timeout(within, connect).await.map_err(|_| Lost::NoGreeting { within })??);
     let mut reader = Reader::new(Arc::clone(&link));
     let greeting = async {
         tokio::select! {

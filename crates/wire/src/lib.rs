@@ -22,6 +22,7 @@ mod link;
 mod lost;
 mod node;
 mod out;
+mod outcome;
 mod peer;
 mod peers;
 mod reader;
@@ -35,6 +36,7 @@ mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use config::{Config, limits};
 pub use gateway::{Dial, Joined, keep};
@@ -48,3 +50,4 @@ pub use seam::{
 pub use shelf::{Piece, Shelf};
 pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
 pub use stream::{Address, Listener};
+pub use tls::{TlsAccept, TlsConnect, TlsFiles};

@@ -173,6 +173,7 @@ impl Link {
             }
             Lost::Random(_)
             | Lost::Connect(_)
+            | Lost::Tls(_)
             | Lost::Closed
             | Lost::Goodbye(_)
             | Lost::Broken(_)
@@ -210,7 +211,7 @@ impl State {
                 None if written >= AT_ONCE && !self.out.is_empty() => return Ok(Flushed::Enough),
                 None => match self.out.next(Instant::now()) {
                     Some(unit) => unit,
-                    None => return Ok(Flushed::All),
+                    None => return Ok(if stream.try_flush()? { Flushed::All } else { Flushed::Blocked }),
                 },
             };
             while unit.left() > 0 {

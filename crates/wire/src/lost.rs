@@ -12,6 +12,9 @@ pub enum Lost {
     /// It could not be opened.
     #[error("cannot connect: {0}")]
     Connect(Arc<io::Error>),
+    /// The two sides did not come to an encrypted connection.
+    #[error("no TLS with the other side: {0}")]
+    Tls(Arc<io::Error>),
     /// The other side closed it without a word: its process ended, or it was cut.
     #[error("the other side closed the connection")]
     Closed,

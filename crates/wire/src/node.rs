@@ -6,10 +6,10 @@
 
 use crate::codec::{self, Frame, Hello, Role};
 use crate::config::{Config, limits};
-use crate::frame::{Encoded, TooLarge};
 use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
+use crate::outcome::{instead, key_of, renamed};
 use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
 use crate::peers::{CONNECTIONS, Peer, Strangers, Waiting, qualified, unqualified};
 use crate::reader::{Came, Reader};
@@ -242,14 +242,30 @@ impl Hub {
         status: watch::Receiver<NodeStatus>,
         stop: CancellationToken,
     ) {
-        let link = Link::new(stream);
-        let mut reader = Reader::new(Arc::clone(&link));
         let crowded = self.strangers().comes(number);
+        let must_go = || async {
+            tokio::select! {
+                () = crowded.cancelled() => Lost::Crowded { limit: limits::STRANGERS },
+                () = stop.cancelled() => Lost::Stopped,
+            }
+        };
+        let opened = tokio::select! {
+            biased;
+            opened = self.open(stream) => opened,
+            lost = must_go() => Err(lost),
+        };
+        let link = match opened {
+            Ok(stream) => Link::new(stream),
+            Err(lost) => {
+                self.strangers().goes(number);
+                return tracing::warn!(from, why = %lost, "a gateway was not let in");
+            }
+        };
+        let mut reader = Reader::new(Arc::clone(&link));
         let greeted = tokio::select! {
             biased;
             greeted = self.greet(number, &link, &mut reader, &status) => greeted,
-            () = crowded.cancelled() => Err(Lost::Crowded { limit: limits::STRANGERS }),
-            () = stop.cancelled() => Err(Lost::Stopped),
+            lost = must_go() => Err(lost),
         };
         self.strangers().goes(number);
         let lost = match greeted {
@@ -265,6 +281,12 @@ impl Hub {
             tracing::warn!(from, why = %lost, "a gateway is gone");
         }
         link.part(&lost).await;
+    }
+
+    async fn open(&self, stream: Stream) -> Result<Stream, Lost> {
+        let within = self.config.handshake;
+        let opened = timeout(within, stream.accept_over(self.config.accept.as_ref())).await;
+        opened.map_err(|_| Lost::NoGreeting { within })?.map_err(|error| Lost::Tls(Arc::new(error)))
     }
 
     async fn greet(
@@ -527,32 +549,6 @@ impl Hub {
 
 /// Microseconds of a day: as good as never for what waits, and no sum overflows.
 const DAY: u64 = 86_400_000_000;
-
-/// What takes the place of an answer that no gateway would accept, or that has no room to wait for a slow one.
-fn instead(frame: FromNode, refusal: Refusal) -> Result<Encoded, TooLarge> {
-    let body = key_of(&frame.body).map_or(Body::Report, |key| Body::Refused { key, refusal });
-    codec::from_node(&FromNode { body, report: frame.report })
-}
-
-fn key_of(body: &Body) -> Option<QueryKey> {
-    match body {
-        Body::Answer { key, .. }
-        | Body::Refused { key, .. }
-        | Body::BadInput { key, .. }
-        | Body::HandedBack { key } => Some(*key),
-        Body::Report => None,
-    }
-}
-
-fn renamed(body: Body, key: QueryKey) -> Body {
-    match body {
-        Body::Answer { key: _, answer } => Body::Answer { key, answer },
-        Body::Refused { key: _, refusal } => Body::Refused { key, refusal },
-        Body::BadInput { key: _, fault, why } => Body::BadInput { key, fault, why },
-        Body::HandedBack { key: _ } => Body::HandedBack { key },
-        Body::Report => Body::Report,
-    }
-}
 
 impl GatewayLink for Hub {
     fn receive(&self, _: NodeId, frame: FromNode) {

@@ -1,5 +1,6 @@
 //! Sockets, as connections use them: bytes in, bytes out, never waiting inside a call.
 
+use crate::tls::{TlsAccept, TlsConnect, TlsStream};
 use bytes::BufMut;
 use socket2::SockRef;
 use std::fmt;
@@ -123,6 +124,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 #[derive(Debug)]
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
     Unix(UnixStream),
     #[cfg(test)]
     Sim(crate::sim::End),
@@ -142,10 +144,39 @@ impl Stream {
         }
     }
 
+    /// The same encrypted, if it is TCP and that is wanted: what stays on one host goes as it is.
+    pub(crate) async fn connect_over(self, address: &Address, tls: Option<&TlsConnect>) -> io::Result<Self> {
+        match (self, tls) {
+            (Self::Tcp(socket), Some(tls)) => {
+                Ok(Self::Tls(Box::new(TlsStream::connect(socket, address, tls).await?)))
+            }
+            (stream, _) => Ok(stream),
+        }
+    }
+
+    /// The same on the other side.
+    pub(crate) async fn accept_over(self, tls: Option<&TlsAccept>) -> io::Result<Self> {
+        match (self, tls) {
+            (Self::Tcp(socket), Some(tls)) => Ok(Self::Tls(Box::new(TlsStream::accept(socket, tls).await?))),
+            (stream, _) => Ok(stream),
+        }
+    }
+
+    /// Whether all is written that was taken: what is encrypted may still wait.
+    pub(crate) fn try_flush(&self) -> io::Result<bool> {
+        match self {
+            Self::Tls(stream) => stream.try_flush(),
+            Self::Tcp(_) | Self::Unix(_) => Ok(true),
+            #[cfg(test)]
+            Self::Sim(_) => Ok(true),
+        }
+    }
+
     /// Writes what goes at once; `WouldBlock` if nothing does.
     pub(crate) fn try_write(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write_vectored(parts),
+            Self::Tls(stream) => stream.try_write(parts),
             Self::Unix(stream) => stream.try_write_vectored(parts),
             #[cfg(test)]
             Self::Sim(stream) => stream.try_write(parts),
@@ -155,6 +186,7 @@ impl Stream {
     pub(crate) async fn writable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.writable().await,
+            Self::Tls(stream) => stream.writable().await,
             Self::Unix(stream) => stream.writable().await,
             #[cfg(test)]
             Self::Sim(stream) => stream.writable().await,
@@ -165,6 +197,7 @@ impl Stream {
     pub(crate) async fn read(&self, into: &mut impl BufMut) -> io::Result<usize> {
         loop {
             let read = match self {
+                Self::Tls(stream) => return stream.read(into).await,
                 Self::Tcp(stream) => {
                     stream.readable().await?;
                     stream.try_read_buf(into)
@@ -192,6 +225,7 @@ impl Stream {
         // It may be closed already, which is what is wanted.
         let _ = match self {
             Self::Tcp(stream) => shutdown(stream, Shutdown::Both),
+            Self::Tls(stream) => shutdown(stream.socket(), Shutdown::Both),
             Self::Unix(stream) => shutdown(stream, Shutdown::Both),
             #[cfg(test)]
             Self::Sim(stream) => {

@@ -7,6 +7,7 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+mod encrypted;
 mod ending;
 mod engines;
 mod goals;

@@ -9,6 +9,7 @@ mod sharing;
 mod shelves;
 mod slow;
 mod strangers;
+mod tls;
 mod world;
 
 use crate::{

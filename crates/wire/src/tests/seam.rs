@@ -1,11 +1,11 @@
-//! What the seam promises, on every transport: a plain call, TCP, a Unix socket, the simulated network.
+//! What the seam promises, on every transport: a plain call, TCP, TLS, a Unix socket, the simulated network.
 
 use super::{
     Body, FakeGateway, FakeNode, FromNode, GatewayLink, Input, Kept, Log, NODE, NodeLink, NodeStatus, Served,
     ToNode, answer, class, config, dial, lock, query, raw, report, status,
 };
 use crate::sim::Host;
-use crate::{Address, Demand, InputFault};
+use crate::{Address, Demand, Dial, InputFault};
 use bytes::Bytes as Buffer;
 use modelless_types::{Accuracy, Bytes, CostPer1k, Micros, Nearest, QueryKey, Refusal, TaskId};
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ struct Rig {
     _folder: Option<tempfile::TempDir>,
 }
 
-const TRANSPORTS: [&str; 4] = ["call", "tcp", "unix", "sim"];
+const TRANSPORTS: [&str; 5] = ["call", "tcp", "tls", "unix", "sim"];
 
 impl Rig {
     async fn new(transport: &str) -> Self {
@@ -44,7 +44,7 @@ impl Rig {
                     _folder: None,
                 };
             }
-            "tcp" => Address::Tcp("127.0.0.1:0".into()),
+            "tcp" | "tls" => Address::Tcp("127.0.0.1:0".into()),
             "unix" => {
                 let made = tempfile::tempdir().expect("a folder");
                 let path = made.path().join("node.sock");
@@ -53,8 +53,9 @@ impl Rig {
             }
             _ => Address::Sim(Host::new(1, Duration::from_micros(200))),
         };
-        let served = Served::start(&address, config()).await;
-        let kept = Kept::start(dial(&served.address));
+        let config = if transport == "tls" { super::tls::encrypted() } else { config() };
+        let served = Served::start(&address, config.clone()).await;
+        let kept = Kept::start(Dial { config, ..dial(&served.address) });
         let (watched, to_node) = kept.connection(0).await;
         Self {
             to_node,
