@@ -2,13 +2,14 @@
 
 use super::artefacts::Fetching;
 use super::measuring::Measurer;
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
 use crate::up::config::default_data;
 use crate::up::measure::{Rest, measure};
 use crate::up::node::NodeOptions;
+use crate::up::remotes;
 use crate::{demo, out};
 use anyhow::Context;
 use modelless_decision::plan::Plan;
@@ -70,12 +71,18 @@ fn defaults() -> anyhow::Result<Settings> {
     })
 }
 
+pub(super) fn variables() -> anyhow::Result<Vec<String>> {
+    settings::variables(&defaults()?)
+}
+
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let defaults = defaults()?;
     let Some(mut settings) = options.settings(&defaults)? else { return Ok(()) };
     if settings.executor.price != defaults.executor.price {
         settings.executor.price_origin = PriceOrigin::Declared;
     }
+    let remotes = remotes::by_authority(std::mem::take(&mut settings.executor.remotes));
+    settings.executor.remotes = remotes.map_err(|why| usage(format!("`executor.remotes`: {why}")))?;
     let key = key(settings.key_file.as_deref())?;
     process(|stop| role(settings, key, stop))
 }
