@@ -2,7 +2,7 @@
 
 use super::{Hub, Peer};
 use crate::shelf::Piece;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 /// Finds who may have what the node lacks.
 #[derive(Clone)]
@@ -34,6 +34,12 @@ impl Source {
 
     /// A piece of an artefact. `None` if the gateway has not got it, is gone, or takes too long.
     pub async fn piece(&self, sha256: &str, offset: u64) -> Option<Piece> {
+        // Nobody would say that one that went before it was asked is gone.
+        let stands =
+            self.hub.peers.read().unwrap_or_else(PoisonError::into_inner).contains_key(&self.peer.number);
+        if !stands {
+            return None;
+        }
         self.hub.wants.ask(self.peer.number, &self.peer.link, sha256, offset).await
     }
 }
