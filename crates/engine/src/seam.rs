@@ -129,7 +129,7 @@ pub struct Loaded {
     pub outputs: Vec<TensorSpec>,
     /// The artefact takes exactly this many items a run. Smaller batches are padded and cost as much as a full one.
     pub fixed_batch: Option<u32>,
-    /// By how much the runner grew: weights and one warm-up run of one item, on every lane. For the first variant in it
+    /// By how much the runner grew: weights and one warm-up run, on every lane that has its own. For the first variant in it
     /// also what the process holds of its own; the library's file in memory is everybody's.
     pub memory: Bytes,
     /// Shared memory of its slots, if every batch were as large as allowed. Taken as it is used.

@@ -61,6 +61,7 @@ impl Backend for Torch {
         };
         Ok(Model {
             programs: (0..request.lanes).map(program).collect(),
+            first_runs: 1,
             inputs: expect.iter().map(Declared::open).collect(),
             outputs: None,
             device: settings.processor.to_string(),

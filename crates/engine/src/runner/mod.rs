@@ -262,10 +262,11 @@ impl Host {
         let layout = Arc::new(layout);
         let arenas = fds.iter().map(|fd| Mapping::open(fd, layout.arena_bytes()));
         let arenas = arenas.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        for ((program, arena), lane) in loaded.programs.into_iter().zip(arenas).zip(&self.lanes) {
+        let programs = loaded.programs.into_iter();
+        for (at, ((program, arena), lane)) in programs.zip(arenas).zip(&self.lanes).enumerate() {
             let seat = Arc::new(Mutex::new(Seat { program, layout: Arc::clone(&layout), arena }));
             lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::clone(&seat));
-            if loaded.cold {
+            if at < loaded.cold {
                 let shape = (loaded.fixed_batch.unwrap_or(1), loaded.strings);
                 warm(seat, loaded.inputs.clone(), shape, gently);
             }

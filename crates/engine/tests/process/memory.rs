@@ -35,6 +35,19 @@ async fn variants_of_a_model_share_a_runner_that_ends_with_the_last() {
 }
 
 #[tokio::test]
+async fn lanes_share_the_weights_of_a_variant_without_threads_of_its_own() {
+    let engine = engine_with(|config| config.spare = false);
+    let mut grew = Vec::new();
+    for (n, lanes) in [(1, 1), (2, 4)] {
+        let spec = LoadSpec { lanes, ..spec(n, "fashion/cnn_l.onnx") };
+        grew.push(engine.load(spec).await.unwrap().memory);
+    }
+    let weights = Bytes(model_file("fashion/cnn_l.onnx").metadata().unwrap().len());
+    let more = Bytes(grew[1].0.saturating_sub(grew[0].0));
+    assert!(more < weights, "three lanes more took {more}, and the weights are {weights}");
+}
+
+#[tokio::test]
 async fn a_variant_can_be_loaded_again_and_again() {
     let engine = engine();
     for round in 0..3_u8 {
