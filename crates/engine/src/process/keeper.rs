@@ -3,6 +3,7 @@
 //! A runner ends with its last variant. It is killed rather than asked to leave: it has nothing to save, and
 //! nothing that it does on its way out can go wrong.
 
+use super::behind;
 use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
 use super::{Inner, ProcessConfig, Seat};
@@ -18,6 +19,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -339,7 +341,8 @@ impl Keeper {
 
     /// A load gives way to what is served, if anything is and the runner can.
     fn way(&self, process: &Process, gently: bool) -> Gently {
-        match (gently && process.gives_way() && self.inner.something_is_served(), self.resident.is_empty()) {
+        let can = process.gives_way() && !self.inner.left_behind.load(Ordering::Relaxed);
+        match (gently && can && self.inner.something_is_served(), self.resident.is_empty()) {
             (false, _) => Gently::Not,
             (true, false) => Gently::Nice,
             (true, true) => Gently::Idle,
@@ -384,6 +387,7 @@ impl Keeper {
         };
         match self.attach(process, spec, &inputs, &outputs, fixed_batch) {
             Ok((layout, arenas)) => {
+                self.look_behind(process.pid(), gently)?;
                 let slots = Bytes(layout.arena_bytes() as u64 * u64::from(*lanes));
                 let lanes: Vec<_> = lock(&self.runner.lanes).iter().cloned().zip(arenas).collect();
                 let (model, load) = (*model, self.inner.number());
@@ -400,6 +404,27 @@ impl Keeper {
             }
             Err(lost) => Err(lost),
         }
+    }
+
+    /// What a load that gave way started must not go on giving way when it runs batches. A runner where something does is
+    /// ended if nothing is served in it yet; the load is begun again in another, as one that gave way for too long.
+    fn look_behind(&self, pid: u32, gently: Gently) -> Result<(), Lost> {
+        let left = if gently == Gently::Not { Vec::new() } else { behind::left(pid) };
+        if left.is_empty() {
+            return Ok(());
+        }
+        self.inner.left_behind.store(true, Ordering::Relaxed);
+        tracing::warn!(
+            model = %self.model,
+            threads = left.join(", "),
+            "threads that a load started go on giving way; loads of this engine do not give way any more"
+        );
+        if gently == Gently::Nice {
+            return Ok(());
+        }
+        self.runner.kill("threads that run its batches would give way to everything else");
+        self.stuck.set(Some(self.inner.config.load_patience()));
+        Err(Lost::Gone)
     }
 
     /// What the server of a variant wants to see, where there is one.

@@ -32,7 +32,8 @@ pub trait Backend: Send {
     fn start(&mut self) -> Result<String, String>;
 
     /// Whether all threads that will run batches come from [`LoadRequest::pool`] or are the lanes' own. Then a load may
-    /// give way to what is served; threads that a library starts by itself would go on giving way.
+    /// give way to what is served; threads that a library starts by itself would go on giving way, unless they are
+    /// started in its stead.
     fn gives_way(&self) -> bool {
         false
     }
