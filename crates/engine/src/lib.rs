@@ -30,7 +30,8 @@ pub use library::{Library, LibraryError, default_engines_dir};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};
 pub use runner::{
     Backend, Declared, Inputs, LoadRequest, Model, Needs, Open, Program, Results, Threads,
-    builtin_runner_main, hostile_runner_main, remote_authority, remote_authority_of, runner_main,
+    builtin_runner_main, hostile_runner_main, hostile_runner_of, remote_authority, remote_authority_of,
+    runner_main,
 };
 pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{

@@ -1,24 +1,19 @@
-//! The runner that hosts libtorch: a binary of its own, because libtorch has to be linked.
+//! What hosts libtorch in a runner: a binary of its own (`main.rs`), because libtorch has to be linked.
 //!
 //! Everything but the library is [`modelless_engine`]'s. TorchScript neither names its tensors nor says what they look
 //! like, so a model needs them said: in its task, or by its adapter. Outputs are what its first run shows.
 
 use modelless_engine::library::TORCH_VERSION;
-use modelless_engine::{Backend, Declared, Inputs, LoadRequest, Model, Needs, Program, Results, runner_main};
+use modelless_engine::{Backend, Declared, Inputs, LoadRequest, Model, Needs, Program, Results};
 use modelless_types::{DType, Optimisation, Processor};
 use std::cell::Cell;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 use tch::{CModule, Device, IValue, Kind, Tensor};
 
-fn main() -> ExitCode {
-    runner_main(open, std::env::args_os().skip(1))
-}
-
 /// The library was mapped when the process started.
 #[expect(clippy::unnecessary_wraps, reason = "the signature of every backend")]
-fn open(_: &Path) -> Result<Box<dyn Backend>, String> {
+pub fn open(_: &Path) -> Result<Box<dyn Backend>, String> {
     Ok(Box::new(Torch))
 }
 

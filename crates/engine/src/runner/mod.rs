@@ -125,6 +125,16 @@ pub fn hostile_runner_main(
     begin_builtin(engine, args, Some(Box::new(probe)))
 }
 
+/// The same around a library that is linked.
+#[doc(hidden)]
+pub fn hostile_runner_of(
+    open: Open,
+    args: impl IntoIterator<Item = OsString>,
+    probe: impl Fn() -> String + Sync + 'static,
+) -> ExitCode {
+    begin(open, args, Some(Box::new(probe)))
+}
+
 type Probe = Box<dyn Fn() -> String + Sync>;
 
 fn begin(open: Open, args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
