@@ -249,6 +249,7 @@ impl Machine for Worker {
             Event::LoadFailed { device, variant, why } => {
                 self.residency.load_failed(now, device, variant, &why, &mut self.actions);
             }
+            Event::Weighed { device, variant, memory } => self.residency.weighed(device, variant, memory),
             Event::Unloaded { device, variant } => {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
             }

@@ -311,11 +311,11 @@ impl Keeper {
                 if self.resident == [variant] {
                     next = self.retire(jobs);
                     if next.is_none() {
-                        let memory = self.runner.memory();
+                        let memory = self.runner.held();
                         self.resident.clear();
                         process.ease();
                         process.end();
-                        let _ = reply.send(Ok(Freed { memory, process_ended: true }));
+                        let _ = reply.send(Ok(Freed { memory, process_ended: true, left: Bytes(0) }));
                         return Err(Stop::Planned);
                     }
                 }
@@ -364,9 +364,8 @@ impl Keeper {
         self.open_lanes(process, *lanes)?;
         self.allowed.insert(variant, *memory_limit);
         self.allow();
-        let before = self.runner.memory();
         // The process came for the first of its variants: what it took to get ready is that one's.
-        let own = if self.resident.is_empty() { self.runner.private() } else { Bytes(0) };
+        let before = if self.resident.is_empty() { Bytes(0) } else { self.runner.held() };
         let gently = self.way(process, gently);
         let ask = Ask::Load {
             variant: variant.0,
@@ -394,7 +393,7 @@ impl Keeper {
                 let seat = Seat { model, variant, load, layout: Arc::new(layout), fixed_batch, lanes };
                 self.resident.push(variant);
                 self.inner.write().variants.insert(variant, Arc::new(seat));
-                let memory = own + Bytes(self.runner.memory().0.saturating_sub(before.0));
+                let memory = Bytes(self.runner.held().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
                 Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
             }
@@ -516,14 +515,14 @@ impl Keeper {
     }
 
     fn unload(&mut self, process: &mut Process, variant: VariantId) -> Result<Freed, Lost> {
-        let before = self.runner.memory();
+        let before = self.runner.held();
         self.resident.retain(|resident| *resident != variant);
         self.allowed.remove(&variant);
         self.allow();
         match self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])? {
             Say::Done => {
-                let memory = Bytes(before.0.saturating_sub(self.runner.memory().0));
-                Ok(Freed { memory, process_ended: false })
+                let left = self.runner.held();
+                Ok(Freed { memory: Bytes(before.0.saturating_sub(left.0)), process_ended: false, left })
             }
             other @ (Say::Failed { .. } | Say::Loaded { .. } | Say::Hello { .. }) => {
                 Err(self.nonsense(&other))

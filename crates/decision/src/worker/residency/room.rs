@@ -336,6 +336,13 @@ impl Residency {
         }
     }
 
+    /// What a replica takes is another than was told when it was loaded. What a next load needs is not.
+    pub(in crate::worker) fn weighed(&mut self, device: DeviceIx, variant: VariantId, memory: Bytes) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.memory = memory;
+        }
+    }
+
     pub(in crate::worker) fn unloaded(
         &mut self,
         now: Time,
