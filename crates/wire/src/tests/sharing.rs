@@ -149,7 +149,8 @@ async fn what_was_true_earlier_is_never_told_later() {
     kept.gateway.report_with(8).await;
     // Whoever comes or goes has all told anew, by another thread, while the node goes on speaking.
     let others = dial(&served.address);
-    let others = tokio::spawn(async move {
+    let mut coming = tokio::task::JoinSet::new();
+    coming.spawn(async move {
         for _ in 0..100 {
             let other = Kept::start(others.clone());
             other.connection(0).await;
@@ -157,14 +158,17 @@ async fn what_was_true_earlier_is_never_told_later() {
         }
     });
     let mut last = 8;
-    while !others.is_finished() {
+    let ended = loop {
+        if let Some(ended) = coming.try_join_next() {
+            break ended;
+        }
         for _ in 0..50 {
             last += 1;
             served.say(Body::Report, last);
         }
         kept.gateway.report_with(last).await;
-    }
-    others.await.expect("the others came and went");
+    };
+    ended.expect("the others came and went");
     let told: Vec<u32> =
         kept.gateway.heard.all().iter().map(|(_, frame)| frame.report.limit.queries).collect();
     let back = told.windows(2).find(|pair| pair[1] < pair[0]);
