@@ -4,7 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod config;
 pub(crate) mod measure;
 pub(crate) mod node;
-mod remotes;
+pub(crate) mod remotes;
 
 pub(crate) use config::Options;
 pub(crate) use node::half_of_memory;

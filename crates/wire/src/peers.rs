@@ -24,11 +24,14 @@ pub(crate) const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// A gateway (or a scheduler) that is connected.
 pub(crate) struct Peer {
     pub(crate) number: u32,
+    /// For people.
+    pub(crate) name: String,
     pub(crate) queries: bool,
     pub(crate) link: Arc<Link>,
     pub(crate) state: Mutex<PeerState>,
     /// Number of the newest report that it was told.
     pub(crate) told: AtomicU64,
+    pub(crate) telling: Mutex<()>,
 }
 
 #[derive(Default)]

@@ -11,6 +11,7 @@ mod encrypted;
 mod ending;
 mod engines;
 mod goals;
+mod guide;
 mod half_dead;
 mod lifecycle;
 mod live;
