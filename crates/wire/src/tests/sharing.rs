@@ -9,6 +9,7 @@ use modelless_decision::route::{Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_types::{BatchPoint, Micros, NodeId, QueryKey, Time};
 use std::time::Duration;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 fn tcp() -> Address {
@@ -144,27 +145,30 @@ async fn a_gateway_that_asks_for_more_gets_more_of_the_credit_and_the_other_is_n
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_true_earlier_is_never_told_later() {
-    let served = Served::start(&Address::Tcp("127.0.0.1:0".into()), config()).await;
+    let served = Served::start(&tcp(), config()).await;
     let kept = Kept::start(dial(&served.address));
     kept.gateway.report_with(8).await;
     // Whoever comes or goes has all told anew, by another thread, while the node goes on speaking.
-    let others = dial(&served.address);
-    let others = tokio::spawn(async move {
+    let (mut others, to) = (JoinSet::new(), dial(&served.address));
+    others.spawn(async move {
         for _ in 0..100 {
-            let other = Kept::start(others.clone());
+            let other = Kept::start(to.clone());
             other.connection(0).await;
             other.stop().await;
         }
     });
     let mut last = 8;
-    while !others.is_finished() {
+    let ended = loop {
         for _ in 0..50 {
             last += 1;
             served.say(Body::Report, last);
         }
         kept.gateway.report_with(last).await;
-    }
-    others.await.expect("the others came and went");
+        if let Some(ended) = others.try_join_next() {
+            break ended;
+        }
+    };
+    ended.expect("the others came and went");
     let told: Vec<u32> =
         kept.gateway.heard.all().iter().map(|(_, frame)| frame.report.limit.queries).collect();
     let back = told.windows(2).find(|pair| pair[1] < pair[0]);
