@@ -27,6 +27,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("TEST_PEER_GRPC", "tests: the same by gRPC"),
     ("TEST_RUNNER", "tests: a runner as another user"),
     ("TEST_MODELS", "tests: its models"),
+    ("TEST_TORCH_PROBE", "tests: what tries to get out of libtorch's runner"),
 ];
 
 /// Refuses names that nobody reads.

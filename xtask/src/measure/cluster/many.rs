@@ -83,17 +83,12 @@ fn measure(context: &Context) -> Result<Outcome> {
         ),
         repetitions: Value::Array(rows),
         checks: vec![
-            Check {
-                what: "memory of a node at the gateway",
-                value: each_kib,
-                limit: context.choose(512.0, 4_096.0),
-                unit: "KiB",
-            },
-            Check { what: "making a table", value: table, limit: context.choose(20.0, 200.0), unit: "ms" },
+            Check { what: "memory of a node at the gateway", value: each_kib, limit: 512.0, unit: "KiB" },
+            Check { what: "making a table", value: table, limit: context.choose(20.0, 50.0), unit: "ms" },
             Check {
                 what: "p99 of routing a query",
                 value: route,
-                limit: context.choose(200.0, 20_000.0),
+                limit: context.choose(200.0, 5_000.0),
                 unit: "us",
             },
             Check { what: "share of a core", value: share, limit: context.choose(0.5, 1.0), unit: "" },
