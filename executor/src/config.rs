@@ -21,6 +21,8 @@ pub struct Config {
     pub pool: String,
     /// Where machines fail together.
     pub zone: String,
+    /// Who says so, or why nothing better is known, for people.
+    pub zone_source: String,
     /// Hardware that behaves alike; profiles hold for it.
     pub device_class: String,
     /// Batches that run side by side.
@@ -86,6 +88,7 @@ impl Default for Config {
             name: "local".into(),
             pool: "default".into(),
             zone: "local".into(),
+            zone_source: String::new(),
             device_class: "cpu:unknown:1".into(),
             lanes: 1,
             width: 1,
