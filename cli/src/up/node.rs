@@ -350,8 +350,13 @@ mod tests {
             .collect();
         assert_eq!(prices, [("10.0.0.7:8001", Some(1_200_000)), ("models.example:80", Some(500_000))]);
         let tokens = config.tokens();
-        assert_eq!(tokens.len(), 1);
-        assert!(tokens["10.0.0.7:8001"].is_absolute() && tokens["10.0.0.7:8001"].ends_with("secrets/seven"));
+        let token = tokens["10.0.0.7:8001"].as_ref().unwrap();
+        assert!(token.is_absolute() && token.ends_with("secrets/seven"));
+        assert_eq!(
+            (tokens.len(), &tokens["models.example:80"]),
+            (2, &None),
+            "one without a token may be reached too"
+        );
     }
 
     #[test]
