@@ -120,6 +120,11 @@ impl World {
                 Action::Start { batch } => {
                     self.worker.handle(self.now, Event::Done { batch, outcome: Outcome::Ran });
                 }
+                Action::Refuse { key, .. } => {
+                    self.waiting.remove(&key.0);
+                    self.late.push(key.0);
+                }
+                Action::Transition { variant, to: ReplicaState::Draining, .. } => self.may_go(variant),
                 Action::Discard { .. }
                 | Action::Deliver { .. }
                 | Action::Quarantine { .. }
@@ -127,13 +132,8 @@ impl World {
                 | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
-                | Action::Recut { .. } => {}
-                Action::Refuse { key, .. } => {
-                    self.waiting.remove(&key.0);
-                    self.late.push(key.0);
-                }
-                Action::Transition { variant, to: ReplicaState::Draining, .. } => self.may_go(variant),
-                Action::Transition { .. } => {}
+                | Action::Recut { .. }
+                | Action::Transition { .. } => {}
             }
         }
     }
