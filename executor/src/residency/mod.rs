@@ -106,7 +106,7 @@ impl Handle {
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
         match (self.open_here(known).await?, self.core().fetch.get()) {
             (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
-                fetch.fetch(&known.artefact).await?;
+                fetch.fetch(&known.artefact, Some(known.artefact_bytes)).await?;
             }
             (opened, _) => return opened.map_err(|error| error.to_string()),
         }

@@ -218,9 +218,16 @@ impl Host {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
-                let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let backend = &mut *self.backend;
+                // One that waits for idle moments is not awaited: its first run may be part of it.
+                let shown = shown && gently != Gently::Idle;
                 let loaded = gentle::gently(gently, |pool| {
+                    // Mapped by the thread that gives way, since unmapping a large file takes a while too.
+                    let bytes =
+                        Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
+                    if gently == Gently::Not {
+                        heap::make_ready(bytes.len());
+                    }
                     let expect = expect.as_ref().map(|io| (io, shown));
                     load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)
                 })?;
@@ -299,7 +306,6 @@ fn load(
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
-    heap::make_ready(artefact.len());
     let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
     let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
