@@ -211,8 +211,8 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Files with what servers want to see of who asks, by their `HOST:PORT`.
-pub(crate) type Tokens = BTreeMap<String, PathBuf>;
+/// Servers that may be reached, and files with what they want to see of who asks, by their `HOST:PORT`.
+pub(crate) type Tokens = BTreeMap<String, Option<PathBuf>>;
 
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
 /// memory.
@@ -243,9 +243,9 @@ fn set(
             Engine::Onnx => ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() },
             Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
         };
-        let tokens = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
+        let servers = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
         let spare = spare && engine == Engine::Onnx;
-        Ok(ProcessConfig { memory_limit: Some(memory), spare, tokens, ..config })
+        Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, ..config })
     })?)
 }
 

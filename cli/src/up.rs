@@ -300,10 +300,11 @@ fn say_ready(
     };
     let Hardware { cpu, arch, isa, cores, memory, gpus } = &status.hardware;
     eprintln!(
-        "node {} in pool {}, zone {}: {}, {}, {memory} of memory, {}",
+        "node {} in pool {}, zone {} ({}): {}, {}, {memory} of memory, {}",
         status.name,
         status.pool,
         status.zone,
+        status.zone_source,
         if cpu.is_empty() { arch } else { cpu },
         count(usize::from(*cores), "core"),
         if gpus.is_empty() { "no GPU".to_owned() } else { self::gpus(gpus) },

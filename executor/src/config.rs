@@ -21,6 +21,8 @@ pub struct Config {
     pub pool: String,
     /// Where machines fail together.
     pub zone: String,
+    /// Who says so, or why nothing better is known, for people.
+    pub zone_source: String,
     /// Hardware that behaves alike; profiles hold for it.
     pub device_class: String,
     /// Batches that run side by side.
@@ -33,7 +35,8 @@ pub struct Config {
     pub price: PricePerHour,
     /// Where that price comes from.
     pub price_origin: PriceOrigin,
-    /// What is known of servers that variants of the engine `remote` are on, by their `HOST:PORT`.
+    /// Servers that variants of the engine `remote` may be on besides this machine, and what is known of them, by their
+    /// `HOST:PORT`.
     pub remotes: BTreeMap<String, RemoteServer>,
     /// What it runs on, for people.
     pub hardware: Hardware,
@@ -86,6 +89,7 @@ impl Default for Config {
             name: "local".into(),
             pool: "default".into(),
             zone: "local".into(),
+            zone_source: String::new(),
             device_class: "cpu:unknown:1".into(),
             lanes: 1,
             width: 1,
@@ -131,11 +135,10 @@ impl Config {
         }
     }
 
-    /// The files with tokens for servers, by their `HOST:PORT`.
-    pub fn tokens(&self) -> BTreeMap<String, PathBuf> {
-        let file =
-            |(server, known): (&String, &RemoteServer)| Some((server.clone(), known.token_file.clone()?));
-        self.remotes.iter().filter_map(file).collect()
+    /// Servers that may be reached, by their `HOST:PORT`, and the files with tokens for them.
+    pub fn tokens(&self) -> BTreeMap<String, Option<PathBuf>> {
+        let file = |(server, known): (&String, &RemoteServer)| (server.clone(), known.token_file.clone());
+        self.remotes.iter().map(file).collect()
     }
 
     /// How many lanes a variant is loaded for: as many as the device could be cut into that are wide enough for it, so

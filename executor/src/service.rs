@@ -156,6 +156,7 @@ fn empty_status(
     NodeStatus {
         pool: config.pool.clone(),
         zone: config.zone.clone(),
+        zone_source: config.zone_source.clone(),
         hardware: config.hardware.clone(),
         price_origin: config.price_origin.clone(),
         lanes: config.lanes,

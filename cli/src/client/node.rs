@@ -105,7 +105,9 @@ fn described(node: &Value) -> String {
         let _ = writeln!(shown, "{name:<13}{value}");
     };
     line("node", format!("{} ({})", text(node, "name"), state(node)));
-    line("pool, zone", format!("{}, {}", text(node, "pool"), text(node, "zone")));
+    let source = text(node, "zone_source");
+    let source = if source.is_empty() { String::new() } else { format!(" ({source})") };
+    line("pool, zone", format!("{}, {}{source}", text(node, "pool"), text(node, "zone")));
     line("device class", text(node, "device_class").to_owned());
     // What is gone tells no more than that.
     if node["connected"] == true {

@@ -34,7 +34,7 @@ pub(crate) struct NodeOptions {
     /// Machines that are scaled together. Otherwise `default`.
     #[arg(long, value_name = "NAME", env = "MODELLESS_POOL")]
     pool: Option<String>,
-    /// Where machines fail together, such as a cloud's zone. Otherwise `local`.
+    /// Where machines fail together, such as a cloud's zone. Otherwise what Kubernetes or cloud-init wrote down here, or `local`.
     #[arg(long, value_name = "NAME", env = "MODELLESS_ZONE")]
     zone: Option<String>,
     /// Cores to count on. Otherwise those that this process may use.
@@ -129,7 +129,16 @@ impl NodeOptions {
             (&self.zone, "--zone", file.zone, "zone", &mut config.zone),
         ] {
             if let Some(given) = pick(option.as_ref(), flag, in_file, what) {
+                if what == "zone" {
+                    given.by.clone_into(&mut config.zone_source);
+                }
                 *into = label(given)?;
+            }
+        }
+        if config.zone_source.is_empty() {
+            match node::zone() {
+                Ok(found) => (config.zone, config.zone_source) = (found.name, found.source),
+                Err(why) => config.zone_source = why.unwrap_or_else(|| "nothing here tells one".to_owned()),
             }
         }
 
@@ -304,6 +313,7 @@ mod tests {
         };
         let config = by_file(FILE, options).unwrap();
         assert_eq!((config.zone.as_str(), config.lanes, config.price.0), ("us-2b", 2, 100_000));
+        assert_eq!(config.zone_source, "--zone", "who says so is told");
         assert_eq!(config.pool, "edge");
         let text = "device-class = \"cpu:amd-epyc-9r14:4\"\nprice = \"0.5\"";
         let config = by_file(text, NodeOptions::default()).unwrap();
@@ -340,8 +350,13 @@ mod tests {
             .collect();
         assert_eq!(prices, [("10.0.0.7:8001", Some(1_200_000)), ("models.example:80", Some(500_000))]);
         let tokens = config.tokens();
-        assert_eq!(tokens.len(), 1);
-        assert!(tokens["10.0.0.7:8001"].is_absolute() && tokens["10.0.0.7:8001"].ends_with("secrets/seven"));
+        let token = tokens["10.0.0.7:8001"].as_ref().unwrap();
+        assert!(token.is_absolute() && token.ends_with("secrets/seven"));
+        assert_eq!(
+            (tokens.len(), &tokens["models.example:80"]),
+            (2, &None),
+            "one without a token may be reached too"
+        );
     }
 
     #[test]

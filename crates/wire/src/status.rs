@@ -15,6 +15,9 @@ pub struct NodeStatus {
     pub pool: String,
     /// Where machines fail together.
     pub zone: String,
+    /// Who says so, or why nothing better is known, for people.
+    #[serde(default)]
+    pub zone_source: String,
     /// What it runs on.
     pub hardware: Hardware,
     /// Hardware that behaves alike.
@@ -53,6 +56,7 @@ impl NodeStatus {
             name: name.to_owned(),
             pool: "default".to_owned(),
             zone: "local".to_owned(),
+            zone_source: String::new(),
             hardware: Hardware::default(),
             device_class: device_class.to_owned(),
             price: info.price,

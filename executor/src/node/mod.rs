@@ -3,7 +3,9 @@
 mod detect;
 mod prices;
 mod tally;
+mod zone;
 
 pub use detect::{device_class, hardware, slug};
 pub use prices::{ASSUMED, lane_price, listed};
 pub(crate) use tally::Tally;
+pub use zone::{Zone, zone};

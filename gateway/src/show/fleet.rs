@@ -47,6 +47,7 @@ fn status_of(view: &View, status: &NodeStatus) -> Value {
         "name": status.name,
         "pool": status.pool,
         "zone": status.zone,
+        "zone_source": status.zone_source,
         "hardware": hardware(&status.hardware),
         "device_class": status.device_class,
         "connected": true,

@@ -1,6 +1,6 @@
 //! One trained network on several engines, as variants of one task.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use modelless_testkit::{Request, Server};
 use serde_json::Value;
 use std::fs;
@@ -56,6 +56,42 @@ fn shown(server: &Server) -> Result<Vec<Value>> {
     Ok(task["variants"].as_array().context("no variants")?.clone())
 }
 
+/// Two engines take different times for the same network: at some batch size by a fiftieth at least, which is more than
+/// what is measured of one thing twice need differ in all of its sizes at once.
+const APART: f64 = 0.02;
+
+/// Each variant has one profile of its own, with measured times of the same batch sizes; and of any two the times differ by
+/// [`APART`] at some size.
+fn differ(variants: &[&str], profiles: &[Value]) -> Result<()> {
+    let mut known: Vec<(&str, Vec<(u64, f64)>)> = Vec::new();
+    for (name, profiles) in variants.iter().zip(profiles) {
+        let [profile] = profiles.as_array().map(Vec::as_slice).unwrap_or_default() else {
+            bail!("{name} has not one profile: {profiles}")
+        };
+        let latency = &profile["latency"];
+        ensure!(latency["provenance"] == "measured", "{name}: {latency}");
+        let latency = latency["by_batch"].as_array().context("no times")?;
+        let point = |point: &Value| Some((point["batch"].as_u64()?, point["mean_ms"].as_f64()?));
+        let times: Vec<_> = latency.iter().filter_map(point).collect();
+        ensure!(times.len() == latency.len() && times.len() >= 4, "{name}: {latency:?}");
+        ensure!(times.iter().all(|(_, mean)| *mean > 0.0), "{name}: {times:?}");
+        for (other, theirs) in &known {
+            let batches = |times: &[(u64, f64)]| times.iter().map(|(batch, _)| *batch).collect::<Vec<_>>();
+            ensure!(batches(&times) == batches(theirs), "{name} and {other} were measured at other sizes");
+            let apart =
+                |((batch, mine), (_, its)): (&(u64, f64), &(u64, f64))| ((mine - its).abs() / its, *batch);
+            let (furthest, batch) =
+                times.iter().zip(theirs).map(apart).fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a });
+            ensure!(
+                furthest >= APART,
+                "the times of {name} and {other} differ by {furthest} at most, at batches of {batch}"
+            );
+        }
+        known.push((name, times));
+    }
+    Ok(())
+}
+
 /// All of them serve one task: each answers when it is pinned, alike, and was measured for itself.
 fn serve_one_task(without: &[&str], variants: &[&str]) -> Result<()> {
     let (data, package) = (tempfile::tempdir()?, package(without)?);
@@ -73,9 +109,7 @@ fn serve_one_task(without: &[&str], variants: &[&str]) -> Result<()> {
         |name: &&str| Some(shown.iter().find(|variant| variant["name"] == **name)?["profiles"].clone());
     let profiles: Vec<Value> = variants.iter().filter_map(profiles).collect();
     ensure!(profiles.len() == variants.len(), "{shown:?}");
-    for (ix, profile) in profiles.iter().enumerate() {
-        ensure!(!profiles[..ix].contains(profile), "two profiles are one: {profile}");
-    }
+    differ(variants, &profiles)?;
     server.stop()
 }
 

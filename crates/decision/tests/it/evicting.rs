@@ -120,6 +120,10 @@ impl World {
                 Action::Start { batch } => {
                     self.worker.handle(self.now, Event::Done { batch, outcome: Outcome::Ran });
                 }
+                Action::Refuse { key, .. } => {
+                    self.waiting.remove(&key.0);
+                    self.late.push(key.0);
+                }
                 Action::Transition { variant, to: ReplicaState::Draining, .. } => self.may_go(variant),
                 Action::Discard { .. }
                 | Action::Deliver { .. }
@@ -130,10 +134,6 @@ impl World {
                 | Action::HandBack { .. }
                 | Action::Recut { .. }
                 | Action::Transition { .. } => {}
-                Action::Refuse { key, .. } => {
-                    self.waiting.remove(&key.0);
-                    self.late.push(key.0);
-                }
             }
         }
     }
@@ -148,15 +148,14 @@ impl World {
         let queued = self.waiting.values().any(|(_, admits)| its(admits) && !serves(admits));
         // Nothing in memory may answer them, the victim included.
         let unserved = |admits: &VariantSet| !its(admits) && !serves(admits);
-        let others: Vec<Time> =
-            self.waiting.values().filter(|(_, admits)| unserved(admits)).map(|(due, _)| *due).collect();
-        // What a run takes is learnt, so at most what it does take, give or take.
-        let run = 2 * self.takes.map_or(0, |takes| takes.0.max(100)) + 100;
-        let excused = match others.iter().min() {
-            Some(due) => *due <= self.now + Micros(2 * (LOAD.0 + run)),
-            // They were refused, because they could not wait for it.
-            None => self.came.iter().any(|(admits, at)| unserved(admits) && self.now - *at < AGES),
-        };
+        let others: Vec<_> = self.waiting.values().filter(|(_, admits)| unserved(admits)).collect();
+        // What a run takes is learnt, and a batch that was held up counts as a slow one for a while.
+        let run = 8 * self.takes.map_or(0, |takes| takes.0.max(100)) + 1_000;
+        let urgent = others.iter().any(|(due, _)| *due <= self.now + Micros(2 * (LOAD.0 + run)));
+        // Or some of those who came could not wait for a load and were refused, and nobody waits for what answers them.
+        let waited_for = |id: u8| others.iter().any(|(_, admits)| admits.contains(id));
+        let refused = |admits: &VariantSet| unserved(admits) && admits.iter().any(|id| !waited_for(id));
+        let excused = urgent || self.came.iter().any(|(admits, at)| refused(admits) && self.now - *at < AGES);
         assert!(!queued || excused || !self.pinned.is_empty(), "{victim} has queued work at {:?}", self.now);
     }
 

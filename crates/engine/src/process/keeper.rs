@@ -434,11 +434,11 @@ impl Keeper {
     /// What the server of a variant wants to see, where there is one.
     fn token(&self, spec: &LoadSpec) -> Result<Option<Secret>, Lost> {
         let config = &self.inner.config;
-        if config.engine != Kind::Remote || config.tokens.is_empty() {
+        if config.engine != Kind::Remote || config.servers.is_empty() {
             return Ok(None);
         }
         let server = runner::remote_authority(&spec.artefact);
-        let file = server.and_then(|server| config.tokens.get(&server));
+        let file = server.and_then(|server| config.servers.get(&server)?.as_ref());
         let refused = |why| Lost::Not(EngineError::Refused { variant: spec.variant, why });
         file.map(|file| Secret::read(file)).transpose().map_err(refused)
     }

@@ -27,6 +27,7 @@ pub use spare::SpareInfo;
 use spare::{Loading, Spare, again};
 use spawn::Process;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{
@@ -64,8 +65,9 @@ pub struct ProcessConfig {
     /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
     /// others take the whole machine, is begun again without.
     pub load_patience: Micros,
-    /// Files with the tokens that servers want to see, by their `HOST:PORT`. Read with every load.
-    pub tokens: BTreeMap<String, PathBuf>,
+    /// Servers that its runners may reach besides this machine itself, by their `HOST:PORT`, and files with the tokens that
+    /// they want to see. Read with every load.
+    pub servers: BTreeMap<String, Option<PathBuf>>,
     /// Keeps a runner started ahead, so that a model's load does not wait for that.
     pub spare: bool,
 }
@@ -83,7 +85,7 @@ impl Default for ProcessConfig {
             max_arena: Bytes::from_mib(1024),
             load_limit: Micros::from_secs(120),
             load_patience: Micros::from_secs(10),
-            tokens: BTreeMap::new(),
+            servers: BTreeMap::new(),
             spare: true,
         }
     }
@@ -119,6 +121,17 @@ impl ProcessConfig {
         }
     }
 
+    /// Whoever may register a model names its server, so only those may be reached that the node's owner names as well.
+    fn may_reach(&self, server: &str) -> Result<(), String> {
+        if self.servers.contains_key(server) || is_here(server) {
+            return Ok(());
+        }
+        Err(format!(
+            "{server} is no server that this node may reach: besides this machine itself these are the ones that the \
+             node's file names under [remotes] (see docs/engines.md)"
+        ))
+    }
+
     fn load_limit(&self) -> Duration {
         Duration::from_micros(self.load_limit.0)
     }
@@ -126,6 +139,13 @@ impl ProcessConfig {
     fn load_patience(&self) -> Duration {
         Duration::from_micros(self.load_patience.0).min(self.load_limit())
     }
+}
+
+/// Whether a server, as `HOST:PORT`, is on this machine whatever its names resolve to.
+fn is_here(server: &str) -> bool {
+    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
 /// A runner as it is now, for people.
@@ -330,6 +350,12 @@ impl Engine for ProcessEngine {
         if threads == 0 {
             return Err(EngineError::range("the number of threads", threads, "at least 1"));
         }
+        if limits.engine == Kind::Remote
+            && let Some(server) = runner::remote_authority(&spec.artefact)
+        {
+            let variant = spec.variant;
+            limits.may_reach(&server).map_err(|why| EngineError::Refused { variant, why })?;
+        }
         let (since, _loading) = (clock::now(), Loading::start(&self.inner));
         let again = again(&spec)?;
         match self.load_once(spec, true, since).await {
@@ -477,4 +503,24 @@ impl Inner {
 /// Locks what cannot be left half-changed, so a panic elsewhere is no reason to stop.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_and_servers_that_are_named_may_be_reached() {
+        let named = [("10.0.0.7:8001".to_owned(), None)].into();
+        let config = ProcessConfig { servers: named, ..ProcessConfig::default() };
+        for server in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:8000", "localhost:8000", "10.0.0.7:8001"] {
+            assert_eq!(config.may_reach(server), Ok(()), "{server}");
+        }
+        let others =
+            ["10.0.0.7:8002", "10.0.0.8:8001", "localhost.example:80", "169.254.169.254:80", "[::2]:80"];
+        for server in others {
+            let why = config.may_reach(server).expect_err(server);
+            assert!(why.starts_with(server) && why.contains("[remotes]"), "{why}");
+        }
+    }
 }

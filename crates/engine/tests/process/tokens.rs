@@ -75,7 +75,7 @@ async fn a_server_is_shown_the_token_of_its_file_and_nobody_else_sees_it() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_owned();
     let engine = engine_of(Kind::Remote, |config| {
-        config.tokens = [(server.clone(), path.clone())].into();
+        config.servers = [(server.clone(), Some(path.clone()))].into();
     });
     let why = refused(&engine, remote(&server, 1)).await;
     assert!(why.contains("must hold one line"), "{why}");
