@@ -306,7 +306,7 @@ impl Core {
 impl Perform<Action> for Core {
     fn perform(&self, action: Action) {
         match action {
-            Action::Send { key, node, expected, waiting, first } => {
+            Action::Send { key, node, expected, waiting, first, returnable } => {
                 let now = self.driver.clock().now();
                 let Some((query, input)) = self.pending.send(key, Sent { at: now, node, expected }) else {
                     // It ended this moment: its client went away, or the node that it was taken from answered.
@@ -325,6 +325,7 @@ impl Perform<Action> for Core {
                     prefer: query.prefer,
                     priority: query.priority,
                     best_effort: query.best_effort,
+                    returnable,
                     decoded: query.bytes,
                     input,
                     demand: Demand { class: query.class, waiting, first },
@@ -350,7 +351,10 @@ impl GatewayLink for Core {
             Body::BadInput { key, fault, why } => {
                 self.finished(node, key, Outcome::BadInput(fault, why), report);
             }
-            Body::HandedBack { key } => self.driver.feed(Event::HandedBack { key, node, report }, self),
+            Body::HandedBack { key, why } => {
+                self.metrics.handed_back(why.name());
+                self.driver.feed(Event::HandedBack { key, node, report, why }, self);
+            }
             Body::Report => self.driver.feed(Event::Report { node, report }, self),
         }
     }

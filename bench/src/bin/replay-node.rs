@@ -154,6 +154,7 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
         name: text("executor.name")?.into(),
         device_class: CLASS.into(),
         lanes: text("executor.lanes")?.parse()?,
+        hand_back: given.get("executor.hand_back").is_none_or(|given| given != "false"),
         ..Config::default()
     };
     let clock = Clock::start();

@@ -124,8 +124,8 @@ fn described(node: &Value) -> String {
         line(
             "queries",
             format!(
-                "{} running, {} queued; {} run in {} batches",
-                load["running"], load["queued"], load["queries"], load["batches"]
+                "{} running, {} queued; {} run in {} batches; {} given back",
+                load["running"], load["queued"], load["queries"], load["batches"], load["handed_back"]
             ),
         );
         line(
@@ -197,7 +197,7 @@ mod tests {
              "price_provenance": "default", "price_source": null, "warnings": ["models run unconfined"],
              "hardware": {"cpu": "X", "arch": "x86_64", "isa": ["avx2"], "cores": 4, "memory_bytes": 1024, "gpus": []},
              "load": {"lanes_busy": 1, "queued": 2, "running": 3, "batches": 4, "queries": 5, "runner_crashes": 6,
-                      "replica_restarts": 7},
+                      "replica_restarts": 7, "handed_back": 8},
              "memory": {"used_bytes": 1024, "budget_bytes": 2048},
              "replica_states": [{"variant": "a-fp32", "state": "active", "memory_bytes": 1024, "cause": "loaded",
                                  "loads": {"count": 2, "cold_ms": null, "warm_ms": 12.5}, "slowdown": {"ratio": 1.5}}]},
@@ -207,9 +207,16 @@ mod tests {
     #[test]
     fn a_node_is_described_with_what_it_does_and_what_is_weak() {
         let shown = described(find(&answer(), Some("local")).unwrap());
-        for part in
-            ["local (up)", "4 cores", "1 of 3 busy", "2 queued", "models run unconfined", "1 min", "6 ended"]
-        {
+        for part in [
+            "local (up)",
+            "4 cores",
+            "1 of 3 busy",
+            "2 queued",
+            "8 given back",
+            "models run unconfined",
+            "1 min",
+            "6 ended",
+        ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
         let replica = shown.lines().last().unwrap();

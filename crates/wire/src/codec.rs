@@ -195,7 +195,9 @@ pub(crate) fn from_node(frame: &FromNode) -> Result<Encoded, TooLarge> {
             let head = BadInputHead { key: key.0, fault: fault_code(*fault), why: words(why), report };
             plain(Kind::BadInput, NOTHING, &head)
         }
-        Body::HandedBack { key } => plain(Kind::HandedBack, NOTHING, &HandedBackHead { key: key.0, report }),
+        Body::HandedBack { key, why } => {
+            plain(Kind::HandedBack, NOTHING, &HandedBackHead { key: key.0, why: why.into(), report })
+        }
         Body::Report => plain(Kind::Report, NOTHING, &report),
     }
 }
@@ -272,8 +274,8 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
             Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
         }
         Kind::HandedBack => {
-            let HandedBackHead { key, report } = read(kind, head)?;
-            let body = Body::HandedBack { key: QueryKey(key) };
+            let HandedBackHead { key, why, report } = read(kind, head)?;
+            let body = Body::HandedBack { key: QueryKey(key), why: why.refusal().map_err(bad)? };
             Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
         }
         Kind::Report => {

@@ -1,7 +1,7 @@
 //! Frames as bytes: a header of 16 bytes, a head, a payload.
 //!
 //! ```text
-//!  0  u8   version, 1
+//!  0  u8   version, 2
 //!  1  u8   kind
 //!  2  u16  flags, none so far
 //!  4  u32  length of the head
@@ -17,7 +17,7 @@ use crate::lost::Nonsense;
 use bytes::Bytes as Buffer;
 use modelless_types::Micros;
 
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 pub(crate) const HEADER: usize = 16;
 /// Where the header says how long the frame waited.
 pub(crate) const WAITED: std::ops::Range<usize> = 12..16;

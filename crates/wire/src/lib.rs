@@ -23,7 +23,6 @@ mod node;
 mod peer;
 mod rtt;
 mod seam;
-mod share;
 mod shelf;
 #[cfg(test)]
 mod sim;

@@ -12,13 +12,12 @@ use crate::link::{Link, Reader};
 use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
-use crate::share::Traffic;
 use crate::shelf::{Piece, Wants};
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
-use modelless_decision::route::NodeReport;
-use modelless_types::{Micros, NodeId, QueryKey, Refusal};
+use modelless_decision::route::{Asker, NodeReport, SHARE_BEAT, share};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -33,8 +32,6 @@ use tokio_util::sync::CancellationToken;
 const KEY_BITS: u32 = 40;
 /// What is left for connections.
 const CONNECTIONS: u32 = 1 << (u64::BITS - KEY_BITS);
-/// A gateway that has asked for nothing for so long leaves its share of the credit to the others.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After a failed `accept` (no descriptors left), which would fail again at once.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
@@ -59,6 +56,7 @@ pub fn serve_node(
         report: Mutex::default(),
         news: Notify::new(),
         wants: Wants::default(),
+        began: Instant::now(),
     };
     NodeServer { hub: Arc::new(hub), listener, status }
 }
@@ -121,6 +119,8 @@ struct Hub {
     /// Not every gateway was told the newest report.
     news: Notify,
     wants: Wants,
+    /// Moments count from here.
+    began: Instant,
 }
 
 /// Fetches what the node lacks from the gateways that are connected.
@@ -157,9 +157,7 @@ struct Peer {
 struct PeerState {
     open: BTreeSet<u64>,
     demand: BTreeMap<Class, Waiting>,
-    /// When it last asked for something.
-    asked: Option<Instant>,
-    traffic: Traffic,
+    asker: Asker,
 }
 
 #[derive(Clone, Copy)]
@@ -179,13 +177,12 @@ fn unqualified(key: QueryKey) -> (u32, QueryKey) {
 }
 
 impl Peer {
-    /// Its weight among the gateways that share the credit, if it has queries here or had some lately.
-    fn weight(&self, now: Instant) -> Option<u64> {
+    /// Its weight among the gateways that share the credit.
+    fn weight(&self, now: Time) -> Option<u64> {
         let state = self.state();
-        let lately = state.asked.is_some_and(|asked| now.saturating_duration_since(asked) < IDLE_AFTER);
-        let asks = self.queries && (lately || !state.open.is_empty() || !state.demand.is_empty());
-        let waiting = || state.demand.values().map(|waiting| u64::from(waiting.queries)).sum();
-        asks.then(|| state.traffic.weight(waiting()))
+        let waiting = state.demand.values().map(|waiting| u64::from(waiting.queries)).sum();
+        let weight = state.asker.weight(now, !state.open.is_empty(), waiting);
+        weight.filter(|_| self.queries)
     }
 
     fn state(&self) -> MutexGuard<'_, PeerState> {
@@ -194,6 +191,10 @@ impl Peer {
 }
 
 impl Hub {
+    fn now(&self) -> Time {
+        Time::ZERO + micros(self.began.elapsed())
+    }
+
     fn peers(&self) -> Vec<Arc<Peer>> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -211,7 +212,7 @@ impl Hub {
 
     /// Those that ask for something at this moment, with their weights.
     fn asking(&self) -> BTreeMap<u32, u64> {
-        let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), self.now());
         peers.values().filter_map(|peer| Some((peer.number, peer.weight(now)?))).collect()
     }
 
@@ -219,11 +220,9 @@ impl Hub {
     /// told what it would get if it did.
     fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
         let asking = self.asking();
-        let own = asking.get(&peer.number);
-        let (weight, all) =
-            (own.copied().unwrap_or(1), asking.values().sum::<u64>() + u64::from(own.is_none()));
+        let (own, all) = (asking.get(&peer.number).copied(), asking.values().sum());
         let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        report.limit = report.limit.part(weight, all);
+        report.limit = share(report.limit, own, all);
         (number, report)
     }
 
@@ -237,7 +236,7 @@ impl Hub {
     /// Tells gateways what others heard with their answers, a little later and together; and all of them when others
     /// share the credit than before.
     async fn spread(self: Arc<Self>, stop: CancellationToken) {
-        let mut look = interval(self.config.heartbeat);
+        let mut look = interval(Duration::from_micros(SHARE_BEAT.0));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shared = BTreeMap::new();
         loop {
@@ -246,7 +245,7 @@ impl Hub {
                 () = stop.cancelled() => return,
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
                 _ = look.tick() => for peer in self.peers() {
-                    peer.state().traffic.beat();
+                    peer.state().asker.beat();
                 },
             }
             let asking = self.asking();
@@ -438,7 +437,7 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if open(&mut peer.state(), key)? {
+                if open(&mut peer.state(), key, self.now())? {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.
@@ -519,17 +518,15 @@ impl Hub {
 const DAY: u64 = 86_400_000_000;
 
 /// Whether it is the first in a while.
-fn open(state: &mut PeerState, key: QueryKey) -> Result<bool, Nonsense> {
+fn open(state: &mut PeerState, key: QueryKey, now: Time) -> Result<bool, Nonsense> {
     if state.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
         return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
     }
-    let now = Instant::now();
-    let before = state.asked.replace(now);
-    state.traffic.sent();
+    let first = state.asker.sent(now);
     if !state.open.insert(key.0) {
         return Err(Nonsense::Twice(key.0));
     }
-    Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
+    Ok(first)
 }
 
 /// What takes the place of an answer that no gateway would accept.
@@ -544,7 +541,7 @@ fn key_of(body: &Body) -> Option<QueryKey> {
         Body::Answer { key, .. }
         | Body::Refused { key, .. }
         | Body::BadInput { key, .. }
-        | Body::HandedBack { key } => Some(*key),
+        | Body::HandedBack { key, why: _ } => Some(*key),
         Body::Report => None,
     }
 }
@@ -554,7 +551,7 @@ fn renamed(body: Body, key: QueryKey) -> Body {
         Body::Answer { key: _, answer } => Body::Answer { key, answer },
         Body::Refused { key: _, refusal } => Body::Refused { key, refusal },
         Body::BadInput { key: _, fault, why } => Body::BadInput { key, fault, why },
-        Body::HandedBack { key: _ } => Body::HandedBack { key },
+        Body::HandedBack { key: _, why } => Body::HandedBack { key, why },
         Body::Report => Body::Report,
     }
 }

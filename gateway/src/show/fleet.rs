@@ -80,7 +80,7 @@ fn hardware(hardware: &Hardware) -> Value {
 }
 
 fn load(load: &NodeLoad) -> Value {
-    let NodeLoad { lanes_busy, queued, running, batches, queries, crashes, restarts } = load;
+    let NodeLoad { lanes_busy, queued, running, batches, queries, crashes, restarts, handed_back } = load;
     json!({
         "lanes_busy": lanes_busy,
         "queued": queued,
@@ -89,6 +89,7 @@ fn load(load: &NodeLoad) -> Value {
         "queries": queries,
         "runner_crashes": crashes,
         "replica_restarts": restarts,
+        "handed_back": handed_back,
     })
 }
 

@@ -21,11 +21,13 @@
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `behind` | who goes back to the gateway because another node may still be in time |
 //! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
 mod api;
 mod batching;
+mod behind;
 mod bind;
 mod cutting;
 mod ending;
@@ -44,6 +46,7 @@ mod trust;
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
 };
+pub(crate) use api::{draining, is_draining};
 pub use load::WorkerLoad;
 pub use machine::Worker;
 pub use report::ReplicaView;

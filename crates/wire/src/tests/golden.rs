@@ -58,7 +58,7 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ),
         ("refused last", say(Body::Refused { key, refusal: Refusal::Cancelled })),
         ("bad input", say(Body::BadInput { key, fault: InputFault::TooLarge, why: "w".into() })),
-        ("handed back", say(Body::HandedBack { key })),
+        ("handed back", say(Body::HandedBack { key, why: Refusal::TooLate { waited: Micros(9) } })),
         ("report", say(Body::Report)),
     ]
 }
@@ -114,7 +114,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [1, 18, 0, 0], // version, kind, flags
+        [2, 18, 0, 0], // version, kind, flags
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
