@@ -16,6 +16,7 @@ use crate::exit::usage;
 use crate::out;
 use crate::signals::{Signals, until_second_signal};
 use clap::Args;
+use modelless_engine::take_short_turns;
 use modelless_live::{Live, MemLive, Notice, RedisLive};
 use modelless_telemetry::log;
 use modelless_wire::Key;
@@ -78,7 +79,8 @@ where
 {
     let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
     log::init(log::Format::Human, &filter).map_err(|error| usage(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().on_thread_start(take_short_turns).enable_all().build()?;
     let stop = CancellationToken::new();
     let running = role(stop.clone());
     let result = runtime.block_on(until_second_signal(async {

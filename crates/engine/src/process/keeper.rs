@@ -8,6 +8,7 @@ use super::spawn::{Heard, Process};
 use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
 use crate::control::{Ask, Gently, Say, Secret};
+use crate::prompt::take_usual_turns;
 use crate::runner;
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
@@ -119,9 +120,13 @@ fn start_as(
     };
     let thread = std::thread::Builder::new()
         .name(name)
-        .spawn(move || match model {
-            Some(_) => keeper.run(&jobs),
-            None => keeper.run_spare(&jobs),
+        .spawn(move || {
+            // Starting a process and loading a model are long pieces of work that need not come first.
+            take_usual_turns();
+            match model {
+                Some(_) => keeper.run(&jobs),
+                None => keeper.run_spare(&jobs),
+            }
         })
         .map_err(EngineError::system("start a thread"))?;
     let from_spare = model.is_none();

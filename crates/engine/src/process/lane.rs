@@ -3,6 +3,7 @@
 use super::lock;
 use super::spawn;
 use crate::clock;
+use crate::prompt::take_short_turns;
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::seam::{BatchError, BatchResult, Done};
 use crate::slot::{BatchSlot, Gate, Outputs};
@@ -251,6 +252,7 @@ impl Lane {
 
     /// Sleeps until batches are done and tells their owners, until the runner is gone.
     pub(super) fn read(&self) {
+        take_short_turns();
         let mut seen = 0;
         loop {
             let (new, gone) = self.ring.wait(seen);

@@ -1,6 +1,7 @@
 //! One lane of a runner: one batch after another.
 
 use super::backend::{self, Program};
+use crate::prompt::take_short_turns;
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::shm::Mapping;
 use crate::slot::{Layout, SLOTS_PER_LANE};
@@ -20,6 +21,7 @@ pub(super) type Seats = Arc<Mutex<BTreeMap<u32, Arc<Mutex<Seat>>>>>;
 
 /// Serves a lane for the rest of the process.
 pub(super) fn serve(ring: &Ring, seats: &Seats) {
+    take_short_turns();
     let mut n = 0;
     while let Some(request) = ring.receive(n) {
         // A batch may have stood here behind a long one, and all its clients have gone away meanwhile.

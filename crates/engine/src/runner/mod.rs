@@ -206,9 +206,13 @@ impl Host {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
-                let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let backend = &mut *self.backend;
+                // One that waits for idle moments is not awaited: its first run may be part of it.
+                let shown = shown && gently != Gently::Idle;
                 let loaded = gentle::gently(gently, |pool| {
+                    // Mapped by the thread that gives way, since unmapping a large file takes a while too.
+                    let bytes =
+                        Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                     let expect = expect.as_ref().map(|io| (io, shown));
                     load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)
                 })?;
