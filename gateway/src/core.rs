@@ -10,6 +10,7 @@ use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::view::View;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
+use modelless_live::Member;
 use modelless_telemetry::Metrics;
 use modelless_types::{Micros, NodeId, QueryKey, Refusal};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
@@ -73,6 +74,8 @@ pub(crate) struct Core {
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
     pub(crate) demand: Demands,
+    /// Who else is there.
+    pub(crate) members: Mutex<Arc<Vec<Member>>>,
 }
 
 impl Core {
@@ -107,7 +110,13 @@ impl Core {
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
             demand: Demands::default(),
+            members: Mutex::default(),
         }
+    }
+
+    /// Who else is there, as the live state told last.
+    pub(crate) fn members(&self) -> Arc<Vec<Member>> {
+        Arc::clone(&self.members.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn next_key(&self) -> QueryKey {

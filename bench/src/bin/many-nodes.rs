@@ -181,6 +181,8 @@ fn describe(status: &NodeStatus, address: &str) -> Member {
         load: Load { lanes: status.lanes, ..Load::default() },
         resident: Vec::new(),
         demand: Vec::new(),
+        device_class: String::new(),
+        corrections: Vec::new(),
     }
 }
 

@@ -193,6 +193,8 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
             load: Load::default(),
             resident: Vec::new(),
             demand: Vec::new(),
+            device_class: String::new(),
+            corrections: Vec::new(),
         }
     };
     let live = Arc::new(RedisLive::new(text("redis")?, "default")?);

@@ -14,6 +14,8 @@ pub(crate) enum Command {
     List(Server),
     /// One node with its hardware, its load and every replica.
     Show(Show),
+    /// Every process of the cluster that announces itself, and what is asked of all gateways.
+    Members(Server),
 }
 
 #[derive(Args, Debug)]
@@ -26,12 +28,14 @@ pub(crate) struct Show {
 
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     let server = match command {
-        Command::List(server) => server,
+        Command::List(server) | Command::Members(server) => server,
         Command::Show(options) => &options.server,
     };
-    let answer = server.api()?.get("/v1/nodes")?.ok()?.json()?;
+    let path = if matches!(command, Command::Members(_)) { "/v1/members" } else { "/v1/nodes" };
+    let answer = server.api()?.get(path)?.ok()?.json()?;
     match command {
-        Command::List(server) if server.json => out::json(&answer),
+        Command::List(server) | Command::Members(server) if server.json => out::json(&answer),
+        Command::Members(_) => out::line(format!("{}\n{}", members(&answer), demand(&answer))),
         Command::List(_) => out::line(nodes(&answer)),
         Command::Show(options) => {
             let node = find(&answer, options.name.as_deref())?;
@@ -58,8 +62,57 @@ fn state(node: &Value) -> &str {
     match (node["draining"].as_bool(), node["connected"].as_bool()) {
         (Some(true), _) => "draining",
         (_, Some(true)) => "up",
+        _ if !node["announced"].is_null() => "unreached",
         _ => text(node, "state"),
     }
+}
+
+fn members(answer: &Value) -> Table {
+    let columns = [
+        "role",
+        "name",
+        "address",
+        ">queries",
+        ">waiting",
+        ">lanes",
+        ">busy",
+        ">memory",
+        ">resident",
+        ">corrected",
+    ];
+    let mut table = Table::new(&columns);
+    for member in list(answer, "members") {
+        let load = &member["load"];
+        let draining = if member["draining"] == true { " (draining)" } else { "" };
+        table.row([
+            text(member, "role").to_owned(),
+            format!("{}{draining}", text(member, "name")),
+            text(member, "address").to_owned(),
+            number(&load["queries"], 0),
+            number(&load["waiting"], 0),
+            number(&load["lanes"], 0),
+            number(&load["lanes_busy"], 0),
+            bytes(&member["memory"]["used_bytes"]),
+            list(member, "resident").len().to_string(),
+            list(member, "corrections").len().to_string(),
+        ]);
+    }
+    table
+}
+
+fn demand(answer: &Value) -> Table {
+    let mut table = Table::new(&["task", ">asked", ">in time", ">waiting", "may be answered by"]);
+    for class in list(answer, "demand") {
+        let variants: Vec<&str> = list(class, "variants").iter().filter_map(Value::as_str).collect();
+        table.row([
+            text(class, "task").to_owned(),
+            number(&class["arrived"], 0),
+            number(&class["in_time"], 0),
+            number(&class["waiting"], 0),
+            variants.join(" "),
+        ]);
+    }
+    table
 }
 
 fn nodes(answer: &Value) -> Table {
@@ -226,6 +279,21 @@ mod tests {
         );
         let gone = described(find(&answer(), Some("old")).unwrap());
         assert!(gone.contains("old (gone)") && !gone.contains("lanes"), "{gone}");
+    }
+
+    #[test]
+    fn members_are_listed_and_a_node_that_lives_but_is_not_reached_is_told_so() {
+        let answer = json!({
+            "members": [{"role": "node", "name": "far", "address": "h:1", "draining": true, "load": {"queries": 3, "waiting": 2,
+                         "lanes_busy": 1, "lanes": 4}, "memory": {"used_bytes": 1024}, "resident": [{}], "corrections": []}],
+            "demand": [{"task": "fashion", "variants": ["a", "b"], "arrived": 9, "in_time": 8, "waiting": 0}],
+        });
+        let shown = format!("{}\n{}", members(&answer), demand(&answer));
+        for part in ["far (draining)", "h:1", "fashion", "a b"] {
+            assert!(shown.contains(part), "{part}\n{shown}");
+        }
+        let node = json!({"name": "far", "state": "up", "connected": false, "announced": {"name": "far"}});
+        assert_eq!(state(&node), "unreached");
     }
 
     #[test]

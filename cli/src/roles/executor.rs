@@ -12,9 +12,10 @@ use crate::up::node::NodeOptions;
 use crate::{demo, out};
 use anyhow::Context;
 use modelless_decision::plan::Plan;
+use modelless_decision::route::Offer;
 use modelless_drive::Clock;
 use modelless_executor as executor;
-use modelless_live::{Load, Member, Notice, Resident, Role, keep_announced};
+use modelless_live::{Corrected, Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_types::DeviceIx;
 use modelless_wire::{Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
@@ -25,6 +26,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// Corrections that are announced at most, so that a node with many variants can be announced at all.
+const CORRECTIONS: usize = 1_024;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Settings {
@@ -147,7 +151,7 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(ended.clone()));
     let (status, instance) = (handle.status(), random()?);
-    let describe = move || describe(&status.borrow(), instance, &told);
+    let describe = move || describe(&status.borrow(), instance, Some(&told));
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));
     let (look, changed_at) = (Arc::new(Notify::new()), handle.clone());
     let measurer = Measurer {
@@ -233,13 +237,17 @@ async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
     }
 }
 
-fn describe(status: &NodeStatus, instance: u64, address: &str) -> Member {
+/// What a node tells of itself; `None` where nobody could connect to it.
+pub(crate) fn describe(status: &NodeStatus, instance: u64, address: Option<&str>) -> Member {
+    let seen = status.info.offers.iter().filter(|offer| offer.run.correction.samples > 0);
+    let corrected = |offer: &Offer| Corrected {
+        task: offer.task,
+        ordinal: offer.ordinal,
+        correction: offer.run.correction,
+    };
     Member {
-        role: Role::Node,
-        name: status.name.clone(),
-        instance,
         node: Some(status.node),
-        address: Some(address.to_owned()),
+        address: address.map(ToOwned::to_owned),
         draining: status.draining,
         load: Load {
             queries: status.load.queued + status.load.running,
@@ -254,6 +262,8 @@ fn describe(status: &NodeStatus, instance: u64, address: &str) -> Member {
             .iter()
             .map(|replica| Resident { device: DeviceIx(0), variant: replica.variant, state: replica.state })
             .collect(),
-        demand: Vec::new(),
+        device_class: status.device_class.clone(),
+        corrections: seen.map(corrected).take(CORRECTIONS).collect(),
+        ..Member::new(Role::Node, &status.name, instance)
     }
 }
