@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LATENCY: Duration = Duration::from_millis(400);
 const CLIENTS: usize = 4;
 /// So many that some wait at every node.
-const MANY: usize = 24;
+const MANY: usize = 64;
 /// Between a query's answer and the next query of a client.
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -83,13 +83,13 @@ struct Ended {
 
 /// Asks all the time: before something happens, while it does, and until so many queries have ended after it.
 fn under_load(gateway: SocketAddr, after: usize, happens: impl FnOnce() -> Result<()>) -> Result<Vec<Ended>> {
-    under_load_of(CLIENTS, gateway, after, happens)
+    under_load_of((CLIENTS, PAUSE), gateway, after, happens)
 }
 
-/// The same with so many clients.
+/// The same with so many clients, each with such a pause between its queries.
 #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn under_load_of(
-    clients: usize,
+    (clients, pause): (usize, Duration),
     gateway: SocketAddr,
     after: usize,
     happens: impl FnOnce() -> Result<()>,
@@ -104,7 +104,7 @@ fn under_load_of(
             let answer = connection.exchange(&request)?;
             let ended = Ended { took: began.elapsed(), status: answer.status, what: answer.to_string() };
             seen.lock().map_err(|_| anyhow::anyhow!("a client panicked"))?.push(ended);
-            thread::sleep(PAUSE);
+            thread::sleep(pause);
         }
         Ok(())
     };
@@ -146,7 +146,7 @@ fn few_refused(all: &[Ended], most: usize) -> Result<()> {
 
 /// What the gateway counts of queries that nodes gave back because they would be late.
 fn handed_back(gateway: SocketAddr) -> Result<u64> {
-    let metrics = Connection::open(gateway)?.exchange(&Request::get("/metrics"))?.to_string();
+    let metrics = Connection::open(gateway)?.exchange(&Request::get("/metrics"))?.text();
     let line = "modelless_queries_handed_back_total{reason=\"too_late\"} ";
     let count = metrics.lines().find_map(|text| text.strip_prefix(line));
     Ok(count.map(str::trim).map_or(Ok(0), str::parse)?)
@@ -162,7 +162,7 @@ fn what_waits_at_a_node_whose_models_are_held_up_is_given_back_and_answered_by_a
     let before = handed_back(world.gateway)?;
     let gateway = world.gateway;
     // Not for so long that they would be taken for hung.
-    let all = under_load_of(MANY, gateway, AFTER, || {
+    let all = under_load_of((MANY, Duration::ZERO), gateway, AFTER, || {
         for runner in &runners {
             runner.signal(Signal::STOP)?;
         }
