@@ -5,7 +5,7 @@ pub(crate) mod config;
 mod live;
 pub(crate) mod measure;
 pub(crate) mod node;
-mod remotes;
+pub(crate) mod remotes;
 
 pub(crate) use config::Options;
 pub(crate) use node::half_of_memory;

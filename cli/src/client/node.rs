@@ -63,6 +63,8 @@ fn state(node: &Value) -> &str {
         (Some(true), _) => "draining",
         (_, Some(true)) => "up",
         _ if !node["announced"].is_null() => "unreached",
+        // It never said that it ends, and the server that was asked does not reach it.
+        _ if text(node, "state") == "up" => "lost",
         _ => text(node, "state"),
     }
 }
@@ -294,6 +296,14 @@ mod tests {
         }
         let node = json!({"name": "far", "state": "up", "connected": false, "announced": {"name": "far"}});
         assert_eq!(state(&node), "unreached");
+    }
+
+    #[test]
+    fn a_node_that_ended_without_a_word_is_lost_and_not_up() {
+        let of = |state: &str, connected: bool| json!({"name": "n", "state": state, "connected": connected});
+        assert_eq!(state(&of("up", false)), "lost");
+        assert_eq!(state(&of("gone", false)), "gone");
+        assert_eq!(state(&of("up", true)), "up");
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod measuring;
 mod nodes;
 mod register;
 pub(crate) mod scheduler;
-mod settings;
+pub(crate) mod settings;
 
 use crate::exit::usage;
 use crate::out;
@@ -98,6 +98,12 @@ where
     }));
     runtime.shutdown_background();
     result
+}
+
+/// What all settings of all roles are called in the environment.
+pub(crate) fn variables() -> anyhow::Result<Vec<String>> {
+    let of = [gateway::variables()?, executor::variables()?, scheduler::variables()?];
+    Ok(of.into_iter().flatten().collect())
 }
 
 /// The live state of a cluster; without an address one that only this process sees.

@@ -11,7 +11,7 @@ use crate::core::Handle;
 use modelless_decision::worker::Event;
 use modelless_engine::{EngineError, LoadSpec, Loaded};
 use modelless_store::Opened;
-use modelless_types::{Bytes, DeviceIx, Micros, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, VariantId};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -106,7 +106,7 @@ impl Handle {
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
         match (self.open_here(known).await?, self.core().fetch.get()) {
             (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
-                fetch.fetch(&known.artefact).await?;
+                fetch.fetch(&known.artefact, Some(known.artefact_bytes)).await?;
             }
             (opened, _) => return opened.map_err(|error| error.to_string()),
         }
@@ -145,12 +145,40 @@ impl Handle {
         let me = self.clone();
         self.spawn(async move {
             match me.engine().unload(variant).await {
-                Ok(freed) => tracing::debug!(%variant, memory = %freed.memory, "unloaded"),
+                Ok(freed) => {
+                    tracing::debug!(%variant, memory = %freed.memory, left = %freed.left, "unloaded");
+                    me.weigh(device, variant, freed.left);
+                }
                 Err(EngineError::NotLoaded(_)) => {}
                 Err(error) => tracing::warn!(%variant, %error, "a variant would not unload"),
             }
             me.feed(Event::Unloaded { device, variant });
         });
+    }
+}
+
+impl Handle {
+    /// What a runner still holds when one of its variants has left counts for those that are left in it: its process, which
+    /// was the first one's, and what did not come back.
+    fn weigh(&self, device: DeviceIx, gone: VariantId, left: Bytes) {
+        let Some(known) = self.catalogue().variant(gone) else { return };
+        let replicas = self.core().driver.look(|worker, _| worker.replicas());
+        let same_runner = |variant: VariantId| {
+            let other = self.catalogue().variant(variant);
+            other.is_some_and(|other| {
+                other.model == known.model && other.settings.engine == known.settings.engine
+            })
+        };
+        let there = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
+        let stayed: Vec<_> = replicas
+            .into_iter()
+            .filter(|r| r.device == device && r.variant != gone && there(r.state) && same_runner(r.variant))
+            .collect();
+        let counted: u64 = stayed.iter().map(|replica| replica.memory.0).sum();
+        if let Some(first) = stayed.first().filter(|_| left.0 > counted) {
+            let memory = first.memory + Bytes(left.0 - counted);
+            self.feed(Event::Weighed { device, variant: first.variant, memory });
+        }
     }
 }
 

@@ -22,6 +22,7 @@
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
 //! | `behind` | who goes back to the gateway because another node may still be in time |
+//! | `needs` | who depends on what is in memory, and how long others can wait |
 //! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
@@ -35,6 +36,7 @@ mod lanes;
 mod learn;
 mod load;
 mod machine;
+mod needs;
 mod place;
 mod quarantine;
 mod queue;

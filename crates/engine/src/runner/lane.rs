@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A variant on a lane.
 pub(super) struct Seat {
-    /// Of this lane alone: no library is relied on to be safe to call from two threads at once.
+    /// Of this lane alone. What is behind it may be other lanes' as well, where its library is safe to call so.
     pub(super) program: Box<dyn Program>,
     pub(super) layout: Arc<Layout>,
     pub(super) arena: Mapping,
