@@ -10,7 +10,7 @@ pub mod timing;
 
 use modelless_decision::query::Class;
 use modelless_decision::route::{
-    Limit, LoadView, NodeInfo, NodeIx, NodeReport, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo,
+    Limit, LoadView, Made, NodeInfo, NodeIx, NodeReport, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo,
 };
 use modelless_decision::{Moments, Query, RunModel};
 use modelless_simulator::fixtures::{FASHION, FASHION_SPACE, fashion_mnist};
@@ -114,7 +114,7 @@ fn told(rng: &mut Rng, classes: &[Class]) -> Told {
     let queries = u32::try_from(4 + rng.below(60)).unwrap_or(4);
     let sent = (0..rng.below(6)).map(|_| Moments { mean: between(rng, 20.0, 900.0), var: 400.0 }).collect();
     let limit = Limit { queries, bytes: Bytes::from_mib(16) };
-    Told { report: Some(NodeReport { limit, wait, waits }), sent }
+    Told { report: Some(NodeReport { limit, wait, waits, made: Made::default() }), sent }
 }
 
 impl Fleet {
@@ -141,7 +141,7 @@ impl Fleet {
         let told: Vec<Told> = (0..snapshot.node_count()).map(|_| told(&mut rng, &classes)).collect();
         for (ix, told) in (0..).map(NodeIx).zip(&told) {
             let Some(report) = &told.report else { continue };
-            load.report(REPORTED, ix, report, |class| snapshot.class_id(class));
+            load.report(REPORTED, ix, report, true, |class| snapshot.class_id(class));
             told.sent.iter().for_each(|work| load.book(ix, Bytes(784), *work));
         }
         let mut rng = Rng::new(seed, "queries");
@@ -170,6 +170,7 @@ fn query(key: u64, class: Class, latency: Micros, prefer: Prefer) -> Query {
         priority: Priority::default(),
         best_effort: false,
         bytes: Bytes(784),
+        returnable: false,
     }
 }
 

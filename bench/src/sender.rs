@@ -109,6 +109,7 @@ impl<'a> Sender<'a> {
                 prefer: Prefer::default(),
                 priority: Priority::default(),
                 best_effort: false,
+                returnable: false,
                 decoded: Bytes(u64::try_from(input.len()).unwrap_or(u64::MAX)),
                 input: Input::Raw(input.clone()),
                 demand: Demand { class: self.class, waiting, first },

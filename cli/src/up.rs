@@ -2,6 +2,7 @@
 
 pub(crate) mod admin;
 pub(crate) mod config;
+mod live;
 pub(crate) mod measure;
 pub(crate) mod node;
 pub(crate) mod remotes;
@@ -80,7 +81,8 @@ struct Parts {
     store: Arc<dyn Store>,
     executor: (executor::Service, executor::Handle),
     gateway: (gateway::Service, gateway::Handle),
-    scheduler: scheduler::Service,
+    scheduler: (scheduler::Service, scheduler::Handle),
+    name: String,
     registering: TaskTracker,
     addresses: gateway::Addresses,
     picture: Option<PathBuf>,
@@ -157,12 +159,13 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     handle.connect(gateway_handle.link());
 
     let nodes = vec![scheduler::Node { status: handle.status(), link }];
-    let (scheduler, _) = scheduler::build(scheduler::Config::default(), Arc::clone(&store), nodes);
+    let scheduler = scheduler::build(scheduler::Config::default(), Arc::clone(&store), nodes);
     Ok(Parts {
         store,
         executor: (executor, handle),
         gateway: (gateway, gateway_handle),
         scheduler,
+        name: config.executor.name.clone(),
         registering: registry.tasks,
         addresses,
         picture: options.demo.then(|| demo::picture(&folder)),
@@ -195,10 +198,20 @@ impl Parts {
     async fn run(self, started: Instant, stop: &CancellationToken) -> anyhow::Result<()> {
         let (executor, handle) = self.executor;
         let (gateway, gateway_handle) = self.gateway;
+        let (scheduler, scheduler_handle) = self.scheduler;
         let (end_gateway, end_executor) = (CancellationToken::new(), CancellationToken::new());
         let mut executing = JoinSet::new();
         executing.spawn(executor.run(end_executor.clone()));
-        executing.spawn(self.scheduler.run(end_executor.clone()));
+        executing.spawn(scheduler.run(end_executor.clone()));
+        let mut sharing = JoinSet::new();
+        let parts = live::Parts {
+            name: self.name,
+            executor: handle.clone(),
+            gateway: gateway_handle.clone(),
+            addresses: self.addresses,
+            scheduler: scheduler_handle,
+        };
+        live::join(&mut sharing, parts, &end_executor)?;
         let mut serving = JoinSet::new();
         serving.spawn(gateway.run(end_gateway.clone()));
 
@@ -236,6 +249,7 @@ impl Parts {
             self.registering.wait().await;
             end_executor.cancel();
             while executing.join_next().await.is_some() {}
+            while sharing.join_next().await.is_some() {}
             self.store.close().await;
         });
         if drained.await.is_err() {

@@ -66,6 +66,8 @@ pub struct Config {
     pub min_residence: Micros,
     /// How queries share batches where their task does not say.
     pub batching: Batching,
+    /// Queries that cannot be in time here go back to their gateway while another node may still answer them.
+    pub hand_back: bool,
     /// How long a drain may take before what is left is refused.
     pub drain: Micros,
     /// How long the store may take at the end to be told of it. Serving never waits for the store.
@@ -109,6 +111,7 @@ impl Default for Config {
             hung_factor: 20,
             hung_after: Micros::from_secs(1),
             batching: Batching::Deadline,
+            hand_back: true,
             min_residence: Micros::from_millis(500),
             drain: Micros::from_secs(10),
             store_within: Micros::from_secs(5),
@@ -131,6 +134,7 @@ impl Config {
             back_off: self.back_off,
             give_up_after: self.give_up_after,
             batching: self.batching,
+            hand_back: self.hand_back,
             min_residence: self.min_residence,
         }
     }

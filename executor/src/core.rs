@@ -189,9 +189,10 @@ impl Handle {
     }
 
     /// Gives a query back that never ran: another node may answer it.
-    pub(crate) fn hand_back(&self, key: QueryKey) {
+    pub(crate) fn hand_back(&self, key: QueryKey, why: Refusal) {
         if self.queries().remove(&key).is_some() {
-            self.say([Body::HandedBack { key }]);
+            self.tally().gave_back();
+            self.say([Body::HandedBack { key, why }]);
             self.one_less();
         }
     }
@@ -201,7 +202,7 @@ impl Handle {
         let undecoded = |(key, pending): (&QueryKey, &Pending)| pending.decoded.is_none().then_some(*key);
         let keys: Vec<QueryKey> = self.queries().iter().filter_map(undecoded).collect();
         for key in keys {
-            self.hand_back(key);
+            self.hand_back(key, Refusal::Draining);
         }
     }
 
@@ -272,7 +273,7 @@ impl Perform<Action> for Handle {
             Action::Discharge { key } => self.discharge(key),
             Action::QuarantineOver { device } => self.end_quarantine(device),
             Action::Refuse { key, refusal } => self.refuse(key, refusal),
-            Action::HandBack { key } => self.hand_back(key),
+            Action::HandBack { key, why } => self.hand_back(key, why),
             Action::Recut { device, width, lanes } => {
                 tracing::info!(?device, width, lanes, "lanes are cut anew");
                 self.0.width.store(width, Ordering::Relaxed);

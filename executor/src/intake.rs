@@ -57,7 +57,7 @@ impl Handle {
         }
         // After it was put in: either this sees the drain, or the drain sees it.
         if self.draining() {
-            return self.hand_back(key);
+            return self.hand_back(key, Refusal::Draining);
         }
         let me = self.clone();
         let decoders = Arc::clone(&self.core().decoders);
@@ -110,6 +110,7 @@ impl Handle {
             priority: frame.priority,
             best_effort: frame.best_effort,
             bytes,
+            returnable: frame.returnable,
         }));
     }
 }

@@ -270,7 +270,7 @@ impl Service {
             if ran && !behind.contains(&key) {
                 self.handle.refuse(key, Refusal::Draining);
             } else {
-                self.handle.hand_back(key);
+                self.handle.hand_back(key, Refusal::Draining);
             }
         }
         self.handle.engine().shutdown().await;

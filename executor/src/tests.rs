@@ -286,6 +286,7 @@ fn frame_of(class: Class, key: u64, latency: Duration, decoded: Bytes, input: In
         prefer: Prefer::Accuracy,
         priority: Priority::default(),
         best_effort: Goals::default().fallback == Fallback::BestEffort,
+        returnable: false,
         decoded,
         input,
         demand: Demand { class, waiting: 0, first: None },

@@ -87,6 +87,7 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
                 priority: goals.priority,
                 best_effort: admitted.best_effort,
                 bytes: decoded,
+                returnable: false,
             };
             core.demand.arrived(admitted.class);
             if let Err(limit) = core.pending.insert(now, query, input, reply) {

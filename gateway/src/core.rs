@@ -10,6 +10,7 @@ use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::view::View;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
+use modelless_live::Member;
 use modelless_telemetry::Metrics;
 use modelless_types::{Micros, NodeId, QueryKey, Refusal};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
@@ -73,6 +74,8 @@ pub(crate) struct Core {
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
     pub(crate) demand: Demands,
+    /// Who else is there.
+    pub(crate) members: Mutex<Arc<Vec<Member>>>,
 }
 
 impl Core {
@@ -107,7 +110,13 @@ impl Core {
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
             demand: Demands::default(),
+            members: Mutex::default(),
         }
+    }
+
+    /// Who else is there, as the live state told last.
+    pub(crate) fn members(&self) -> Arc<Vec<Member>> {
+        Arc::clone(&self.members.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn next_key(&self) -> QueryKey {
@@ -312,7 +321,7 @@ impl Core {
 impl Perform<Action> for Core {
     fn perform(&self, action: Action) {
         match action {
-            Action::Send { key, node, expected, waiting, first } => {
+            Action::Send { key, node, expected, waiting, first, returnable } => {
                 let now = self.driver.clock().now();
                 let Some((query, input)) = self.pending.send(key, Sent { at: now, node, expected }) else {
                     // It ended this moment: its client went away, or the node that it was taken from answered.
@@ -331,6 +340,7 @@ impl Perform<Action> for Core {
                     prefer: query.prefer,
                     priority: query.priority,
                     best_effort: query.best_effort,
+                    returnable,
                     decoded: query.bytes,
                     input,
                     demand: Demand { class: query.class, waiting, first },
@@ -356,7 +366,10 @@ impl GatewayLink for Core {
             Body::BadInput { key, fault, why } => {
                 self.finished(node, key, Outcome::BadInput(fault, why), report);
             }
-            Body::HandedBack { key } => self.driver.feed(Event::HandedBack { key, node, report }, self),
+            Body::HandedBack { key, why } => {
+                self.metrics.handed_back(why.name());
+                self.driver.feed(Event::HandedBack { key, node, report, why }, self);
+            }
             Body::Report => self.driver.feed(Event::Report { node, report }, self),
         }
     }

@@ -20,6 +20,7 @@ mod grpc;
 mod handover;
 mod http;
 mod ids;
+mod members;
 mod openapi;
 mod pending;
 mod routes;

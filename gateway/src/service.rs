@@ -15,13 +15,14 @@ use crate::view::View;
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Router;
 use modelless_drive::{Clock, Driver, Recorder};
+use modelless_live::Member;
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
 use modelless_wire::{GatewayLink, NodeLink, NodeStatus};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -219,6 +220,12 @@ impl Handle {
         let mut shown = self.core.shown.subscribe();
         let next = shown.wait_for(|shown| shown.version != known).await;
         next.map_or(known, |shown| shown.version)
+    }
+
+    /// Who else is there, as the live state tells.
+    pub fn set_members(&self, members: Vec<Member>) {
+        *self.core.members.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(members);
+        self.core.changed.notify_one();
     }
 
     /// What was asked of this gateway so far, class by class: the most asked for, up to a bound.

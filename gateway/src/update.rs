@@ -4,6 +4,7 @@
 //! estimate that leaps; what only moves estimates a little is passed on about once a second. If the store does not answer, the last table stays.
 
 use crate::core::{Core, Node};
+use crate::members;
 use crate::table;
 use crate::view::{self, Tasks, View};
 use modelless_decision::route::{Event, Table};
@@ -120,7 +121,8 @@ impl Updater {
         let began = Instant::now();
         let nodes = self.core.nodes();
         let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
-        let table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
+        let mut table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
+        members::lend(&mut table, &statuses, &self.core.members());
         let shape = table::shape(&table);
         let reshaped = shape != self.shape;
         let urgent = reshaped || table::leaps(&self.table, &table);

@@ -1,23 +1,38 @@
 //! From what is registered and what nodes say of themselves to the plan's input.
 
+use crate::demand::Demands;
 use modelless_decision::plan::{Input, PlanDevice, PlanVariant};
 use modelless_store::Catalog;
 use modelless_types::{DeviceIx, Variant};
 use modelless_wire::NodeStatus;
 
 /// Only what a node offers and has a profile for can be planned there.
-pub(crate) fn input(catalog: &Catalog, nodes: &[NodeStatus], discretionary_permille: u16) -> Input {
+pub(crate) fn input(
+    catalog: &Catalog,
+    nodes: &[NodeStatus],
+    discretionary_permille: u16,
+    demands: &Demands,
+) -> Input {
     let device = |node: &NodeStatus| PlanDevice {
         node: node.node,
         device: DeviceIx(0),
         memory: node.memory_budget,
         discretionary_permille,
-        variants: catalog.variants.iter().filter_map(|variant| planned(catalog, node, variant)).collect(),
+        variants: catalog
+            .variants
+            .iter()
+            .filter_map(|variant| planned(catalog, node, variant, demands))
+            .collect(),
     };
     Input { devices: nodes.iter().filter(|node| !node.draining).map(device).collect() }
 }
 
-fn planned(catalog: &Catalog, node: &NodeStatus, variant: &Variant) -> Option<PlanVariant> {
+fn planned(
+    catalog: &Catalog,
+    node: &NodeStatus,
+    variant: &Variant,
+    demands: &Demands,
+) -> Option<PlanVariant> {
     let task = catalog.models.iter().find(|model| model.id == variant.model)?.task;
     let rule = catalog.tasks.iter().find(|known| known.id == task)?.accuracy_rule;
     let offer =
@@ -33,5 +48,6 @@ fn planned(catalog: &Catalog, node: &NodeStatus, variant: &Variant) -> Option<Pl
         latency: run.service().p99(),
         cost: run.cost(1, node.price),
         memory: profile.memory,
+        demand: demands.level(task, variant.ordinal),
     })
 }

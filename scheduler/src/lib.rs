@@ -6,9 +6,12 @@
 //! and looks again. What to pin is decided in `decision::plan`; this crate only carries it out.
 #![warn(missing_docs)]
 
+mod demand;
 mod input;
 
+use demand::Demands;
 use modelless_decision::plan::{Plan, plan};
+use modelless_live::Member;
 use modelless_store::{PlanId, SavePlan, Store, UnixMicros};
 use modelless_types::{DeviceIx, NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
@@ -17,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How often and how boldly to plan.
@@ -66,6 +70,8 @@ pub struct Handle {
     wake: Arc<Notify>,
     /// Nodes that it has not looked at yet.
     joined: Arc<Mutex<Vec<Node>>>,
+    /// Who is there, with what is asked of gateways.
+    members: Arc<Mutex<Vec<Member>>>,
     /// The last plan that was saved here.
     saved: Arc<watch::Sender<Option<PlanId>>>,
 }
@@ -74,6 +80,11 @@ impl Handle {
     /// Something that plans depend on changed.
     pub fn catalog_changed(&self) {
         self.wake.notify_one();
+    }
+
+    /// Who is there, as the live state tells: what is asked of gateways decides what is pinned first where room is short.
+    pub fn set_members(&self, members: Vec<Member>) {
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
     /// Follows the plans that this scheduler saves.
@@ -96,12 +107,16 @@ pub struct Service {
     handle: Handle,
     /// What each node was told last; told again only when it changes.
     told: BTreeMap<NodeId, Vec<(DeviceIx, VariantId)>>,
+    demands: Demands,
+    /// When it last looked at demand.
+    looked: Instant,
 }
 
 /// A scheduler for these nodes.
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
     let handle = Handle::default();
-    let service = Service { config, store, nodes, handle: handle.clone(), told: BTreeMap::new() };
+    let (told, demands, looked) = (BTreeMap::new(), Demands::default(), Instant::now());
+    let service = Service { config, store, nodes, handle: handle.clone(), told, demands, looked };
     (service, handle)
 }
 
@@ -136,7 +151,9 @@ impl Service {
                 .map_err(|err| Error::Unreadable { id: saved.id, why: err.to_string() })?,
             None => Plan::default(),
         };
-        let next = plan(&input::input(&catalog, &statuses, self.config.discretionary_permille), &before);
+        self.look_at_demand();
+        let share = self.config.discretionary_permille;
+        let next = plan(&input::input(&catalog, &statuses, share, &self.demands), &before);
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());
@@ -153,6 +170,12 @@ impl Service {
         }
         self.tell(&next);
         Ok(())
+    }
+
+    fn look_at_demand(&mut self) {
+        let members = self.handle.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let now = Instant::now();
+        self.demands.look(&members, now - std::mem::replace(&mut self.looked, now));
     }
 
     /// Those that are gone are forgotten; one that is there again has forgotten what it was told.

@@ -186,6 +186,7 @@ impl Drive<'_> {
             priority: Priority::default(),
             best_effort: false,
             bytes: Bytes(1),
+            returnable: false,
         }));
         true
     }

@@ -81,6 +81,7 @@ impl World<'_> {
             priority: goals.priority,
             best_effort: admitted.best_effort,
             bytes: spec.bytes,
+            returnable: false,
         };
         self.queries.insert(key, query);
         self.feed_router(gateway, Event::Arrive(query))
@@ -129,13 +130,13 @@ impl World<'_> {
         let mut sent = Vec::new();
         while let Some(action) = self.gateways[at].router.poll_action() {
             match action {
-                Action::Send { key, node, waiting, first, .. } => {
+                Action::Send { key, node, waiting, first, returnable, .. } => {
                     let Some(query) = self.queries.get(&key).copied() else { continue };
                     // What the way there and back takes is not the node's to spend.
                     let way = Micros(2 * (self.scenario.link.one_way.0 + self.scenario.link.jitter.0));
                     let left = |until: Time| (until - self.now).saturating_sub(way);
                     let frame = ToNode::Query {
-                        query,
+                        query: Query { returnable, ..query },
                         deadline_in: left(query.deadline),
                         expires_in: left(query.expires),
                         spent: self.now - query.arrived,
@@ -212,7 +213,9 @@ impl World<'_> {
                 }
                 self.feed_router(at, Event::Finished { key, node, report })
             }
-            FromNode::HandedBack { key } => self.feed_router(at, Event::HandedBack { key, node, report }),
+            FromNode::HandedBack { key, why } => {
+                self.feed_router(at, Event::HandedBack { key, node, report, why })
+            }
             FromNode::Report => self.feed_router(at, Event::Report { node, report }),
         }
     }

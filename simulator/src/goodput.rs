@@ -21,6 +21,8 @@ pub struct Setup {
     pub gateways: u32,
     /// Whether nodes bound what gateways may have outstanding.
     pub credits: bool,
+    /// Whether nodes give back what they cannot answer in time.
+    pub hand_back: bool,
     /// The latency bound as a multiple of the time of a single query.
     pub bound: f64,
     /// The share that must be in time.
@@ -77,7 +79,8 @@ fn in_time(setup: &Setup, model: &Measured, rate: f64, seed: u64) -> Result<f64,
         batching: None,
         variants: vec![spec(model)],
     };
-    let node = NodeSpec::with(setup.lanes, Bytes::from_mib(1_024), vec![VariantId(1)]);
+    let mut node = NodeSpec::with(setup.lanes, Bytes::from_mib(1_024), vec![VariantId(1)]);
+    node.worker.hand_back = setup.hand_back;
     let nodes = (0..setup.nodes).map(|_| node.clone()).collect();
     let stream = Stream::new(model.name, TaskId(1), Arrivals::Poisson { rate }, goals);
     let mut scenario = Scenario::new(model.name, vec![task], nodes, vec![stream]);
@@ -97,8 +100,8 @@ mod tests {
     fn more_nodes_with_the_same_lanes_lose_a_little_and_credits_lose_less_than_deep_queues() {
         let row = |nodes, lanes, credits| {
             let (gateways, seeds) = (2, vec![1]);
-            let setup =
-                Setup { nodes, lanes, gateways, credits, bound: 3.0, share: 0.99, queries: 600, seeds };
+            let (bound, share, queries, hand_back) = (3.0, 0.99, 600, true);
+            let setup = Setup { nodes, lanes, gateways, credits, hand_back, bound, share, queries, seeds };
             goodput(&setup, &MODELS[2]).unwrap()
         };
         let (one, three, deep) = (row(1, 6, true), row(3, 2, true), row(3, 2, false));

@@ -6,7 +6,7 @@ use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, NodeInfo, NodeReport};
+use modelless_decision::route::{Asker, IDLE_AFTER, Limit, NodeInfo, NodeReport, share};
 use modelless_decision::worker::{Action, BatchId, Event, Failure, LaneIx, Outcome, Worker};
 use modelless_decision::{Machine, Moments, Query, Rank};
 use modelless_types::{
@@ -38,7 +38,7 @@ pub(crate) enum ToNode {
 pub(crate) enum FromNode {
     Answer { key: QueryKey, variant: VariantId },
     Refused { key: QueryKey, refusal: Refusal },
-    HandedBack { key: QueryKey },
+    HandedBack { key: QueryKey, why: Refusal },
     Report,
 }
 
@@ -92,9 +92,18 @@ pub(crate) struct Node {
     pub(crate) memory: BTreeMap<(DeviceIx, VariantId), Resident>,
     pub(crate) next_load: u64,
     /// What waits at each gateway, per class.
-    demand: BTreeMap<Class, BTreeMap<usize, (u32, Option<Time>)>>,
+    demand: BTreeMap<Class, BTreeMap<usize, Told>>,
+    /// What each gateway asked for lately.
+    askers: BTreeMap<usize, Asker>,
     armed: Option<Time>,
     pub(crate) wards: Wards,
+}
+
+/// What a gateway said to wait, of a class.
+pub(crate) struct Told {
+    waiting: u32,
+    first: Option<Time>,
+    at: Time,
 }
 
 impl Node {
@@ -115,9 +124,22 @@ impl Node {
             memory: BTreeMap::new(),
             next_load: 0,
             demand: BTreeMap::new(),
+            askers: BTreeMap::new(),
             armed: None,
             wards: Wards::default(),
         }
+    }
+}
+
+impl Node {
+    /// A gateway's weight among those that share the credit.
+    fn weight(&self, now: Time, gateway: usize) -> Option<u64> {
+        let open = self.held.values().any(|held| held.gateway == gateway);
+        // What was said to wait a while ago may have gone to other nodes since.
+        let lately = |told: &&Told| now - told.at < IDLE_AFTER;
+        let here = self.demand.values().filter_map(|by_gateway| by_gateway.get(&gateway));
+        let waiting = here.filter(lately).map(|told| u64::from(told.waiting)).sum();
+        self.askers.get(&gateway)?.weight(now, open, waiting)
     }
 }
 
@@ -192,10 +214,10 @@ impl World<'_> {
                     let held = self.take(at, key)?;
                     frames.push((held.gateway, held.epoch, FromNode::Refused { key, refusal }));
                 }
-                Action::HandBack { key } => {
+                Action::HandBack { key, why } => {
                     self.handed_back += 1;
                     let held = self.take(at, key)?;
-                    frames.push((held.gateway, held.epoch, FromNode::HandedBack { key }));
+                    frames.push((held.gateway, held.epoch, FromNode::HandedBack { key, why }));
                 }
                 Action::Recut { device, width, lanes } => {
                     self.recuts += 1;
@@ -238,11 +260,22 @@ impl World<'_> {
     }
 
     fn report(&self, at: usize) -> NodeReport {
-        let report = self.nodes[at].worker.report(self.now);
-        let any = Limit { queries: u32::MAX, bytes: Bytes(u64::MAX / 2) };
-        let credits = self.scenario.credits;
-        let limit = if credits { report.limit.share(self.scenario.gateways) } else { any };
-        NodeReport { limit, ..report }
+        self.nodes[at].worker.report(self.now)
+    }
+
+    /// What each gateway gets of the credit.
+    fn limit(&self, at: usize, gateway: usize, limit: Limit) -> Limit {
+        if !self.scenario.credits {
+            return Limit { queries: u32::MAX, bytes: Bytes(u64::MAX / 2) };
+        }
+        let weight = |gateway| self.nodes[at].weight(self.now, gateway);
+        let all = self.nodes[at].askers.keys().filter_map(|gateway| weight(*gateway)).sum();
+        share(limit, weight(gateway), all)
+    }
+
+    /// Counts what gateways ask for anew.
+    pub(crate) fn beat(&mut self, at: usize) {
+        self.nodes[at].askers.values_mut().for_each(Asker::beat);
     }
 
     fn post_to_gateway(
@@ -253,6 +286,7 @@ impl World<'_> {
         frame: FromNode,
         report: NodeReport,
     ) {
+        let report = NodeReport { limit: self.limit(at, gateway, report.limit), ..report };
         let node = &self.nodes[at];
         let life = node.life;
         let arrives = self.link_delay().max(self.gateways[gateway].last_in[at]);
@@ -290,11 +324,14 @@ impl World<'_> {
                 ensure(before.is_none(), self.now, "a query is at one place", || {
                     format!("{key} came twice")
                 })?;
+                if self.nodes[at].askers.entry(gateway).or_default().sent(self.now) {
+                    self.share_anew(at);
+                }
                 let first = first_in.map(|left| self.now + left);
                 let demand = self.nodes[at].demand.entry(query.class).or_default();
-                demand.insert(gateway, (waiting, first));
-                let waiting = demand.values().map(|(n, _)| n).sum();
-                let first = demand.values().filter_map(|(_, first)| *first).min();
+                demand.insert(gateway, Told { waiting, first, at: self.now });
+                let waiting = demand.values().map(|told| told.waiting).sum();
+                let first = demand.values().filter_map(|told| told.first).min();
                 self.feed_worker(at, Event::Demand { class: query.class, waiting, first })?;
                 let decode = self.decode_time(&query);
                 let life = self.nodes[at].life;
@@ -331,6 +368,7 @@ impl World<'_> {
 
     pub(crate) fn gateway_lost(&mut self, at: usize, gateway: usize, epoch: u32) -> Result<(), Error> {
         let node = &mut self.nodes[at];
+        node.askers.remove(&gateway);
         for demand in node.demand.values_mut() {
             demand.remove(&gateway);
         }
@@ -540,6 +578,7 @@ impl World<'_> {
         self.pin(at, &spec.pinned)?;
         let life = self.nodes[at].life;
         self.push_idle(self.now, Ev::Heartbeat { node: at, life });
+        self.push_idle(self.now, Ev::Beat { node: at, life });
         self.refresh_table();
         Ok(())
     }

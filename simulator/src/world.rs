@@ -9,7 +9,7 @@ use crate::rng::Rng;
 use crate::scenario::{Fault, Scenario};
 use crate::workload::Source;
 use crate::{Broken, Error};
-use modelless_decision::route::{NodeInfo, NodeReport, Router, Table};
+use modelless_decision::route::{NodeInfo, NodeReport, Router, SHARE_BEAT, Table};
 use modelless_decision::worker::{BatchId, Event, Worker};
 use modelless_decision::{Moments, Query, Rank, RunModel};
 use modelless_types::{DeviceIx, Engine, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 
 /// Events at one instant beyond which time is taken to stand still.
 const ONE_INSTANT: u32 = 1_000_000;
+/// How long what others heard may wait until a gateway hears it, as live.
+const REPORT_WITHIN: Micros = Micros::from_millis(20);
 /// Heartbeats with nothing else going on beyond which nothing is taken to ever happen again.
 const IDLE_BEATS: u32 = 100;
 
@@ -85,6 +87,16 @@ pub(crate) enum Ev {
         device: DeviceIx,
     },
     Heartbeat {
+        node: usize,
+        life: u32,
+    },
+    /// Gateways are weighed anew.
+    Beat {
+        node: usize,
+        life: u32,
+    },
+    /// Gateways hear of what is shared otherwise than before.
+    Shared {
         node: usize,
         life: u32,
     },
@@ -227,6 +239,12 @@ impl<'a> World<'a> {
         self.now + link.one_way + jitter.mean()
     }
 
+    /// Others share a node's credit than before: gateways hear of it a little later, together.
+    pub(crate) fn share_anew(&mut self, node: usize) {
+        let life = self.nodes[node].life;
+        self.push_idle(self.now + REPORT_WITHIN, Ev::Shared { node, life });
+    }
+
     pub(crate) fn position(node: NodeId) -> usize {
         usize::try_from(node.0).unwrap_or(0).saturating_sub(1)
     }
@@ -314,6 +332,15 @@ impl<'a> World<'a> {
                 self.push_idle(self.now + self.scenario.heartbeat, Ev::Heartbeat { node, life });
                 Ok(())
             }
+            Ev::Beat { node, life } if alive(self, node, life) => {
+                self.beat(node);
+                self.push_idle(self.now + SHARE_BEAT, Ev::Beat { node, life });
+                Ok(())
+            }
+            Ev::Shared { node, life } if alive(self, node, life) => {
+                self.speak(node);
+                Ok(())
+            }
             Ev::NewTable => {
                 self.table_due = false;
                 let table = self.table();
@@ -344,6 +371,8 @@ impl<'a> World<'a> {
             | Ev::Judged { .. }
             | Ev::QuarantineEnded { .. }
             | Ev::Heartbeat { .. }
+            | Ev::Beat { .. }
+            | Ev::Shared { .. }
             | Ev::NodeLost { .. }
             | Ev::GatewayLost { .. }
             | Ev::NodeTimer { .. }

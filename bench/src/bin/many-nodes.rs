@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes as Buffer;
-use modelless_decision::route::{Limit, NodeInfo, NodeReport, Offer, Ready};
+use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_drive::Clock;
 use modelless_live::{Live, Load, Member, RedisLive, Role, keep_announced};
@@ -181,6 +181,8 @@ fn describe(status: &NodeStatus, address: &str) -> Member {
         load: Load { lanes: status.lanes, ..Load::default() },
         resident: Vec::new(),
         demand: Vec::new(),
+        device_class: String::new(),
+        corrections: Vec::new(),
     }
 }
 
@@ -200,7 +202,7 @@ impl Node {
             Moments { mean: 500.0 * rng.exponential(), var: 10_000.0 }
         };
         let limit = Limit { queries: 8, bytes: Bytes::from_mib(16) };
-        let report = NodeReport { limit, wait, waits: Vec::new() };
+        let report = NodeReport { limit, wait, waits: Vec::new(), made: Made::default() };
         if let Some(gateway) = self.gateway.get() {
             gateway.receive(self.id, FromNode { body, report });
         }

@@ -188,6 +188,7 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
         name: text("executor.name")?.into(),
         device_class: CLASS.into(),
         lanes: text("executor.lanes")?.parse()?,
+        hand_back: given.get("executor.hand_back").is_none_or(|given| given != "false"),
         ..Config::default()
     };
     let clock = Clock::start();
@@ -226,6 +227,8 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
             load: Load::default(),
             resident: Vec::new(),
             demand: Vec::new(),
+            device_class: String::new(),
+            corrections: Vec::new(),
         }
     };
     let live = Arc::new(RedisLive::new(text("redis")?, "default")?);

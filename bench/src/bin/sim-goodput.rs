@@ -1,4 +1,5 @@
-//! Goodput of 1, 2 and 3 nodes with the same lanes in the simulator, with and without credits, as JSON on standard output.
+//! Goodput of 1, 2 and 3 nodes with the same lanes in the simulator, with and without credits and
+//! hand-back, as JSON on standard output.
 //!
 //! `sim-goodput [QUERIES]`
 
@@ -11,10 +12,10 @@ fn main() -> anyhow::Result<()> {
     let queries = std::env::args().nth(1).map_or(Ok(5_000), |text| text.parse());
     let queries = queries.context("QUERIES is a whole number")?;
     let mut rows = Vec::new();
-    for credits in [true, false] {
+    for (credits, hand_back) in [(true, true), (true, false), (false, true), (false, false)] {
         for (nodes, lanes) in [(1, 6), (2, 3), (3, 2)] {
-            let seeds = vec![1, 2, 3];
-            let setup = Setup { nodes, lanes, gateways: 2, credits, bound: 3.0, share: 0.99, queries, seeds };
+            let (gateways, bound, share, seeds) = (2, 3.0, 0.99, vec![1, 2, 3]);
+            let setup = Setup { nodes, lanes, gateways, credits, hand_back, bound, share, queries, seeds };
             rows.push(goodput(&setup, &MODELS[2])?);
         }
     }

@@ -14,6 +14,8 @@ pub(crate) enum Command {
     List(Server),
     /// One node with its hardware, its load and every replica.
     Show(Show),
+    /// Every process of the cluster that announces itself, and what is asked of all gateways.
+    Members(Server),
 }
 
 #[derive(Args, Debug)]
@@ -26,12 +28,14 @@ pub(crate) struct Show {
 
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     let server = match command {
-        Command::List(server) => server,
+        Command::List(server) | Command::Members(server) => server,
         Command::Show(options) => &options.server,
     };
-    let answer = server.api()?.get("/v1/nodes")?.ok()?.json()?;
+    let path = if matches!(command, Command::Members(_)) { "/v1/members" } else { "/v1/nodes" };
+    let answer = server.api()?.get(path)?.ok()?.json()?;
     match command {
-        Command::List(server) if server.json => out::json(&answer),
+        Command::List(server) | Command::Members(server) if server.json => out::json(&answer),
+        Command::Members(_) => out::line(format!("{}\n{}", members(&answer), demand(&answer))),
         Command::List(_) => out::line(nodes(&answer)),
         Command::Show(options) => {
             let node = find(&answer, options.name.as_deref())?;
@@ -58,10 +62,59 @@ fn state(node: &Value) -> &str {
     match (node["draining"].as_bool(), node["connected"].as_bool()) {
         (Some(true), _) => "draining",
         (_, Some(true)) => "up",
+        _ if !node["announced"].is_null() => "unreached",
         // It never said that it ends, and the server that was asked does not reach it.
         _ if text(node, "state") == "up" => "lost",
         _ => text(node, "state"),
     }
+}
+
+fn members(answer: &Value) -> Table {
+    let columns = [
+        "role",
+        "name",
+        "address",
+        ">queries",
+        ">waiting",
+        ">lanes",
+        ">busy",
+        ">memory",
+        ">resident",
+        ">corrected",
+    ];
+    let mut table = Table::new(&columns);
+    for member in list(answer, "members") {
+        let load = &member["load"];
+        let draining = if member["draining"] == true { " (draining)" } else { "" };
+        table.row([
+            text(member, "role").to_owned(),
+            format!("{}{draining}", text(member, "name")),
+            text(member, "address").to_owned(),
+            number(&load["queries"], 0),
+            number(&load["waiting"], 0),
+            number(&load["lanes"], 0),
+            number(&load["lanes_busy"], 0),
+            bytes(&member["memory"]["used_bytes"]),
+            list(member, "resident").len().to_string(),
+            list(member, "corrections").len().to_string(),
+        ]);
+    }
+    table
+}
+
+fn demand(answer: &Value) -> Table {
+    let mut table = Table::new(&["task", ">asked", ">in time", ">waiting", "may be answered by"]);
+    for class in list(answer, "demand") {
+        let variants: Vec<&str> = list(class, "variants").iter().filter_map(Value::as_str).collect();
+        table.row([
+            text(class, "task").to_owned(),
+            number(&class["arrived"], 0),
+            number(&class["in_time"], 0),
+            number(&class["waiting"], 0),
+            variants.join(" "),
+        ]);
+    }
+    table
 }
 
 fn nodes(answer: &Value) -> Table {
@@ -128,8 +181,8 @@ fn described(node: &Value) -> String {
         line(
             "queries",
             format!(
-                "{} running, {} queued; {} run in {} batches",
-                load["running"], load["queued"], load["queries"], load["batches"]
+                "{} running, {} queued; {} run in {} batches; {} given back",
+                load["running"], load["queued"], load["queries"], load["batches"], load["handed_back"]
             ),
         );
         line(
@@ -201,7 +254,7 @@ mod tests {
              "price_provenance": "default", "price_source": null, "warnings": ["models run unconfined"],
              "hardware": {"cpu": "X", "arch": "x86_64", "isa": ["avx2"], "cores": 4, "memory_bytes": 1024, "gpus": []},
              "load": {"lanes_busy": 1, "queued": 2, "running": 3, "batches": 4, "queries": 5, "runner_crashes": 6,
-                      "replica_restarts": 7},
+                      "replica_restarts": 7, "handed_back": 8},
              "memory": {"used_bytes": 1024, "budget_bytes": 2048},
              "replica_states": [{"variant": "a-fp32", "state": "active", "memory_bytes": 1024, "cause": "loaded",
                                  "loads": {"count": 2, "cold_ms": null, "warm_ms": 12.5}, "slowdown": {"ratio": 1.5}}]},
@@ -211,9 +264,16 @@ mod tests {
     #[test]
     fn a_node_is_described_with_what_it_does_and_what_is_weak() {
         let shown = described(find(&answer(), Some("local")).unwrap());
-        for part in
-            ["local (up)", "4 cores", "1 of 3 busy", "2 queued", "models run unconfined", "1 min", "6 ended"]
-        {
+        for part in [
+            "local (up)",
+            "4 cores",
+            "1 of 3 busy",
+            "2 queued",
+            "8 given back",
+            "models run unconfined",
+            "1 min",
+            "6 ended",
+        ] {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
         let replica = shown.lines().last().unwrap();
@@ -223,6 +283,21 @@ mod tests {
         );
         let gone = described(find(&answer(), Some("old")).unwrap());
         assert!(gone.contains("old (gone)") && !gone.contains("lanes"), "{gone}");
+    }
+
+    #[test]
+    fn members_are_listed_and_a_node_that_lives_but_is_not_reached_is_told_so() {
+        let answer = json!({
+            "members": [{"role": "node", "name": "far", "address": "h:1", "draining": true, "load": {"queries": 3, "waiting": 2,
+                         "lanes_busy": 1, "lanes": 4}, "memory": {"used_bytes": 1024}, "resident": [{}], "corrections": []}],
+            "demand": [{"task": "fashion", "variants": ["a", "b"], "arrived": 9, "in_time": 8, "waiting": 0}],
+        });
+        let shown = format!("{}\n{}", members(&answer), demand(&answer));
+        for part in ["far (draining)", "h:1", "fashion", "a b"] {
+            assert!(shown.contains(part), "{part}\n{shown}");
+        }
+        let node = json!({"name": "far", "state": "up", "connected": false, "announced": {"name": "far"}});
+        assert_eq!(state(&node), "unreached");
     }
 
     #[test]

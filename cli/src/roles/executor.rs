@@ -14,9 +14,10 @@ use crate::up::remotes;
 use crate::{demo, out};
 use anyhow::Context;
 use modelless_decision::plan::Plan;
+use modelless_decision::route::Offer;
 use modelless_drive::Clock;
 use modelless_executor as executor;
-use modelless_live::{Load, Member, Notice, Resident, Role, keep_announced};
+use modelless_live::{Corrected, Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_types::{Bytes, DeviceIx};
 use modelless_wire::{
@@ -29,6 +30,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// Corrections that are announced at most, so that a node with many variants can be announced at all.
+const CORRECTIONS: usize = 1_024;
 
 /// As much as a gateway takes in where nothing else is set.
 const ARTEFACT_BYTES_MAX: Bytes = Bytes::from_mib(4 << 10);
@@ -212,7 +216,7 @@ async fn serve(
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(ended.clone()));
     let status = handle.status();
-    let describe = move || describe(&status.borrow(), instance, &told);
+    let describe = move || describe(&status.borrow(), instance, Some(&told));
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));
     let (look, changed_at) = (Arc::new(Notify::new()), handle.clone());
     let measurer = Measurer {
@@ -297,13 +301,17 @@ async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
     }
 }
 
-fn describe(status: &NodeStatus, instance: u64, address: &str) -> Member {
+/// What a node tells of itself; `None` where nobody could connect to it.
+pub(crate) fn describe(status: &NodeStatus, instance: u64, address: Option<&str>) -> Member {
+    let seen = status.info.offers.iter().filter(|offer| offer.run.correction.samples > 0);
+    let corrected = |offer: &Offer| Corrected {
+        task: offer.task,
+        ordinal: offer.ordinal,
+        correction: offer.run.correction,
+    };
     Member {
-        role: Role::Node,
-        name: status.name.clone(),
-        instance,
         node: Some(status.node),
-        address: Some(address.to_owned()),
+        address: address.map(ToOwned::to_owned),
         draining: status.draining,
         load: Load {
             queries: status.load.queued + status.load.running,
@@ -318,6 +326,8 @@ fn describe(status: &NodeStatus, instance: u64, address: &str) -> Member {
             .iter()
             .map(|replica| Resident { device: DeviceIx(0), variant: replica.variant, state: replica.state })
             .collect(),
-        demand: Vec::new(),
+        device_class: status.device_class.clone(),
+        corrections: seen.map(corrected).take(CORRECTIONS).collect(),
+        ..Member::new(Role::Node, &status.name, instance)
     }
 }

@@ -3,7 +3,7 @@
 use super::artefacts::Given;
 use super::nodes::{Side, keep_all};
 use super::register::{Joined, Registering};
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
+use super::{BEAT, Options, database, hear, host_name, key, live, pass_on, process, random, settings, tell};
 use crate::exit::usage;
 use crate::out;
 use crate::up::config::default_data;
@@ -14,6 +14,7 @@ use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
 use modelless_wire::{Address, Key, TlsConnect, TlsFiles};
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +119,8 @@ async fn role(
     let ended = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let members = followed(&mut tasks, &live, &ended);
-    let joining = handle.clone();
+    let (joining, knowing) = (handle.clone(), handle.clone());
+    pass_on(&mut tasks, members.clone(), &ended, move |members| knowing.set_members(members));
     let side = Side {
         name: settings.name.clone(),
         queries: true,
@@ -136,20 +138,7 @@ async fn role(
     tasks.spawn(keep_all(side, nodes, members, ended.clone()));
     let (described, instance, name) = (handle.clone(), random()?, settings.name);
     let http = bound.http;
-    let describe = move || Member {
-        role: Role::Gateway,
-        name: name.clone(),
-        instance,
-        node: None,
-        address: Some(http.to_string()),
-        draining: false,
-        load: Load {
-            queries: u32::try_from(described.open_queries()).unwrap_or(u32::MAX),
-            ..Load::default()
-        },
-        resident: Vec::new(),
-        demand: described.demand().into_iter().map(demand).collect(),
-    };
+    let describe = move || describe(&described, &name, instance, http);
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
     follow_catalog(&mut tasks, &live, &handle, &ended);
 
@@ -171,12 +160,25 @@ async fn role(
     result.map_err(Into::into)
 }
 
+/// What a gateway tells of itself.
+pub(crate) fn describe(gateway: &gateway::Handle, name: &str, instance: u64, http: SocketAddr) -> Member {
+    let demand: Vec<Demand> = gateway.demand().into_iter().map(demand).collect();
+    let waiting = demand.iter().map(|class| class.waiting).fold(0, u32::saturating_add);
+    let queries = u32::try_from(gateway.open_queries()).unwrap_or(u32::MAX);
+    Member {
+        address: Some(http.to_string()),
+        load: Load { queries, waiting, ..Load::default() },
+        demand,
+        ..Member::new(Role::Gateway, name, instance)
+    }
+}
+
 fn demand(of: gateway::ClassDemand) -> Demand {
     Demand { class: of.class, arrived: of.arrived, in_time: of.in_time, waiting: of.waiting }
 }
 
 /// Looks at the catalogue when somebody says that it changed, and says so itself of changes that nobody has told.
-fn follow_catalog(
+pub(crate) fn follow_catalog(
     tasks: &mut JoinSet<()>,
     live: &Arc<dyn Live>,
     handle: &gateway::Handle,
@@ -213,7 +215,7 @@ fn follow_catalog(
 }
 
 /// Who is there, as the live state tells.
-pub(super) fn followed(
+pub(crate) fn followed(
     tasks: &mut JoinSet<()>,
     live: &Arc<dyn Live>,
     stop: &CancellationToken,

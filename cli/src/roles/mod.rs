@@ -18,7 +18,7 @@ use crate::out;
 use crate::signals::{Signals, until_second_signal};
 use clap::Args;
 use modelless_engine::take_short_turns;
-use modelless_live::{Live, MemLive, Notice, RedisLive};
+use modelless_live::{Live, MemLive, Member, Notice, RedisLive};
 use modelless_telemetry::log;
 use modelless_wire::Key;
 use serde::Serialize;
@@ -28,12 +28,12 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Between heartbeats in the live state.
-const BEAT: Duration = Duration::from_secs(1);
+pub(crate) const BEAT: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -126,7 +126,7 @@ fn database(url: &str) -> anyhow::Result<&str> {
 }
 
 /// Hears what changed until `stop`, and keeps notices coming.
-fn hear(
+pub(crate) fn hear(
     tasks: &mut JoinSet<()>,
     live: &Arc<dyn Live>,
     stop: &CancellationToken,
@@ -152,6 +152,29 @@ fn hear(
     tasks.spawn(async move { listening.run(ended).await });
 }
 
+/// Passes on who is there, as it changes, until `stop`.
+pub(crate) fn pass_on(
+    tasks: &mut JoinSet<()>,
+    mut members: watch::Receiver<Vec<Member>>,
+    stop: &CancellationToken,
+    to: impl Fn(Vec<Member>) + Send + 'static,
+) {
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        loop {
+            let now = members.borrow_and_update().clone();
+            to(now);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                changed = members.changed() => if changed.is_err() {
+                    return;
+                },
+            }
+        }
+    });
+}
+
 /// Tells the others. Whoever does not hear of it looks for itself a second later.
 async fn tell(live: &dyn Live, notice: Notice) {
     if let Err(error) = live.publish(notice).await {
@@ -168,7 +191,7 @@ fn key(file: Option<&Path>) -> anyhow::Result<Option<Key>> {
     Ok(Some(key))
 }
 
-fn random() -> anyhow::Result<u64> {
+pub(crate) fn random() -> anyhow::Result<u64> {
     getrandom::u64().map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))
 }
 

@@ -2,11 +2,11 @@
 
 use super::gateway::{addresses, followed};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
+use super::{BEAT, Options, database, hear, host_name, key, live, pass_on, process, random, settings, tell};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
-use modelless_live::{Load, Member, Notice, Role, keep_announced};
+use modelless_live::{Live, Member, Notice, Role, keep_announced};
 use modelless_scheduler as scheduler;
 use modelless_store::Store;
 use modelless_types::NodeId;
@@ -84,7 +84,8 @@ async fn role(
     let live = live(settings.redis.as_deref(), &settings.cluster)?;
     let mut tasks = JoinSet::new();
     let members = followed(&mut tasks, &live, &stop);
-    let joining = handle.clone();
+    let (joining, knowing) = (handle.clone(), handle.clone());
+    pass_on(&mut tasks, members.clone(), &stop, move |members| knowing.set_members(members));
     let side = Side {
         name: settings.name.clone(),
         queries: false,
@@ -98,20 +99,25 @@ async fn role(
     };
     tasks.spawn(keep_all(side, nodes, members, stop.clone()));
     let (name, instance) = (settings.name, random()?);
-    let describe = move || Member {
-        role: Role::Scheduler,
-        name: name.clone(),
-        instance,
-        node: None,
-        address: None,
-        draining: false,
-        load: Load::default(),
-        resident: Vec::new(),
-        demand: Vec::new(),
-    };
+    let describe = move || Member::new(Role::Scheduler, &name, instance);
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
+    take_part(&mut tasks, &live, &handle, &stop);
+    out::line("ready scheduler")?;
+    service.run(stop).await;
+    while tasks.join_next().await.is_some() {}
+    store.close().await;
+    Ok(())
+}
+
+/// Tells of the plans that it saves, and looks again when it hears that the catalogue changed.
+pub(crate) fn take_part(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    handle: &scheduler::Handle,
+    stop: &CancellationToken,
+) {
     let mut saved = handle.saved();
-    let (told, ended) = (Arc::clone(&live), stop.clone());
+    let (told, ended) = (Arc::clone(live), stop.clone());
     tasks.spawn(async move {
         loop {
             tokio::select! {
@@ -127,13 +133,9 @@ async fn role(
             }
         }
     });
-    hear(&mut tasks, &live, &stop, move |notice| match notice {
+    let handle = handle.clone();
+    hear(tasks, live, stop, move |notice| match notice {
         Notice::Plan { .. } => {} // its own, or another scheduler's, whose plan it finds when it next saves one
         Notice::Catalog { .. } | Notice::Missed => handle.catalog_changed(),
     });
-    out::line("ready scheduler")?;
-    service.run(stop).await;
-    while tasks.join_next().await.is_some() {}
-    store.close().await;
-    Ok(())
 }

@@ -124,6 +124,7 @@ fn query(admitted: &Admitted, goals: &Goals, now: Time) -> Query {
         priority: goals.priority,
         best_effort: admitted.best_effort,
         bytes: Bytes(0),
+        returnable: false,
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! First form: it pins what is worth having. Variants beaten on every axis are left out; per task a *parachute* (the
 //! fastest variant of the frontier) comes first, then the most accurate, then what lies between, task after task in
-//! turn, while the device has room beside its discretionary share. What is pinned already goes first among equals, so
+//! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned already goes first among equals, so
 //! that a plan does not move things without need.
 
 use crate::frontier::{Point, frontier};
@@ -28,6 +28,10 @@ pub struct PlanVariant {
     pub cost: CostPer1k,
     /// Memory of a replica.
     pub memory: Bytes,
+    /// How much is asked lately of those classes that it may answer, in doublings: 0 is nothing, 1 one query, 4 eight.
+    /// Coarse, so that a plan rests while demand only wavers.
+    #[serde(default)]
+    pub demand: u8,
 }
 
 /// A device as the plan sees it.
@@ -146,10 +150,13 @@ impl Rank {
     }
 }
 
+/// What comes first: rank, then demand, then latency, then what is pinned already.
+type Turn = (Rank, core::cmp::Reverse<u8>, usize, bool);
+
 /// The order in which room is given out: every task's parachute, every task's best, then the rest by turns.
 fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<(Rank, &'a PlanVariant)> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
-    let mut order: Vec<((Rank, usize, bool), TaskId, &PlanVariant)> = Vec::new();
+    let mut order: Vec<(Turn, TaskId, &PlanVariant)> = Vec::new();
     for task in tasks {
         let mut of_task: Vec<&PlanVariant> = device.variants.iter().filter(|v| v.task == task).collect();
         of_task.sort_by_key(|v| (v.latency, core::cmp::Reverse(v.accuracy), v.id));
@@ -168,7 +175,8 @@ fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Ve
             } else {
                 Rank::Between
             };
-            order.push(((rank, turn, !before(variant.id)), task, variant));
+            let demand = core::cmp::Reverse(variant.demand);
+            order.push(((rank, demand, turn, !before(variant.id)), task, variant));
         }
     }
     order.sort_by_key(|(key, task, variant)| (*key, *task, variant.id));
@@ -187,6 +195,7 @@ mod tests {
             latency: Micros(us),
             cost: CostPer1k(us),
             memory: Bytes::from_mib(mib),
+            demand: 0,
         }
     }
 
@@ -215,6 +224,17 @@ mod tests {
         assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 11]);
         assert_eq!(pinned(&plan(&device(40, variants.clone()), &Plan::default())), [1, 3, 11, 13]);
         assert_eq!(pinned(&plan(&device(60, variants), &Plan::default())), [1, 2, 3, 11, 12, 13]);
+    }
+
+    #[test]
+    fn where_room_is_short_what_is_asked_for_comes_first_and_stays_while_demand_wavers() {
+        let asked = |demand| PlanVariant { demand, ..variant(11, 2, 800_000, 10, 10) };
+        let input = |demand| device(10, alloc::vec![variant(1, 1, 800_000, 10, 10), asked(demand)]);
+        let idle = plan(&input(0), &Plan::default());
+        assert_eq!(pinned(&idle), [1]);
+        let busy = plan(&input(3), &idle);
+        assert_eq!(pinned(&busy), [11]);
+        assert_eq!(pinned(&plan(&input(0), &busy)), [11], "nobody asks for the other either");
     }
 
     #[test]

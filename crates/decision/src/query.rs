@@ -42,4 +42,7 @@ pub struct Query {
     pub best_effort: bool,
     /// Decoded size, for bounds on what waits.
     pub bytes: Bytes,
+    /// For the node that it is at: another could answer it too, so one that has fallen behind may give it back, once.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub returnable: bool,
 }

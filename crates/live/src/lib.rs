@@ -15,8 +15,9 @@ pub use mem::MemLive;
 pub use members::{Known, follow, keep_announced};
 
 use async_trait::async_trait;
+use modelless_decision::Correction;
 use modelless_decision::query::Class;
-use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, VariantId};
+use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::sync::broadcast;
@@ -79,6 +80,42 @@ pub struct Member {
     /// What is asked of it.
     #[serde(default)]
     pub demand: Vec<Demand>,
+    /// Hardware that behaves alike, for a node.
+    #[serde(default)]
+    pub device_class: String,
+    /// How much slower or quicker than their profiles its variants are, where it saw anything lately.
+    #[serde(default)]
+    pub corrections: Vec<Corrected>,
+}
+
+impl Member {
+    /// One that says no more than that it is there.
+    pub fn new(role: Role, name: &str, instance: u64) -> Self {
+        Self {
+            role,
+            name: name.to_owned(),
+            instance,
+            node: None,
+            address: None,
+            draining: false,
+            load: Load::default(),
+            resident: Vec::new(),
+            demand: Vec::new(),
+            device_class: String::new(),
+            corrections: Vec::new(),
+        }
+    }
+}
+
+/// What live traffic says of a variant's profile on a node.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Corrected {
+    /// The task.
+    pub task: TaskId,
+    /// The variant, by its ordinal in the task.
+    pub ordinal: u8,
+    /// How far it is off.
+    pub correction: Correction,
 }
 
 /// How busy a member is.

@@ -1,9 +1,10 @@
 //! What live state promises, in one process and over a real Redis; and what is left when that is killed.
 
+use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_live::{
-    Demand, Error, Known, Live, Load, MEMBER_BYTES, MemLive, Member, Notice, RedisLive, Resident, Role,
-    follow, keep_announced,
+    Corrected, Demand, Error, Known, Live, Load, MEMBER_BYTES, MemLive, Member, Notice, RedisLive, Resident,
+    Role, follow, keep_announced,
 };
 use modelless_testkit::Redis;
 use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
@@ -38,6 +39,12 @@ fn member(role: Role, name: &str, instance: u64) -> Member {
         },
         resident: vec![Resident { device: DeviceIx(0), variant: VariantId(6), state: ReplicaState::Active }],
         demand: vec![Demand { class, arrived: u64::MAX, in_time: 8, waiting: 1 }],
+        device_class: "cpu:test:1".into(),
+        corrections: vec![Corrected {
+            task: TaskId(3),
+            ordinal: 7,
+            correction: Correction { ratio: 1.5, ..Correction::NONE },
+        }],
     }
 }
 

@@ -61,12 +61,18 @@ struct OfNodeAndVariant {
     variant: String,
 }
 
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfHandBack {
+    reason: &'static str,
+}
+
 /// Everything that is counted.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     queries: Family<OfOutcome, Counter>,
     refusals: Family<OfReason, Counter>,
+    handed_back: Family<OfHandBack, Counter>,
     in_time: Family<OfTask, Counter>,
     query_seconds: Histograms<OfTask>,
     queue_seconds: Histograms<OfVariant>,
@@ -232,6 +238,7 @@ impl Metrics {
             registry: Registry::with_prefix("modelless"),
             queries: Family::default(),
             refusals: Family::default(),
+            handed_back: Family::default(),
             in_time: Family::default(),
             query_seconds: Histograms::new_with_constructor(times),
             queue_seconds: Histograms::new_with_constructor(times),
@@ -255,6 +262,8 @@ impl Metrics {
         let r = &mut self.registry;
         r.register("queries", "Queries by how they ended", self.queries.clone());
         r.register("refusals", "Queries refused, by reason", self.refusals.clone());
+        let help = "Queries that nodes gave back unstarted, by what they would have been told";
+        r.register("queries_handed_back", help, self.handed_back.clone());
         r.register("answers_in_time", "Answers within their latency bound (goodput)", self.in_time.clone());
         let seconds = || Unit::Seconds;
         let help = "From arrival at the gateway to the answer";
@@ -294,6 +303,11 @@ impl Metrics {
             reasons: Arc::default(),
             refusals: self.refusals.clone(),
         }
+    }
+
+    /// A node gave a query back unstarted.
+    pub fn handed_back(&self, reason: &'static str) {
+        self.handed_back.get_or_create_owned(&OfHandBack { reason }).inc();
     }
 
     /// The handles of one variant.

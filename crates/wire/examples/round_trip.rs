@@ -85,6 +85,7 @@ fn query(key: u64, input: Buffer) -> ToNode {
         prefer: Prefer::Accuracy,
         priority: Priority::default(),
         best_effort: false,
+        returnable: false,
         decoded: Bytes(784),
         input: Input::Raw(input),
         demand: Demand { class, waiting: 0, first: None },

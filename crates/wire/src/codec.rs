@@ -201,8 +201,8 @@ pub(crate) fn from_node(frame: &FromNode) -> Result<Encoded, TooLarge> {
             let head = BadInputHead { key: key.0, fault: fault_code(*fault), why: words(why), report };
             bounded(Kind::BadInput, Bound::Outcome(*key), NOTHING, &head)
         }
-        Body::HandedBack { key } => {
-            let head = HandedBackHead { key: key.0, report };
+        Body::HandedBack { key, why } => {
+            let head = HandedBackHead { key: key.0, why: why.into(), report };
             bounded(Kind::HandedBack, Bound::Outcome(*key), NOTHING, &head)
         }
         Body::Report => bounded(Kind::Report, Bound::Newest, NOTHING, &report),
@@ -296,8 +296,8 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
             Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
         }
         Kind::HandedBack => {
-            let HandedBackHead { key, report } = read(kind, head)?;
-            let body = Body::HandedBack { key: QueryKey(key) };
+            let HandedBackHead { key, why, report } = read(kind, head)?;
+            let body = Body::HandedBack { key: QueryKey(key), why: why.refusal().map_err(bad)? };
             Frame::FromNode(FromNode { body, report: report.report().map_err(bad)? })
         }
         Kind::Report => {

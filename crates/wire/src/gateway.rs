@@ -14,7 +14,7 @@ use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
 use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
-use modelless_decision::route::NodeReport;
+use modelless_decision::route::{Made, NodeReport};
 use modelless_types::{Micros, NodeId, QueryKey};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -294,7 +294,9 @@ impl Remote {
     /// The frame never leaves, and whoever waits for its answer hears why.
     fn refuse(&self, key: QueryKey, error: TooLarge) {
         let Some(gateway) = self.gateway.upgrade() else { return };
-        let report = self.newest();
+        let mut report = self.newest();
+        // The node has done nothing for it.
+        report.made = Made { inputs: report.made.inputs.saturating_sub(1), ..report.made };
         let why = error.to_string();
         let body = Body::BadInput { key, fault: InputFault::TooLarge, why };
         gateway.receive(self.node, FromNode { body, report });

@@ -6,11 +6,11 @@ use crate::seam::{Answer, Demand, InputFault, QueryFrame};
 use bytes::Bytes as Buffer;
 use modelless_decision::Moments;
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, NodeReport};
+use modelless_decision::route::{Limit, Made, NodeReport};
 use modelless_decision::worker::Reason;
 use modelless_types::{
     Accuracy, AppId, Bytes, CostPer1k, Micros, ModelId, Nearest, Prefer, Priority, QueryKey, Refusal,
-    SpaceId, TaskId, TenantId, VariantId, VariantSet,
+    SpaceId, TaskId, TenantId, Time, VariantId, VariantSet,
 };
 use wincode::{SchemaRead, SchemaWrite};
 
@@ -75,6 +75,7 @@ pub(crate) struct QueryHead {
     prefer: u8,
     priority: u8,
     best_effort: bool,
+    returnable: bool,
     decoded: u64,
     demand: DemandHead,
     pub(crate) input: InputHead,
@@ -94,6 +95,7 @@ impl QueryHead {
             prefer,
             priority,
             best_effort,
+            returnable,
             decoded,
             input: _,
             demand,
@@ -109,6 +111,7 @@ impl QueryHead {
             prefer: prefer_code(*prefer),
             priority: priority.level(),
             best_effort: *best_effort,
+            returnable: *returnable,
             decoded: decoded.0,
             demand: (*demand).into(),
             input,
@@ -135,6 +138,7 @@ impl QueryHead {
                 .filter(|level| level.level() == self.priority)
                 .ok_or("an unknown priority")?,
             best_effort: self.best_effort,
+            returnable: self.returnable,
             decoded: Bytes(self.decoded),
             input,
             demand,
@@ -214,16 +218,20 @@ pub(crate) struct ReportHead {
     bytes: u64,
     wait: MomentsHead,
     waits: Vec<(ClassHead, MomentsHead)>,
+    inputs: u64,
+    made_at: u64,
 }
 
 impl From<&NodeReport> for ReportHead {
     fn from(report: &NodeReport) -> Self {
-        let NodeReport { limit: Limit { queries, bytes }, wait, waits } = report;
+        let NodeReport { limit: Limit { queries, bytes }, wait, waits, made: Made { inputs, at } } = report;
         let told = waits.iter().take(limits::REPORT_CLASSES);
         Self {
             queries: *queries,
             bytes: bytes.0,
             wait: (*wait).into(),
+            inputs: *inputs,
+            made_at: at.0,
             waits: told.map(|(class, wait)| ((*class).into(), (*wait).into())).collect(),
         }
     }
@@ -234,6 +242,7 @@ impl ReportHead {
         Ok(NodeReport {
             limit: Limit { queries: self.queries, bytes: Bytes(self.bytes) },
             wait: self.wait.moments()?,
+            made: Made { inputs: self.inputs, at: Time(self.made_at) },
             waits: self
                 .waits
                 .into_iter()
@@ -349,6 +358,7 @@ pub(crate) struct BadInputHead {
 #[derive(SchemaRead, SchemaWrite)]
 pub(crate) struct HandedBackHead {
     pub(crate) key: u64,
+    pub(crate) why: RefusalHead,
     pub(crate) report: ReportHead,
 }
 

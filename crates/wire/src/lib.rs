@@ -28,7 +28,6 @@ mod peers;
 mod reader;
 mod rtt;
 mod seam;
-mod share;
 mod shelf;
 #[cfg(test)]
 mod sim;

@@ -22,8 +22,8 @@ use crate::shelf::Wants;
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
-use modelless_decision::route::NodeReport;
-use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal};
+use modelless_decision::route::{NodeReport, SHARE_BEAT, share};
+use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -58,6 +58,7 @@ pub fn serve_node(
         news: Notify::new(),
         wants: Wants::default(),
         strangers: Mutex::default(),
+        began: Instant::now(),
     };
     NodeServer { hub: Arc::new(hub), listener, status }
 }
@@ -122,9 +123,15 @@ struct Hub {
     news: Notify,
     wants: Wants,
     strangers: Mutex<Strangers>,
+    /// Moments count from here.
+    began: Instant,
 }
 
 impl Hub {
+    fn now(&self) -> Time {
+        Time::ZERO + micros(self.began.elapsed())
+    }
+
     fn strangers(&self) -> MutexGuard<'_, Strangers> {
         self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,7 +153,7 @@ impl Hub {
 
     /// Those that ask for something at this moment, with their weights.
     fn asking(&self) -> BTreeMap<u32, u64> {
-        let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), self.now());
         peers.values().filter_map(|peer| Some((peer.number, peer.weight(now)?))).collect()
     }
 
@@ -154,11 +161,9 @@ impl Hub {
     /// told what it would get if it did.
     fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
         let asking = self.asking();
-        let own = asking.get(&peer.number);
-        let (weight, all) =
-            (own.copied().unwrap_or(1), asking.values().sum::<u64>() + u64::from(own.is_none()));
+        let (own, all) = (asking.get(&peer.number).copied(), asking.values().sum());
         let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        report.limit = report.limit.part(weight, all);
+        report.limit = share(report.limit, own, all);
         (number, report)
     }
 
@@ -191,7 +196,7 @@ impl Hub {
     /// Tells gateways what others heard with their answers, a little later and together; and all of them when others
     /// share the credit than before.
     async fn spread(self: Arc<Self>, stop: CancellationToken) {
-        let mut look = interval(self.config.heartbeat);
+        let mut look = interval(Duration::from_micros(SHARE_BEAT.0));
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shared = BTreeMap::new();
         loop {
@@ -201,7 +206,7 @@ impl Hub {
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
                 _ = look.tick() => {
                     for peer in self.peers() {
-                        peer.state().traffic.beat();
+                        peer.state().asker.beat();
                     }
                     self.forget_old_demand();
                 },
@@ -439,7 +444,7 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if peer.state().opens(key)? {
+                if peer.state().opens(key, self.now())? {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.

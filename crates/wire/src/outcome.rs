@@ -17,7 +17,7 @@ pub(crate) fn key_of(body: &Body) -> Option<QueryKey> {
         Body::Answer { key, .. }
         | Body::Refused { key, .. }
         | Body::BadInput { key, .. }
-        | Body::HandedBack { key } => Some(*key),
+        | Body::HandedBack { key, why: _ } => Some(*key),
         Body::Report => None,
     }
 }
@@ -28,7 +28,7 @@ pub(crate) fn renamed(body: Body, key: QueryKey) -> Body {
         Body::Answer { key: _, answer } => Body::Answer { key, answer },
         Body::Refused { key: _, refusal } => Body::Refused { key, refusal },
         Body::BadInput { key: _, fault, why } => Body::BadInput { key, fault, why },
-        Body::HandedBack { key: _ } => Body::HandedBack { key },
+        Body::HandedBack { key: _, why } => Body::HandedBack { key, why },
         Body::Report => Body::Report,
     }
 }

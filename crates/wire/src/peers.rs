@@ -3,9 +3,9 @@
 use crate::config::limits;
 use crate::link::Link;
 use crate::lost::Nonsense;
-use crate::share::Traffic;
 use modelless_decision::query::Class;
-use modelless_types::QueryKey;
+use modelless_decision::route::Asker;
+use modelless_types::{QueryKey, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,9 +38,7 @@ pub(crate) struct Peer {
 pub(crate) struct PeerState {
     pub(crate) open: BTreeSet<u64>,
     pub(crate) demand: BTreeMap<Class, Waiting>,
-    /// When it last asked for something.
-    pub(crate) asked: Option<Instant>,
-    pub(crate) traffic: Traffic,
+    pub(crate) asker: Asker,
 }
 
 #[derive(Clone, Copy)]
@@ -62,14 +60,13 @@ pub(crate) fn unqualified(key: QueryKey) -> (u32, QueryKey) {
 
 impl Peer {
     /// Its weight among the gateways that share the credit, if it has queries here or had some lately.
-    pub(crate) fn weight(&self, now: Instant) -> Option<u64> {
+    pub(crate) fn weight(&self, now: Time) -> Option<u64> {
         let state = self.state();
-        let lately = |then: Instant| now.saturating_duration_since(then) < IDLE_AFTER;
         // What was said to wait a while ago may have gone to other nodes since.
-        let waiting = state.demand.values().filter(|waiting| lately(waiting.told));
-        let waiting: u64 = waiting.map(|waiting| u64::from(waiting.queries)).sum();
-        let asks = self.queries && (state.asked.is_some_and(lately) || !state.open.is_empty() || waiting > 0);
-        asks.then(|| state.traffic.weight(waiting))
+        let waiting = state.demand.values().filter(|waiting| waiting.told.elapsed() < IDLE_AFTER);
+        let waiting = waiting.map(|waiting| u64::from(waiting.queries)).sum();
+        let weight = state.asker.weight(now, !state.open.is_empty(), waiting);
+        weight.filter(|_| self.queries)
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, PeerState> {
@@ -79,17 +76,15 @@ impl Peer {
 
 impl PeerState {
     /// Whether a query is the first in a while.
-    pub(crate) fn opens(&mut self, key: QueryKey) -> Result<bool, Nonsense> {
+    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<bool, Nonsense> {
         if self.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
             return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
         }
-        let now = Instant::now();
-        let before = self.asked.replace(now);
-        self.traffic.sent();
+        let first = self.asker.sent(now);
         if !self.open.insert(key.0) {
             return Err(Nonsense::Twice(key.0));
         }
-        Ok(before.is_none_or(|before| now.saturating_duration_since(before) >= IDLE_AFTER))
+        Ok(first)
     }
 
     /// Classes of which it said that queries wait that are due by now; they are forgotten.

@@ -85,6 +85,8 @@ pub struct QueryFrame {
     pub priority: Priority,
     /// Latency and cost may be missed rather than the query refused.
     pub best_effort: bool,
+    /// Another node could answer it too: one that has fallen behind may give it back.
+    pub returnable: bool,
     /// Size once decoded, as far as the gateway can tell.
     pub decoded: Bytes,
     /// The input.
@@ -146,6 +148,8 @@ pub enum Body {
     HandedBack {
         /// The query.
         key: QueryKey,
+        /// What it would have been told, were there no other node.
+        why: Refusal,
     },
     /// Nothing but the report.
     Report,

@@ -159,6 +159,9 @@ pub struct NodeLoad {
     pub crashes: u64,
     /// Replicas that came back after such an end.
     pub restarts: u64,
+    /// Queries given back to their gateways, unstarted.
+    #[serde(default)]
+    pub handed_back: u64,
 }
 
 /// A replica as a node makes it known.

@@ -11,6 +11,7 @@ pub(crate) struct Tally {
     queries: u64,
     crashes: u64,
     restarts: u64,
+    handed_back: u64,
     /// Lost with their runner and not back yet.
     lost: BTreeSet<VariantId>,
     loads: BTreeMap<VariantId, LoadTimes>,
@@ -21,6 +22,11 @@ impl Tally {
     pub(crate) fn started(&mut self, queries: usize) {
         self.batches += 1;
         self.queries += u64::try_from(queries).unwrap_or(0);
+    }
+
+    /// A query was given back to its gateway, unstarted.
+    pub(crate) fn gave_back(&mut self) {
+        self.handed_back += 1;
     }
 
     /// A runner ended without having been asked to.
@@ -53,6 +59,7 @@ impl Tally {
             queries: self.queries,
             crashes: self.crashes,
             restarts: self.restarts,
+            handed_back: self.handed_back,
             ..now
         }
     }

@@ -30,14 +30,16 @@ async fn large_inputs_that_wait_to_be_decoded_are_given_back_by_a_drain() {
     let mut back = BTreeSet::new();
     for _ in 0..20 {
         let heard = bed.hear().await;
-        let Body::HandedBack { key } = heard else { panic!("not given back: {heard:?}") };
+        let Body::HandedBack { key, why: Refusal::Draining } = heard else {
+            panic!("not given back: {heard:?}")
+        };
         back.insert(key.0);
     }
     assert_eq!(back, (0..20).collect());
     // One that was on its way when the drain began.
     bed.ask(20);
     let heard = bed.hear().await;
-    assert!(matches!(heard, Body::HandedBack { key: QueryKey(20) }), "{heard:?}");
+    assert!(matches!(heard, Body::HandedBack { key: QueryKey(20), .. }), "{heard:?}");
     drop(busy);
     ended(&mut bed).await;
     assert!(bed.heard.try_recv().is_err(), "nothing is said twice");
@@ -56,7 +58,9 @@ async fn large_inputs_that_are_being_decoded_while_a_node_drains_are_answered_or
         let mut told = BTreeSet::new();
         for _ in 0..100 {
             match bed.hear().await {
-                Body::Answer { key, .. } | Body::HandedBack { key } => assert!(told.insert(key), "{key:?}"),
+                Body::Answer { key, .. } | Body::HandedBack { key, .. } => {
+                    assert!(told.insert(key), "{key:?}");
+                }
                 other @ (Body::Refused { .. } | Body::BadInput { .. } | Body::Report) => panic!("{other:?}"),
             }
         }
@@ -85,7 +89,7 @@ async fn at_a_drains_deadline_what_runs_is_refused_and_what_never_ran_is_given_b
             &heard,
             [
                 Body::Refused { key: QueryKey(1), refusal: Refusal::Draining },
-                Body::HandedBack { key: QueryKey(2) }
+                Body::HandedBack { key: QueryKey(2), .. }
             ]
         ),
         "{heard:?}"

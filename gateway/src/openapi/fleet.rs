@@ -11,6 +11,21 @@ pub(crate) fn nodes() -> Doc {
     Doc::new("listNodes", "fleet", "Nodes").answers(200, "Gone ones included.", &schema)
 }
 
+pub(crate) fn members() -> Doc {
+    let all = json!({"type": "array", "items": {"type": "object"}});
+    let schema = json!({"type": "object", "properties": {"members": all, "demand": all}});
+    Doc::new(
+        "listMembers",
+        "fleet",
+        "Processes that announce themselves, and what is asked of all gateways, class by class",
+    )
+    .answers(
+        200,
+        "As the live state tells, a second or so ago; empty while it is away at the start.",
+        &schema,
+    )
+}
+
 pub(crate) fn replicas() -> Doc {
     let number = json!({"type": "integer", "minimum": 0, "maximum": TRANSITIONS_MAX, "default": TRANSITIONS});
     let schema = json!({"type": "object", "properties": {

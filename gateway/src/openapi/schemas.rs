@@ -265,7 +265,8 @@ fn answers() -> Value {
             "load": object(json!({
                 "lanes_busy": count(), "queued": count(), "running": count(), "batches": count(),
                 "queries": count(), "runner_crashes": count(), "replica_restarts": count(),
-            }), &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes", "replica_restarts"]),
+                "handed_back": count(),
+            }), &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes", "replica_restarts", "handed_back"]),
             "memory": object(json!({
                 "used_bytes": count(), "budget_bytes": count(),
             }), &["used_bytes", "budget_bytes"]),

@@ -15,7 +15,13 @@ pub(crate) const TRANSITIONS_MAX: u32 = 1_000;
 pub(super) async fn nodes(State(app): FromApp) -> Answer {
     let view = app.core.view();
     let stored = app.store.nodes().await?;
-    Ok(json_response(StatusCode::OK, &json!({"nodes": show::nodes(&view, &stored)})))
+    Ok(json_response(StatusCode::OK, &json!({"nodes": show::nodes(&view, &stored, &app.core.members())})))
+}
+
+pub(super) async fn members(State(app): FromApp) -> Answer {
+    let (view, members) = (app.core.view(), app.core.members());
+    let body = json!({"members": show::members(&view, &members), "demand": show::demand(&view, &members)});
+    Ok(json_response(StatusCode::OK, &body))
 }
 
 pub(super) async fn replicas(State(app): FromApp, uri: Uri) -> Answer {

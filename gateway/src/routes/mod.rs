@@ -89,6 +89,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
+    route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
     route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),
     route(Method::GET, "/v2/health/live", || get(health::live), openapi::fleet::live),
     route(Method::GET, "/v2/health/ready", || get(health::ready), openapi::fleet::ready),

@@ -2,16 +2,20 @@
 
 use crate::view::View;
 use modelless_decision::explain::Finding;
+use modelless_decision::query::Class;
+use modelless_live::{Demand, Load, Member};
 use modelless_store::{Node, Transition, UnixMicros};
-use modelless_types::{Micros, VariantId};
+use modelless_types::{Micros, TaskId, VariantId};
 use modelless_wire::{
     EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus,
 };
 use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 /// Every node known to the store, with what it makes known of itself where it is connected here.
-pub(crate) fn nodes(view: &View, stored: &[Node]) -> Vec<Value> {
+pub(crate) fn nodes(view: &View, stored: &[Node], members: &[Member]) -> Vec<Value> {
     let mut shown: Vec<Value> = stored
         .iter()
         .map(|node| {
@@ -27,6 +31,9 @@ pub(crate) fn nodes(view: &View, stored: &[Node]) -> Vec<Value> {
             });
             if let Some(status) = view.node(node.id) {
                 extend(&mut shown, status_of(view, status));
+            } else if let Some(member) = members.iter().find(|member| member.node == Some(node.id)) {
+                // It lives, but this gateway does not reach it.
+                shown["announced"] = self::member(view, member);
             }
             shown
         })
@@ -34,6 +41,62 @@ pub(crate) fn nodes(view: &View, stored: &[Node]) -> Vec<Value> {
     let unstored = view.nodes.iter().filter(|status| !stored.iter().any(|node| node.id == status.node));
     shown.extend(unstored.map(|status| status_of(view, status)));
     shown
+}
+
+/// Everybody who announces himself.
+pub(crate) fn members(view: &View, members: &[Member]) -> Vec<Value> {
+    members.iter().map(|known| member(view, known)).collect()
+}
+
+fn member(view: &View, member: &Member) -> Value {
+    let Load { queries, waiting, busy_lanes, lanes, memory_used, memory_budget } = member.load;
+    let resident = member.resident.iter().map(|replica| {
+        json!({"device": replica.device, "variant": variant_name(view, replica.variant), "state": replica.state})
+    });
+    let corrections = member.corrections.iter().map(|seen| {
+        let correction =
+            json!({"ratio": seen.correction.ratio, "samples": seen.correction.samples, "provenance": "live"});
+        json!({"variant": variant_of(view, seen.task, seen.ordinal), "slowdown": correction})
+    });
+    json!({
+        "role": member.role,
+        "name": member.name,
+        "node": member.node,
+        "address": member.address,
+        "draining": member.draining,
+        "device_class": member.device_class,
+        "load": {"queries": queries, "waiting": waiting, "lanes_busy": busy_lanes, "lanes": lanes},
+        "memory": {"used_bytes": memory_used.0, "budget_bytes": memory_budget.0},
+        "resident": resident.collect::<Vec<_>>(),
+        "corrections": corrections.collect::<Vec<_>>(),
+    })
+}
+
+/// What is asked of all gateways together since each of them started, class by class, the most asked for first.
+pub(crate) fn demand(view: &View, members: &[Member]) -> Vec<Value> {
+    let mut classes: BTreeMap<Class, (u64, u64, u64)> = BTreeMap::new();
+    for Demand { class, arrived, in_time, waiting } in members.iter().flat_map(|member| member.demand.iter())
+    {
+        let sum = classes.entry(*class).or_default();
+        *sum = (sum.0 + arrived, sum.1 + in_time, sum.2 + u64::from(*waiting));
+    }
+    let mut classes: Vec<_> = classes.into_iter().collect();
+    classes.sort_by_key(|(class, (arrived, ..))| (Reverse(*arrived), *class));
+    let shown = |(class, (arrived, in_time, waiting)): (Class, (u64, u64, u64))| {
+        let task =
+            view.catalog.tasks.iter().find(|task| task.id == class.task).map(|task| task.name.as_str());
+        let variants: Vec<_> =
+            class.admits.iter().filter_map(|ordinal| variant_of(view, class.task, ordinal)).collect();
+        json!({"task": task, "variants": variants, "arrived": arrived, "in_time": in_time, "waiting": waiting})
+    };
+    classes.into_iter().map(shown).collect()
+}
+
+fn variant_of(view: &View, task: TaskId, ordinal: u8) -> Option<&str> {
+    let of_task: Vec<_> = view.catalog.models_of(task).map(|model| model.id).collect();
+    let mut variants = view.catalog.variants.iter();
+    let found = variants.find(|variant| variant.ordinal == ordinal && of_task.contains(&variant.model));
+    found.map(|variant| variant.name.as_str())
 }
 
 fn status_of(view: &View, status: &NodeStatus) -> Value {
@@ -81,7 +144,7 @@ fn hardware(hardware: &Hardware) -> Value {
 }
 
 fn load(load: &NodeLoad) -> Value {
-    let NodeLoad { lanes_busy, queued, running, batches, queries, crashes, restarts } = load;
+    let NodeLoad { lanes_busy, queued, running, batches, queries, crashes, restarts, handed_back } = load;
     json!({
         "lanes_busy": lanes_busy,
         "queued": queued,
@@ -90,6 +153,7 @@ fn load(load: &NodeLoad) -> Value {
         "queries": queries,
         "runner_crashes": crashes,
         "replica_restarts": restarts,
+        "handed_back": handed_back,
     })
 }
 

@@ -8,4 +8,4 @@ mod profile;
 pub(crate) use catalog::{
     measuring, model, model_in_full, task, task_in_full, unavailable, usual_metric, variants,
 };
-pub(crate) use fleet::{finding, nodes, replicas, transition};
+pub(crate) use fleet::{demand, finding, members, nodes, replicas, transition};

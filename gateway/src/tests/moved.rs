@@ -72,7 +72,7 @@ async fn a_node_that_a_query_was_taken_from_cannot_refuse_it() {
         } else {
             Said::Refused { key, refusal: Refusal::Draining }
         });
-        world.node.say(Said::HandedBack { key });
+        world.node.say(Said::HandedBack { key, why: Refusal::Draining });
         second.node.answer(&query);
         got(&mut asked, 200).await;
     }

@@ -171,7 +171,7 @@ async fn a_query_that_is_handed_back_is_sent_again_with_its_input() {
     });
     let first = run.next_query().await;
     *run.node.does.lock().unwrap() = Does::Answer;
-    run.node.say(Said::HandedBack { key: first.key });
+    run.node.say(Said::HandedBack { key: first.key, why: Refusal::Draining });
     let second = run.next_query().await;
     assert_eq!((first.key, &first.input), (second.key, &second.input));
     assert!(second.spent > first.spent);

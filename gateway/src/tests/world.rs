@@ -6,7 +6,7 @@ use axum::body::Body;
 use bytes::Bytes as Buffer;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
-use modelless_decision::route::{Limit, NodeInfo, NodeReport, Offer, Ready};
+use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_drive::{Clock, Recorder};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Store};
@@ -54,7 +54,7 @@ pub(super) struct FakeNode {
 impl FakeNode {
     pub(super) fn say(&self, body: Said) {
         let limit = Limit { queries: *self.credit.lock().unwrap(), bytes: Bytes::from_mib(64) };
-        let report = NodeReport { limit, wait: Moments::ZERO, waits: Vec::new() };
+        let report = NodeReport { limit, wait: Moments::ZERO, waits: Vec::new(), made: Made::default() };
         self.gateway.get().unwrap().receive(self.id, FromNode { body, report });
     }
 

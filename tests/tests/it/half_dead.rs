@@ -5,6 +5,7 @@ use crate::database::Database;
 use crate::demo::{Place, picture};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
+use modelless_testkit::process::{self, Other, Signal};
 use modelless_testkit::{Connection, Proxy, Request, wait};
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Mutex;
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 /// Short, so that waiting for a connection to be given up would cost many queries theirs.
 const LATENCY: Duration = Duration::from_millis(400);
 const CLIENTS: usize = 4;
+/// So many that some wait at every node.
+const MANY: usize = 64;
 /// Between a query's answer and the next query of a client.
 const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -79,8 +82,18 @@ struct Ended {
 }
 
 /// Asks all the time: before something happens, while it does, and until so many queries have ended after it.
-#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
 fn under_load(gateway: SocketAddr, after: usize, happens: impl FnOnce() -> Result<()>) -> Result<Vec<Ended>> {
+    under_load_of((CLIENTS, PAUSE), gateway, after, happens)
+}
+
+/// The same with so many clients, each with such a pause between its queries.
+#[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+fn under_load_of(
+    (clients, pause): (usize, Duration),
+    gateway: SocketAddr,
+    after: usize,
+    happens: impl FnOnce() -> Result<()>,
+) -> Result<Vec<Ended>> {
     let (stop, seen) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let ask = || -> Result<()> {
         let target = format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis());
@@ -91,7 +104,7 @@ fn under_load(gateway: SocketAddr, after: usize, happens: impl FnOnce() -> Resul
             let answer = connection.exchange(&request)?;
             let ended = Ended { took: began.elapsed(), status: answer.status, what: answer.to_string() };
             seen.lock().map_err(|_| anyhow::anyhow!("a client panicked"))?.push(ended);
-            thread::sleep(PAUSE);
+            thread::sleep(pause);
         }
         Ok(())
     };
@@ -102,7 +115,7 @@ fn under_load(gateway: SocketAddr, after: usize, happens: impl FnOnce() -> Resul
         })
     };
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(ask)).collect();
         let happened = reaches(BEFORE).and_then(|()| happens()).and_then(|()| reaches(ended() + after));
         stop.store(true, Ordering::Relaxed);
         for client in clients {
@@ -129,6 +142,42 @@ fn few_refused(all: &[Ended], most: usize) -> Result<()> {
         refused.iter().take(40).map(|ended| format!("after {:?}: {}", ended.took, ended.what)).collect();
     ensure!(refused.len() <= most, "{} of {} were refused:\n{}", refused.len(), all.len(), told.join("\n"));
     Ok(())
+}
+
+/// What the gateway counts of queries that nodes gave back because they would be late.
+fn handed_back(gateway: SocketAddr) -> Result<u64> {
+    let metrics = Connection::open(gateway)?.exchange(&Request::get("/metrics"))?.text();
+    let line = "modelless_queries_handed_back_total{reason=\"too_late\"} ";
+    let count = metrics.lines().find_map(|text| text.strip_prefix(line));
+    Ok(count.map(str::trim).map_or(Ok(0), str::parse)?)
+}
+
+#[test]
+fn what_waits_at_a_node_whose_models_are_held_up_is_given_back_and_answered_by_another() -> Result<()> {
+    let mut world = World::start()?;
+    let node = world.cluster.pid("one")?;
+    let runners = process::children(node)?.into_iter().map(|(pid, _)| Other::open(pid));
+    let runners: Vec<Other> = runners.collect::<Result<_>>()?;
+    ensure!(!runners.is_empty(), "it runs no models");
+    let before = handed_back(world.gateway)?;
+    let gateway = world.gateway;
+    // Not for so long that they would be taken for hung.
+    let all = under_load_of((MANY, Duration::ZERO), gateway, AFTER, || {
+        for runner in &runners {
+            runner.signal(Signal::STOP)?;
+        }
+        let held = wait::until(Duration::from_millis(900), || {
+            let back = handed_back(gateway)?;
+            Ok(if back > before { Ok(()) } else { Err(format!("{back} came back")) })
+        });
+        for runner in &runners {
+            runner.signal(Signal::CONT)?;
+        }
+        held
+    });
+    let all = all.with_context(|| world.cluster.output())?;
+    // Those that were bound to a batch when it was held up; the others were answered elsewhere.
+    few_refused(&all, MANY / 2).with_context(|| world.cluster.output())
 }
 
 #[test]

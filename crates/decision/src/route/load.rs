@@ -4,8 +4,11 @@ use super::snapshot::NodeIx;
 use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::vec::Vec;
-use modelless_types::{Bytes, ClassId, Time};
+use modelless_types::{Bytes, ClassId, Micros, Time};
 use serde::{Deserialize, Serialize};
+
+/// So often at most the time is doubled for which a node gets nothing that looks dead.
+const DOUBLED: u32 = 6;
 
 /// How much a gateway may have outstanding at a node: what the node runs plus one prepared batch. Absolute, not
 /// a difference, so that reports and sends that cross on the wire do no harm.
@@ -33,15 +36,23 @@ impl Limit {
             bytes: bytes.max(Bytes(u64::from(self.bytes.0 > 0))),
         }
     }
+}
 
-    /// What each of so many gateways gets of it. At least one query, so that none starves.
-    #[must_use]
-    pub fn share(self, gateways: u32) -> Self {
-        let gateways = gateways.max(1);
-        Self {
-            queries: self.queries.div_ceil(gateways),
-            bytes: Bytes(self.bytes.0.div_ceil(u64::from(gateways))),
-        }
+/// When a node's machine made a report, by the node's own count: what tells news from a copy that was kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Made {
+    /// Inputs that its machine had handled. While this stands still the node does not work, however often it speaks.
+    pub inputs: u64,
+    /// When it was made, by the node's own clock, which says nothing elsewhere.
+    pub at: Time,
+}
+
+impl Made {
+    /// Nothing known, as in recordings from before reports told it: taken for news.
+    const UNKNOWN: Self = Self { inputs: 0, at: Time::ZERO };
+
+    fn is_unknown(&self) -> bool {
+        *self == Self::UNKNOWN
     }
 }
 
@@ -54,6 +65,9 @@ pub struct NodeReport {
     pub wait: Moments,
     /// The same for classes that wait there.
     pub waits: Vec<(Class, Moments)>,
+    /// When it was made.
+    #[serde(default, skip_serializing_if = "Made::is_unknown")]
+    pub made: Made,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -61,7 +75,13 @@ pub(super) struct NodeLoad {
     pub(super) up: bool,
     pub(super) limit: Limit,
     pub(super) outstanding: Limit,
+    /// When what is known of its waiting came here.
     pub(super) reported: Time,
+    pub(super) made: Made,
+    /// When it last said something after having done something.
+    alive: Time,
+    /// How often in a row it looked dead.
+    doubts: u32,
     /// Work sent since the last report.
     pub(super) booked: Moments,
     pub(super) wait: Moments,
@@ -70,11 +90,14 @@ pub(super) struct NodeLoad {
 }
 
 impl NodeLoad {
+    fn trusted(&self, now: Time) -> bool {
+        self.up && self.doubted_until <= now
+    }
+
     pub(super) fn has_credit(&self, now: Time, bytes: Bytes) -> bool {
         // A query larger than the whole byte credit may still go to a node that has nothing else.
         let fits = self.outstanding.bytes + bytes <= self.limit.bytes || self.outstanding.queries == 0;
-        let trusted = self.up && self.doubted_until <= now;
-        trusted && self.outstanding.queries < self.limit.queries && fits
+        self.trusted(now) && self.outstanding.queries < self.limit.queries && fits
     }
 }
 
@@ -105,20 +128,33 @@ impl LoadView {
         }
     }
 
-    /// A node spoke. `class_of` gives the number of a class if this gateway knows it.
+    /// A node spoke. `class_of` gives the number of a class if this gateway knows it. Who `worked` says
+    /// what became of a query. A copy of what was said before only tells how credit is shared now: that it arrives says
+    /// nothing of the node.
     pub fn report(
         &mut self,
         now: Time,
         node: NodeIx,
         report: &NodeReport,
+        worked: bool,
         class_of: impl Fn(&Class) -> Option<ClassId>,
     ) {
         let Some(load) = self.at(node) else { return };
-        load.up = true;
+        let (made, known) = (report.made, load.made);
+        let first = !core::mem::replace(&mut load.up, true) || made.is_unknown();
+        let worked = worked && made.inputs >= known.inputs;
         load.limit = report.limit;
+        if first || worked || made.inputs > known.inputs {
+            load.alive = now;
+            load.doubts = 0;
+            load.doubted_until = Time::ZERO;
+            load.booked = Moments::ZERO;
+        }
+        if !first && !worked && made.at <= known.at {
+            return;
+        }
+        load.made = made;
         load.reported = now;
-        load.doubted_until = Time::ZERO;
-        load.booked = Moments::ZERO;
         load.wait = report.wait;
         let at = node.0 as usize;
         for row in &mut self.waits {
@@ -138,15 +174,36 @@ impl LoadView {
         }
     }
 
-    /// Whether a node has said nothing since then.
-    pub(super) fn silent_since(&self, node: NodeIx, then: Time) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|load| load.reported < then)
+    /// Whether a node is up and not in doubt.
+    pub(super) fn trusted(&self, now: Time, node: NodeIx) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|load| load.trusted(now))
     }
 
-    /// A node looks dead: it gets nothing until then, or until it speaks.
-    pub(super) fn doubt(&mut self, node: NodeIx, until: Time) {
+    /// Whether a node has done nothing since then, as far as it has said.
+    pub(super) fn silent_since(&self, node: NodeIx, then: Time) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|load| load.alive < then)
+    }
+
+    /// A node looks dead: it gets nothing for such a time, or until it does something. Twice as long each time in a row,
+    /// since whoever tries it then is lost.
+    pub(super) fn doubt(&mut self, now: Time, node: NodeIx, time: Micros) {
         if let Some(load) = self.at(node) {
-            load.doubted_until = until;
+            load.doubted_until = now + Micros(time.0 << load.doubts.min(DOUBLED));
+            load.doubts += 1;
+        }
+    }
+
+    /// A node gave back a query of a class that it could not answer within a time: until it speaks again, whoever comes
+    /// waits there for at least as long.
+    pub(super) fn behind(&mut self, now: Time, class: ClassId, node: NodeIx, by: Moments) {
+        let at = node.0 as usize;
+        let known = self.wait(now, class, node);
+        if known.mean < by.mean
+            && let Some(row) = self.waits.get_mut(class.0 as usize)
+            && let Some(load) = self.nodes.get(at)
+        {
+            // It counts from the last report on.
+            row[at] = by + Moments::exactly(now - load.reported);
         }
     }
 

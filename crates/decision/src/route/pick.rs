@@ -59,11 +59,24 @@ pub fn pick(
     now: Time,
     seed: u64,
 ) -> Verdict {
+    pick_elsewhere(snapshot, load, class, query, now, seed, None)
+}
+
+/// The same without one node, which has given the query back.
+pub fn pick_elsewhere(
+    snapshot: &Snapshot,
+    load: &LoadView,
+    class: ClassId,
+    query: &Query,
+    now: Time,
+    seed: u64,
+    not: Option<NodeIx>,
+) -> Verdict {
     let Some(candidates) = snapshot.candidates(class) else {
         return Verdict::Refuse(Refusal::NothingRunnable { why: "its class is not known here".into() });
     };
     let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
-    let scan = Scan { candidates, load, class, query, now, seed, slack };
+    let scan = Scan { candidates, load, class, query, now, seed, slack, not };
     scan.resident().unwrap_or_else(|| scan.cold())
 }
 
@@ -75,6 +88,8 @@ struct Scan<'a> {
     now: Time,
     seed: u64,
     slack: f64,
+    /// Gets nothing.
+    not: Option<NodeIx>,
 }
 
 /// The best so far. Better is: more of what the query prefers, then the earlier completion, then a seeded coin.
@@ -100,7 +115,7 @@ impl Scan<'_> {
             }
             let at = entry.node.0 as usize;
             let Some(node) = self.load.nodes.get(at) else { continue };
-            if !node.up || !entry.fastest.within(self.slack) {
+            if !node.up || Some(entry.node) == self.not || !entry.fastest.within(self.slack) {
                 continue;
             }
             if node.has_credit(self.now, self.query.bytes) {
@@ -191,7 +206,10 @@ impl Scan<'_> {
     /// Nothing resident can be in time: the best variant that a load could bring in time, at the node that
     /// rendezvous hashing gives it, so that a herd of queries loads it once.
     fn cold(&self) -> Verdict {
-        let up = |cold: &&Cold| self.load.nodes.get(cold.node.0 as usize).is_some_and(|node| node.up);
+        let up = |cold: &&Cold| {
+            let node = self.load.nodes.get(cold.node.0 as usize);
+            Some(cold.node) != self.not && node.is_some_and(|node| node.up)
+        };
         let total = |cold: &Cold| Moments::exactly(cold.ready.time_left(self.now)) + cold.service;
         let in_time = |cold: &&Cold| total(cold).within(self.slack);
         let task = self.candidates.class.task;

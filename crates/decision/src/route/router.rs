@@ -4,14 +4,16 @@
 //! only thing that survives a query here is the credit it gave back. Each query that arrives leaves by exactly one
 //! of: a refusal, or a `Finished` event from its node. A guard refuses what a node kept past its time.
 
+mod back;
 mod loss;
 
 use super::load::{LoadView, NodeReport};
-use super::pick::{Verdict, mix, pick};
+use super::pick::{Verdict, mix, pick_elsewhere};
 use super::snapshot::{NodeIx, Snapshot, Table};
 use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
 use crate::query::{Class, Query};
+use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use modelless_types::{
@@ -65,6 +67,9 @@ pub enum Event {
         node: NodeId,
         /// The node's load.
         report: NodeReport,
+        /// What the query is told if nobody else can answer it.
+        #[serde(default = "draining", skip_serializing_if = "is_draining")]
+        why: Refusal,
     },
     /// A node speaks without being asked (heartbeat).
     Report {
@@ -113,6 +118,9 @@ pub enum Action {
         waiting: u32,
         /// Deadline of the first of those.
         first: Option<Time>,
+        /// Whether the node may give it back: another could answer it, and none has given it back yet.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        returnable: bool,
     },
     /// Tell the client no.
     Refuse {
@@ -174,6 +182,8 @@ pub struct Router {
     timers: BTreeSet<(Time, QueryKey)>,
     /// Those of the open queries that have lost a node already.
     retried: BTreeSet<QueryKey>,
+    /// Those that a node has given back because it had fallen behind, and which; it does not get them again.
+    returned: BTreeMap<QueryKey, NodeId>,
     waiting: u32,
     waiting_bytes: Bytes,
     actions: VecDeque<Action>,
@@ -192,6 +202,7 @@ impl Router {
             ranks: BTreeSet::new(),
             timers: BTreeSet::new(),
             retried: BTreeSet::new(),
+            returned: BTreeMap::new(),
             waiting: 0,
             waiting_bytes: Bytes(0),
             actions: VecDeque::new(),
@@ -254,7 +265,8 @@ impl Router {
     }
 
     fn decide(&self, now: Time, class: ClassId, query: &Query) -> Verdict {
-        pick(&self.snapshot, &self.load, class, query, now, mix(self.seed ^ query.key.0))
+        let not = self.returned.get(&query.key).and_then(|id| self.snapshot.node_ix(*id));
+        pick_elsewhere(&self.snapshot, &self.load, class, query, now, mix(self.seed ^ query.key.0), not)
     }
 
     /// Does what a verdict other than `Wait` says. The query stands in no queue.
@@ -304,6 +316,7 @@ impl Router {
         let guard = (query.expires + self.limits.grace).max(now);
         self.timers.insert((guard, query.key));
         let key = query.key;
+        let returnable = self.returnable(now, class, &query, node);
         self.open.insert(key, Open { query, at: Where::Sent { node, guard } });
         let queue = self.queues.get(&class);
         self.actions.push_back(Action::Send {
@@ -312,6 +325,7 @@ impl Router {
             expected,
             waiting: queue.map_or(0, |q| u32::try_from(q.len()).unwrap_or(u32::MAX)),
             first: queue.and_then(|q| q.first()).map(|(deadline, _)| *deadline),
+            returnable,
         });
     }
 
@@ -346,7 +360,7 @@ impl Router {
 
     fn refuse(&mut self, key: QueryKey, refusal: Refusal) {
         self.open.remove(&key);
-        self.retried.remove(&key);
+        self.over(key);
         self.actions.push_back(Action::Refuse { key, refusal });
     }
 
@@ -382,10 +396,11 @@ impl Router {
         }
     }
 
-    fn report(&mut self, now: Time, node: NodeId, report: &NodeReport) {
+    /// Who `worked` says what became of a query.
+    fn report(&mut self, now: Time, node: NodeId, report: &NodeReport, worked: bool) {
         let Some(ix) = self.snapshot.node_ix(node) else { return };
         let snapshot = &self.snapshot;
-        self.load.report(now, ix, report, |class| snapshot.class_id(class));
+        self.load.report(now, ix, report, worked, |class| snapshot.class_id(class));
     }
 
     /// Credit came free somewhere: serve what waits, earliest deadline first over all classes. A class whose head
@@ -494,21 +509,14 @@ impl Machine for Router {
             Event::Finished { key, node, report } => {
                 if self.is_at(key, self.snapshot.node_ix(node)) {
                     self.take(key);
-                    self.retried.remove(&key);
+                    self.over(key);
                 }
-                self.report(now, node, &report);
+                self.report(now, node, &report, true);
                 self.serve_waiting(now);
             }
-            Event::HandedBack { key, node, report } => {
-                let back = self.is_at(key, self.snapshot.node_ix(node)).then(|| self.take(key)).flatten();
-                self.report(now, node, &report);
-                if let Some(open) = back {
-                    self.place(now, open.query);
-                }
-                self.serve_waiting(now);
-            }
+            Event::HandedBack { key, node, report, why } => self.handed_back(now, key, node, &report, why),
             Event::Report { node, report } => {
-                self.report(now, node, &report);
+                self.report(now, node, &report, false);
                 self.serve_waiting(now);
             }
             Event::NodeDown { node } => {
@@ -517,7 +525,7 @@ impl Machine for Router {
                 }
             }
             Event::Cancel { key } => {
-                self.retried.remove(&key);
+                self.over(key);
                 if let Some(open) = self.take(key)
                     && let Where::Sent { node, .. } = open.at
                     && let Some(node) = self.snapshot.node(node).map(|n| n.id)

@@ -54,6 +54,9 @@ pub struct WorkerConfig {
     /// A replica is not evicted sooner than this after it was loaded.
     #[serde(default)]
     pub min_residence: Micros,
+    /// Queries that cannot be in time here go back to their gateway while another node may still answer them.
+    #[serde(default)]
+    pub hand_back: bool,
 }
 
 impl Default for WorkerConfig {
@@ -67,6 +70,7 @@ impl Default for WorkerConfig {
             give_up_after: 5,
             batching: Batching::Deadline,
             min_residence: Micros::from_millis(500),
+            hand_back: true,
         }
     }
 }
@@ -101,6 +105,14 @@ pub struct WorkerVariant {
     /// How its task wants batches made. `None`: as the worker is set.
     #[serde(default)]
     pub batching: Option<Batching>,
+}
+
+pub(crate) const fn draining() -> Refusal {
+    Refusal::Draining
+}
+
+pub(crate) fn is_draining(why: &Refusal) -> bool {
+    *why == Refusal::Draining
 }
 
 const fn onnx() -> Engine {
@@ -406,6 +418,9 @@ pub enum Action {
     HandBack {
         /// The query.
         key: QueryKey,
+        /// What it would have been told, were there no other node. Older recordings hand back only for a drain.
+        #[serde(default = "draining", skip_serializing_if = "is_draining")]
+        why: Refusal,
     },
     /// The device's lanes are empty and cut anew; from now on batches are bound to these.
     Recut {

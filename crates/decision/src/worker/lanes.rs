@@ -45,6 +45,11 @@ impl Batch {
         self.members.iter().any(|member| member.waiting.alone)
     }
 
+    /// The 99th percentile of its time on the device.
+    fn latest(&self) -> Micros {
+        (self.expected + self.handover).p99()
+    }
+
     fn len(&self) -> u32 {
         u32::try_from(self.members.len()).unwrap_or(u32::MAX)
     }
@@ -84,6 +89,18 @@ impl Lane {
     /// How long until a batch bound here now could start.
     pub(super) fn until_free(&self, now: Time) -> Moments {
         self.remaining(now) + self.next.as_ref().map_or(Moments::ZERO, |batch| batch.expected)
+    }
+
+    /// The same for one who could also go elsewhere: what has run past its 99th percentile is held up by something, and is
+    /// expected to take as long again as it is late.
+    pub(super) fn until_free_if_held_up(&self, now: Time) -> Moments {
+        let over = self.running.as_ref().map(|batch| (now - self.free_since).saturating_sub(batch.latest()));
+        self.until_free(now) + Moments::exactly(over.unwrap_or(Micros::ZERO))
+    }
+
+    /// How long until what runs has run longer than it should.
+    pub(super) fn due(&self, now: Time) -> Option<Micros> {
+        self.running.as_ref().map(|batch| batch.latest().saturating_sub(now - self.free_since))
     }
 
     /// Queries that are on the device or bound to follow.

@@ -36,6 +36,10 @@ pub struct Worker {
     pub(super) fade_at: Option<Time>,
     /// When a batch of a variant last ended well.
     pub(super) seen: BTreeMap<VariantId, Time>,
+    /// Inputs handled so far.
+    pub(super) inputs: u64,
+    /// When to ask again whether those who wait can be in time here; `None` while none could go elsewhere.
+    pub(super) look_back: Option<Time>,
     pub(super) draining: bool,
     /// The last input's time.
     pub(super) now: Time,
@@ -64,6 +68,8 @@ impl Worker {
             next_batch: 0,
             fade_at: None,
             seen: BTreeMap::new(),
+            look_back: None,
+            inputs: 0,
             draining: false,
             now: Time::ZERO,
             placed: 0,
@@ -85,19 +91,19 @@ impl Worker {
         self.rates.came(now, query.class);
         self.note_width(now, &query);
         if self.draining {
-            return self.actions.push_back(Action::HandBack { key: query.key });
+            return self.actions.push_back(Action::HandBack { key: query.key, why: Refusal::Draining });
         }
+        let waiting = Waiting { query, alone: false, missed: false, loaded: false };
         if self.queue.len() >= self.config.queue as usize {
-            return self.refuse(query.key, Refusal::QueueFull { limit: self.config.queue });
+            return self.give_up(now, &waiting, Refusal::QueueFull { limit: self.config.queue });
         }
         let bytes = self.queue.bytes() + query.bytes;
         if bytes > self.config.queue_bytes && self.queue.len() > 0 {
-            return self.refuse(query.key, Refusal::BytesFull { limit: self.config.queue_bytes });
+            return self.give_up(now, &waiting, Refusal::BytesFull { limit: self.config.queue_bytes });
         }
-        let waiting = Waiting { query, alone: false, missed: false, loaded: false };
         match self.place(now, &waiting) {
             Ok(resident) => self.queue.push(Waiting { loaded: !resident, ..waiting }),
-            Err(refusal) => self.refuse(query.key, refusal),
+            Err(refusal) => self.give_up(now, &waiting, refusal),
         }
     }
 
@@ -105,6 +111,7 @@ impl Worker {
     /// wanted is loaded, then whoever waits for what left memory or failed is placed anew.
     fn settle(&mut self, now: Time) {
         self.now = now;
+        self.inputs += 1;
         self.reconsider_cuts(now);
         self.open_lanes();
         self.fill_lanes(now);
@@ -116,6 +123,7 @@ impl Worker {
             self.advance(now);
             self.placed = self.residency.changes;
         }
+        self.hand_back(now);
     }
 
     fn advance(&mut self, now: Time) {
@@ -144,7 +152,8 @@ impl Worker {
                     Bound::Batch(binding) => self.bind(now, at, &binding),
                     Bound::Late(key) => {
                         if let Some(waiting) = self.queue.remove(key) {
-                            self.refuse(key, Refusal::TooLate { waited: now - waiting.query.arrived });
+                            let waited = now - waiting.query.arrived;
+                            self.give_up(now, &waiting, Refusal::TooLate { waited });
                         }
                     }
                     Bound::Later(at) => {
@@ -222,7 +231,7 @@ impl Worker {
         self.draining = true;
         for key in self.queue.keys() {
             self.queue.remove(key);
-            self.actions.push_back(Action::HandBack { key });
+            self.actions.push_back(Action::HandBack { key, why: Refusal::Draining });
         }
     }
 }
@@ -317,6 +326,7 @@ impl Machine for Worker {
         let bound = bound.chain(self.quarantine.next_expiry()).min();
         let bound = bound.map(|at| Wake { at, why: "a bound query's time is up" });
         let bind = self.bind_at.map(|at| Wake { at, why: "a batch has waited long enough" });
+        let back = self.look_back.map(|at| Wake { at, why: "a query may do better elsewhere" });
         expiry
             .into_iter()
             .chain(rest)
@@ -326,6 +336,7 @@ impl Machine for Worker {
             .chain(room)
             .chain(cut)
             .chain(calm)
+            .chain(back)
             .min()
     }
 

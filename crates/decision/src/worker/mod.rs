@@ -21,12 +21,14 @@
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `behind` | who goes back to the gateway because another node may still be in time |
 //! | `needs` | who depends on what is in memory, and how long others can wait |
 //! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
 mod api;
 mod batching;
+mod behind;
 mod bind;
 mod cutting;
 mod ending;
@@ -46,6 +48,7 @@ mod trust;
 pub use api::{
     Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
 };
+pub(crate) use api::{draining, is_draining};
 pub use load::WorkerLoad;
 pub use machine::Worker;
 pub use report::ReplicaView;

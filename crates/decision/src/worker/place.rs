@@ -131,7 +131,7 @@ impl Worker {
             let Some(waiting) = self.queue.get(key).copied() else { continue };
             if let Err(refusal) = self.place(now, &waiting) {
                 self.queue.remove(key);
-                self.refuse(key, refusal);
+                self.give_up(now, &waiting, refusal);
             }
         }
     }

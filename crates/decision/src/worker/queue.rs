@@ -38,6 +38,8 @@ pub(super) struct Queue {
     expiry: BTreeSet<Place>,
     demand: BTreeMap<Class, Demand>,
     bytes: Bytes,
+    /// How many of them other nodes could answer too.
+    returnable: u32,
     /// How many wait at each priority level.
     levels: [u32; Priority::LOWEST as usize + 1],
 }
@@ -49,6 +51,7 @@ impl Queue {
         self.expiry.insert((query.expires, query.key));
         self.bytes = self.bytes + query.bytes;
         self.levels[usize::from(query.priority.level())] += 1;
+        self.returnable += u32::from(query.returnable);
         self.queries.insert(query.key, waiting);
     }
 
@@ -64,6 +67,7 @@ impl Queue {
         self.expiry.remove(&(query.expires, key));
         self.bytes = Bytes(self.bytes.0.saturating_sub(query.bytes.0));
         self.levels[usize::from(query.priority.level())] -= 1;
+        self.returnable -= u32::from(query.returnable);
         Some(waiting)
     }
 
@@ -73,6 +77,16 @@ impl Queue {
 
     pub(super) fn len(&self) -> usize {
         self.queries.len()
+    }
+
+    /// Whether any of those who wait could be answered by another node.
+    pub(super) fn any_returnable(&self) -> bool {
+        self.returnable > 0
+    }
+
+    /// Everybody who waits, in no order that matters.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Waiting> {
+        self.queries.values()
     }
 
     /// Whether queries of more than one priority level wait.

@@ -6,7 +6,7 @@ use super::lanes::Lane;
 use super::machine::Worker;
 use crate::estimate::{Correction, Moments};
 use crate::query::Class;
-use crate::route::{Limit, NodeReport, Offer, Ready};
+use crate::route::{Limit, Made, NodeReport, Offer, Ready};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -121,6 +121,7 @@ impl Worker {
         NodeReport {
             limit,
             wait: least(&mut self.residency.device_ids()).unwrap_or(Moments::ZERO),
+            made: Made { inputs: self.inputs, at: now },
             waits: if many { self.queue.classes().filter_map(of_class).collect() } else { Vec::new() },
         }
     }

@@ -141,6 +141,7 @@ pub(crate) fn query(key: u64, now: Time, admits: VariantSet, latency: Micros) ->
         priority: Priority::default(),
         best_effort: false,
         bytes: Bytes(100),
+        returnable: false,
     }
 }
 

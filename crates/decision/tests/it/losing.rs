@@ -1,7 +1,7 @@
 //! Nodes that are lost, or keep what they were given and say nothing.
 
 use crate::common::{alike, query};
-use modelless_decision::route::{Action, Event, Limit, Limits, NodeReport, Router};
+use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Router};
 use modelless_decision::{Machine, Moments};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantSet};
 
@@ -13,7 +13,7 @@ fn actions(router: &mut Router) -> Vec<Action> {
 
 fn report(queries: u32, wait_us: f64) -> NodeReport {
     let limit = Limit { queries, bytes: Bytes::from_mib(1) };
-    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, waits: Vec::new() }
+    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, waits: Vec::new(), made: Made::default() }
 }
 
 /// Three nodes with the same variant, all of them up, with credit; the first one is the most idle, the last one the least.
@@ -112,4 +112,75 @@ fn a_node_in_doubt_is_tried_again_after_a_while_even_if_it_says_nothing() {
     assert_eq!(router.waiting(), 1);
     let again = over + Micros::from_secs(1);
     assert_eq!(sent_to(&arrive(&mut router, 3, again)).first(), Some(&(3, 1)));
+}
+
+/// A report by a node whose machine had handled so many inputs, made at such a time of its own.
+fn made(inputs: u64, at: u64, limit: u32) -> NodeReport {
+    NodeReport { made: Made { inputs, at: Time(at) }, ..report(limit, 0.0) }
+}
+
+#[test]
+fn a_node_whose_heartbeat_lives_while_its_work_does_not_is_found_and_stays_found() {
+    let mut router = three();
+    let say =
+        |router: &mut Router, now, report| router.handle(now, Event::Report { node: NodeId(1), report });
+    say(&mut router, Time(3), made(7, 500, 4));
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    let expired = Time(10) + LATENCY;
+    let over = expired + Limits::default().grace;
+    for id in 2..=3_u32 {
+        let report = report(4, 10_000.0 * f64::from(id));
+        router.handle(Time(over.0 - 10), Event::Report { node: NodeId(id), report });
+    }
+    // What it said before its work stopped comes again and again, now with other shares of the credit; then reports that are
+    // new, but made by somebody who only looks.
+    say(&mut router, expired + Micros(1), made(7, 500, 3));
+    say(&mut router, expired + Micros(2), made(7, 900, 3));
+    router.handle_timeout(over);
+    actions(&mut router);
+    for again in 0..3 {
+        let now = over + Micros(10 + again);
+        say(&mut router, now, made(7, 1_000 + again, 4));
+        assert_eq!(sent_to(&arrive(&mut router, 2 + again, now)), [(2 + again, 2)]);
+    }
+    // It has done something: as good as any other.
+    let now = over + Micros(20);
+    say(&mut router, now, made(8, 2_000, 4));
+    assert_eq!(sent_to(&arrive(&mut router, 9, now)), [(9, 1)]);
+}
+
+#[test]
+fn a_node_that_looks_dead_again_and_again_is_tried_less_and_less_often() {
+    let mut router = three();
+    for id in 2..=3 {
+        router.handle(Time(5), Event::NodeDown { node: NodeId(id) });
+    }
+    let (mut now, mut tried) = (Time(10), Vec::new());
+    for key in 1..400 {
+        let sent = arrive(&mut router, key, now);
+        if !sent_to(&sent).is_empty() {
+            tried.push(now);
+        }
+        now = now + LATENCY;
+        while let Some(wake) = router.poll_timeout().filter(|wake| wake.at <= now) {
+            router.handle_timeout(wake.at);
+            actions(&mut router);
+        }
+    }
+    let gaps: Vec<Micros> =
+        tried.windows(2).map(|pair| pair[1] - pair[0]).filter(|gap| *gap > LATENCY).collect();
+    assert!(gaps.len() > 3 && gaps.is_sorted(), "{gaps:?}");
+    assert!(gaps[gaps.len() - 1] > Micros::from_secs(4), "{gaps:?}");
+}
+
+#[test]
+fn a_copy_of_an_old_report_does_not_undo_what_is_known_since() {
+    let mut router = three();
+    let old = NodeReport { made: Made { inputs: 7, at: Time(500) }, ..report(2, 0.0) };
+    router.handle(Time(3), Event::Report { node: NodeId(1), report: old.clone() });
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    // The copy takes the credit that is left, and nothing else.
+    let copy = NodeReport { limit: Limit { queries: 1, ..old.limit }, ..old };
+    router.handle(Time(20), Event::Report { node: NodeId(1), report: copy });
+    assert_eq!(sent_to(&arrive(&mut router, 2, Time(30))), [(2, 2)]);
 }

@@ -2,6 +2,7 @@
 
 mod admitting;
 mod batching;
+mod behind;
 mod binding;
 mod common;
 mod cutting;

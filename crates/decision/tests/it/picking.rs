@@ -3,7 +3,9 @@
 use crate::common::{TASK, prefer, query, table};
 use modelless_decision::Moments;
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, LoadView, NodeIx, NodeReport, Ready, Snapshot, Table, Verdict, pick};
+use modelless_decision::route::{
+    Limit, LoadView, Made, NodeIx, NodeReport, Ready, Snapshot, Table, Verdict, pick,
+};
 use modelless_types::{Bytes, Micros, NodeId, Prefer, Refusal, Time, VariantSet};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -21,7 +23,7 @@ fn node_state(classes: Vec<Class>) -> impl Strategy<Value = NodeState> {
         (0_u32..4, moments(), proptest::option::of(moments())).prop_map(move |(queries, wait, own)| {
             let limit = Limit { queries, bytes: Bytes(250) };
             let waits = own.map(|own| (classes[0], own)).into_iter().collect();
-            NodeReport { limit, wait, waits }
+            NodeReport { limit, wait, waits, made: Made::default() }
         });
     (proptest::option::weighted(0.9, report), 0_u32..3, prop::bool::weighted(0.1))
         .prop_map(|(report, booked, down)| NodeState { report, booked, down })
@@ -68,7 +70,7 @@ proptest! {
         load.add_class(class);
         for (ix, state) in (0..).map(NodeIx).zip(&states[..snapshot.node_count()]) {
             if let Some(report) = &state.report {
-                load.report(reported, ix, report, |c| (*c == q.class).then_some(class));
+                load.report(reported, ix, report, true, |c| (*c == q.class).then_some(class));
             }
             for _ in 0..state.booked {
                 load.book(ix, Bytes(100), Moments { mean: 5_000.0, var: 100.0 });
@@ -158,7 +160,7 @@ fn gateways_with_other_seeds_spread_over_equal_nodes() {
     let class = snapshot.intern(q.class);
     let mut load = LoadView::new(8);
     let report = NodeReport { limit: Limit { queries: 4, bytes: Bytes(1_000) }, ..NodeReport::default() };
-    (0..8).for_each(|ix| load.report(Time(0), NodeIx(ix), &report, |_| None));
+    (0..8).for_each(|ix| load.report(Time(0), NodeIx(ix), &report, true, |_| None));
     let mut picked: Vec<u32> = (0..200)
         .map(|seed| match pick(&snapshot, &load, class, &q, Time(0), seed) {
             Verdict::Send(choice) => choice.node.0,

@@ -1,9 +1,9 @@
 //! The router under any order of events.
 
 use crate::common::{Logged, TASK, goals, nodes, task};
-use modelless_decision::route::{Action, Event, Limit, Limits, NodeReport, Router, Table};
+use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Router, Table};
 use modelless_decision::{Machine, Moments, Query, admission};
-use modelless_types::{Accuracy, AppId, Bytes, Goals, Micros, NodeId, QueryKey, TenantId, Time};
+use modelless_types::{Accuracy, AppId, Bytes, Goals, Micros, NodeId, QueryKey, Refusal, TenantId, Time};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ enum Step {
     Arrive(Goals, u64),
     /// The n-th of the queries that are at nodes; said by its own node, or by another as an echo of the past.
     Finished(usize, Option<u32>, u32),
-    HandedBack(usize, u32),
+    /// Given back by the n-th: because it drains, or has fallen behind.
+    HandedBack(usize, u32, bool),
     Report(u32, u32, f64),
     NodeDown(u32),
     Cancel(usize),
@@ -27,7 +28,8 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (goals(), 1_u64..400).prop_map(|(goals, bytes)| Step::Arrive(goals, bytes)),
         3 => (any::<usize>(), proptest::option::weighted(0.2, node()), credit())
             .prop_map(|(at, echo, credit)| Step::Finished(at, echo, credit)),
-        1 => (any::<usize>(), credit()).prop_map(|(at, credit)| Step::HandedBack(at, credit)),
+        3 => (any::<usize>(), credit(), any::<bool>())
+            .prop_map(|(at, credit, drains)| Step::HandedBack(at, credit, drains)),
         4 => (node(), credit(), 0.0..100_000.0).prop_map(|(node, credit, wait)| Step::Report(node, credit, wait)),
         1 => node().prop_map(Step::NodeDown),
         1 => any::<usize>().prop_map(Step::Cancel),
@@ -53,6 +55,10 @@ struct Shell {
     now: Time,
     open: BTreeMap<QueryKey, (Query, Accuracy)>,
     at_node: BTreeMap<QueryKey, NodeId>,
+    /// Those that a node has given back because it had fallen behind.
+    returned: BTreeMap<QueryKey, NodeId>,
+    /// How many the table has.
+    nodes: usize,
     accuracy: BTreeMap<u8, Accuracy>,
     next: u64,
     left: u64,
@@ -62,7 +68,11 @@ impl Shell {
     fn perform(&mut self, actions: Vec<Action>) -> Result<(), TestCaseError> {
         for action in actions {
             match action {
-                Action::Send { key, node, .. } => {
+                Action::Send { key, node, returnable, .. } => {
+                    let from = self.returned.get(&key);
+                    prop_assert!(!returnable || from.is_none(), "{key} may go back again");
+                    prop_assert!(from != Some(&node), "{key} is where it came from");
+                    prop_assert!(!returnable || self.nodes > 1, "there is no other node");
                     let (query, floor) = self.open.get(&key).copied().expect("only what is open is sent");
                     prop_assert!(self.at_node.insert(key, node).is_none(), "{key} is at two nodes");
                     for ordinal in query.class.admits.iter() {
@@ -117,7 +127,12 @@ impl Shell {
 
     fn report(credit: u32, wait: f64) -> NodeReport {
         let limit = Limit { queries: credit, bytes: Bytes(500) };
-        NodeReport { limit, wait: Moments { mean: wait, var: wait }, waits: Vec::new() }
+        NodeReport {
+            limit,
+            wait: Moments { mean: wait, var: wait },
+            waits: Vec::new(),
+            made: Made::default(),
+        }
     }
 
     fn step(&mut self, step: &Step, tables: &[Table]) -> Result<(), TestCaseError> {
@@ -141,6 +156,7 @@ impl Shell {
                     priority: goals.priority,
                     best_effort: admitted.best_effort,
                     bytes: Bytes(bytes),
+                    returnable: false,
                 };
                 self.next += 1;
                 let defaults = self.router.machine.snapshot().task(TASK).map(|t| t.defaults);
@@ -158,10 +174,23 @@ impl Shell {
                 }
                 self.feed(Event::Finished { key, node: said_by, report: Self::report(credit, 1_000.0) })
             }
-            Step::HandedBack(at, credit) => {
+            Step::HandedBack(at, credit, drains) => {
                 let Some((key, node)) = self.nth(at) else { return Ok(()) };
                 self.at_node.remove(&key);
-                self.feed(Event::HandedBack { key, node, report: Self::report(credit, 1_000.0) })
+                let why = if drains { Refusal::Draining } else { Refusal::TooLate { waited: Micros(9) } };
+                let again = !drains && self.returned.contains_key(&key);
+                if !drains {
+                    self.returned.entry(key).or_insert(node);
+                }
+                let report = Self::report(credit, 1_000.0);
+                self.feed(Event::HandedBack { key, node, report, why })?;
+                if again {
+                    prop_assert!(
+                        !self.open.contains_key(&key),
+                        "{key} went back twice and is still passed on"
+                    );
+                }
+                Ok(())
             }
             Step::Report(node, credit, wait) => {
                 self.feed(Event::Report { node: NodeId(node), report: Self::report(credit, wait) })
@@ -182,6 +211,7 @@ impl Shell {
             }
             Step::Table(at) => {
                 let table = tables[at].clone();
+                self.nodes = table.nodes.len();
                 // Those whose node is no longer in it are the router's to place again.
                 self.at_node.retain(|_, node| table.nodes.iter().any(|n| n.id == *node));
                 self.feed(Event::Table(table))
@@ -209,6 +239,8 @@ proptest! {
             now: Time(0),
             open: BTreeMap::new(),
             at_node: BTreeMap::new(),
+            returned: BTreeMap::new(),
+            nodes: 0,
             accuracy: tables[0].tasks[0].variants.iter().map(|v| (v.ordinal, v.accuracy)).collect(),
             next: 0,
             left: 0,

@@ -14,22 +14,24 @@ use std::collections::VecDeque;
 const DEVICE: DeviceIx = DeviceIx(0);
 const EACH: u64 = 10_000;
 
-struct World {
-    worker: Worker,
-    now: Time,
-    refused: Vec<u64>,
-    answered: Vec<u64>,
+pub(crate) struct World {
+    pub(crate) worker: Worker,
+    pub(crate) now: Time,
+    pub(crate) refused: Vec<u64>,
+    pub(crate) answered: Vec<u64>,
+    /// Given back, and when.
+    pub(crate) handed_back: Vec<(u64, Time)>,
     /// Handed over, in order; the first ends at `end`.
     started: VecDeque<BatchId>,
     end: Time,
     next: u64,
-    slowness: u64,
+    pub(crate) slowness: u64,
     states: Vec<ReplicaState>,
 }
 
 impl World {
     /// One lane, 10 ms a query.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000) };
         let mean_us = Moments::exactly(Micros(EACH)).mean;
         let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
@@ -53,6 +55,7 @@ impl World {
             now: Time(10_000_000),
             refused: Vec::new(),
             answered: Vec::new(),
+            handed_back: Vec::new(),
             started: VecDeque::new(),
             end: Time::ZERO,
             next: 0,
@@ -86,13 +89,13 @@ impl World {
                 }
                 Action::Deliver { queries, .. } => self.answered.extend(queries.iter().map(|key| key.0)),
                 Action::Refuse { key, .. } => self.refused.push(key.0),
+                Action::HandBack { key, .. } => self.handed_back.push((key.0, self.now)),
                 Action::Transition { to, .. } => self.states.push(to),
                 Action::Discard { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
-                | Action::HandBack { .. }
                 | Action::Load { .. }
                 | Action::Unload { .. }
                 | Action::Recut { .. } => {}
@@ -100,15 +103,21 @@ impl World {
         }
     }
 
-    fn ask(&mut self, level: u8, latency: Micros) -> u64 {
+    pub(crate) fn ask(&mut self, level: u8, latency: Micros) -> u64 {
+        self.ask_here(level, latency, false)
+    }
+
+    /// `returnable` says whether another node could answer it too.
+    pub(crate) fn ask_here(&mut self, level: u8, latency: Micros, returnable: bool) -> u64 {
         self.next += 1;
         let mut query = query(self.next, self.now, [0].into_iter().collect(), latency);
         query.priority = Priority::new(level).expect("a level");
+        query.returnable = returnable;
         self.feed(Event::Arrive(query));
         self.next
     }
 
-    fn pass(&mut self, time: Micros) {
+    pub(crate) fn pass(&mut self, time: Micros) {
         let until = self.now + time;
         loop {
             let end = Some(self.end).filter(|end| !self.started.is_empty() && *end <= until);

@@ -7,7 +7,7 @@ use modelless_decision::worker::{
 use modelless_decision::{Machine, Query};
 use modelless_types::{
     Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey,
-    Time, VariantId, VariantSet,
+    Refusal, Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +141,7 @@ fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
         give_up_after: 3,
         batching,
         min_residence: Micros(5_000),
+        hand_back: true,
     }
 }
 
@@ -286,8 +287,15 @@ impl Shell {
                     prop_assert!(self.ending.insert(device), "it is ending already");
                 }
                 Action::Discharge { key } | Action::Refuse { key, .. } => self.leave(key)?,
-                Action::HandBack { key } => {
-                    prop_assert!(self.draining);
+                Action::HandBack { key, why } => {
+                    let behind = self.queries.get(&key).is_some_and(|q| q.returnable)
+                        && !self.suspected.contains(&key);
+                    prop_assert!(self.draining || behind, "{key} must not go back");
+                    prop_assert!(self.draining || why != Refusal::Draining);
+                    prop_assert!(
+                        !self.batches.values().any(|b| b.started && b.members.contains(&key)),
+                        "{key} has begun"
+                    );
                     self.leave(key)?;
                 }
                 Action::Recut { device, width, lanes } => {
@@ -499,6 +507,7 @@ impl Shell {
                     best_effort,
                     expires: if best_effort { q.deadline + Micros(100_000) } else { q.deadline },
                     bytes: Bytes(bytes),
+                    returnable: bytes.is_multiple_of(3),
                     ..q
                 };
                 self.next += 1;

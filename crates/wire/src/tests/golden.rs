@@ -61,7 +61,7 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ),
         ("refused last", say(Body::Refused { key, refusal: Refusal::Cancelled })),
         ("bad input", say(Body::BadInput { key, fault: InputFault::TooLarge, why: "w".into() })),
-        ("handed back", say(Body::HandedBack { key })),
+        ("handed back", say(Body::HandedBack { key, why: Refusal::TooLate { waited: Micros(9) } })),
         ("report", say(Body::Report)),
     ]
 }

@@ -19,7 +19,7 @@ use crate::{
 use bytes::Bytes as Buffer;
 use modelless_decision::Moments;
 use modelless_decision::query::Class;
-use modelless_decision::route::{Limit, NodeInfo, NodeReport};
+use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport};
 use modelless_types::{
     AppId, Bytes, CostPer1k, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey, SpaceId,
     TaskId, TenantId, Time, VariantId, VariantSet,
@@ -236,6 +236,7 @@ fn report(queries: u32) -> NodeReport {
         limit: Limit { queries, bytes: Bytes(1 << 20) },
         wait: Moments { mean: 1_500.0, var: 2.5 },
         waits: vec![(class(3), Moments { mean: 7.0, var: 0.0 })],
+        made: Made { inputs: 41, at: Time(42) },
     }
 }
 
@@ -252,6 +253,7 @@ fn query(key: u64, input: Input) -> QueryFrame {
         prefer: Prefer::Cost,
         priority: Priority::new(2).expect("a level"),
         best_effort: true,
+        returnable: true,
         decoded: Bytes(4_096),
         input,
         demand: Demand { class: class(3), waiting: 2, first: Some(Micros(30_000_000)) },

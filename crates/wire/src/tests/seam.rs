@@ -171,10 +171,10 @@ async fn every_outcome_comes_back_under_the_gateways_own_name() {
         }
 
         let key = rig.ask(600, raw("x")).await;
-        rig.say(Body::HandedBack { key });
+        rig.say(Body::HandedBack { key, why: Refusal::Draining });
         let is = |(node, frame): &(_, FromNode)| {
             *node == NODE
-                && matches!(frame.body, Body::HandedBack { key } if key.0 == 600)
+                && matches!(frame.body, Body::HandedBack { key, .. } if key.0 == 600)
                 && frame.report == report(8)
         };
         rig.gateway.heard.wait_for_one("a query handed back, with the report", is).await;

@@ -14,7 +14,8 @@ use crate::{
 use bytes::Bytes as Buffer;
 use modelless_decision::query::Class;
 use modelless_decision::route::{
-    Action, Event, Limit, Limits, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo, VariantInfo,
+    Action, Event, Limit, Limits, Made, NodeInfo, NodeReport, Offer, Ready, Router, Table, TaskInfo,
+    VariantInfo,
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
@@ -82,6 +83,7 @@ struct Worker {
     gateways: OnceLock<Arc<dyn GatewayLink>>,
     open: Mutex<BTreeMap<QueryKey, Buffer>>,
     leaked: Mutex<u32>,
+    made: Mutex<Made>,
     work: mpsc::Sender<QueryKey>,
     fault: Fault,
     /// The last queries are answered only when all of them are here.
@@ -116,7 +118,10 @@ impl NodeLink for Worker {
 impl Worker {
     fn report(&self) -> NodeReport {
         let queries = CREDIT.saturating_sub(*lock(&self.leaked));
-        NodeReport { limit: Limit { queries, bytes: BYTES }, wait: Moments::ZERO, waits: Vec::new() }
+        let mut made = lock(&self.made);
+        (made.inputs, made.at) = (made.inputs + 1, made.at + Micros(1));
+        let limit = Limit { queries, bytes: BYTES };
+        NodeReport { limit, wait: Moments::ZERO, waits: Vec::new(), made: *made }
     }
 
     fn say(&self, body: Body) {
@@ -141,7 +146,14 @@ impl Worker {
             let input =
                 if self.fault == Fault::Swaps { std::mem::replace(&mut before, input) } else { input };
             self.say(match fate {
-                1 => Body::HandedBack { key },
+                1 => Body::HandedBack {
+                    key,
+                    why: if key.0.is_multiple_of(2) {
+                        Refusal::Draining
+                    } else {
+                        Refusal::TooLate { waited: Micros(1) }
+                    },
+                },
                 2 => Body::Refused { key, refusal: Refusal::QueueFull { limit: 1 } },
                 _ => Body::Answer { key, answer: Box::new(answer(input)) },
             });
@@ -263,6 +275,7 @@ impl Desk {
                 priority: Priority::default(),
                 best_effort: false,
                 bytes,
+                returnable: false,
             };
             lock(&self.open).insert(key, Entry { query, sent: None });
             router.handle(now, Event::Arrive(query));
@@ -408,7 +421,7 @@ impl GatewayLink for Desk {
             }
             Body::Refused { key, .. } => self.told(key, node, report, "refused"),
             Body::BadInput { key, .. } => self.told(key, node, report, "bad"),
-            Body::HandedBack { key } => self.feed(Event::HandedBack { key, node, report }),
+            Body::HandedBack { key, why } => self.feed(Event::HandedBack { key, node, report, why }),
             Body::Report => self.feed(Event::Report { node, report }),
         }
     }
@@ -446,6 +459,7 @@ impl World {
                 gateways: OnceLock::new(),
                 open: Mutex::default(),
                 leaked: Mutex::default(),
+                made: Mutex::default(),
                 work,
                 fault,
                 last: Mutex::default(),

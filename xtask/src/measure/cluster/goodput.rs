@@ -2,8 +2,8 @@
 //!
 //! Live there are two gateways, real executors and the real wire, but the engine replays latencies that were measured
 //! (EfficientNet-Lite0, one thread) instead of computing, since this needs more lanes than most machines have cores. The same is
-//! done in the simulator. Without credits gateways send everything at once, and it waits at the node that was chosen; nodes hand
-//! queries back only when they drain, so that is no part of it.
+//! done in the simulator. Without credits gateways send everything at once, and it waits at the node that was chosen. Without
+//! hand-back it stays there whatever becomes of it; one executor has nobody to give anything to.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,10 +20,34 @@ use crate::measure::{Check, Context, Measure, Outcome};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "cluster-goodput",
-    what: "goodput at 99 % of 1, 2 and 3 executors with the same lanes, with and without credits: live with a replaying engine, and simulated",
+    what: "goodput at 99 % of 1, 2 and 3 executors with the same lanes, with and without credits and hand-back: live with a replaying engine, and simulated",
     run: measure,
 };
 
+/// How a cluster is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Way {
+    credits: bool,
+    hand_back: bool,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match (self.credits, self.hand_back) {
+            (true, true) => "with credits and hand-back",
+            (true, false) => "with credits",
+            (false, true) => "with hand-back",
+            (false, false) => "with neither",
+        }
+    }
+}
+
+const WAYS: [Way; 4] = [
+    Way { credits: true, hand_back: true },
+    Way { credits: true, hand_back: false },
+    Way { credits: false, hand_back: true },
+    Way { credits: false, hand_back: false },
+];
 /// Executors and the lanes of each.
 const CLUSTERS: [(usize, u16); 3] = [(1, 6), (2, 3), (3, 2)];
 /// Lanes altogether over the time of a single query: queries a second if no lane were ever idle.
@@ -40,36 +64,48 @@ fn measure(context: &Context) -> Result<Outcome> {
     )?;
     let simulated: Value = serde_json::from_str(&simulated).context("sim-goodput wrote no JSON")?;
     let (mut rows, mut found) = (Vec::new(), Vec::new());
-    let (ways, clusters) = context.choose((&[true, false][..], &CLUSTERS[..]), (&[true][..], &CLUSTERS[..1]));
-    for &credits in ways {
-        for &(executors, lanes) in clusters {
-            let (goodput, tried) = live(context, executors, lanes, credits, (steps, window, share))?;
-            found.push((executors, credits, goodput));
-            rows.push(json!({"executors": executors, "lanes": lanes, "credits": credits, "goodput": goodput, "tried": tried}));
+    let (ways, clusters) = context.choose((&WAYS[..], &CLUSTERS[..]), (&WAYS[..1], &CLUSTERS[..1]));
+    for &way in ways {
+        for &(executors, lanes) in clusters.iter().filter(|(executors, _)| *executors > 1 || way.hand_back) {
+            let (goodput, tried) = live(context, executors, lanes, way, (steps, window, share))?;
+            found.push((executors, way, goodput));
+            rows.push(json!({
+                "executors": executors, "lanes": lanes, "credits": way.credits, "hand_back": way.hand_back,
+                "goodput": goodput, "tried": tried,
+            }));
         }
     }
-    let of = |executors, credits| {
-        let row = found.iter().find(|row| (row.0, row.1) == (executors, credits));
+    let of = |executors, way: Way| {
+        // With one executor hand-back changes nothing, so it is measured once.
+        let way = Way { hand_back: way.hand_back || executors == 1, ..way };
+        let row = found.iter().find(|row| (row.0, row.1) == (executors, way));
         row.map_or(f64::NAN, |row| row.2) // the short form leaves most of them out
     };
-    let in_simulator = |nodes: u64, credits: bool| {
+    let in_simulator = |nodes: u64, way: Way| {
         let rows = simulated.as_array().context("sim-goodput tells no rows")?;
-        let row =
-            rows.iter().find(|row| row["setup"]["nodes"] == nodes && row["setup"]["credits"] == credits);
-        row.and_then(|row| row["goodput"].as_f64()).context("sim-goodput tells no goodput")
+        let row = rows.iter().map(|row| (&row["setup"], row)).find(|(setup, _)| {
+            setup["nodes"] == nodes && setup["credits"] == way.credits && setup["hand_back"] == way.hand_back
+        });
+        row.and_then(|(_, row)| row["goodput"].as_f64()).context("sim-goodput tells no goodput")
     };
-    let (one, two, three) = (of(1, true), of(2, true), of(3, true));
-    let (sim_one, sim_two, sim_three) =
-        (in_simulator(1, true)?, in_simulator(2, true)?, in_simulator(3, true)?);
+    let usual = WAYS[0];
+    let (one, three) = (of(1, usual), of(3, usual));
+    let (sim_one, sim_three) = (in_simulator(1, usual)?, in_simulator(3, usual)?);
     // The short form has one executor only: there it is what that loses of its lanes' time, and all of it where nothing holds.
     let lost = if context.short { 1.0 - one / CAPACITY } else { lost_of(three, one) };
+    let (mut told, mut by_way) = (Vec::new(), serde_json::Map::new());
+    for way in WAYS {
+        let live = [1, 2, 3].map(|executors| of(executors, way));
+        let simulated = [in_simulator(1, way)?, in_simulator(2, way)?, in_simulator(3, way)?];
+        let list = |rates: [f64; 3]| format!("{:.0}, {:.0} and {:.0}", rates[0], rates[1], rates[2]);
+        told.push(format!("{} {} (simulated {})", way.name(), list(live), list(simulated)));
+        by_way.insert(
+            way.name().to_owned(),
+            json!({"live_per_second": live, "simulated_per_second": simulated}),
+        );
+    }
     let summary = json!({
-        "live_per_second": {"1": one, "2": two, "3": three},
-        "live_per_second_without_credits": {"1": of(1, false), "2": of(2, false), "3": of(3, false)},
-        "simulated_per_second": {"1": sim_one, "2": sim_two, "3": sim_three},
-        "simulated_per_second_without_credits": {
-            "1": in_simulator(1, false)?, "2": in_simulator(2, false)?, "3": in_simulator(3, false)?,
-        },
+        "of_1_2_and_3_executors": by_way,
         "capacity_per_second": CAPACITY, "bound_ms": ms(BOUND),
         "engine": "replays measured latencies (EfficientNet-Lite0, 7.1 ms alone)",
     });
@@ -78,16 +114,9 @@ fn measure(context: &Context) -> Result<Outcome> {
         seeds: vec![context.seed],
         repetitions: Value::Array(rows),
         result: format!(
-            "1, 2 and 3 executors with 6 lanes altogether carry {one:.0}, {two:.0} and {three:.0} queries a second with 99 % in \
-             time ({CAPACITY:.0} were the lanes never idle; the engine replays measured latencies), without credits {:.0}, \
-             {:.0} and {:.0}; in the simulator {sim_one:.0}, {sim_two:.0} and {sim_three:.0}, without credits {:.0}, {:.0} and \
-             {:.0}",
-            of(1, false),
-            of(2, false),
-            of(3, false),
-            in_simulator(1, false)?,
-            in_simulator(2, false)?,
-            in_simulator(3, false)?,
+            "queries a second with 99 % in time that 1, 2 and 3 executors with 6 lanes altogether carry, of {CAPACITY:.0} were the \
+             lanes never idle (the engine replays measured latencies): {}",
+            told.join("; "),
         ),
         summary,
         checks: vec![
@@ -112,7 +141,7 @@ fn live(
     context: &Context,
     executors: usize,
     lanes: u16,
-    credits: bool,
+    way: Way,
     (steps, window, share): (u32, u64, f64),
 ) -> Result<(f64, Value)> {
     let replay = context.bench_program("replay-node")?;
@@ -120,9 +149,10 @@ fn live(
     let artefacts = folder.path().join("artefacts");
     output(program(&context.root, &replay).arg("register").arg(postgres.url()).arg(&artefacts))?;
     let mut cluster = Cluster::of(context.binary()?, postgres.url(), &artefacts)?;
-    let (lanes, credits) = (format!("executor.lanes={lanes}"), format!("credits={credits}"));
+    let (lanes, credits) = (format!("executor.lanes={lanes}"), format!("credits={}", way.credits));
+    let hand_back = format!("executor.hand_back={}", way.hand_back);
     for number in 0..executors {
-        cluster.executor_of(&replay, &format!("node-{number}"), &[&lanes, &credits])?;
+        cluster.executor_of(&replay, &format!("node-{number}"), &[&lanes, &credits, &hand_back])?;
     }
     cluster.scheduler("planner", &[])?;
     let gateways = [cluster.gateway("left", &[])?, cluster.gateway("right", &[])?];

@@ -11,7 +11,7 @@ use crate::query::Query;
 use alloc::vec::Vec;
 use modelless_types::{Micros, QueryKey, Refusal, Time};
 
-/// A node in doubt gets nothing for so many times the grace, or until it speaks.
+/// A node in doubt gets nothing for so many times the grace, or until it does something.
 const DOUBT: u64 = 5;
 
 impl Router {
@@ -33,13 +33,13 @@ impl Router {
         }
     }
 
-    /// A node has kept a query past its time. If it has said nothing since that time either, it gets nothing for a while, and
+    /// A node has kept a query past its time. If it has done nothing since that time either, it gets nothing for a while, and
     /// those of its queries that another node would take at once go there.
     pub(super) fn overdue(&mut self, now: Time, node: NodeIx, expired: Time) {
         if !self.load.silent_since(node, expired) {
             return;
         }
-        self.load.doubt(node, now + Micros(self.limits.grace.0.saturating_mul(DOUBT)));
+        self.load.doubt(now, node, Micros(self.limits.grace.0.saturating_mul(DOUBT)));
         for key in self.open_at(node) {
             let Some(query) = self.open.get(&key).map(|open| open.query) else { continue };
             if self.retried.contains(&key) {

@@ -1,0 +1,148 @@
+//! Queries that go back to the gateway because their node has fallen behind, and where they go then.
+
+use crate::common::{alike, query};
+use crate::shedding::World;
+use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Router};
+use modelless_decision::{Machine, Moments};
+use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantSet};
+
+const LATENCY: Micros = Micros::from_millis(50);
+const LATE: Refusal = Refusal::TooLate { waited: Micros(7) };
+
+#[test]
+fn those_who_cannot_be_in_time_here_go_back_at_once_and_no_others() {
+    let mut world = World::new();
+    // One runs and one is bound behind it; then 10 ms each, with 45 ms from now.
+    let keys: Vec<u64> = (0..6).map(|more| world.ask_here(5, Micros(45_000 + more), true)).collect();
+    let began = world.now;
+    assert_eq!(world.handed_back, [(keys[4], began), (keys[5], began)]);
+    world.pass(Micros::from_secs(1));
+    assert_eq!(world.answered, keys[..4]);
+    assert_eq!((world.handed_back.len(), world.refused.len()), (2, 0));
+}
+
+#[test]
+fn where_there_is_no_other_node_nothing_goes_back() {
+    let mut world = World::new();
+    let keys: Vec<u64> = (0..6).map(|more| world.ask(5, Micros(45_000 + more))).collect();
+    world.pass(Micros::from_secs(1));
+    assert_eq!(world.handed_back, []);
+    assert_eq!((&world.answered[..], &world.refused[..]), (&keys[..4], &keys[4..]));
+}
+
+#[test]
+fn those_who_wait_behind_a_batch_that_is_held_up_go_back_while_there_is_time() {
+    let mut world = World::new();
+    world.slowness = 50;
+    let asked = world.now;
+    let keys: Vec<u64> = (0..4).map(|_| world.ask_here(5, Micros(100_000), true)).collect();
+    assert_eq!(world.handed_back, []);
+    world.pass(Micros(99_000));
+    let mut back: Vec<u64> = world.handed_back.iter().map(|(key, _)| *key).collect();
+    back.sort_unstable();
+    assert_eq!(back, keys[2..], "two are bound and stay");
+    let last = world.handed_back.iter().map(|(_, at)| *at).max().expect("two");
+    assert!(last - asked < Micros(70_000), "after {:?}: too late for anybody else", last - asked);
+}
+
+#[test]
+fn who_gives_way_to_a_more_important_query_may_go_elsewhere() {
+    let mut world = World::new();
+    world.ask(5, Micros::from_secs(1));
+    world.ask_here(5, Micros(42_000), true);
+    let least = world.ask_here(9, Micros(43_000), true);
+    world.ask(1, Micros(44_000));
+    world.ask(5, Micros(45_000));
+    world.pass(Micros::from_secs(1));
+    let back: Vec<u64> = world.handed_back.iter().map(|(key, _)| *key).collect();
+    assert!(back.contains(&least) && world.refused.is_empty(), "{back:?} {:?}", world.refused);
+}
+
+fn report(queries: u32, wait_us: f64) -> NodeReport {
+    let limit = Limit { queries, bytes: Bytes::from_mib(1) };
+    NodeReport { limit, wait: Moments { mean: wait_us, var: 0.0 }, waits: Vec::new(), made: Made::default() }
+}
+
+/// So many nodes, the first the most idle, a query of 1 ms at the first.
+fn asked(nodes: u32, credit: u32) -> (Router, Vec<Action>) {
+    let mut router = Router::new(Limits::default(), 1);
+    router.handle(Time(1), Event::Table(alike(nodes, 1_000.0)));
+    for id in 1..=nodes {
+        let report = report(if id == 1 { 4 } else { credit }, 5_000.0 * f64::from(id - 1));
+        router.handle(Time(2), Event::Report { node: NodeId(id), report });
+    }
+    let admits: VariantSet = [0].into_iter().collect();
+    router.handle(Time(10), Event::Arrive(query(1, Time(10), admits, LATENCY)));
+    let told = actions(&mut router);
+    (router, told)
+}
+
+fn actions(router: &mut Router) -> Vec<Action> {
+    std::iter::from_fn(|| router.poll_action()).collect()
+}
+
+fn back(router: &mut Router, now: Time, node: u32, why: Refusal) -> Vec<Action> {
+    let report = report(4, 0.0);
+    router.handle(now, Event::HandedBack { key: QueryKey(1), node: NodeId(node), report, why });
+    actions(router)
+}
+
+/// Where it was sent, and whether it may come back.
+fn sent(actions: &[Action]) -> Option<(u32, bool)> {
+    actions.iter().find_map(|action| match action {
+        Action::Send { node, returnable, .. } => Some((node.0, *returnable)),
+        Action::Refuse { .. } | Action::Cancel { .. } | Action::Wake { .. } => None,
+    })
+}
+
+#[test]
+fn a_query_that_comes_back_goes_to_another_node_from_which_it_may_not_come_back() {
+    let (mut router, told) = asked(3, 4);
+    assert_eq!(sent(&told), Some((1, true)));
+    assert_eq!(
+        sent(&back(&mut router, Time(1_000), 1, LATE)),
+        Some((2, false)),
+        "although the first says that it is idle"
+    );
+    // It was not to come back: it hears the node's own reason, as of now.
+    let told = back(&mut router, Time(2_000), 2, Refusal::QueueFull { limit: 3 });
+    assert_eq!(told, [Action::Refuse { key: QueryKey(1), refusal: Refusal::QueueFull { limit: 3 } }]);
+}
+
+#[test]
+fn a_query_that_nobody_else_can_answer_in_time_hears_so_by_name() {
+    let (mut router, _) = asked(2, 4);
+    // Two more are said to wait 60 ms at the other, far more than is left.
+    router.handle(Time(20), Event::Report { node: NodeId(2), report: report(4, 60_000.0) });
+    let told = back(&mut router, Time(1_010), 1, LATE);
+    let refusal = Refusal::TooLate { waited: Micros(1_000) };
+    assert_eq!(told, [Action::Refuse { key: QueryKey(1), refusal }]);
+}
+
+#[test]
+fn a_query_waits_for_the_credit_of_another_node_and_goes_there() {
+    let (mut router, told) = asked(2, 0);
+    assert_eq!(sent(&told), Some((1, true)));
+    // The first says it is idle, but it was just given this one back.
+    assert_eq!(back(&mut router, Time(1_000), 1, LATE), []);
+    assert_eq!(router.waiting(), 1);
+    router.handle(Time(1_500), Event::Report { node: NodeId(2), report: report(1, 0.0) });
+    assert_eq!(sent(&actions(&mut router)), Some((2, false)));
+}
+
+#[test]
+fn with_one_node_no_query_may_come_back() {
+    let (_, told) = asked(1, 4);
+    assert_eq!(sent(&told), Some((1, false)));
+    let (mut router, _) = asked(2, 4);
+    router.handle(Time(20), Event::NodeDown { node: NodeId(2) });
+    let admits: VariantSet = [0].into_iter().collect();
+    router.handle(Time(30), Event::Arrive(query(2, Time(30), admits, LATENCY)));
+    assert_eq!(sent(&actions(&mut router)), Some((1, false)), "the other is down");
+}
+
+#[test]
+fn what_a_draining_node_gives_back_is_as_if_it_had_just_come() {
+    let (mut router, _) = asked(3, 4);
+    assert_eq!(sent(&back(&mut router, Time(1_000), 1, Refusal::Draining)).map(|(_, may)| may), Some(true));
+}
