@@ -52,6 +52,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     let before = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     change(&path, "ALTER TABLE tasks DROP COLUMN batching").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
+    change(&path, "DROP TABLE node_holders").await;
     change(&path, "DROP TABLE measurings").await;
     change(&path, "DROP TABLE evidence").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
