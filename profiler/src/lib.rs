@@ -21,7 +21,7 @@ mod stats;
 
 pub use accuracy::Tally;
 pub use error::Error;
-pub use manifest::{ModelManifest, Package, SetManifest, TaskManifest, VariantManifest};
+pub use manifest::{ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
 pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};
 pub use set::LabelledSet;

@@ -4,8 +4,8 @@
 //! Nothing here looks at an artefact.
 
 use crate::error::Error;
-use modelless_adapter::AdapterSpec;
-use modelless_store::NewTask;
+use modelless_adapter::{AdapterSpec, Tokenizer};
+use modelless_store::{NewSpace, NewTask, SpaceKind};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, Micros,
     Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A task and its models.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct TaskManifest {
     /// Outputs of one item, for `tensor` tasks.
     #[serde(default)]
     pub outputs: Vec<TensorSpec>,
+    /// The output space that is answered in by default, for vectors.
+    pub space: Option<SpaceManifest>,
     /// One sentence for people.
     #[serde(default)]
     pub description: String,
@@ -63,6 +66,16 @@ pub struct TaskManifest {
     /// Where the manifest stands.
     #[serde(skip)]
     folder: PathBuf,
+}
+
+/// An output space of vectors.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceManifest {
+    /// Unique for its owner.
+    pub name: String,
+    /// How many numbers its vectors have.
+    pub dimension: u32,
 }
 
 /// A labelled set, by its file.
@@ -101,6 +114,8 @@ pub struct ModelManifest {
     /// Licence.
     #[serde(default)]
     pub licence: String,
+    /// The output space of its vectors; left out, the task's default.
+    pub space: Option<String>,
     /// How accurate it is said to be, for when there is no labelled set.
     pub accuracy: Option<f64>,
     /// Between the task and its tensors.
@@ -207,7 +222,10 @@ impl TaskManifest {
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
-            space: None,
+            space: self.space.as_ref().map(|space| NewSpace {
+                name: space.name.clone(),
+                kind: SpaceKind::Embedding { dimension: space.dimension },
+            }),
             defaults: self.goals().map_err(why)?,
             batching: self.batching,
             description: self.description.clone(),
@@ -268,6 +286,10 @@ impl ModelManifest {
             return Err(fault(format!("accuracy is {accuracy}; it must be between 0 and 1")));
         }
         let folder = folder_of(path);
+        if let Some(file) = model.adapter.tokenizer() {
+            let file = folder.join(file).to_string_lossy().into_owned();
+            model.adapter.set_tokenizer(file);
+        }
         for variant in &mut model.variants {
             variant.file = folder.join(&variant.file);
             if variant.name.is_empty() {
@@ -279,6 +301,14 @@ impl ModelManifest {
 }
 
 impl ModelManifest {
+    /// The file that its adapter names, where it names one.
+    pub fn tokenizer(&self) -> Result<Option<Arc<Tokenizer>>, Error> {
+        let Some(path) = self.adapter.tokenizer().map(PathBuf::from) else { return Ok(None) };
+        let file = fs::read(&path).map_err(|source| Error::Read { path, source })?;
+        let unfit = |source| Error::Adapter { model: self.name.clone(), source };
+        Tokenizer::read(&file).map(Some).map_err(unfit)
+    }
+
     /// As decisions compare it.
     pub fn declared(&self) -> Option<Accuracy> {
         self.accuracy.and_then(Accuracy::floor_from_f64)

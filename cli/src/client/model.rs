@@ -239,13 +239,18 @@ fn register(options: &Register) -> anyhow::Result<()> {
                 "artefact_sha256": upload(&api, read(&variant.file)?)?,
             }));
         }
-        let adapter: Value = serde_json::from_str(&model.adapter.to_json()?)?;
+        let mut adapter = model.adapter.clone();
+        if let Some(file) = adapter.tokenizer().map(PathBuf::from) {
+            adapter.set_tokenizer(upload(&api, read(&file)?)?);
+        }
+        let adapter: Value = serde_json::from_str(&adapter.to_json()?)?;
         let body = json!({
             "task": wanted.task,
             "name": model.name,
             "version": model.version,
             "architecture": model.architecture,
             "licence": model.licence,
+            "space": model.space,
             "adapter": adapter,
             "variants": variants,
             "set": set,
