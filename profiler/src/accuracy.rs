@@ -59,16 +59,22 @@ impl Nearest {
     /// How often the nearest other one has the same class; of equally near ones the first counts.
     pub(crate) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
-        for (at, (vector, class)) in self.vectors.iter().enumerate() {
-            let others = self.vectors.iter().enumerate().filter(|(other, _)| *other != at);
-            let mut best: Option<(f32, usize)> = None;
-            for (_, (other, class)) in others {
-                let near = dot(vector, other);
-                if best.is_none_or(|(most, _)| near > most) {
-                    best = Some((near, *class));
-                }
+        let mut best: Vec<Option<(f32, usize)>> = vec![None; self.vectors.len()];
+        let mut nearer = |of: usize, other: usize, near: f32| {
+            if best[of].is_none_or(|(most, _)| near > most) {
+                best[of] = Some((near, other));
             }
-            tally.count(best.is_some_and(|(_, found)| found == *class));
+        };
+        // In this order each meets the others from the first to the last.
+        for (at, (vector, _)) in self.vectors.iter().enumerate() {
+            for (before, (other, _)) in self.vectors[..at].iter().enumerate() {
+                let near = dot(vector, other);
+                nearer(at, before, near);
+                nearer(before, at, near);
+            }
+        }
+        for ((_, class), best) in self.vectors.iter().zip(best) {
+            tally.count(best.is_some_and(|(_, other)| self.vectors[other].1 == *class));
         }
         tally
     }

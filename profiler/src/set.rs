@@ -140,7 +140,7 @@ enum Label {
 const MAX_BYTES: usize = 1 << 30;
 
 fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
-    let mut items = Vec::new();
+    let (mut items, mut own) = (Vec::new(), Vec::<String>::new());
     let mut held = 0;
     // One line may be as long as all of them together, and no longer.
     for (number, line) in lines.take(2 * MAX_BYTES as u64).lines().enumerate() {
@@ -153,6 +153,13 @@ fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item
         let line: Line = serde_json::from_str(&line).map_err(|error| fault(error.to_string()))?;
         let class = match line.label {
             Label::Class(class) => Some(class).filter(|class| fits(*class, task)),
+            // What belongs together is all that such labels say, so the set has its own.
+            Label::Name(name) if task.kind == TaskKind::FeatureExtraction => {
+                Some(own.iter().position(|known| *known == name).unwrap_or_else(|| {
+                    own.push(name);
+                    own.len() - 1
+                }))
+            }
             Label::Name(name) => task.labels.iter().position(|known| *known == name),
         };
         let class = class.ok_or_else(|| fault("its label is none of the task's".to_owned()))?;
@@ -384,6 +391,31 @@ mod tests {
             fs::write(&path, text).unwrap();
             let error = LabelledSet::open(&path, "pets", &task).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn labels_of_vectors_are_the_sets_own_and_texts_stay_texts() {
+        let folder = modelless_testkit::temp_dir("set").unwrap();
+        let path = folder.path().join("set.jsonl");
+        let lines = [("film", "good"), ("press", "so it is"), ("film", "bad")];
+        let lines = lines.map(|(label, text)| format!("{{\"label\": \"{label}\", \"text\": \"{text}\"}}"));
+        fs::write(&path, lines.join("\n")).unwrap();
+        let vectors = task(TaskKind::FeatureExtraction, &[], &[]);
+        let set = LabelledSet::open(&path, "s", &vectors).unwrap();
+        assert_eq!((0..3).map(|item| set.class(item)).collect::<Vec<_>>(), [0, 1, 0]);
+        assert_eq!(set.input(1).unwrap(), "so it is");
+        let packed = folder.path().join("packed.jsonl.gz");
+        fs::write(&packed, set.pack().unwrap()).unwrap();
+        let again = LabelledSet::open(&packed, "s", &vectors).unwrap();
+        assert_eq!((again.class(1), again.input(2).unwrap()), (1, Bytes::from("bad")));
+        let labels = task(TaskKind::TextClassification, &["film"], &[]);
+        let error = LabelledSet::open(&path, "s", &labels).unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("none of the task's"), "{error}");
+        for line in ["{\"label\": 0}", "{\"label\": 0, \"text\": \"a\", \"input\": \"YQ==\"}"] {
+            fs::write(&path, line).unwrap();
+            let error = LabelledSet::open(&path, "s", &vectors).unwrap_err().to_string();
+            assert!(error.contains("either `input`"), "{error}");
         }
     }
 
