@@ -2,6 +2,7 @@
 //! machine; in [`node`] an executor in this process.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
+pub mod balancer;
 pub mod node;
 pub mod open;
 pub mod sender;

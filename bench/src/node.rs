@@ -166,7 +166,11 @@ pub struct Node {
 impl Node {
     /// Registers and measures the models of the packages, and starts.
     pub fn start(spec: &Spec) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .on_thread_start(modelless_engine::take_short_turns)
+            .enable_all()
+            .build()?;
         let folder = modelless_testkit::temp_dir("node")?;
         let Built { service, handle, served, store, artefacts } =
             runtime.block_on(built(spec, folder.path()))?;
@@ -223,9 +227,14 @@ impl Node {
         Ok(loads)
     }
 
+    /// Where a model's file lies.
+    pub fn file(&self, model: usize) -> Result<PathBuf> {
+        Ok(self.artefacts.path(&self.served[model].1.artefact)?)
+    }
+
     /// Has the kernel forget a model's file, so that the next load reads it from the disk.
     pub fn forget_file(&self, model: usize) -> Result<()> {
-        crate::timing::forget(&self.artefacts.path(&self.served[model].1.artefact)?)
+        crate::timing::forget(&self.file(model)?)
     }
 
     /// Random inputs of a model, as raw tensors: numbers between 0 and 1, and of tokens and masks what a text has.

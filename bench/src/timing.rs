@@ -12,8 +12,10 @@ pub fn thread_cpu() -> Duration {
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
-/// Lets the calling thread's sleeps end when they should: by default the kernel may make each 50 us longer.
+/// Lets the calling thread's sleeps end when they should: by default the kernel may make each 50 us longer, and let whoever runs
+/// have their turn first.
 pub fn sleep_precisely() -> anyhow::Result<()> {
+    modelless_engine::take_short_turns();
     Ok(rustix::thread::set_current_timer_slack(std::num::NonZero::new(1))?)
 }
 

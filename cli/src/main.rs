@@ -6,6 +6,7 @@
 mod client;
 mod demo;
 mod engines;
+mod environment;
 mod exit;
 mod out;
 mod plot;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
+    environment::check()?;
     match command {
         Command::Up(options) => up::run(*options),
         Command::Gateway(options) => roles::gateway::run(&options),

@@ -4,7 +4,7 @@ pub(crate) mod admin;
 pub(crate) mod config;
 pub(crate) mod measure;
 pub(crate) mod node;
-mod remotes;
+pub(crate) mod remotes;
 
 pub(crate) use config::Options;
 pub(crate) use node::half_of_memory;
@@ -19,6 +19,7 @@ use anyhow::Context;
 use config::Config;
 use measure::{Rest, measure};
 use modelless_drive::{Clock, Recorder};
+use modelless_engine::take_short_turns;
 use modelless_executor as executor;
 use modelless_gateway as gateway;
 use modelless_scheduler as scheduler;
@@ -44,7 +45,8 @@ pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     let config = options.config()?;
     let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
     log::init(log::Format::Human, &filter).map_err(|error| crate::exit::usage(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().on_thread_start(take_short_turns).enable_all().build()?;
     let result = runtime.block_on(until_second_signal(up(options, config)));
     // What is left are threads that block; nothing is kept waiting for them.
     runtime.shutdown_background();

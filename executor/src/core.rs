@@ -14,7 +14,7 @@ use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
-use modelless_types::{NodeId, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{Bytes, NodeId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -26,8 +26,9 @@ use tokio_util::task::TaskTracker;
 /// Brings artefacts to this node.
 #[async_trait]
 pub trait Fetch: Send + Sync {
-    /// Puts an artefact where the others lie; says why not, if it cannot.
-    async fn fetch(&self, sha256: &str) -> Result<(), String>;
+    /// Puts an artefact where the others lie; says why not, if it cannot. `stated` is its size, where that is registered:
+    /// what is of another is not taken.
+    async fn fetch(&self, sha256: &str, stated: Option<Bytes>) -> Result<(), String>;
 }
 
 /// The executor as others reach it. Cheap to clone.

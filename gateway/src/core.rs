@@ -128,7 +128,10 @@ impl Core {
     }
 
     pub(crate) fn add_node(&self, status: watch::Receiver<NodeStatus>, link: Arc<dyn NodeLink>) {
-        let id = status.borrow().node;
+        let (id, name) = {
+            let status = status.borrow();
+            (status.node, status.name.clone())
+        };
         let node = Node {
             id,
             status,
@@ -140,6 +143,7 @@ impl Core {
         let came_back = self.replace(id, Some(node));
         if came_back {
             // One that comes back is a new one: what the old one had is lost.
+            self.metrics.node_lost(&name, self.pending.at(id) as u64);
             self.driver.feed(Event::NodeDown { node: id }, self);
         }
         self.changed.notify_one();
@@ -150,7 +154,9 @@ impl Core {
         if !self.nodes().iter().any(|known| Arc::ptr_eq(known, node)) {
             return; // another has taken its place meanwhile
         }
-        tracing::warn!(node = %node.id, "a node is gone");
+        let (name, queries) = (node.status.borrow().name.clone(), self.pending.at(node.id));
+        tracing::warn!(node = %node.id, name, queries, "a node is gone");
+        self.metrics.node_lost(&name, queries as u64);
         self.replace(node.id, None);
         self.driver.feed(Event::NodeDown { node: node.id }, self);
         self.refresh_ready();

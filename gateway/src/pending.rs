@@ -148,6 +148,11 @@ impl Pending {
         self.lock().len()
     }
 
+    /// How many were given to a node last, whether it gave them back since or not.
+    pub(crate) fn at(&self, node: NodeId) -> usize {
+        self.lock().values().filter(|entry| entry.sent.is_some_and(|sent| sent.node == node)).count()
+    }
+
     /// Waits until there is none.
     pub(crate) async fn idle(&self) {
         loop {

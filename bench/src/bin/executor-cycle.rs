@@ -6,19 +6,24 @@
 //! * `{"do": "loads", "count", "gap_ms", "cold"}`: one load after the other, each followed by a query; `gap_ms` between them, so
 //!   that a spare process can get ready. With `cold` the kernel has forgotten the file;
 //! * `{"do": "serve", "per_second", "ms", "every_ms", "seed"}`: queries to `served` at random times, and a load every so often;
-//!   none for 0. Tells apart those that came during a load.
+//!   none for 0. Tells apart those that came during a load. With `"bare": true` it is not the executor that loads but a process
+//!   that does nothing else, and that gives way to everything from its first instruction on: the least that a load beside can
+//!   do to what is served, on this machine. It ends when it has loaded.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::sync::mpsc::{Sender as Orders, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use modelless_bench::node::{How, Node, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
 use modelless_bench::sender::Sender;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
 use modelless_testkit::turns;
 use modelless_types::Bytes;
+use ort::session::Session;
 use serde_json::{Value, json};
 
 /// For queries whose lateness does not matter.
@@ -30,7 +35,12 @@ fn main() -> ExitCode {
     if let Some(code) = runner_if_asked() {
         return code;
     }
-    match run() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.as_slice() {
+        [word, library, model] if word == "bare" => bare_load(library, model),
+        _ => run(),
+    };
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("executor-cycle: {error:#}");
@@ -68,7 +78,9 @@ fn run() -> Result<()> {
             Some("serve") => {
                 let gaps =
                     Gaps::new(number("per_second")?, 1.0, question["seed"].as_u64().context("`seed`")?);
-                serve(&node, &mut resident, gaps, ms("ms")?, ms("every_ms")?, seed)
+                let bare = question["bare"].as_bool().unwrap_or(false);
+                let bare = bare.then(|| Bare::new(text("library")?, &node)).transpose()?;
+                serve(&node, &mut resident, gaps, (ms("ms")?, ms("every_ms")?), bare, seed)
             }
             other => bail!("cannot do {other:?}"),
         }
@@ -120,12 +132,59 @@ fn loads(
     }))
 }
 
+/// Loads in processes of their own, one after the other.
+struct Bare {
+    orders: Orders<()>,
+    worker: JoinHandle<Result<Vec<(Instant, Instant)>>>,
+}
+
+impl Bare {
+    fn new(library: &str, node: &Node) -> Result<Self> {
+        let (library, model) = (library.to_owned(), node.file(TWINS[0])?);
+        let program = std::env::current_exe()?;
+        let (orders, received) = channel();
+        let worker = std::thread::spawn(move || {
+            let mut windows = Vec::new();
+            while received.recv().is_ok() {
+                let began = Instant::now();
+                let mut command = Command::new("chrt");
+                command.args(["--idle", "0"]).arg(&program).args(["bare", &library]).arg(&model);
+                let ended = command.status().context("starting chrt, which comes with util-linux")?;
+                ensure!(ended.success(), "a bare load {ended}");
+                windows.push((began, Instant::now()));
+            }
+            Ok(windows)
+        });
+        Ok(Self { orders, worker })
+    }
+
+    fn load(&self) {
+        // Without a worker there are no windows either, which is an error in the end.
+        let _ = self.orders.send(());
+    }
+
+    fn ended(self) -> Result<Vec<(Instant, Instant)>> {
+        drop(self.orders);
+        self.worker.join().ok().context("the bare loads panicked")?
+    }
+}
+
+fn bare_load(library: &str, model: &str) -> Result<()> {
+    let environment = ort::init_from(library)?.build()?;
+    let failed = |error: ort::Error<_>| anyhow::anyhow!("{error}");
+    let builder = Session::builder(&environment)?.with_intra_threads(1).map_err(failed)?;
+    let mut builder = builder.with_inter_threads(1).map_err(failed)?;
+    let session = builder.commit_from_file(model).with_context(|| format!("loading {model}"))?;
+    drop(session);
+    Ok(())
+}
+
 fn serve(
     node: &Node,
     resident: &mut usize,
     gaps: Gaps,
-    time: Duration,
-    every: Duration,
+    (time, every): (Duration, Duration),
+    mut bare: Option<Bare>,
     seed: u64,
 ) -> Result<Value> {
     let inputs = node.inputs(0, 32, seed)?;
@@ -134,13 +193,16 @@ fn serve(
     let seen = open::run(node, &inputs, gaps, time, LONG, |now| {
         if !every.is_zero() && now >= next {
             next += every;
+            if let Some(bare) = &bare {
+                return bare.load();
+            }
             *resident = 1 - *resident;
             node.ask_for(&[0, TWINS[*resident]]);
         }
     })?;
     // The last load may still be under way.
     node.pin(&[0, TWINS[*resident]])?;
-    let mut windows = Vec::new();
+    let mut windows = bare.take().map(Bare::ended).transpose()?.unwrap_or_default();
     for model in TWINS {
         let of = node.loads(model)?.into_iter().filter_map(|(at, took)| {
             let from = since + at.duration_since(began).ok()?;

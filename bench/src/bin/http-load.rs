@@ -11,7 +11,10 @@
 //!   of `nodes` answered; `failures` are when, after how long, and with which of the names under `lost`.
 //!
 //! With several addresses connections are spread over them. A connection that ends without a byte of an answer is then what
-//! it is to every client and balancer of HTTP: the same query is asked at the next address (`moved`), within its time.
+//! it is to a client that may ask twice: the same query is asked at the next address (`moved`), within its time.
+//!
+//! With `"balanced": true` a paced load comes through what behaves as a usual balancer does, see [`modelless_bench::balancer`]: no query
+//! is sent twice, whatever becomes of it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
@@ -20,6 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
+use modelless_bench::balancer::Balancer;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
 use modelless_simulator::Rng;
 use modelless_testkit::{Connection, Request, Response, process, turns};
@@ -69,8 +73,10 @@ fn main() -> Result<()> {
                 let seed = question["seed"].as_u64().context("`seed`")?;
                 let connections = question["connections"].as_u64().map(usize::try_from).transpose()?;
                 let patience = question["patience_ms"].as_u64().map(Duration::from_millis);
+                let balancer = (question["balanced"] == true).then(|| Balancer::new(addresses.clone()));
                 let habits = Habits {
                     addresses: &addresses,
+                    balancer: balancer.as_ref(),
                     connections: connections.unwrap_or(CONNECTIONS),
                     patience: patience.unwrap_or(PATIENCE),
                 };
@@ -180,6 +186,7 @@ impl Schedule {
 /// How the clients of a paced load ask.
 struct Habits<'a> {
     addresses: &'a [SocketAddr],
+    balancer: Option<&'a Balancer>,
     connections: usize,
     patience: Duration,
 }
@@ -231,6 +238,7 @@ fn paced(habits: &Habits<'_>, streams: &[Stream], rates: &[f64], time: Duration,
     let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + Duration::from_millis(50);
     let (cpu, mut out) = (process::own_cpu_time(), Vec::new());
     std::thread::scope(|scope| {
+        let _watched = habits.balancer.map(|balancer| balancer.watch(scope));
         let mut all = Vec::new();
         for (number, (stream, &rate)) in streams.iter().zip(rates).enumerate() {
             let rng = Rng::new(seed, &format!("stream {number}"));
@@ -238,7 +246,7 @@ fn paced(habits: &Habits<'_>, streams: &[Stream], rates: &[f64], time: Duration,
             let shared = std::sync::Arc::new((Mutex::new(schedule), Mutex::new(Seen::default())));
             let of_one = |number| {
                 let shared = std::sync::Arc::clone(&shared);
-                let client = Client { habits, next: number, open: None };
+                let client = Client { habits, home: number, next: number, open: None };
                 scope.spawn(move || client.ask_all(stream, &shared.0, &shared.1))
             };
             let clients: Vec<_> =
@@ -261,6 +269,8 @@ fn paced(habits: &Habits<'_>, streams: &[Stream], rates: &[f64], time: Duration,
 /// One connection, to one address after the other where there are several.
 struct Client<'a> {
     habits: &'a Habits<'a>,
+    /// Where it asks while that is ready, behind a balancer.
+    home: usize,
     next: usize,
     open: Option<Connection>,
 }
@@ -306,6 +316,9 @@ impl Client<'_> {
 
     /// The answer, and how often it was asked for elsewhere.
     fn ask(&mut self, request: &[u8], due: Instant) -> (Result<Response>, usize) {
+        if let Some(balancer) = self.habits.balancer {
+            return self.ask_balanced(balancer, request, due);
+        }
         let mut moved = 0;
         loop {
             let asked = self.ask_here(request, due);
@@ -322,6 +335,40 @@ impl Client<'_> {
                 Err(_) => moved += 1,
             }
         }
+    }
+
+    /// The answer, and whether it was asked for elsewhere than at home. Only a connection that does not come about is
+    /// tried elsewhere: what was sent once is not sent again.
+    fn ask_balanced(
+        &mut self,
+        balancer: &Balancer,
+        request: &[u8],
+        due: Instant,
+    ) -> (Result<Response>, usize) {
+        let places = balancer.order(self.home);
+        let mut refused = anyhow::anyhow!("no address");
+        for at in places {
+            let elsewhere = usize::from(at != self.home % self.habits.addresses.len());
+            if at != self.next || self.open.as_ref().is_some_and(|open| open.has_answer().unwrap_or(true)) {
+                self.open = None; // another is wanted, or this one was closed while it was not used
+            }
+            self.next = at;
+            if self.open.is_none() {
+                match Connection::open(self.habits.addresses[at]) {
+                    Ok(open) => self.open = Some(open),
+                    Err(error) => {
+                        refused = error;
+                        continue;
+                    }
+                }
+            }
+            let answer = self.ask_here(request, due);
+            if answer.is_err() {
+                self.open = None;
+            }
+            return (answer, elsewhere);
+        }
+        (Err(refused), 1)
     }
 
     fn ask_here(&mut self, request: &[u8], due: Instant) -> Result<Response> {

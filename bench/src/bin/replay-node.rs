@@ -1,7 +1,8 @@
 //! A node whose engine replays measured latencies instead of computing: the real executor, worker and wire, so that there can be
 //! more nodes than cores. Sleeping is as exact as the runtime's timer, a millisecond.
 //!
-//! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `replay-node executor --database URL
+//! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `register-both` makes `replay-slow` as well,
+//! whose variant takes five times as long. Both tell of each task what a single query takes, as JSON. `replay-node executor --database URL
 //! --redis URL [--set NAME=VALUE]` serves it, taking of the settings of `modelless executor` those that it needs, and
 //! `credits=false`: gateways are told that they may send what they like.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
@@ -17,8 +18,9 @@ use modelless_drive::Clock;
 use modelless_engine::{FakeEngine, FakeModel};
 use modelless_executor::{Config, Deps, build};
 use modelless_live::{Load, Member, RedisLive, Role, keep_announced};
+use modelless_simulator::VariantSpec;
 use modelless_simulator::batching::{MODELS, spec};
-use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, Store};
+use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, PutArtefact, Store};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Bytes, DType, Engine, Goals, Micros, NodeId, Profile,
     Provenance, StageTime, TaskKind, TenantId, TensorSpec, VariantSettings,
@@ -28,6 +30,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 const TASK: &str = "replay";
+const SLOW: &str = "replay-slow";
+/// How much longer batches of the slow one take: some tens of milliseconds.
+const SLOWER: f64 = 5.0;
 const CLASS: &str = "cpu:replayed:1";
 /// EfficientNet-Lite0, as it was measured for the simulator.
 const MODEL: usize = 2;
@@ -38,7 +43,8 @@ async fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["register", database, artefacts] => register(database, artefacts).await,
+        ["register", database, artefacts] => register(database, artefacts, &[TASK]).await,
+        ["register-both", database, artefacts] => register(database, artefacts, &[TASK, SLOW]).await,
         ["executor", rest @ ..] => {
             let mut given = BTreeMap::new();
             for pair in rest.chunks(2) {
@@ -52,7 +58,7 @@ async fn main() -> Result<()> {
             }
             serve(&given).await
         }
-        other => bail!("usage: replay-node register|executor, not {other:?}"),
+        other => bail!("usage: replay-node register|register-both|executor, not {other:?}"),
     }
 }
 
@@ -60,12 +66,39 @@ fn tensor(name: &str, size: u32) -> TensorSpec {
     TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![size] }
 }
 
-async fn register(database: &str, artefacts: &str) -> Result<()> {
+/// What batches of a task's variant take.
+fn measured(task: &str) -> VariantSpec {
+    let mut spec = spec(&MODELS[MODEL]);
+    if task == SLOW {
+        for point in &mut spec.latency {
+            point.mean_us *= SLOWER;
+            point.var_us2 *= SLOWER * SLOWER;
+            point.p99_us *= SLOWER;
+        }
+    }
+    spec
+}
+
+async fn register(database: &str, artefacts: &str, tasks: &[&str]) -> Result<()> {
     let store = modelless_store::open(database).await?;
     let artefact = Artefacts::new(artefacts)?.put(&b"nothing that runs"[..])?;
+    let mut told = Vec::new();
+    for name in tasks {
+        let model = measured(name);
+        let single = model.latency.first().context("a model with points")?.mean_us;
+        told.push(serde_json::json!({"task": name, "single_us": single}));
+        make(&store, name, &model, &artefact).await?;
+    }
+    store.close().await;
+    writeln!(std::io::stdout(), "{}", serde_json::Value::Array(told))?;
+    Ok(())
+}
+
+/// A task with one model of one variant. Variants are called after their tasks.
+async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &PutArtefact) -> Result<()> {
     let task = NewTask {
         tenant: TenantId::DEFAULT,
-        name: TASK.into(),
+        name: name.into(),
         kind: TaskKind::Tensor,
         metric: "none".into(),
         accuracy_rule: AccuracyRule::default(),
@@ -78,7 +111,6 @@ async fn register(database: &str, artefacts: &str) -> Result<()> {
         description: String::new(),
     };
     let task = store.create_task(task).await?.id;
-    let model = spec(&MODELS[MODEL]);
     let accuracy = AccuracyMeasure {
         value: Accuracy::ONE,
         low: Accuracy::ONE,
@@ -102,16 +134,16 @@ async fn register(database: &str, artefacts: &str) -> Result<()> {
         also: Vec::new(),
     };
     let variant = NewVariant {
-        name: "replayed".into(),
+        name: name.into(),
         settings: VariantSettings::new(Engine::Onnx, "fp32", model.max_batch),
-        artefact: artefact.sha256,
+        artefact: artefact.sha256.clone(),
         artefact_bytes: Bytes(artefact.bytes),
         profiles: vec![profile],
     };
     let model = NewModel {
         task,
         tenant: TenantId::DEFAULT,
-        name: "replayed".into(),
+        name: name.into(),
         version: 1,
         architecture: "none".into(),
         licence: "Apache-2.0".into(),
@@ -120,7 +152,6 @@ async fn register(database: &str, artefacts: &str) -> Result<()> {
         variants: vec![variant],
     };
     store.register_model(model).await?;
-    store.close().await;
     Ok(())
 }
 
@@ -138,15 +169,18 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let text = |name: &str| given.get(name).map(String::as_str).with_context(|| format!("no `{name}`"));
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(text("database")?).await?);
     let variants = store.catalog().await?.variants;
-    let model = spec(&MODELS[MODEL]).run_model().context("a model with points")?;
+    let runs = variants.iter().map(|variant| {
+        let run = measured(&variant.name).run_model().context("a model with points")?;
+        Ok((variant.id, run))
+    });
+    let runs = runs.collect::<Result<Vec<_>>>()?;
     let fake = || {
         let engine = FakeEngine::new();
-        for variant in &variants {
+        for (variant, model) in &runs {
             let model = model.clone();
             let latency = move |batch| Duration::from_secs_f64(model.uncorrected(batch).mean / 1e6);
             let inputs = vec![tensor("x", 4)];
-            engine
-                .behave(variant.id, FakeModel { inputs, latency: Arc::new(latency), ..FakeModel::default() });
+            engine.behave(*variant, FakeModel { inputs, latency: Arc::new(latency), ..FakeModel::default() });
         }
         Arc::new(engine)
     };

@@ -58,6 +58,8 @@ fn state(node: &Value) -> &str {
     match (node["draining"].as_bool(), node["connected"].as_bool()) {
         (Some(true), _) => "draining",
         (_, Some(true)) => "up",
+        // It never said that it ends, and the server that was asked does not reach it.
+        _ if text(node, "state") == "up" => "lost",
         _ => text(node, "state"),
     }
 }
@@ -219,6 +221,14 @@ mod tests {
         );
         let gone = described(find(&answer(), Some("old")).unwrap());
         assert!(gone.contains("old (gone)") && !gone.contains("lanes"), "{gone}");
+    }
+
+    #[test]
+    fn a_node_that_ended_without_a_word_is_lost_and_not_up() {
+        let of = |state: &str, connected: bool| json!({"name": "n", "state": state, "connected": connected});
+        assert_eq!(state(&of("up", false)), "lost");
+        assert_eq!(state(&of("gone", false)), "gone");
+        assert_eq!(state(&of("up", true)), "up");
     }
 
     #[test]

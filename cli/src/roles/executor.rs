@@ -2,13 +2,14 @@
 
 use super::artefacts::Fetching;
 use super::measuring::Measurer;
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
 use crate::up::config::default_data;
 use crate::up::measure::{Rest, measure};
 use crate::up::node::NodeOptions;
+use crate::up::remotes;
 use crate::{demo, out};
 use anyhow::Context;
 use modelless_decision::plan::Plan;
@@ -16,7 +17,7 @@ use modelless_drive::Clock;
 use modelless_executor as executor;
 use modelless_live::{Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
-use modelless_types::DeviceIx;
+use modelless_types::{Bytes, DeviceIx};
 use modelless_wire::{Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, ToNode, serve_node};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -25,6 +26,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// As much as a gateway takes in where nothing else is set.
+const ARTEFACT_BYTES_MAX: Bytes = Bytes::from_mib(4 << 10);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Settings {
@@ -42,8 +46,10 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Listen where others can connect, although nobody there needs a key.
     insecure: bool,
-    /// Where artefacts lie; shared by all of the cluster.
+    /// Where artefacts lie; what is not there is fetched from gateways.
     artefacts: PathBuf,
+    /// The largest artefact that is fetched.
+    artefact_bytes_max: Bytes,
     /// Register and measure the demo first.
     demo: bool,
     /// The inference library, if it is not the installed one.
@@ -64,10 +70,15 @@ fn defaults() -> anyhow::Result<Settings> {
         key_file: None,
         insecure: false,
         artefacts: default_data()?.join("artefacts"),
+        artefact_bytes_max: ARTEFACT_BYTES_MAX,
         demo: false,
         onnxruntime: None,
         executor,
     })
+}
+
+pub(super) fn variables() -> anyhow::Result<Vec<String>> {
+    settings::variables(&defaults()?)
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
@@ -76,6 +87,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if settings.executor.price != defaults.executor.price {
         settings.executor.price_origin = PriceOrigin::Declared;
     }
+    let remotes = remotes::by_authority(std::mem::take(&mut settings.executor.remotes));
+    settings.executor.remotes = remotes.map_err(|why| usage(format!("`executor.remotes`: {why}")))?;
     let key = key(settings.key_file.as_deref())?;
     process(|stop| role(settings, key, stop))
 }
@@ -136,7 +149,7 @@ async fn role(settings: Settings, key: Option<Key>, stop: CancellationToken) -> 
 
     let config = modelless_wire::Config { key, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
-    let fetching = Arc::new(Fetching::new(fetched, server.fetcher()));
+    let fetching = Arc::new(Fetching::new(fetched, server.fetcher(), settings.artefact_bytes_max));
     handle.fetch_with(Arc::clone(&fetching) as Arc<dyn executor::Fetch>);
     handle.connect(server.link());
     let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());

@@ -3,7 +3,7 @@
 use super::artefacts::Given;
 use super::nodes::{Side, keep_all};
 use super::register::{Joined, Registering};
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
 use crate::exit::usage;
 use crate::out;
 use crate::up::config::default_data;
@@ -38,7 +38,7 @@ struct Settings {
     nodes: Vec<String>,
     /// A file with the key that all processes of the cluster share.
     key_file: Option<PathBuf>,
-    /// Where uploaded artefacts go; shared by all of the cluster.
+    /// Where uploaded artefacts go; executors fetch them from here.
     artefacts: PathBuf,
     /// Serve where others can connect, although nobody there needs a key.
     insecure: bool,
@@ -58,6 +58,10 @@ fn defaults() -> anyhow::Result<Settings> {
         insecure: false,
         gateway: gateway::Config { leave_ms: LEAVE_MS, ..gateway::Config::default() },
     })
+}
+
+pub(super) fn variables() -> anyhow::Result<Vec<String>> {
+    settings::variables(&defaults()?)
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {

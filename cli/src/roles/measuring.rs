@@ -284,16 +284,16 @@ impl Measurer {
 
     /// Brings what it takes, and tells what that is.
     async fn fetched(&self, job: &Job) -> Result<modelless_store::Evidence, String> {
-        self.fetching.fetch(&job.variant.artefact).await?;
+        self.fetching.fetch(&job.variant.artefact, Some(job.variant.artefact_bytes)).await?;
         if let Ok(spec) = AdapterSpec::parse(&job.model.adapter)
             && let Some(tokenizer) = spec.tokenizer()
         {
-            self.fetching.fetch(tokenizer).await?;
+            self.fetching.fetch(tokenizer, None).await?;
         }
         let evidence = within(self.registry.store.evidence(job.model.id)).await;
         let evidence = evidence.map_err(|error| error.to_string())?;
         if let Some(set) = &evidence.set {
-            self.fetching.fetch(&set.artefact).await?;
+            self.fetching.fetch(&set.artefact, None).await?;
         }
         Ok(evidence)
     }

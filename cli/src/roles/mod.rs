@@ -10,12 +10,13 @@ mod measuring;
 mod nodes;
 mod register;
 pub(crate) mod scheduler;
-mod settings;
+pub(crate) mod settings;
 
 use crate::exit::usage;
 use crate::out;
 use crate::signals::{Signals, until_second_signal};
 use clap::Args;
+use modelless_engine::take_short_turns;
 use modelless_live::{Live, MemLive, Notice, RedisLive};
 use modelless_telemetry::log;
 use modelless_wire::Key;
@@ -78,7 +79,8 @@ where
 {
     let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
     log::init(log::Format::Human, &filter).map_err(|error| usage(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().on_thread_start(take_short_turns).enable_all().build()?;
     let stop = CancellationToken::new();
     let running = role(stop.clone());
     let result = runtime.block_on(until_second_signal(async {
@@ -96,6 +98,12 @@ where
     }));
     runtime.shutdown_background();
     result
+}
+
+/// What all settings of all roles are called in the environment.
+pub(crate) fn variables() -> anyhow::Result<Vec<String>> {
+    let of = [gateway::variables()?, executor::variables()?, scheduler::variables()?];
+    Ok(of.into_iter().flatten().collect())
 }
 
 /// The live state of a cluster; without an address one that only this process sees.

@@ -7,7 +7,7 @@ use modelless_wire::{Address, Config, Dial, GatewayLink, Key, NodeLink, NodeStat
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,8 @@ impl Side {
     }
 }
 
-/// Nodes that were told by address, and those that `members` tells, until `stop`.
+/// Nodes that were told by address, and those that `members` tells, until `stop`. One that is told and announces itself has one
+/// connection: over two it would be told of credit twice, and what it says would come in no order.
 pub(super) async fn keep_all(
     side: Side,
     told: Vec<Address>,
@@ -51,16 +52,25 @@ pub(super) async fn keep_all(
     stop: CancellationToken,
 ) {
     let mut tasks = JoinSet::new();
-    for address in told {
-        tasks.spawn(side.clone().keep(address, None, stop.clone()));
-    }
+    let joined = Arc::new(Notify::new());
+    let told: Vec<Told> = told
+        .into_iter()
+        .map(|address| {
+            let sessions = Sessions::default();
+            let side = sessions.noted(side.clone(), Some(Arc::clone(&joined)));
+            tasks.spawn(side.keep(address.clone(), None, stop.clone()));
+            Told { address, sessions }
+        })
+        .collect();
     let mut kept: BTreeMap<NodeId, Kept> = BTreeMap::new();
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        let wanted = addresses(&members.borrow_and_update());
+        let mut wanted = addresses(&members.borrow_and_update());
+        wanted.retain(|node, address| !told.iter().any(|told| told.is(*node, address)));
         kept.retain(|node, kept| {
-            let stays = stays(&kept.address, wanted.get(node), kept.sessions.stands());
+            let twice = told.iter().any(|told| told.is(*node, &kept.address));
+            let stays = !twice && stays(&kept.address, wanted.get(node), kept.sessions.stands().is_some());
             if !stays {
                 kept.end.cancel();
             }
@@ -70,17 +80,18 @@ pub(super) async fn keep_all(
         for (node, address) in wanted {
             kept.entry(node).or_insert_with(|| {
                 let (end, sessions) = (stop.child_token(), Sessions::default());
-                let side = sessions.noted(side.clone());
+                let side = sessions.noted(side.clone(), None);
                 tasks.spawn(side.keep(address.clone(), Some(node), end.clone()));
                 Kept { address, end, sessions }
             });
         }
-        let absent = kept.len() > announced;
+        let absent = kept.len() > announced || !told.is_empty();
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(_) = tasks.join_next(), if !tasks.is_empty() => {}
-            // Nobody tells when the connection of one that is absent ends.
+            () = joined.notified() => {}
+            // Nobody tells when the connection of one that is absent, or was told, ends.
             _ = look.tick(), if absent => {}
             changed = members.changed() => if changed.is_err() {
                 break;
@@ -88,6 +99,19 @@ pub(super) async fn keep_all(
         }
     }
     while tasks.join_next().await.is_some() {}
+}
+
+/// An address that is looked for whoever is there.
+struct Told {
+    address: Address,
+    sessions: Sessions,
+}
+
+impl Told {
+    /// Whether the node is reached, or looked for, there.
+    fn is(&self, node: NodeId, address: &Address) -> bool {
+        self.address == *address || self.sessions.stands() == Some(node)
+    }
 }
 
 /// A node that is looked for, or found.
@@ -102,19 +126,23 @@ struct Kept {
 struct Sessions(Arc<Mutex<Option<watch::Receiver<NodeStatus>>>>);
 
 impl Sessions {
-    /// The same side, which notes every connection that stands here too.
-    fn noted(&self, side: Side) -> Side {
+    /// The same side, which notes every connection that stands here too, and tells `joined` then.
+    fn noted(&self, side: Side, tell: Option<Arc<Notify>>) -> Side {
         let (newest, joined) = (Arc::clone(&self.0), side.joined);
         let joined: OnJoined = Arc::new(move |status, link| {
             *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+            if let Some(tell) = &tell {
+                tell.notify_one();
+            }
             joined(status, link);
         });
         Side { joined, ..side }
     }
 
-    fn stands(&self) -> bool {
+    /// The node at the other end, while there is one.
+    fn stands(&self) -> Option<NodeId> {
         let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        newest.as_ref().is_some_and(|status| status.has_changed().is_ok())
+        newest.as_ref().filter(|status| status.has_changed().is_ok()).map(|status| status.borrow().node)
     }
 }
 
@@ -144,6 +172,9 @@ fn addresses(members: &[Member]) -> BTreeMap<NodeId, Address> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use modelless_decision::Moments;
+    use modelless_decision::route::NodeInfo;
+    use modelless_types::PricePerHour;
 
     #[test]
     fn absence_ends_no_connection_that_stands_but_a_new_address_does() {
@@ -155,5 +186,21 @@ mod tests {
         assert!(stays(&here, Some(&here), false), "announced: it is looked for");
         assert!(stays(&here, Some(&here), true));
         assert!(!stays(&here, Some(&there), true), "it moved");
+    }
+
+    #[test]
+    fn a_node_that_was_told_is_known_by_its_address_and_by_who_answers_there() {
+        let (here, there): (Address, Address) =
+            ("localhost:1".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
+        let told = Told { address: here.clone(), sessions: Sessions::default() };
+        assert!(told.is(NodeId(1), &here), "it is looked for there already");
+        assert!(!told.is(NodeId(1), &there), "nobody has answered yet: who that is is not known");
+        let info = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers: Vec::new() };
+        let (status, watched) = watch::channel(NodeStatus::idle(info, "one", "cpu:a:1"));
+        *told.sessions.0.lock().unwrap() = Some(watched);
+        assert!(told.is(NodeId(1), &there), "it is the same node by another name");
+        assert!(!told.is(NodeId(2), &there));
+        drop(status);
+        assert!(!told.is(NodeId(1), &there), "its connection ended: it may be found elsewhere");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::gateway::{addresses, followed};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, tell};
+use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
@@ -52,6 +52,10 @@ struct Deaf;
 
 impl GatewayLink for Deaf {
     fn receive(&self, _: NodeId, _: FromNode) {}
+}
+
+pub(super) fn variables() -> anyhow::Result<Vec<String>> {
+    settings::variables(&defaults())
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {

@@ -1,7 +1,10 @@
 //! Settings of a role: defaults, then a TOML file, then the environment, then flags, each over the one before.
 //!
-//! What exists is what the defaults have: a name that is not among them is refused, with the one that was probably meant.
+//! What exists is what the defaults have: a name that is not among them is refused, with the one that was probably meant. A
+//! table that is empty in the defaults is a list by names that are not ours (`executor.remotes`): it is set as a whole, and what
+//! may stand in it is the component's to say.
 
+use crate::environment::PREFIX;
 use crate::exit::usage;
 use anyhow::Context;
 use serde::Serialize;
@@ -9,10 +12,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::fs;
 use std::path::Path;
-
-/// In front of every setting in the environment. Sections are parted by two underscores:
-/// `MODELLESS_EXECUTOR__LANES`.
-const PREFIX: &str = "MODELLESS_";
 
 /// Where settings come from.
 pub(super) struct Sources<'a> {
@@ -30,7 +29,7 @@ pub(super) fn load<T: Serialize + DeserializeOwned>(defaults: &T, from: &Sources
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let table: Value = toml::from_str(&text)
             .map_err(|error| usage(format!("{} is no TOML: {error}", path.display())))?;
-        for (name, value) in leaves(&table) {
+        for (name, value) in leaves(&table, &known) {
             set(&mut all, &known, &name, value).with_context(|| format!("in {}", path.display()))?;
         }
     }
@@ -79,17 +78,25 @@ fn without_nulls(value: Value) -> Value {
     }
 }
 
-fn paths(value: &Value) -> Vec<String> {
-    leaves(value).into_iter().map(|(name, _)| name).collect()
+/// What the settings are called in the environment.
+pub(super) fn variables<T: Serialize>(defaults: &T) -> anyhow::Result<Vec<String>> {
+    Ok(paths(&serde_json::to_value(defaults)?).iter().map(|name| variable(name)).collect())
 }
 
-fn leaves(value: &Value) -> Vec<(String, Value)> {
-    fn walk(at: &str, value: &Value, into: &mut Vec<(String, Value)>) {
+fn paths(defaults: &Value) -> Vec<String> {
+    leaves(defaults, &[]).into_iter().map(|(name, _)| name).collect()
+}
+
+/// The values of a tree with their paths; what `whole` names is one value, whatever is in it.
+fn leaves(value: &Value, whole: &[String]) -> Vec<(String, Value)> {
+    fn walk(at: &str, value: &Value, whole: &[String], into: &mut Vec<(String, Value)>) {
         match value {
-            Value::Object(map) if !map.is_empty() || at.is_empty() => {
+            Value::Object(map)
+                if at.is_empty() || !(map.is_empty() || whole.iter().any(|name| name == at)) =>
+            {
                 for (name, value) in map {
                     let name = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
-                    walk(&name, value, into);
+                    walk(&name, value, whole, into);
                 }
             }
             Value::Object(_)
@@ -101,7 +108,7 @@ fn leaves(value: &Value) -> Vec<(String, Value)> {
         }
     }
     let mut all = Vec::new();
-    walk("", value, &mut all);
+    walk("", value, whole, &mut all);
     all
 }
 
@@ -120,14 +127,21 @@ fn from_text(all: &Value, name: &str, text: &str) -> Value {
 
 fn set(all: &mut Value, known: &[String], name: &str, value: Value) -> anyhow::Result<()> {
     if !known.iter().any(|known| known == name) {
-        let nearest = known.iter().min_by_key(|known| distance(known, name));
-        let meant = nearest.filter(|known| distance(known, name) <= name.len() / 2 + 1);
-        let hint = meant.map_or(String::new(), |meant| format!("; did you mean `{meant}`?"));
-        return Err(usage(format!("there is no setting `{name}`{hint} --print-config shows all")));
+        let meant = nearest(name, known.iter().map(String::as_str));
+        let hint = meant.map_or(String::new(), |meant| format!("did you mean `{meant}`? "));
+        return Err(usage(format!("there is no setting `{name}`; {hint}--print-config shows all")));
     }
     let place = name.split('.').fold(all, |value, part| &mut value[part]);
     *place = value;
     Ok(())
+}
+
+/// The one that was probably meant.
+pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let nearest = known.min_by_key(|known| distance(known, name))?;
+    // A part that all names have in common says nothing about which is meant.
+    let own = name.strip_prefix(PREFIX).unwrap_or(name).len();
+    (distance(nearest, name) <= own / 2 + 1).then_some(nearest)
 }
 
 /// How many letters must change (Levenshtein).
@@ -151,12 +165,21 @@ mod tests {
     use super::*;
     use crate::exit::Usage;
     use serde::Deserialize;
+    use std::collections::BTreeMap;
     use std::io::Write as _;
 
     #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
     struct Inner {
         lanes: u16,
         name: String,
+        servers: BTreeMap<String, Known>,
+    }
+
+    #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Known {
+        price: Option<u64>,
+        token: Option<String>,
     }
 
     #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -168,7 +191,7 @@ mod tests {
     }
 
     fn defaults() -> Outer {
-        let executor = Inner { lanes: 1, name: "local".into() };
+        let executor = Inner { lanes: 1, name: "local".into(), servers: BTreeMap::new() };
         Outer { database: String::new(), redis: None, nodes: Vec::new(), executor }
     }
 
@@ -215,6 +238,29 @@ mod tests {
         let text = format!("{:#}", with("", &[], &["executor.lanes=many"]).unwrap_err());
         assert!(text.contains("many"), "{text}");
         assert!(with("", &[], &["lanes"]).is_err() && with("a b", &[], &[]).is_err());
+    }
+
+    #[test]
+    fn a_list_by_names_of_others_is_set_by_file_environment_and_flag() {
+        let file = "[executor.servers.\"10.0.0.7:8001\"]\nprice = 7\n[executor.servers.here]\ntoken = 'x'";
+        let all = with(file, &[], &[]).unwrap();
+        let servers = &all.executor.servers;
+        assert_eq!((servers["10.0.0.7:8001"].price, servers["here"].token.as_deref()), (Some(7), Some("x")));
+        assert_eq!(with(&print(&all).unwrap(), &[], &[]).unwrap(), all, "{}", print(&all).unwrap());
+        let name = variable("executor.servers");
+        let environment = [(name.as_str(), r#"{"a.b:1": {"price": 1}}"#)];
+        let all = with(file, &environment, &[]).unwrap();
+        assert_eq!(
+            all.executor.servers.keys().collect::<Vec<_>>(),
+            ["a.b:1"],
+            "it stands in place of the file's"
+        );
+        let all = with(file, &environment, &[r#"executor.servers={"c:1": {}}"#]).unwrap();
+        assert_eq!(all.executor.servers.keys().collect::<Vec<_>>(), ["c:1"]);
+        for wrong in [r#"executor.servers={"c:1": {"colour": 1}}"#, "executor.servers=c:1"] {
+            let error = with("", &[], &[wrong]).unwrap_err();
+            assert!(error.root_cause().is::<Usage>(), "{error:#}");
+        }
     }
 
     #[test]

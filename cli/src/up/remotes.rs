@@ -21,23 +21,53 @@ pub(super) fn servers(
     entries: BTreeMap<String, RemoteEntry>,
     folder: &Path,
 ) -> Result<BTreeMap<String, RemoteServer>, String> {
-    let mut servers = BTreeMap::new();
+    let mut known = BTreeMap::new();
     for (name, RemoteEntry { price, token_file }) in entries {
-        let wrong = |why: String| format!("remotes {name:?}: {why}");
-        let url = if name.contains("://") { name.clone() } else { format!("http://{name}") };
-        let server = modelless_engine::remote_authority_of(&url).map_err(wrong)?;
         let price = price.map(|price| {
             let text = price.text();
             let known = PricePerHour::parse_usd(&text);
             known.ok_or_else(|| {
-                wrong(format!("price {text} is no price; expected dollars per hour such as 0.05"))
+                format!("remotes {name:?}: price {text} is no price; expected dollars per hour such as 0.05")
             })
         });
-        let known =
+        let of =
             RemoteServer { price: price.transpose()?, token_file: token_file.map(|file| folder.join(file)) };
+        known.insert(name, of);
+    }
+    by_authority(known).map_err(|why| format!("remotes {why}"))
+}
+
+/// The same servers by `HOST:PORT`, which is how they are looked for.
+pub(crate) fn by_authority(
+    known: BTreeMap<String, RemoteServer>,
+) -> Result<BTreeMap<String, RemoteServer>, String> {
+    let mut servers = BTreeMap::new();
+    for (name, known) in known {
+        let wrong = |why: String| format!("{name:?}: {why}");
+        let url = if name.contains("://") { name.clone() } else { format!("http://{name}") };
+        let server = modelless_engine::remote_authority_of(&url).map_err(wrong)?;
         if servers.insert(server.clone(), known).is_some() {
             return Err(wrong(format!("{server} is there twice")));
         }
     }
     Ok(servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_found_by_host_and_port_however_they_are_written() {
+        let of = |names: &[&str]| {
+            by_authority(names.iter().map(|name| ((*name).to_owned(), RemoteServer::default())).collect())
+        };
+        let found = of(&["10.0.0.7:8001", "http://models.example", "grpc://g.example:9000"]).unwrap();
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            ["10.0.0.7:8001", "g.example:9000", "models.example:80"]
+        );
+        assert!(of(&["http://h", "h:80"]).unwrap_err().contains("twice"));
+        assert!(of(&["https://h"]).unwrap_err().contains("TLS"));
+    }
 }

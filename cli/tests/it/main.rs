@@ -37,6 +37,20 @@ fn wrong_usage_ends_with_64_before_anything_is_opened() {
 }
 
 #[test]
+fn a_name_in_the_environment_that_nobody_reads_is_refused_with_the_one_that_was_meant() {
+    for (wrong, meant) in [("SERVR", "SERVER"), ("EXECUTOR_LANES", "EXECUTOR__LANES")] {
+        let name = format!("MODELLESS_{wrong}");
+        for args in [&["task", "list"][..], &["executor", "--print-config"]] {
+            let run =
+                Command::new(env!("CARGO_BIN_EXE_modelless")).args(args).env(&name, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&run.stderr);
+            assert_eq!(run.status.code(), Some(64), "{said}");
+            assert!(said.contains(&name) && said.contains(&format!("mean MODELLESS_{meant}?")), "{said}");
+        }
+    }
+}
+
+#[test]
 fn help_and_version_are_no_failure() {
     for args in [&["--help"][..], &["--version"], &["up", "--help"], &["model", "remove", "--help"]] {
         let output = modelless(args);

@@ -329,7 +329,7 @@ impl Engine for FakeEngine {
         state.seats.remove(&variant);
         let process_ended = !state.seats.values().any(|seat| seat.model == model);
         let memory = state.models.get(&variant).map_or(FakeModel::default().memory, |fake| fake.memory);
-        Ok(Freed { memory, process_ended })
+        Ok(Freed { memory, process_ended, left: Bytes(0) })
     }
 
     fn slot(&self, variant: VariantId, lane: u16, batch: u32) -> Result<BatchSlot, EngineError> {

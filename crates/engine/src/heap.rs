@@ -2,8 +2,9 @@
 //!
 //! Half of the time of loading a large model goes into faulting in fresh memory, 4 KiB at a time: libraries parse the file
 //! into one copy of the weights and make another one to run with. On huge pages there are a twentieth of the faults. They
-//! come with the C library's own switches, set from outside since a library is mapped before anything of ours runs. Elsewhere
-//! than on glibc they mean nothing.
+//! A large page is also made ready as a whole, which under a hypervisor takes up to milliseconds in which nothing else runs on
+//! that core: a load that gives way goes without. They come with the C library's own switches, set from outside since a library
+//! is mapped before anything of ours runs. Elsewhere than on glibc they mean nothing.
 #![expect(unsafe_code, reason = "the C library's call to give memory back")]
 
 /// One heap for all threads, or those of the thread that loads would have neither huge pages nor what was warmed up; large

@@ -16,6 +16,7 @@ mod heap;
 pub mod install;
 pub mod library;
 mod process;
+mod prompt;
 mod ring;
 mod runner;
 mod sandbox;
@@ -28,9 +29,11 @@ pub use control::{MAX_LANES, Secret};
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
 pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, SpareInfo};
+pub use prompt::take_short_turns;
 pub use runner::{
     Backend, Declared, Inputs, LoadRequest, Model, Needs, Open, Program, Results, Threads,
-    builtin_runner_main, hostile_runner_main, remote_authority, remote_authority_of, runner_main,
+    builtin_runner_main, hostile_runner_main, hostile_runner_of, remote_authority, remote_authority_of,
+    runner_main,
 };
 pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
 pub use seam::{

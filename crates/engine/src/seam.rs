@@ -142,8 +142,8 @@ pub struct Loaded {
     pub fixed_batch: Option<u32>,
     /// Batches may be shorter than the items say: see [`Io::longest`].
     pub stretches: bool,
-    /// By how much the runner grew: weights and one warm-up run of one item, on every lane. For the first variant in it
-    /// also what the process holds of its own; the library's file in memory is everybody's.
+    /// By how much the runner grew: weights and one warm-up run, on every lane that has its own. For the first variant in it
+    /// also what the process takes without any model; what is in memory because of files, such as the library, is nobody's.
     pub memory: Bytes,
     /// Shared memory of its slots, if every batch were as large as allowed. Taken as it is used.
     pub slots: Bytes,
@@ -156,10 +156,13 @@ pub struct Loaded {
 /// What unloading gave back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Freed {
-    /// By how much the runner shrank; all of it if it ended.
+    /// What came back: by how much the runner shrank, and all that was its own if it ended. What is in memory because of files
+    /// (the library, models) is nobody's.
     pub memory: Bytes,
     /// The runner process ended, so all of its memory is really free.
     pub process_ended: bool,
+    /// What the runner still holds, for the variants that are left in it. Nothing if it ended.
+    pub left: Bytes,
 }
 
 /// Whether an engine can run anything here.

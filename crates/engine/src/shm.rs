@@ -83,6 +83,11 @@ impl Mapping {
         Ok(Self { start: non_null(start)?, len })
     }
 
+    /// How many bytes it has.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// Where a range begins. Panics if it lies outside.
     pub(crate) fn pointer(&self, range: &Range<usize>) -> NonNull<u8> {
         assert!(

@@ -58,16 +58,22 @@ impl Artefacts {
         if !file.metadata().map_err(io)?.is_file() {
             return Err(Error::invalid("artefact", format!("{} is not a file", path.display())));
         }
-        self.put_from(file, path)
+        self.put_from(file, path, None)
     }
 
     /// Copies in what is read. After a return it is on the disk, whole, even if power fails; before, no part of
     /// it is to be seen.
     pub fn put(&self, from: impl Read) -> Result<PutArtefact> {
-        self.put_from(from, Path::new("what was given"))
+        self.put_from(from, Path::new("what was given"), None)
     }
 
-    fn put_from(&self, mut from: impl Read, source: &Path) -> Result<PutArtefact> {
+    /// The same for what must turn out to be this artefact; otherwise nothing is kept of it.
+    pub fn put_as(&self, sha256: &str, from: impl Read) -> Result<PutArtefact> {
+        check::sha256("artefact", sha256)?;
+        self.put_from(from, Path::new("what was given"), Some(sha256))
+    }
+
+    fn put_from(&self, mut from: impl Read, source: &Path, wanted: Option<&str>) -> Result<PutArtefact> {
         let incoming = self.incoming();
         let write =
             |error| Error::Io { doing: "write an artefact in", path: incoming.clone(), source: error };
@@ -89,6 +95,12 @@ impl Artefacts {
             file.write_all(&buffer[..read]).map_err(write)?;
         }
         let sha256 = hex(&hash.finalize());
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != sha256) {
+            return Err(Error::invalid(
+                "artefact",
+                format!("it should have the sha256 {wanted} and has {sha256}"),
+            ));
+        }
         let path = self.path(&sha256)?;
         let shelf = path.parent().unwrap_or(&self.folder);
         make_folder(shelf)?;

@@ -75,6 +75,7 @@ pub struct Metrics {
     replicas: Family<OfReplica, Gauge>,
     slowdown: Family<OfNodeAndVariant, Gauge<f64, AtomicU64>>,
     nodes: NodeFamilies,
+    lost_with_node: Family<OfNode, Counter>,
     waiting: Gauge,
     open: Gauge,
     connections: Gauge,
@@ -239,6 +240,7 @@ impl Metrics {
             replicas: Family::default(),
             slowdown: Family::default(),
             nodes: NodeFamilies::default(),
+            lost_with_node: Family::default(),
             waiting: Gauge::default(),
             open: Gauge::default(),
             connections: Gauge::default(),
@@ -266,6 +268,9 @@ impl Metrics {
         let help = "Live over profiled time of a variant";
         r.register("replica_slowdown", help, self.slowdown.clone());
         self.nodes.register(r);
+        let help =
+            "Queries that a node had when it was lost; each is tried elsewhere once or refused by name";
+        r.register("queries_lost_with_node", help, self.lost_with_node.clone());
         r.register("queries_waiting", "Queries that wait at the gateway", self.waiting.clone());
         r.register("queries_open", "Queries at the gateway or at a node", self.open.clone());
         r.register("connections", "Open HTTP connections", self.connections.clone());
@@ -321,6 +326,11 @@ impl Metrics {
                 self.replicas.get_or_create(&OfReplica { node, variant, state }).inc();
             }
         }
+    }
+
+    /// A node was lost that had so many queries. Stays when the node does not: it tells what happened.
+    pub fn node_lost(&self, node: &str, queries: u64) {
+        self.lost_with_node.get_or_create(&OfNode { node: node.to_owned() }).inc_by(queries);
     }
 
     /// How many queries wait at the gateway, and how many are open in all.
@@ -431,6 +441,8 @@ mod tests {
         task.bad_input();
         metrics.variant("fashion", "cnn_m-fp32").answered(Micros(100), Micros(700), 4);
         metrics.set_open(3, 7);
+        metrics.node_lost("n", 2);
+        metrics.node_lost("n", 3);
         let text = metrics.encode();
         for line in [
             r#"modelless_queries_total{task="fashion",outcome="answered"} 2"#,
@@ -440,6 +452,7 @@ mod tests {
             r#"modelless_query_seconds_count{task="fashion"} 2"#,
             r#"modelless_run_seconds_sum{task="fashion",variant="cnn_m-fp32"} 0.0007"#,
             r#"modelless_batch_items_bucket{le="4.0",task="fashion",variant="cnn_m-fp32"} 1"#,
+            r#"modelless_queries_lost_with_node_total{node="n"} 5"#,
             "modelless_queries_waiting 3",
             "modelless_queries_open 7",
         ] {

@@ -188,6 +188,14 @@ impl Cluster {
         }
     }
 
+    /// Where a node that was started listens, as it told.
+    pub fn node_address(&mut self, name: &str) -> Result<String> {
+        let ready = &self.member(name)?.ready;
+        let address =
+            ready.strip_prefix("node ").with_context(|| format!("{name} is `ready {ready}`, no node"))?;
+        Ok(address.to_owned())
+    }
+
     /// The number of a member's process.
     pub fn pid(&mut self, name: &str) -> Result<u32> {
         Ok(self.member(name)?.child.id())

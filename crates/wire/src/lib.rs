@@ -37,7 +37,7 @@ pub use gateway::{Dial, Joined, keep};
 pub use key::{KEY_BYTES, Key};
 pub use lost::{Lost, Nonsense};
 pub use modelless_decision::worker::Reason;
-pub use node::{Fetcher, NodeServer, serve_node};
+pub use node::{Fetcher, NodeServer, Source, serve_node};
 pub use seam::{
     Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
 };

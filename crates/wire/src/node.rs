@@ -4,6 +4,10 @@
 //! and its name there. Credit is divided among the gateways by what they ask for, what waits at them is added up,
 //! and a gateway that is lost takes its queries with it.
 
+mod fetch;
+
+pub use fetch::{Fetcher, Source};
+
 use crate::codec::{self, Frame, Hello, Role};
 use crate::config::{Config, limits};
 use crate::frame::{Encoded, TooLarge};
@@ -13,7 +17,7 @@ use crate::lost::{Lost, Nonsense};
 use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
 use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::share::Traffic;
-use crate::shelf::{Piece, Wants};
+use crate::shelf::Wants;
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::query::Class;
@@ -123,34 +127,17 @@ struct Hub {
     wants: Wants,
 }
 
-/// Fetches what the node lacks from the gateways that are connected.
-#[derive(Clone)]
-pub struct Fetcher {
-    hub: Arc<Hub>,
-}
-
-impl Fetcher {
-    /// A piece of an artefact, from the first gateway that has it.
-    pub async fn piece(&self, sha256: &str, offset: u64) -> Option<Piece> {
-        // A scheduler has no artefacts.
-        for peer in self.hub.peers().into_iter().filter(|peer| peer.queries) {
-            let piece = self.hub.wants.ask(peer.number, &peer.link, sha256, offset).await;
-            if piece.is_some() {
-                return piece;
-            }
-        }
-        None
-    }
-}
-
 /// A gateway (or a scheduler) that is connected.
 struct Peer {
     number: u32,
+    /// For people.
+    name: String,
     queries: bool,
     link: Arc<Link>,
     state: Mutex<PeerState>,
     /// Number of the newest report that it was told.
     told: AtomicU64,
+    telling: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -228,6 +215,8 @@ impl Hub {
     }
 
     fn tell(&self, peer: &Peer, body: Body) {
+        // One after the other, or what was true earlier could be told later and stay.
+        let _turn = peer.telling.lock().unwrap_or_else(PoisonError::into_inner);
         let (number, report) = self.shared_report(peer);
         let frame = FromNode { body, report };
         peer.link.say(codec::from_node(&frame).or_else(|error| instead(frame, error)));
@@ -306,10 +295,12 @@ impl Hub {
         let told = codec::status(&status.borrow(), (self.config.now)());
         let peer = Arc::new(Peer {
             number,
+            name: hello.name.clone(),
             queries,
             link: Arc::clone(link),
             state: Mutex::default(),
             told: AtomicU64::new(0),
+            telling: Mutex::default(),
         });
         {
             let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);

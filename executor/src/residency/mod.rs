@@ -12,7 +12,7 @@ use modelless_adapter::Tokenizer;
 use modelless_decision::worker::Event;
 use modelless_engine::{EngineError, LoadSpec, Loaded};
 use modelless_store::Opened;
-use modelless_types::{Bytes, DeviceIx, Micros, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, VariantId};
 use std::io::Read as _;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -108,7 +108,7 @@ impl Handle {
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
         match (self.open_here(known).await?, self.core().fetch.get()) {
             (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
-                fetch.fetch(&known.artefact).await?;
+                fetch.fetch(&known.artefact, Some(known.artefact_bytes)).await?;
             }
             (opened, _) => return opened.map_err(|error| error.to_string()),
         }
@@ -118,7 +118,7 @@ impl Handle {
     /// A tokenizer by its digest, fetched where it is not here.
     pub(crate) async fn tokenizer(&self, digest: &str) -> Result<Arc<Tokenizer>, String> {
         match (self.read_tokenizer(digest).await?, self.core().fetch.get()) {
-            (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => fetch.fetch(digest).await?,
+            (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => fetch.fetch(digest, None).await?,
             (read, _) => return read.map_err(|error| error.to_string())?,
         }
         self.read_tokenizer(digest).await?.map_err(|error| error.to_string())?
@@ -168,12 +168,40 @@ impl Handle {
         let me = self.clone();
         self.spawn(async move {
             match me.engine().unload(variant).await {
-                Ok(freed) => tracing::debug!(%variant, memory = %freed.memory, "unloaded"),
+                Ok(freed) => {
+                    tracing::debug!(%variant, memory = %freed.memory, left = %freed.left, "unloaded");
+                    me.weigh(device, variant, freed.left);
+                }
                 Err(EngineError::NotLoaded(_)) => {}
                 Err(error) => tracing::warn!(%variant, %error, "a variant would not unload"),
             }
             me.feed(Event::Unloaded { device, variant });
         });
+    }
+}
+
+impl Handle {
+    /// What a runner still holds when one of its variants has left counts for those that are left in it: its process, which
+    /// was the first one's, and what did not come back.
+    fn weigh(&self, device: DeviceIx, gone: VariantId, left: Bytes) {
+        let Some(known) = self.catalogue().variant(gone) else { return };
+        let replicas = self.core().driver.look(|worker, _| worker.replicas());
+        let same_runner = |variant: VariantId| {
+            let other = self.catalogue().variant(variant);
+            other.is_some_and(|other| {
+                other.model == known.model && other.settings.engine == known.settings.engine
+            })
+        };
+        let there = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
+        let stayed: Vec<_> = replicas
+            .into_iter()
+            .filter(|r| r.device == device && r.variant != gone && there(r.state) && same_runner(r.variant))
+            .collect();
+        let counted: u64 = stayed.iter().map(|replica| replica.memory.0).sum();
+        if let Some(first) = stayed.first().filter(|_| left.0 > counted) {
+            let memory = first.memory + Bytes(left.0 - counted);
+            self.feed(Event::Weighed { device, variant: first.variant, memory });
+        }
     }
 }
 

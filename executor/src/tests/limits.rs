@@ -68,6 +68,34 @@ async fn a_runner_that_outgrows_what_was_measured_is_ended_long_before_the_node_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_process_takes_counts_for_who_is_left_in_it() {
+    let served = Served {
+        model: file("crates/engine/tests/models/echo.onnx"),
+        input: ("x", DType::Fp32, &[4]),
+        output: ("y", DType::Fp32, &[4]),
+        variants: vec![(settings(), profile(900_000, 1_000.0)), (settings(), profile(910_000, 1_000.0))],
+    };
+    let node = Node::start(1, served).await;
+    let memory = |at: usize| {
+        let replicas = node.handle.core().driver.look(|worker, _| worker.replicas());
+        replicas.iter().find(|replica| replica.variant == node.variants[at]).expect("loaded").memory
+    };
+    // Whichever of the two was loaded first has the process.
+    let first = usize::from(memory(1) > memory(0));
+    let (before, process) = (memory(1 - first), memory(first));
+    node.handle.unload(super::real::DEVICE, node.variants[first]);
+    let weighed = async {
+        while memory(1 - first) <= before {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(super::LONG, weighed).await.expect("it is weighed again");
+    let now = memory(1 - first);
+    assert!(now.0 > before.0 + process.0 / 4, "{now} after {before}, with the process it was {process}");
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_was_not_measured_may_hold_what_others_leave() {
     let served = Served {
         model: file("crates/engine/tests/models/echo.onnx"),

@@ -181,6 +181,34 @@ fn losses(cluster: &mut Cluster, gateways: &[SocketAddr], load: &Load) -> Result
 }
 
 #[test]
+fn a_node_that_is_named_and_found_has_one_connection() -> Result<()> {
+    let place = Place::new(Database::Postgres)?;
+    let database = place.database_url()?.context("it is on Postgres")?;
+    let mut cluster = Cluster::new(&database, &place.folder.path().join("artefacts"))?;
+    cluster.executor("one", &["executor.lanes=1"])?;
+    // By another name than it announces itself by.
+    let address = cluster.node_address("one")?.replace("127.0.0.1", "localhost");
+    cluster.gateway("left", &[&format!("nodes=[\"{address}\"]")])?;
+    // By then the gateway has found whoever announced himself before.
+    cluster.executor("two", &["executor.lanes=1"])?;
+    let patience = Duration::from_secs(30);
+    cluster.wait_for("left", "name=\"two\"", patience)?;
+    let stands = |cluster: &mut Cluster| -> Result<(usize, usize)> {
+        let log = cluster.log("one")?;
+        let lines = |word: &str| log.lines().filter(|line| line.contains(word)).count();
+        Ok((lines("a gateway is there"), lines("a gateway is gone")))
+    };
+    let one_more = |(came, went): (usize, usize)| {
+        if came == went + 1 { Ok(()) } else { Err(format!("{came} came, {went} went")) }
+    };
+    wait::until(patience, || Ok(one_more(stands(&mut cluster)?))).with_context(|| cluster.output())?;
+    // Two at most: the announcement may have come before the one that was named had said who it is.
+    let (came, _) = stands(&mut cluster)?;
+    ensure!(came <= 2, "it was connected to {came} times\n{}", cluster.output());
+    Ok(())
+}
+
+#[test]
 fn a_setting_that_does_not_exist_is_refused_with_the_one_that_was_meant() -> Result<()> {
     let binary = modelless_testkit::server::binary()?;
     for role in ["gateway", "executor", "scheduler"] {

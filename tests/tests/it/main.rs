@@ -10,6 +10,7 @@ mod demo;
 mod ending;
 mod engines;
 mod goals;
+mod guide;
 mod half_dead;
 mod lifecycle;
 mod live;

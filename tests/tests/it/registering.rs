@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const OTHER: &str = "cpu:other:1";
 
 /// A small model of the demo, in two variants, with its task and its labelled set.
-fn package(folder: &Path) -> Result<()> {
+pub(crate) fn package(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder.join("models"))?;
     fs::create_dir_all(folder.join("sample"))?;
     for name in [

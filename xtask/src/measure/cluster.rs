@@ -1,4 +1,5 @@
-//! Measures of a whole cluster: real processes, a real Postgres and Redis, the demo's models.
+//! Measures of a whole cluster: real processes, a real Postgres and Redis; the demo's models, or in [`replayed`] an engine that
+//! replays measured latencies.
 //!
 //! What they share stands here: starting it, waiting until all is loaded, load on all of its gateways, and reading what came
 //! of that load.
@@ -6,6 +7,7 @@
 pub(crate) mod goodput;
 pub(crate) mod kill;
 pub(crate) mod many;
+pub(crate) mod replayed;
 pub(crate) mod restart;
 pub(crate) mod wire;
 
@@ -31,7 +33,7 @@ const LOADED_WITHIN: Duration = Duration::from_mins(2);
 pub(crate) struct World {
     // In this order they end.
     pub(crate) cluster: Cluster,
-    pub(crate) postgres: Postgres,
+    _postgres: Postgres,
     pub(crate) gateways: Vec<SocketAddr>,
     pub(crate) executors: Vec<String>,
     _folder: TempDir,
@@ -54,7 +56,7 @@ impl World {
         cluster.scheduler("planner", &[])?;
         let gateways = vec![cluster.gateway("left", &[])?, cluster.gateway("right", &[])?];
         let executors = executors.iter().map(|(name, _)| (*name).to_owned()).collect();
-        let world = Self { cluster, postgres, gateways, executors, _folder: folder };
+        let world = Self { cluster, _postgres: postgres, gateways, executors, _folder: folder };
         world.loaded()?;
         Ok(world)
     }
@@ -129,7 +131,11 @@ impl Ended {
 
 /// Every query of the first stream of a paced load.
 pub(crate) fn all_ended(load: &Value) -> Result<Vec<Ended>> {
-    let stream = &load["streams"][0];
+    ended_of(&load["streams"][0])
+}
+
+/// Every query of a stream of a paced load, in the order in which they came.
+pub(crate) fn ended_of(stream: &Value) -> Result<Vec<Ended>> {
     let list = |name: &str| stream[name].as_array().with_context(|| format!("no {name} were told"));
     let nodes = list("nodes")?;
     let number = |value: &Value| value.as_u64().context("a number");
@@ -150,10 +156,6 @@ pub(crate) fn all_ended(load: &Value) -> Result<Vec<Ended>> {
 /// What a paced load lost and got wrong, without every single answer.
 pub(crate) fn bare(load: Value) -> Value {
     demo::bare(load)
-}
-
-pub(crate) fn wrong(load: &Value) -> Result<u64> {
-    load["streams"][0]["wrong"].as_u64().context("how many were wrong?")
 }
 
 pub(crate) fn count(of: impl TryInto<u32>) -> Result<f64> {

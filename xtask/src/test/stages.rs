@@ -1,6 +1,6 @@
 //! The stages, as one table.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::{Postgres, server};
@@ -97,6 +97,8 @@ pub(super) struct Context {
     python: Option<PathBuf>,
     /// Where the server of others listens, while it runs.
     peers: Option<(String, String)>,
+    /// Torch's runner with a hostile model in it, once built.
+    torch_probe: Option<PathBuf>,
     /// One build of the tested binary for all stages.
     binary: Option<PathBuf>,
     filter: Vec<String>,
@@ -111,6 +113,7 @@ impl Context {
             target,
             postgres: None,
             python: None,
+            torch_probe: None,
             peers: None,
             binary: None,
             filter,
@@ -159,6 +162,9 @@ impl Context {
         }
         if let Some((peer, grpc)) = &self.peers {
             command.env("MODELLESS_TEST_PEER", peer).env("MODELLESS_TEST_PEER_GRPC", grpc);
+        }
+        if let Some(probe) = &self.torch_probe {
+            command.env("MODELLESS_TEST_TORCH_PROBE", probe);
         }
         if let Some(binary) = &self.binary {
             command.env("MODELLESS_BIN", binary);
@@ -246,8 +252,9 @@ fn nextest(context: &mut Context) -> Result<Outcome> {
 /// Library and build are kept in the folder of engines, so only the first run takes its minutes.
 fn torch(context: &mut Context) -> Result<Outcome> {
     let binary = context.binary()?;
-    run(program(&context.root, binary).args(["engine", "install", "torch"]))?;
+    run(program(&context.root, binary.clone()).args(["engine", "install", "torch"]))?;
     let manifest = "runners/torch/Cargo.toml";
+    context.torch_probe = Some(torch_probe(&context.root, binary, manifest)?);
     run(cargo(&context.root).args(["fmt", "--check", "--manifest-path", manifest, "--", "-l"]))?;
     context.nextest(&[
         "--package",
@@ -261,6 +268,26 @@ fn torch(context: &mut Context) -> Result<Outcome> {
         "--filterset",
         "test(torch)",
     ])
+}
+
+/// Beside the runner that is installed, which it must not replace, and from the same build.
+fn torch_probe(root: &Path, binary: PathBuf, manifest: &str) -> Result<PathBuf> {
+    let listed = program(root, binary).args(["engine", "list", "--json"]).output()?;
+    let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).context("engine list --json")?;
+    let rows = listed.as_array().into_iter().flatten();
+    let runner = rows.filter(|row| row["engine"] == "torch").find_map(|row| row["library"].as_str());
+    let runner = PathBuf::from(runner.context("the runner that was just installed is not listed")?);
+    let installed = runner.parent().and_then(Path::parent).context("it lies in no folder")?;
+    let target = installed.parent().context("it lies in no folder")?.join("build");
+    let build = ["build", "--release", "--locked", "--features", "probe", "--bin", "modelless-probe-torch"];
+    let mut cargo = cargo(root);
+    cargo.args(build).args(["--manifest-path", manifest, "--target-dir"]).arg(&target);
+    for name in ["LIBTORCH", "LIBTORCH_INCLUDE", "LIBTORCH_LIB"] {
+        cargo.env(name, installed);
+    }
+    cargo.env("LIBTORCH_CXX11_ABI", "1").env("MODELLESS_LIBTORCH_RPATH", installed.join("lib"));
+    run(&mut cargo)?;
+    Ok(target.join("release/modelless-probe-torch"))
 }
 
 fn remote(context: &mut Context) -> Result<Outcome> {

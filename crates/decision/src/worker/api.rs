@@ -235,6 +235,16 @@ pub enum Event {
         /// What the engine said.
         why: String,
     },
+    /// What a replica takes turned out to be something else than when it was loaded: what a process takes without any model is
+    /// counted for the first one in it, and has to be for another when that one left.
+    Weighed {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+        /// All that it counts for from now on.
+        memory: Bytes,
+    },
     /// A replica is out of memory.
     Unloaded {
         /// Where.
@@ -303,6 +313,7 @@ impl Ranked for Event {
             | Self::Done { .. }
             | Self::Loaded { .. }
             | Self::LoadFailed { .. }
+            | Self::Weighed { .. }
             | Self::Unloaded { .. }
             | Self::RunnerDied { .. }
             | Self::QuarantineEnded { .. }

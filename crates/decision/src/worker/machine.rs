@@ -2,16 +2,17 @@
 
 use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig, WorkerVariant};
 use super::batching::{Caps, Rates};
-use super::bind::{Bound, admits, batched};
+use super::bind::Bound;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
+use super::needs::Needs;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
 use crate::estimate::Moments;
 use crate::machine::{Machine, Wake};
-use crate::query::{Class, Query};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::query::Query;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use modelless_types::{
     DeviceIx, Engine, ModelId, PricePerHour, QueryKey, Refusal, ReplicaState, Time, VariantId,
@@ -118,8 +119,8 @@ impl Worker {
     }
 
     fn advance(&mut self, now: Time) {
-        let needed = needed(&self.queue, &self.rates, now);
-        self.residency.advance(now, &needed, &mut self.actions);
+        let needs = Needs { queue: &self.queue, rates: &self.rates, now };
+        self.residency.advance(now, needs, &mut self.actions);
     }
 
     /// Fills every free prepared slot and starts what can start, until nothing more moves.
@@ -226,27 +227,6 @@ impl Worker {
     }
 }
 
-/// Names the replicas of a device that somebody depends on: the cheapest of every class that waits here, and with
-/// `waited_for` unset also of those that wait at gateways or came lately.
-pub(super) fn needed<'a>(
-    queue: &'a Queue,
-    rates: &'a Rates,
-    now: Time,
-) -> impl Fn(&Residency, DeviceIx, bool) -> BTreeSet<VariantId> + 'a {
-    move |residency, device, waited_for| {
-        let here = queue.classes().map(|(class, _)| class);
-        let at_gateways = queue.demand(now).map(|(class, _)| class);
-        let lately = rates.lately(now);
-        let cheapest = |class: &Class| {
-            let serving = residency.serving(device).filter(|v| admits(class, v));
-            let each = serving.map(|v| (batched(v).mean, v.id));
-            each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
-        };
-        let others = at_gateways.chain(lately).filter(|_| !waited_for);
-        here.chain(others).filter_map(cheapest).collect()
-    }
-}
-
 impl Machine for Worker {
     type Event = Event;
     type Action = Action;
@@ -269,6 +249,7 @@ impl Machine for Worker {
             Event::LoadFailed { device, variant, why } => {
                 self.residency.load_failed(now, device, variant, &why, &mut self.actions);
             }
+            Event::Weighed { device, variant, memory } => self.residency.weighed(device, variant, memory),
             Event::Unloaded { device, variant } => {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
             }
@@ -324,7 +305,8 @@ impl Machine for Worker {
         let expiry = expiry.map(|(at, _)| Wake { at, why: "a waiting query's time is up" });
         let rest = self.residency.next_rest_over(self.now);
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
-        let room = self.residency.next_room(self.now);
+        let needs = Needs { queue: &self.queue, rates: &self.rates, now: self.now };
+        let room = self.residency.next_room(self.now, needs);
         let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });
         let calm = self.residency.next_calm();
         let calm = calm.map(|at| Wake { at, why: "an overload may be over" });

@@ -21,6 +21,7 @@
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `needs` | who depends on what is in memory, and how long others can wait |
 //! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
@@ -33,6 +34,7 @@ mod lanes;
 mod learn;
 mod load;
 mod machine;
+mod needs;
 mod place;
 mod quarantine;
 mod queue;

@@ -15,7 +15,7 @@
 use super::api::{Action, Failure, Outcome, Runner, WorkerVariant};
 use super::bind::admits;
 use super::machine::Worker;
-use super::machine::needed;
+use super::needs::Needs;
 use super::queue::Waiting;
 use super::residency::{Claim, Room};
 use super::trust::Trust;
@@ -218,8 +218,8 @@ impl Worker {
         if self.quarantine.holds.get(&device) == Some(&claim.variant) {
             return Room::Made;
         }
-        let needed = needed(&self.queue, &self.rates, now);
-        self.residency.ward_room(now, device, claim, &needed, &mut self.actions)
+        let needs = Needs { queue: &self.queue, rates: &self.rates, now };
+        self.residency.ward_room(now, device, claim, needs, &mut self.actions)
     }
 
     /// Why a variant never comes into the device's quarantine runner.

@@ -1,13 +1,16 @@
 //! What makes room for what, and when.
 
 use crate::common::{TASK, query};
-use modelless_decision::worker::{Action, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
+};
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
-    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Time, VariantId, VariantSet,
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, ReplicaState, Time,
+    VariantId, VariantSet,
 };
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 const DEVICE: DeviceIx = DeviceIx(0);
 const FAR: Micros = Micros::from_secs(1_000);
@@ -43,6 +46,16 @@ struct World {
     evictions: Vec<(u32, Time)>,
     loads: Vec<(u32, Time)>,
     next: u64,
+    /// What a batch takes; nothing where that is `None`.
+    takes: Option<Micros>,
+    /// Handed over, in order, and when each ends.
+    running: VecDeque<(BatchId, Time)>,
+    /// Queries that are not bound, with what may answer them.
+    waiting: BTreeMap<u64, (Time, VariantSet)>,
+    late: Vec<u64>,
+    /// When the last query of each class came.
+    came: BTreeMap<VariantSet, Time>,
+    pinned: Vec<u32>,
 }
 
 impl World {
@@ -58,6 +71,12 @@ impl World {
             evictions: Vec::new(),
             loads: Vec::new(),
             next: 0,
+            takes: None,
+            running: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            late: Vec::new(),
+            came: BTreeMap::new(),
+            pinned: Vec::new(),
         };
         let variants = memory.iter().zip(0_u8..).map(|(memory, at)| variant(at, *memory)).collect();
         world.feed(Event::Catalog(variants));
@@ -88,36 +107,86 @@ impl World {
                     self.evictions.push((variant.0, self.now));
                     self.worker.handle(self.now, Event::Unloaded { device, variant });
                 }
-                Action::Prepare { batch, .. } => {
+                Action::Prepare { batch, queries, .. } => {
+                    for query in queries {
+                        self.waiting.remove(&query.0);
+                    }
                     self.worker.handle(self.now, Event::Prepared { batch, dropped: Vec::new() });
+                }
+                Action::Start { batch } if self.takes.is_some() => {
+                    let begins = self.running.back().map_or(self.now, |(_, end)| *end);
+                    self.running.push_back((batch, begins + self.takes.unwrap_or_default()));
                 }
                 Action::Start { batch } => {
                     self.worker.handle(self.now, Event::Done { batch, outcome: Outcome::Ran });
                 }
+                Action::Transition { variant, to: ReplicaState::Draining, .. } => self.may_go(variant),
                 Action::Discard { .. }
                 | Action::Deliver { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
-                | Action::Refuse { .. }
                 | Action::HandBack { .. }
                 | Action::Recut { .. }
                 | Action::Transition { .. } => {}
+                Action::Refuse { key, .. } => {
+                    self.waiting.remove(&key.0);
+                    self.late.push(key.0);
+                }
             }
         }
     }
 
+    /// The rule of what has queued work (ADR 0032), at the moment of an eviction.
+    fn may_go(&self, victim: VariantId) {
+        let serves = |admits: &VariantSet| {
+            let there = |id: &u32| *id != victim.0 && u8::try_from(*id).is_ok_and(|id| admits.contains(id));
+            self.memory.keys().any(there)
+        };
+        let its = |admits: &VariantSet| u8::try_from(victim.0).is_ok_and(|id| admits.contains(id));
+        let queued = self.waiting.values().any(|(_, admits)| its(admits) && !serves(admits));
+        // Nothing in memory may answer them, the victim included.
+        let unserved = |admits: &VariantSet| !its(admits) && !serves(admits);
+        let others: Vec<Time> =
+            self.waiting.values().filter(|(_, admits)| unserved(admits)).map(|(due, _)| *due).collect();
+        // What a run takes is learnt, so at most what it does take, give or take.
+        let run = 2 * self.takes.map_or(0, |takes| takes.0.max(100)) + 100;
+        let excused = match others.iter().min() {
+            Some(due) => *due <= self.now + Micros(2 * (LOAD.0 + run)),
+            // They were refused, because they could not wait for it.
+            None => self.came.iter().any(|(admits, at)| unserved(admits) && self.now - *at < AGES),
+        };
+        assert!(!queued || excused || !self.pinned.is_empty(), "{victim} has queued work at {:?}", self.now);
+    }
+
     fn ask(&mut self, admits: &[u8]) {
+        self.ask_within(admits, FAR);
+    }
+
+    fn ask_within(&mut self, admits: &[u8], latency: Micros) {
         self.next += 1;
         let admits: VariantSet = admits.iter().copied().collect();
-        self.feed(Event::Arrive(query(self.next, self.now, admits, FAR)));
+        self.waiting.insert(self.next, (self.now + latency, admits));
+        self.came.insert(admits, self.now);
+        self.feed(Event::Arrive(query(self.next, self.now, admits, latency)));
     }
 
     fn pass(&mut self, time: Micros) {
         let until = self.now + time;
         let mut rounds = 0;
-        while let Some(wake) = self.worker.poll_timeout().filter(|wake| wake.at <= until) {
+        loop {
+            let wake = self.worker.poll_timeout().filter(|wake| wake.at <= until);
+            // Ends come before timers.
+            if let Some((batch, end)) = self.running.front().copied().filter(|(_, end)| *end <= until)
+                && wake.as_ref().is_none_or(|wake| end <= wake.at)
+            {
+                self.running.pop_front();
+                self.now = end.max(self.now);
+                self.feed(Event::Done { batch, outcome: Outcome::Ran });
+                continue;
+            }
+            let Some(wake) = wake else { break };
             rounds += 1;
             assert!(rounds < 10_000, "its timers do not move on: {wake:?}");
             self.now = wake.at.max(self.now);
@@ -247,7 +316,80 @@ fn two_that_do_not_fit_together_take_longer_and_longer_turns() {
     assert!(world.loads.len() > 10, "each gets its turn: {} loads", world.loads.len());
 }
 
+#[test]
+fn what_has_queued_work_stays_until_others_would_come_too_late_and_then_they_do_not() {
+    let mut world = World::new(10, &[10, 10]);
+    world.takes = Some(Micros(100));
+    let second = Micros::from_secs(1);
+    world.ask_within(&[0], second);
+    world.pass(STAY);
+    let asked = world.now;
+    world.ask_within(&[1], second);
+    // Twice as much as can be done of the one, without end: it always has queued work.
+    while world.evictions.is_empty() && world.now < asked + second {
+        world.ask_within(&[0], second);
+        world.ask_within(&[0], second);
+        world.pass(Micros(100));
+    }
+    let (gone, at) = world.evictions[0];
+    let late = Time((asked + second).0 - 2 * (LOAD.0 + 100));
+    assert_eq!(gone, 0);
+    assert!(at >= late && at <= late + Micros(1_000), "{at:?} and not {late:?}");
+    world.pass(Micros::from_millis(50));
+    assert!(!world.waiting.contains_key(&2) && !world.late.contains(&2), "it was answered in time");
+}
+
+#[test]
+fn what_nobody_waits_for_any_longer_goes_though_it_was_in_demand_lately() {
+    let mut world = World::new(10, &[10, 10]);
+    world.takes = Some(Micros(100));
+    world.ask_within(&[0], FAR);
+    world.pass(STAY);
+    world.ask_within(&[1], FAR);
+    world.pass(LOAD);
+    assert_eq!(world.evictions.len(), 1, "after one load time, long before a deadline");
+}
+
+#[test]
+fn a_class_whose_queries_cannot_wait_for_a_load_gets_its_turn_all_the_same() {
+    let mut world = World::new(10, &[10, 10]);
+    world.takes = Some(Micros(100));
+    world.ask_within(&[0], FAR);
+    world.pass(STAY);
+    for _ in 0..1_000 {
+        world.ask_within(&[0], FAR);
+        world.ask_within(&[0], FAR);
+        world.ask_within(&[1], Micros(500));
+        world.pass(Micros(100));
+        if !world.evictions.is_empty() {
+            return;
+        }
+    }
+    panic!("1 was refused for ever, for 0 always has queued work");
+}
+
 proptest! {
+    #[test]
+    fn what_has_queued_work_is_evicted_only_for_those_who_would_come_too_late(
+        memory in proptest::collection::vec(1_u64..=10, 2..=5),
+        asks in proptest::collection::vec((1_u8..32, 0_u64..3_000, 20_u64..2_000), 1..200),
+        takes in 50_u64..20_000,
+    ) {
+        // The rule is checked in `World::may_go`.
+        let mut world = World::new(10, &memory);
+        world.takes = Some(Micros(takes));
+        let count = u8::try_from(memory.len()).expect("few");
+        for (bits, wait, latency) in asks {
+            let admits: Vec<u8> = (0..count).filter(|at| bits >> at & 1 == 1).collect();
+            if !admits.is_empty() {
+                world.ask_within(&admits, Micros::from_millis(latency));
+            }
+            world.pass(Micros(wait));
+        }
+        world.pass(Micros::from_secs(60));
+        prop_assert_eq!(world.worker.open(), 0);
+    }
+
     #[test]
     fn whatever_is_asked_for_the_budget_holds_nothing_leaves_early_and_all_are_served(
         memory in proptest::collection::vec(1_u64..=10, 2..=6),
@@ -260,6 +402,7 @@ proptest! {
             let admits: Vec<u8> = (0..count).filter(|at| bits >> at & 1 == 1).collect();
             if admits.is_empty() {
                 let pins = (0..u32::from(count)).filter(|at| bits >> at & 1 == 1);
+                world.pinned = vec![0];
                 world.feed(Event::Pin(pins.map(|at| (DEVICE, VariantId(at))).collect()));
             } else {
                 world.ask(&admits);

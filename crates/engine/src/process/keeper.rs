@@ -3,11 +3,13 @@
 //! A runner ends with its last variant. It is killed rather than asked to leave: it has nothing to save, and
 //! nothing that it does on its way out can go wrong.
 
+use super::behind;
 use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
 use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
 use crate::control::{Ask, Gently, Say, Secret};
+use crate::prompt::take_usual_turns;
 use crate::runner;
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
@@ -18,6 +20,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -119,9 +122,13 @@ fn start_as(
     };
     let thread = std::thread::Builder::new()
         .name(name)
-        .spawn(move || match model {
-            Some(_) => keeper.run(&jobs),
-            None => keeper.run_spare(&jobs),
+        .spawn(move || {
+            // Starting a process and loading a model are long pieces of work that need not come first.
+            take_usual_turns();
+            match model {
+                Some(_) => keeper.run(&jobs),
+                None => keeper.run_spare(&jobs),
+            }
         })
         .map_err(EngineError::system("start a thread"))?;
     let from_spare = model.is_none();
@@ -309,11 +316,11 @@ impl Keeper {
                 if self.resident == [variant] {
                     next = self.retire(jobs);
                     if next.is_none() {
-                        let memory = self.runner.memory();
+                        let memory = self.runner.held();
                         self.resident.clear();
                         process.ease();
                         process.end();
-                        let _ = reply.send(Ok(Freed { memory, process_ended: true }));
+                        let _ = reply.send(Ok(Freed { memory, process_ended: true, left: Bytes(0) }));
                         return Err(Stop::Planned);
                     }
                 }
@@ -339,7 +346,8 @@ impl Keeper {
 
     /// A load gives way to what is served, if anything is and the runner can.
     fn way(&self, process: &Process, gently: bool) -> Gently {
-        match (gently && process.gives_way() && self.inner.something_is_served(), self.resident.is_empty()) {
+        let can = process.gives_way() && !self.inner.left_behind.load(Ordering::Relaxed);
+        match (gently && can && self.inner.something_is_served(), self.resident.is_empty()) {
             (false, _) => Gently::Not,
             (true, false) => Gently::Nice,
             (true, true) => Gently::Idle,
@@ -361,9 +369,8 @@ impl Keeper {
         self.open_lanes(process, *lanes)?;
         self.allowed.insert(variant, *memory_limit);
         self.allow();
-        let before = self.runner.memory();
         // The process came for the first of its variants: what it took to get ready is that one's.
-        let own = if self.resident.is_empty() { self.runner.private() } else { Bytes(0) };
+        let before = if self.resident.is_empty() { Bytes(0) } else { self.runner.held() };
         let gently = self.way(process, gently);
         let ask = Ask::Load {
             variant: variant.0,
@@ -386,13 +393,14 @@ impl Keeper {
         };
         match self.attach(process, spec, (&inputs, &outputs), (fixed_batch, stretch.as_ref())) {
             Ok((layout, arenas)) => {
+                self.look_behind(process.pid(), gently)?;
                 let slots = Bytes(layout.arena_bytes() as u64 * u64::from(*lanes));
                 let lanes: Vec<_> = lock(&self.runner.lanes).iter().cloned().zip(arenas).collect();
                 let (model, load) = (*model, self.inner.number());
                 let seat = Seat { model, variant, load, layout: Arc::new(layout), fixed_batch, lanes };
                 self.resident.push(variant);
                 self.inner.write().variants.insert(variant, Arc::new(seat));
-                let memory = own + Bytes(self.runner.memory().0.saturating_sub(before.0));
+                let memory = Bytes(self.runner.held().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
                 let stretches = stretch.is_some();
                 Ok(Loaded { inputs, outputs, fixed_batch, stretches, memory, slots, load_time, device })
@@ -403,6 +411,27 @@ impl Keeper {
             }
             Err(lost) => Err(lost),
         }
+    }
+
+    /// What a load that gave way started must not go on giving way when it runs batches. A runner where something does is
+    /// ended if nothing is served in it yet; the load is begun again in another, as one that gave way for too long.
+    fn look_behind(&self, pid: u32, gently: Gently) -> Result<(), Lost> {
+        let left = if gently == Gently::Not { Vec::new() } else { behind::left(pid) };
+        if left.is_empty() {
+            return Ok(());
+        }
+        self.inner.left_behind.store(true, Ordering::Relaxed);
+        tracing::warn!(
+            model = %self.model,
+            threads = left.join(", "),
+            "threads that a load started go on giving way; loads of this engine do not give way any more"
+        );
+        if gently == Gently::Nice {
+            return Ok(());
+        }
+        self.runner.kill("threads that run its batches would give way to everything else");
+        self.stuck.set(Some(self.inner.config.load_patience()));
+        Err(Lost::Gone)
     }
 
     /// What the server of a variant wants to see, where there is one.
@@ -494,14 +523,14 @@ impl Keeper {
     }
 
     fn unload(&mut self, process: &mut Process, variant: VariantId) -> Result<Freed, Lost> {
-        let before = self.runner.memory();
+        let before = self.runner.held();
         self.resident.retain(|resident| *resident != variant);
         self.allowed.remove(&variant);
         self.allow();
         match self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])? {
             Say::Done => {
-                let memory = Bytes(before.0.saturating_sub(self.runner.memory().0));
-                Ok(Freed { memory, process_ended: false })
+                let left = self.runner.held();
+                Ok(Freed { memory: Bytes(before.0.saturating_sub(left.0)), process_ended: false, left })
             }
             other @ (Say::Failed { .. } | Say::Loaded { .. } | Say::Hello { .. }) => {
                 Err(self.nonsense(&other))

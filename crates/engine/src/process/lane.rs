@@ -3,6 +3,7 @@
 use super::lock;
 use super::spawn;
 use crate::clock;
+use crate::prompt::take_short_turns;
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::seam::{BatchError, BatchResult, Done};
 use crate::slot::{BatchSlot, Gate, Outputs};
@@ -26,6 +27,8 @@ pub(super) struct Usage {
     peak: Bytes,
     /// The part of it that is its own, and goes with it.
     private: Bytes,
+    /// Memory that no file is behind and others may have as well: the slots of its variants.
+    shared: Bytes,
     threads: u64,
 }
 
@@ -42,7 +45,13 @@ impl Usage {
         };
         let kib = |name| Bytes(number(name).unwrap_or(0) << 10);
         let threads = number("Threads:").unwrap_or(0);
-        Self { resident: kib("VmRSS:"), peak: kib("VmHWM:"), private: kib("RssAnon:"), threads }
+        Self {
+            resident: kib("VmRSS:"),
+            peak: kib("VmHWM:"),
+            private: kib("RssAnon:"),
+            shared: kib("RssShmem:"),
+            threads,
+        }
     }
 }
 
@@ -86,9 +95,10 @@ impl Runner {
         self.pid().and_then(Usage::of).unwrap_or_default().resident
     }
 
-    /// The part of it that is its own.
-    pub(super) fn private(&self) -> Bytes {
-        self.pid().and_then(Usage::of).unwrap_or_default().private
+    /// The part of it that comes back when it ends: all but what is in memory because of files, such as the library.
+    pub(super) fn held(&self) -> Bytes {
+        let usage = self.pid().and_then(Usage::of).unwrap_or_default();
+        usage.private + usage.shared
     }
 
     /// The most that it has held.
@@ -252,6 +262,7 @@ impl Lane {
 
     /// Sleeps until batches are done and tells their owners, until the runner is gone.
     pub(super) fn read(&self) {
+        take_short_turns();
         let mut seen = 0;
         loop {
             let (new, gone) = self.ring.wait(seen);
@@ -378,7 +389,7 @@ mod tests {
     fn usage_is_read_from_what_the_kernel_says() {
         let status = "Name:\tx\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\nRssAnon:\t    1024 kB\nRssFile:\t 1024 kB\nThreads:\t3\n";
         let (peak, resident, private) = (Bytes::from_mib(4), Bytes::from_mib(2), Bytes::from_mib(1));
-        let usage = Usage { resident, peak, private, threads: 3 };
+        let usage = Usage { resident, peak, private, shared: Bytes(0), threads: 3 };
         assert_eq!(Usage::parse(status), usage);
         let own = Usage::of(std::process::id()).unwrap();
         assert!(own.private.0 > 0 && own.private <= own.resident && own.threads > 0, "{own:?}");

@@ -5,6 +5,7 @@
 //! runners whose batch runs over its limit. None of them is a task of the async runtime: a completion takes the
 //! shortest way, and the death signal of a runner is tied to the thread that started it.
 
+mod behind;
 mod keeper;
 mod lane;
 mod spare;
@@ -27,7 +28,7 @@ use spare::{Loading, Spare, again};
 use spawn::Process;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
 };
@@ -162,6 +163,8 @@ struct Inner {
     loading: AtomicUsize,
     /// How the last runner that started is confined.
     confinement: Mutex<Option<Confinement>>,
+    /// A load that gave way left threads that go on doing so: no further one does.
+    left_behind: AtomicBool,
     /// The other engines of this node.
     beside: OnceLock<Vec<Weak<Inner>>>,
 }
@@ -207,6 +210,7 @@ impl ProcessEngine {
             watch: watch::Watch::new(inner.clone()),
             loading: AtomicUsize::new(0),
             confinement: Mutex::default(),
+            left_behind: AtomicBool::new(false),
             beside: OnceLock::new(),
         });
         inner.watch.start().map_err(EngineError::system("start the engine's watch"))?;

@@ -32,7 +32,8 @@ pub trait Backend: Send {
     fn start(&mut self) -> Result<String, String>;
 
     /// Whether all threads that will run batches come from [`LoadRequest::pool`] or are the lanes' own. Then a load may
-    /// give way to what is served; threads that a library starts by itself would go on giving way.
+    /// give way to what is served; threads that a library starts by itself would go on giving way, unless they are
+    /// started in its stead.
     fn gives_way(&self) -> bool {
         false
     }
@@ -73,6 +74,9 @@ pub struct LoadRequest<'a> {
 pub struct Model {
     /// One for each lane.
     pub programs: Vec<Box<dyn Program>>,
+    /// How many of them, the first ones, have to run once to be as quick as they will be: the others share what is made
+    /// then.
+    pub first_runs: usize,
     /// Its inputs, batch axis included, in the order in which programs number them.
     pub inputs: Vec<Declared>,
     /// Its outputs likewise; none where only a run tells.
@@ -327,11 +331,11 @@ pub(super) struct Loaded {
     pub(super) device: String,
     /// What one item's strings may take.
     pub(super) strings: Bytes,
-    /// It has not run yet.
-    pub(super) cold: bool,
+    /// How many programs are yet to run for the first time.
+    pub(super) cold: usize,
 }
 
-/// Finds out what one item looks like, and runs every program once: the first run takes memory and time that later ones
+/// Finds out what one item looks like, and has the programs run once: the first run takes memory and time that later ones
 /// do not, and shows the shapes that a model leaves open. Where an earlier run has shown them, nothing waits for this one.
 pub(super) fn settle(
     model: Model,
@@ -339,7 +343,7 @@ pub(super) fn settle(
     expect: Option<&Io>,
     shown: bool,
 ) -> Result<Loaded, String> {
-    let Model { mut programs, inputs: declared_inputs, outputs, device } = model;
+    let Model { mut programs, first_runs, inputs: declared_inputs, outputs, device } = model;
     let (inputs, fixed_batch) = specs::inputs(&declared_inputs, expect)?;
     // Two items, where allowed, tell a batch axis from an axis of one.
     let (rows, strings) = (fixed_batch.unwrap_or(settings.max_batch.min(2)), settings.strings());
@@ -348,12 +352,21 @@ pub(super) fn settle(
         && let Ok(outputs) = specs::outputs(declared, &Err("it was not run".to_owned()), rows, expect)
     {
         let stretch = specs::stretch((&declared_inputs, declared), &outputs, expect);
-        return Ok(Loaded { programs, inputs, outputs, fixed_batch, stretch, device, strings, cold: true });
+        return Ok(Loaded {
+            programs,
+            inputs,
+            outputs,
+            fixed_batch,
+            stretch,
+            device,
+            strings,
+            cold: first_runs,
+        });
     }
     let layout = specs::inputs_only(&inputs, rows, strings)?;
     let arena = Arc::new(Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?);
     let mut seen = Err("it was not run".to_owned());
-    for program in &mut programs {
+    for program in programs.iter_mut().take(first_runs.max(1)) {
         seen = warm_up(&mut **program, &layout, &arena, rows);
     }
     let outputs = match outputs {
@@ -366,7 +379,7 @@ pub(super) fn settle(
     let declared_outputs = outputs;
     let outputs = specs::outputs(&declared_outputs, &seen, rows, expect)?;
     let stretch = specs::stretch((&declared_inputs, &declared_outputs), &outputs, expect);
-    Ok(Loaded { programs, inputs, outputs, fixed_batch, stretch, device, strings, cold: false })
+    Ok(Loaded { programs, inputs, outputs, fixed_batch, stretch, device, strings, cold: 0 })
 }
 
 /// The first run of a program that has slots already: whoever wants it meanwhile waits for what its own first run would

@@ -3,9 +3,11 @@
 //! Reading a model and making it runnable takes a core for as long as it takes, and nobody's answer should wait for it.
 //! So it is done on a thread that gives way to all others, which ends with the load: without rights of its own a
 //! process can make a thread give way but never take that back. Threads inherit it, too. Those that will run batches
-//! are therefore started by the main thread, on behalf of the library.
+//! are therefore started by the main thread, on behalf of the library: where it asks for them, and where it does not
+//! ([`super::starting`]).
 #![expect(unsafe_code, reason = "setting the priority of a thread, for which there is no safe binding")]
 
+use super::starting::{Call, Handing};
 use crate::control::Gently;
 use crate::sandbox::GIVING_WAY;
 use ort::environment::ThreadManager;
@@ -16,6 +18,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 enum Request {
     Start(Work, SyncSender<std::io::Result<JoinHandle<()>>>),
+    Call(Call),
     Done,
 }
 
@@ -25,7 +28,11 @@ pub struct Threads(Option<SyncSender<Request>>);
 
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if matches!(self, Self::Done) { "Done" } else { "Start" })
+        f.write_str(match self {
+            Self::Start(..) => "Start",
+            Self::Call(_) => "Call",
+            Self::Done => "Done",
+        })
     }
 }
 
@@ -38,13 +45,24 @@ pub(super) fn gently<T: Send>(gently: Gently, work: impl FnOnce(&Threads) -> T +
     std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             give_way(gently);
+            let main = sender.clone();
+            let _handing = Handing::over(Box::new(move |call| {
+                main.send(Request::Call(call)).map_err(|error| match error.0 {
+                    Request::Call(call) => call,
+                    Request::Start(..) | Request::Done => unreachable!("it gives back what it was given"),
+                })
+            }));
             let result = work(&Threads(Some(sender.clone())));
             // What was loaded keeps a sender, so its being dropped would not tell.
             let _ = sender.send(Request::Done);
             result
         });
-        while let Ok(Request::Start(work, reply)) = requests.recv() {
-            let _ = reply.send(start(work));
+        loop {
+            match requests.recv() {
+                Ok(Request::Start(work, reply)) => drop(reply.send(start(work))),
+                Ok(Request::Call(call)) => call.make(),
+                Ok(Request::Done) | Err(_) => break,
+            }
         }
         drop(requests);
         loader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -88,7 +106,9 @@ impl ThreadManager for Threads {
                 // The load is over, and with it what this thread would have inherited.
                 Err(error) => match error.0 {
                     Request::Start(back, _) => work = back,
-                    Request::Done => return Err(ort::Error::new("no work to start a thread for")),
+                    Request::Call(_) | Request::Done => {
+                        return Err(ort::Error::new("no work to start a thread for"));
+                    }
                 },
             }
         }
@@ -113,24 +133,26 @@ mod tests {
 
     #[test]
     fn the_work_gives_way_and_the_threads_that_it_starts_do_not() {
+        let normal = policy();
         let (own, started) = gently(Gently::Idle, |threads| {
             let (sender, receiver) = sync_channel(1);
             let thread = threads.create(move || sender.send(policy()).unwrap()).unwrap();
             Threads::join(thread).unwrap();
             (policy(), receiver.recv().unwrap())
         });
-        assert_eq!((own, started), (libc::SCHED_IDLE, libc::SCHED_OTHER));
-        assert_eq!(policy(), libc::SCHED_OTHER, "whoever asked for it goes on as before");
+        assert_eq!((own, started), (libc::SCHED_IDLE, normal));
+        assert_eq!(policy(), normal, "whoever asked for it goes on as before");
     }
 
     #[test]
     fn threads_can_be_started_after_the_load_too() {
+        let normal = policy();
         for how in [Gently::Not, Gently::Nice] {
             let threads = gently(how, Threads::clone);
             let (sender, receiver) = sync_channel(1);
             let thread = threads.create(move || sender.send(policy()).unwrap()).unwrap();
             Threads::join(thread).unwrap();
-            assert_eq!(receiver.recv().unwrap(), libc::SCHED_OTHER);
+            assert_eq!(receiver.recv().unwrap(), normal);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One lane of a runner: one batch after another.
 
 use super::backend::{self, Program};
+use crate::prompt::take_short_turns;
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::shm::Mapping;
 use crate::slot::{Layout, SLOTS_PER_LANE};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A variant on a lane.
 pub(super) struct Seat {
-    /// Of this lane alone: no library is relied on to be safe to call from two threads at once.
+    /// Of this lane alone. What is behind it may be other lanes' as well, where its library is safe to call so.
     pub(super) program: Box<dyn Program>,
     pub(super) layout: Arc<Layout>,
     pub(super) arena: Mapping,
@@ -20,6 +21,7 @@ pub(super) type Seats = Arc<Mutex<BTreeMap<u32, Arc<Mutex<Seat>>>>>;
 
 /// Serves a lane for the rest of the process.
 pub(super) fn serve(ring: &Ring, seats: &Seats) {
+    take_short_turns();
     let mut n = 0;
     while let Some(request) = ring.receive(n) {
         // A batch may have stood here behind a long one, and all its clients have gone away meanwhile.

@@ -11,6 +11,7 @@ mod onnx;
 mod openvino;
 mod remote;
 mod specs;
+mod starting;
 
 pub use backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 pub use gentle::Threads;
@@ -124,6 +125,16 @@ pub fn hostile_runner_main(
     begin_builtin(engine, args, Some(Box::new(probe)))
 }
 
+/// The same around a library that is linked.
+#[doc(hidden)]
+pub fn hostile_runner_of(
+    open: Open,
+    args: impl IntoIterator<Item = OsString>,
+    probe: impl Fn() -> String + Sync + 'static,
+) -> ExitCode {
+    begin(open, args, Some(Box::new(probe)))
+}
+
 type Probe = Box<dyn Fn() -> String + Sync>;
 
 fn begin(open: Open, args: impl IntoIterator<Item = OsString>, probe: Option<Probe>) -> ExitCode {
@@ -144,6 +155,7 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
     let control = io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let mut confinement = None;
     let opened = gentle::gently(args.gently, |_| open(&args.library));
+    let led = starting::lead();
     let started = opened.and_then(|mut backend| {
         // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
         let Needs { read, code, connect } = backend.needs();
@@ -162,7 +174,7 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
         }
     };
     let confinement = confinement.unwrap_or_default();
-    let gives_way = backend.gives_way();
+    let gives_way = backend.gives_way() || led > 0;
     let hello = Say::Hello { version, confinement, gives_way };
     control::send(&control, &hello, &[]).map_err(|error| error.to_string())?;
     let mut host = Host { backend, lanes: Vec::new(), loaded: BTreeMap::new(), probe };
@@ -206,9 +218,16 @@ impl Host {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
-                let bytes = Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
                 let backend = &mut *self.backend;
+                // One that waits for idle moments is not awaited: its first run may be part of it.
+                let shown = shown && gently != Gently::Idle;
                 let loaded = gentle::gently(gently, |pool| {
+                    // Mapped by the thread that gives way, since unmapping a large file takes a while too.
+                    let bytes =
+                        Mapping::of_file(&artefact).map_err(|error| format!("cannot map it: {error}"))?;
+                    if gently == Gently::Not {
+                        heap::make_ready(bytes.len());
+                    }
                     let expect = expect.as_ref().map(|io| (io, shown));
                     load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)
                 })?;
@@ -264,10 +283,12 @@ impl Host {
         let layout = Arc::new(layout);
         let arenas = fds.iter().map(|fd| Mapping::open(fd, layout.arena_bytes()));
         let arenas = arenas.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-        for ((program, arena), lane) in loaded.programs.into_iter().zip(arenas).zip(&self.lanes) {
+        for (at, ((program, arena), lane)) in
+            loaded.programs.into_iter().zip(arenas).zip(&self.lanes).enumerate()
+        {
             let seat = Arc::new(Mutex::new(Seat { program, layout: Arc::clone(&layout), arena }));
             lane.lock().unwrap_or_else(PoisonError::into_inner).insert(variant, Arc::clone(&seat));
-            if loaded.cold {
+            if at < loaded.cold {
                 let shape = (loaded.fixed_batch.unwrap_or(1), loaded.strings);
                 warm(seat, loaded.inputs.clone(), shape, gently);
             }
@@ -287,7 +308,6 @@ fn load(
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
-    heap::make_ready(artefact.len());
     let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
     let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
@@ -301,12 +321,12 @@ fn load(
 /// Has a variant run once, beside everything else. Without a thread for it the first batch is a little slower.
 /// It gives way where the load did, though not altogether: a batch that comes meanwhile waits for it.
 fn warm(seat: Arc<Mutex<Seat>>, inputs: Vec<TensorSpec>, (rows, strings): (u32, Bytes), gently: Gently) {
+    let gently = if gently == Gently::Not { Gently::Not } else { Gently::Nice };
     let run = move || {
-        if gently != Gently::Not {
-            gentle::give_way(Gently::Nice);
-        }
-        let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
-        backend::warm(&mut *seat.program, &inputs, rows, strings);
+        gentle::gently(gently, |_| {
+            let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
+            backend::warm(&mut *seat.program, &inputs, rows, strings);
+        });
     };
     let _ = std::thread::Builder::new().name("warm".to_owned()).spawn(run);
 }

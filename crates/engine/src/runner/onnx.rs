@@ -1,15 +1,16 @@
 //! ONNX Runtime: opening models and running batches straight from shared memory.
 //!
-//! One session for each (variant, lane). ONNX Runtime documents `Run` as safe to share, but the binding's authors
-//! saw it corrupt memory, and lanes must run one variant at the same time; the price is a copy of the weights for
-//! each lane. Inputs are tensors over the slot itself, but for strings; outputs, being small, are copied into it.
+//! Lanes share a variant's session where it has no threads of its own, so its weights are in memory once. A session with
+//! threads is one lane's: they would all be for each of its runs; likewise on a GPU. Inputs are tensors over the slot
+//! itself, but for strings; outputs, being small, are copied into it.
 
 mod gpu;
+mod session;
 mod strings;
 
 use super::backend::{Backend, Inputs, LoadRequest, Model, Program, Results};
 use super::specs::Declared;
-use modelless_types::{DType, Optimisation, TensorSpec};
+use modelless_types::{DType, Optimisation, Processor, TensorSpec};
 use ort::environment::Environment;
 use ort::memory::MemoryInfo;
 use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
@@ -17,8 +18,10 @@ use ort::session::{Session, SessionInputValue};
 use ort::value::{
     DynTensorValueType, DynValue, Outlet, Shape, Tensor, TensorElementType, TensorRefMut, ValueType,
 };
+use session::Shared;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// The library, mapped into this process for good.
 struct Onnx {
@@ -50,21 +53,43 @@ impl Backend for Onnx {
     }
 
     fn load(&mut self, request: &LoadRequest<'_>) -> Result<Model, String> {
-        let mut sessions = Vec::new();
-        for _ in 0..request.lanes {
-            let session = builder(&self.environment, &self.path, request)?
-                .commit_from_memory(request.artefact)
-                .map_err(|error| error.to_string())?;
-            sessions.push(session);
-        }
-        let first = sessions.first().ok_or("it needs at least one lane")?;
+        let sessions = sessions(&self.environment, &self.path, request)?;
+        let first = sessions.first().ok_or("it needs at least one lane")?.session();
+        let (inputs, outputs) = (declare(first.inputs())?, declare(first.outputs())?);
+        // In turn, which for one session is all of them.
+        let lanes = sessions.iter().cycle().take(request.lanes.into());
         Ok(Model {
-            inputs: declare(first.inputs())?,
-            outputs: Some(declare(first.outputs())?),
-            programs: sessions.into_iter().map(|session| Box::new(OnnxProgram(session)) as _).collect(),
+            first_runs: sessions.len(),
+            inputs,
+            outputs: Some(outputs),
+            programs: lanes.map(|session| Box::new(OnnxProgram(Arc::clone(session))) as _).collect(),
             device: request.settings.processor.to_string(),
         })
     }
+}
+
+/// One for all lanes, or one for each.
+fn sessions(
+    environment: &Environment,
+    library: &Path,
+    request: &LoadRequest<'_>,
+) -> Result<Vec<Arc<Shared>>, String> {
+    let one = || {
+        let mut builder = builder(environment, library, request)?;
+        let session = builder.commit_from_memory(request.artefact).map_err(|error| error.to_string())?;
+        Shared::new(session).map(Arc::new)
+    };
+    let alone = request.settings.threads > 1 || request.settings.processor != Processor::Cpu;
+    let count = if alone { request.lanes } else { 1 };
+    // Side by side: each keeps a core busy, and its lane will have more than one.
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..count).map(|_| scope.spawn(one)).collect();
+        let first = (count > 0).then(one);
+        let others = others
+            .into_iter()
+            .map(|other| other.join().unwrap_or_else(|_| Err("a thread that loaded it ended".to_owned())));
+        first.into_iter().chain(others).collect()
+    })
 }
 
 /// A model with the usual operators of pictures and of sentences, a thousand bytes in all.
@@ -121,7 +146,7 @@ fn version(path: &Path) -> String {
     number.map_or_else(|| ort::info().trim_start_matches("ORT Build Info: ").to_owned(), str::to_owned)
 }
 
-struct OnnxProgram(Session);
+struct OnnxProgram(Arc<Shared>);
 
 impl Program for OnnxProgram {
     fn run(&mut self, inputs: Inputs<'_>, results: &mut Results<'_>) -> Result<(), String> {
@@ -136,10 +161,10 @@ impl Program for OnnxProgram {
         });
         let tensors = tensors.collect::<Result<Vec<_>, String>>()?;
         results.begin();
-        let outputs = self.0.run(tensors.as_slice()).map_err(|error| error.message().to_owned())?;
+        let outputs = self.0.run(&tensors)?;
         results.end();
-        for ix in 0..outputs.len() {
-            if let Err(why) = hand_over(&outputs[ix], results) {
+        for output in &outputs {
+            if let Err(why) = hand_over(output, results) {
                 results.wrong(why);
             }
         }

@@ -176,6 +176,10 @@ fn allowed(policy: &Policy) -> Result<Rules> {
     when(libc::SYS_sched_setscheduler, &[Is(0, 0), Is(1, libc::SCHED_IDLE.unsigned_abs().into())])?;
     let nice = u64::from(super::GIVING_WAY.unsigned_abs());
     when(libc::SYS_setpriority, &[Is(0, u64::from(libc::PRIO_PROCESS)), Is(1, 0), Is(2, nice)])?;
+    // A thread that takes short turns. It can ask for no more than any program may.
+    for own in [libc::SYS_sched_getattr, libc::SYS_sched_setattr] {
+        when(own, &[Is(0, 0)])?;
+    }
 
     // Memory that a model fills never becomes code.
     let late = !policy.read.is_empty();

@@ -226,6 +226,64 @@ async fn threads_that_run_batches_give_way_to_nobody_however_they_were_loaded() 
     }
 }
 
+/// Real loads of real models, beside something that is served: the thread that loads is seen giving way, and when it
+/// is done none of those that are left does. Into a runner of its own, and beside another variant in one.
+pub(super) async fn loads_give_way_and_batches_do_not(kind: Kind, model: &str) {
+    let engine = engine_of(kind, |_| {});
+    let spec =
+        |n, of| LoadSpec { model: ModelId(of), lanes: 2, ..super::conformance::spec_of(kind, n, model) };
+    engine.load(spec(1, 1)).await.unwrap();
+    for of in [2, 1] {
+        let seen = async {
+            for _ in 0..200 {
+                let loading = engine.load(spec(2, of));
+                tokio::pin!(loading);
+                let mut gave_way = BTreeSet::new();
+                let loaded = loop {
+                    tokio::select! {
+                        result = &mut loading => break result,
+                        () = tokio::time::sleep(Duration::from_millis(1)) => {}
+                    }
+                    for runner in engine.runners().into_iter().filter(|runner| runner.model == ModelId(of)) {
+                        gave_way.append(&mut threads(runner.pid.unwrap_or(0)).0);
+                    }
+                };
+                loaded.unwrap();
+                let runner = engine.runners().into_iter().find(|runner| runner.model == ModelId(of)).unwrap();
+                let inputs = engine.slot(VariantId(2), 1, 3).unwrap();
+                submit(&engine, inputs, LIMIT).await.unwrap().unwrap();
+                // The loader's own thread may take a moment to be gone.
+                while !threads(runner.pid.unwrap()).0.is_empty() {
+                    a_moment().await;
+                }
+                engine.unload(VariantId(2)).await.unwrap();
+                if !gave_way.is_empty() {
+                    return true;
+                }
+            }
+            false
+        };
+        let seen = tokio::time::timeout(LIMIT, seen).await;
+        assert_eq!(seen, Ok(true), "{kind}: no load was seen giving way, or what it started went on with it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_of_onnx_runtime_give_way_and_its_batches_do_not() {
+    loads_give_way_and_batches_do_not(Kind::Onnx, "fashion/cnn_m").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_of_openvino_give_way_and_its_batches_do_not() {
+    loads_give_way_and_batches_do_not(Kind::Openvino, "fashion/cnn_m").await;
+}
+
+#[cfg(feature = "conformance-torch")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loads_of_torch_give_way_and_its_batches_do_not() {
+    loads_give_way_and_batches_do_not(Kind::Torch, "fashion/cnn_m").await;
+}
+
 #[tokio::test]
 async fn what_an_earlier_load_showed_need_not_be_found_out_again() {
     let engine = engine();

@@ -152,6 +152,7 @@ macro_rules! conforms {
                 batches: a_trained_model_agrees_with_itself_in_any_batch,
                 batches: row_i_in_is_row_i_out_however_batches_overlap,
                 batches: lanes_run_one_variant_at_the_same_time,
+                batches: lanes_at_once_answer_as_one_alone,
                 batches: an_empty_batch_and_one_too_large_are_refused,
                 batches: threads_and_optimisation_change_no_answer,
                 faults: a_model_that_throws_fails_its_batch_and_nothing_else,

@@ -34,6 +34,56 @@ async fn variants_of_a_model_share_a_runner_that_ends_with_the_last() {
     assert!(engine.runners().is_empty());
 }
 
+/// Private memory of a process and what it shares, as the kernel tells it.
+fn held(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    };
+    kib("RssAnon:") + kib("RssShmem:")
+}
+
+#[tokio::test]
+async fn what_is_told_as_freed_is_what_came_back_and_loads_together_are_what_a_runner_holds() {
+    /// The kernel counts in batches, and a process has more to do than load.
+    const GIVE_OR_TAKE: u64 = 2 << 20;
+    let near = |a: u64, b: u64| assert!(a.abs_diff(b) < GIVE_OR_TAKE, "{a} and {b} bytes");
+    for kind in [Kind::Onnx, Kind::Openvino] {
+        let engine = engine_of(kind, |_| {});
+        let spec = |n, name| LoadSpec { model: ModelId(1), ..super::conformance::spec_of(kind, n, name) };
+        let empty = engine.load(spec(9, "echo")).await.unwrap().memory;
+        let pid = engine.runners()[0].pid.unwrap();
+        near(empty.0, held(pid));
+        assert!(empty > Bytes::from_mib(1), "what its process takes is the first one's: {empty}");
+        let large = engine.load(spec(1, "fashion/cnn_m")).await.unwrap().memory;
+        near(empty.0 + large.0, held(pid));
+        // The first one leaves, and its process stays.
+        let before = held(pid);
+        let freed = engine.unload(VariantId(9)).await.unwrap();
+        near(freed.memory.0, before.saturating_sub(held(pid)));
+        near(freed.left.0, held(pid));
+        assert!(freed.memory < empty, "{kind}: {} of {empty}: its process is not free", freed.memory);
+        let before = held(pid);
+        let freed = engine.unload(VariantId(1)).await.unwrap();
+        assert!(freed.process_ended && freed.left == Bytes(0) && !lives(pid));
+        near(freed.memory.0, before);
+    }
+}
+
+#[tokio::test]
+async fn lanes_share_the_weights_of_a_variant_without_threads_of_its_own() {
+    let engine = engine_with(|config| config.spare = false);
+    let mut grew = Vec::new();
+    for (n, lanes) in [(1, 1), (2, 4)] {
+        let spec = LoadSpec { lanes, ..spec(n, "fashion/cnn_l.onnx") };
+        grew.push(engine.load(spec).await.unwrap().memory);
+    }
+    let weights = Bytes(model_file("fashion/cnn_l.onnx").metadata().unwrap().len());
+    let more = Bytes(grew[1].0.saturating_sub(grew[0].0));
+    assert!(more < weights, "three lanes more took {more}, and the weights are {weights}");
+}
+
 #[tokio::test]
 async fn a_variant_can_be_loaded_again_and_again() {
     let engine = engine();

@@ -127,3 +127,14 @@ fn many_at_once_put_the_same() {
     });
     assert_eq!(files(folder.path()), [format!("ba/{ABC}")]);
 }
+
+#[test]
+fn what_turns_out_to_be_another_artefact_is_not_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Artefacts::new(folder.path()).unwrap();
+    let refused = store.put_as(ABC, &b"abd"[..]).unwrap_err().to_string();
+    assert!(refused.contains(ABC) && refused.contains("and has"), "{refused}");
+    assert_eq!(files(folder.path()), [""; 0]);
+    assert_eq!(store.put_as(ABC, &b"abc"[..]).unwrap().sha256, ABC);
+    assert_eq!(files(folder.path()), [format!("ba/{ABC}")]);
+}

@@ -142,6 +142,41 @@ async fn a_gateway_that_asks_for_more_gets_more_of_the_credit_and_the_other_is_n
     served.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_true_earlier_is_never_told_later() {
+    let served = Served::start(&Address::Tcp("127.0.0.1:0".into()), config()).await;
+    let kept = Kept::start(dial(&served.address));
+    kept.gateway.report_with(8).await;
+    // Whoever comes or goes has all told anew, by another thread, while the node goes on speaking.
+    let others = dial(&served.address);
+    let mut coming = tokio::task::JoinSet::new();
+    coming.spawn(async move {
+        for _ in 0..100 {
+            let other = Kept::start(others.clone());
+            other.connection(0).await;
+            other.stop().await;
+        }
+    });
+    let mut last = 8;
+    let ended = loop {
+        if let Some(ended) = coming.try_join_next() {
+            break ended;
+        }
+        for _ in 0..50 {
+            last += 1;
+            served.say(Body::Report, last);
+        }
+        kept.gateway.report_with(last).await;
+    };
+    ended.expect("the others came and went");
+    let told: Vec<u32> =
+        kept.gateway.heard.all().iter().map(|(_, frame)| frame.report.limit.queries).collect();
+    let back = told.windows(2).find(|pair| pair[1] < pair[0]);
+    assert!(back.is_none(), "{back:?} among {} reports", told.len());
+    kept.stop().await;
+    served.stop().await;
+}
+
 #[tokio::test]
 async fn what_waits_is_added_up_and_what_a_lost_gateway_had_is_taken_back() {
     let served = Served::start(&tcp(), config()).await;

@@ -4,6 +4,10 @@
 //! The nodes are simulated by one program, which speaks the real wire over a TCP connection for each, announces them in the
 //! real Redis, and answers every query at once. The gateway is the real one. Routing a query is told by the gateway itself
 //! (`modelless-queue-ms`, since no node here keeps a query waiting): from taking the router's lock to handing the query over.
+//!
+//! The issue states no bounds. Ours: half a MiB for a node, so that a thousand fit into what a gateway's machine has to spare; a
+//! table in 20 ms and half a core in all, so that nodes that only tell their statuses leave a gateway free for queries; 200 us for
+//! routing one. They say something only if tables were made and all nodes stand in them, which is checked as well.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -79,20 +83,15 @@ fn measure(context: &Context) -> Result<Outcome> {
         ),
         repetitions: Value::Array(rows),
         checks: vec![
-            Check {
-                what: "memory of a node at the gateway",
-                value: each_kib,
-                limit: context.choose(512.0, 4_096.0),
-                unit: "KiB",
-            },
-            Check { what: "making a table", value: table, limit: context.choose(20.0, 200.0), unit: "ms" },
+            Check { what: "memory of a node at the gateway", value: each_kib, limit: 512.0, unit: "KiB" },
+            Check { what: "making a table", value: table, limit: context.choose(20.0, 50.0), unit: "ms" },
             Check {
                 what: "p99 of routing a query",
                 value: route,
-                limit: context.choose(200.0, 20_000.0),
+                limit: context.choose(200.0, 5_000.0),
                 unit: "us",
             },
-            Check { what: "share of a core", value: share, limit: context.choose(0.5, 2.0), unit: "" },
+            Check { what: "share of a core", value: share, limit: context.choose(0.5, 1.0), unit: "" },
         ],
     })
 }
@@ -101,8 +100,10 @@ fn wait_for(gateway: SocketAddr, size: u64) -> Result<()> {
     wait::until(JOIN_WITHIN, || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/nodes"))?.json()?;
         let known = answer["nodes"].as_array().context("a list of nodes")?;
-        let simulated =
-            |node: &&Value| node["name"].as_str().is_some_and(|name| name.starts_with("simulated-"));
+        let simulated = |node: &&Value| {
+            let named = node["name"].as_str().is_some_and(|name| name.starts_with("simulated-"));
+            named && node["connected"] == true
+        };
         let there = known.iter().filter(simulated).count() as u64;
         Ok(if there == size { Ok(()) } else { Err(format!("{there} of {size} nodes")) })
     })
@@ -130,6 +131,12 @@ fn look(gateway: SocketAddr, pid: u32, window: Duration, queries: u32, seed: u64
     let took = began.elapsed();
     let updates = Updates::read(gateway)?.since(&before);
     let cpu = process::cpu_time(pid)?.saturating_sub(cpu);
+    ensure!(
+        updates.count > 0.0,
+        "no table was made while it was looked at, so there is nothing to tell of them"
+    );
+    // The router's clock counts microseconds: a query that takes none of them was not timed.
+    ensure!(route.iter().any(|us| *us > 0.0), "routing took no time, so it was not measured");
     let of = |percent| stats::percentile(&route, percent).context("no queries");
     Ok(json!({
         "tables": updates.count, "table_mean_ms": updates.mean_ms(), "table_p99_at_most_ms": updates.at_most_ms(0.99),

@@ -1,131 +1,157 @@
 //! Parts of a cluster ended in an orderly way and started again, its Redis and Postgres killed and started again, all under
 //! load: no query fails.
 //!
-//! An executor and a gateway get SIGTERM. A client whose gateway goes asks the next one, as any client of several
-//! addresses does: an answer that asks for the connection's end is followed, and a connection that ended without a byte is
-//! tried elsewhere. How often that was needed is told.
+//! What runs, and how much is asked of it, is [`super::replayed`]'s. An executor and a gateway get SIGTERM. Clients come through a
+//! balancer, which sends those of a gateway that is not ready or does not listen to the other one, and no query twice.
+//!
+//! The bound is that no query fails. That it says something is checked by bounds of our own: at each event some queries are
+//! under way, the executor that ends had answered some, the gateway that ends had clients that went elsewhere; and hardly any
+//! query is late, or the load was more than the cluster can carry.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use modelless_testkit::stats;
-use modelless_testkit::turns::Side;
 use serde_json::{Value, json};
 
-use super::{Ended, World, all_ended, bare, count, unix_ms, wrong};
+use super::replayed::{Came, Happens, Replayed, Size};
+use super::{bare, count};
 use crate::measure::{Check, Context, Measure, Outcome};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "cluster-restart",
-    what: "SIGTERM of an executor and of a gateway, Redis and Postgres killed and started again, all under load: failed queries",
+    what: "SIGTERM of an executor and of a gateway, Redis and Postgres killed and started again, all of them at 72 % of the cluster's capacity: failed queries",
     run: measure,
 };
 
-const LATENCY: Duration = Duration::from_secs(1);
-/// How long Redis and Postgres stay away.
-const AWAY: Duration = Duration::from_millis(2_500);
-/// Before, between and after.
-const CALM: Duration = Duration::from_secs(1);
+/// Queries under way when something happens.
+const UNDER_WAY: usize = 2;
 
 /// What is done to the cluster.
 const EVENTS: [&str; 4] =
     ["SIGTERM of an executor", "SIGTERM of a gateway", "Redis killed", "Postgres killed"];
+const EXECUTOR: usize = 0;
+const GATEWAY: usize = 1;
+const REDIS: usize = 2;
+
+struct Times {
+    /// Before and after.
+    calm: Duration,
+    /// How long Redis and Postgres stay away.
+    away: Duration,
+    /// The load around an event.
+    load_ms: u64,
+}
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let (rounds, rate) = context.choose((5, 200.0), (1, 30.0));
-    let nodes = ["one", "two", "three"];
-    let settings: &[&str] = &["executor.lanes=1"];
-    let mut world = World::start(context, &nodes.map(|name| (name, settings)))?;
-    let mut load = world.load(context, LATENCY)?;
+    let ms = Duration::from_millis;
+    let rounds: usize = context.choose(6, 1);
+    let times = context.choose(
+        Times { calm: ms(1_500), away: ms(2_500), load_ms: 8_000 },
+        Times { calm: ms(800), away: ms(1_000), load_ms: 4_000 },
+    );
+    let (executors, lanes) = context.choose((6, 4), (4, 3));
+    let bounds = context.choose([ms(500), ms(1_000)], [ms(2_000), ms(2_000)]);
+    let leave_ms = context.choose(2_000, 500);
+    let mut world = Replayed::start(context, &Size { executors, lanes, leave_ms, bounds })?;
     let (mut rows, mut totals) = (Vec::new(), [Total::default(); EVENTS.len()]);
     let mut seeds = Vec::new();
     for round in 0..rounds {
         for (number, event) in EVENTS.iter().enumerate() {
-            let seed = context.seed + (round * EVENTS.len() + number) as u64;
+            let seed = context.seed + 1 + (round * EVENTS.len() + number) as u64;
             seeds.push(seed);
-            let question = json!({
-                "do": "paced", "per_second": [rate], "ms": context.choose(8_000, 12_000), "seed": seed,
-                "connections": 64, "patience_ms": 3_000,
-            });
-            let ended =
-                under(&mut load, &question, || happen(&mut world, number, nodes[round % nodes.len()]))?;
-            let (raw, from, to) = ended;
-            let all = all_ended(&raw)?;
-            let total = &mut totals[number];
-            total.add(&all, wrong(&raw)?, raw["streams"][0]["moved"].as_u64().unwrap_or(0));
-            let latencies: Vec<u64> = all.iter().filter(|e| e.how.is_ok()).map(|e| e.took_us).collect();
+            let who = match number {
+                EXECUTOR => world.executors[round % world.executors.len()].clone(),
+                GATEWAY => ["left", "right"][round % 2].to_owned(),
+                _ => String::new(),
+            };
+            let (raw, came, (from, to)) = world.under(seed, times.load_ms, |world| {
+                std::thread::sleep(times.calm);
+                happen(world, number, &who, times.away)
+            })?;
+            let touched = match number {
+                EXECUTOR => came.share_of(&who, 0, from)? > 0.0,
+                GATEWAY => came.moved > 0,
+                _ => true,
+            };
+            let under_way = came.in_flight(from);
+            totals[number].add(&came, under_way, touched);
+            let answered: Vec<u64> =
+                came.all.iter().filter(|s| s.ended.how.is_ok()).map(|s| s.ended.took_us).collect();
             rows.push(json!({
-                "event": event, "from_ms": from, "to_ms": to, "p99_us": stats::percentile(&latencies, 99),
-                "load": bare(raw),
+                "event": event, "who": who, "from_ms": from, "to_ms": to, "under_way": under_way,
+                "p99_us": stats::percentile(&answered, 99), "load": bare(raw),
             }));
             world.loaded()?;
         }
     }
-    drop(load);
-    let told = EVENTS.iter().zip(&totals).map(|(event, total)| {
+    outcome(context, &world, (rounds, seeds), rows, &totals)
+}
+
+fn outcome(
+    context: &Context,
+    world: &Replayed,
+    (rounds, seeds): (usize, Vec<u64>),
+    rows: Vec<Value>,
+    totals: &[Total],
+) -> Result<Outcome> {
+    let told = EVENTS.iter().zip(totals).map(|(event, total)| {
         format!(
             "{event}: {} of {} failed, {} late, {} asked elsewhere",
             total.failed, total.sent, total.late, total.moved
         )
     });
-    let failed: usize = totals.iter().map(|total| total.failed).sum();
+    let sum = |of: fn(&Total) -> usize| totals.iter().map(of).sum::<usize>();
     let wrong: u64 = totals.iter().map(|total| total.wrong).sum();
+    let late = count(sum(|total| total.late))? / count(sum(|total| total.sent))?;
+    let mut summary: serde_json::Map<String, Value> =
+        EVENTS.iter().zip(totals).map(|(event, total)| ((*event).to_owned(), total.json())).collect();
+    summary.insert("cluster".to_owned(), world.json());
     Ok(Outcome {
         seeds,
         repetitions: Value::Array(rows),
-        summary: EVENTS
-            .iter()
-            .zip(&totals)
-            .map(|(event, total)| ((*event).to_owned(), total.json()))
-            .collect(),
-        result: format!("{} ({rounds} times each); {wrong} wrong", told.collect::<Vec<_>>().join("; ")),
+        summary: Value::Object(summary),
+        result: format!(
+            "{}: {} ({rounds} times each); {wrong} wrong",
+            world.described(),
+            told.collect::<Vec<_>>().join("; ")
+        ),
         checks: vec![
-            Check { what: "failed queries", value: count(failed)?, limit: 0.0, unit: "" },
+            Check { what: "failed queries", value: count(sum(|total| total.failed))?, limit: 0.0, unit: "" },
             Check { what: "wrong answers", value: count(wrong)?, limit: 0.0, unit: "" },
+            Check { what: "late", value: late, limit: context.choose(0.01, 0.1), unit: "of what was asked" },
+            Check {
+                what: "events with fewer than 2 queries under way",
+                value: count(sum(|total| total.idle))?,
+                limit: 0.0,
+                unit: "",
+            },
+            Check {
+                what: "executors and gateways ended that served nothing",
+                value: count(sum(|total| total.untouched))?,
+                limit: 0.0,
+                unit: "",
+            },
         ],
     })
 }
 
-/// A load with something that happens during it: what came of the load, and from when to when it happened, in
-/// milliseconds since the load began.
-fn under(
-    load: &mut Side,
-    question: &Value,
-    happens: impl FnOnce() -> Result<()>,
-) -> Result<(Value, u64, u64)> {
-    let (raw, from, to) = std::thread::scope(|scope| {
-        let asked = scope.spawn(|| load.ask(question));
-        std::thread::sleep(CALM);
-        let from = unix_ms()?;
-        happens()?;
-        let to = unix_ms()?;
-        ensure!(!asked.is_finished(), "the load ended before all had happened");
-        let raw = asked.join().map_err(|_| anyhow::anyhow!("the load's thread panicked"))??;
-        Ok::<_, anyhow::Error>((raw, from, to))
-    })?;
-    let began = raw["began_unix_ms"].as_u64().context("when did it begin?")?;
-    Ok((raw, from.saturating_sub(began), to.saturating_sub(began)))
-}
-
-fn happen(world: &mut World, event: usize, executor: &str) -> Result<()> {
+fn happen(world: &mut Happens<'_>, event: usize, who: &str, away: Duration) -> Result<()> {
     let began = Instant::now();
+    world.now()?;
     match event {
-        0 => {
-            ensure!(world.cluster.drain(executor)?.success(), "{executor} did not end well");
-            world.cluster.start_again(executor)?;
+        EXECUTOR | GATEWAY => {
+            ensure!(world.cluster.drain(who)?.success(), "{who} did not end well");
+            world.cluster.start_again(who)?;
         }
-        1 => {
-            ensure!(world.cluster.drain("left")?.success(), "the gateway did not end well");
-            world.cluster.start_again("left")?;
-        }
-        2 => {
+        REDIS => {
             world.cluster.redis.kill();
-            std::thread::sleep(AWAY.saturating_sub(began.elapsed()));
+            std::thread::sleep(away.saturating_sub(began.elapsed()));
             world.cluster.redis.start_again()?;
         }
         _ => {
             world.postgres.kill()?;
-            std::thread::sleep(AWAY.saturating_sub(began.elapsed()));
+            std::thread::sleep(away.saturating_sub(began.elapsed()));
             world.postgres.start_again()?;
         }
     }
@@ -139,16 +165,21 @@ struct Total {
     late: usize,
     wrong: u64,
     moved: u64,
+    /// Events at which hardly anything was under way.
+    idle: usize,
+    /// Events that nobody could have felt.
+    untouched: usize,
 }
 
 impl Total {
-    fn add(&mut self, all: &[Ended], wrong: u64, moved: u64) {
-        self.sent += all.len();
-        self.failed += all.iter().filter(|ended| ended.how.is_err()).count();
-        let late = |ended: &&Ended| ended.how.is_ok() && Duration::from_micros(ended.took_us) > LATENCY;
-        self.late += all.iter().filter(late).count();
-        self.wrong += wrong;
-        self.moved += moved;
+    fn add(&mut self, came: &Came, under_way: usize, touched: bool) {
+        self.sent += came.all.len();
+        self.failed += came.all.iter().filter(|seen| seen.ended.how.is_err()).count();
+        self.late += came.all.iter().filter(|seen| seen.ended.how.is_ok() && !seen.good()).count();
+        self.wrong += came.wrong;
+        self.moved += came.moved;
+        self.idle += usize::from(under_way < UNDER_WAY);
+        self.untouched += usize::from(!touched);
     }
 
     fn json(self) -> Value {
@@ -162,16 +193,25 @@ impl Total {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::cluster::Ended;
+    use crate::measure::cluster::replayed::Seen;
 
     #[test]
-    fn late_is_not_failed_and_both_are_counted() {
-        let of = |took_us, ok: bool| Ended {
-            came_ms: 0,
-            took_us,
-            how: if ok { Ok("one".into()) } else { Err("503 x".into()) },
+    fn late_is_not_failed_and_both_are_counted_as_are_events_that_say_nothing() {
+        let of = |took_us, ok: bool| Seen {
+            ended: Ended {
+                came_ms: 0,
+                took_us,
+                how: if ok { Ok("one".into()) } else { Err("503 x".into()) },
+            },
+            bound: Duration::from_secs(1),
         };
+        let all = vec![of(10, true), of(1_500_000, true), of(10, false)];
+        let came = Came { all, wrong: 1, moved: 2, began_unix_ms: 0 };
         let mut total = Total::default();
-        total.add(&[of(10, true), of(1_500_000, true), of(10, false)], 1, 2);
-        assert_eq!((total.sent, total.failed, total.late, total.wrong, total.moved), (3, 1, 1, 1, 2));
+        total.add(&came, 5, true);
+        total.add(&came, 1, false);
+        assert_eq!((total.sent, total.failed, total.late, total.wrong, total.moved), (6, 2, 2, 2, 4));
+        assert_eq!((total.idle, total.untouched), (1, 1));
     }
 }

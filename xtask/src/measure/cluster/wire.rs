@@ -3,6 +3,10 @@
 //! Latency is that of one query at a time, in blocks that alternate. Beside it both sides are asked by several connections
 //! that ask again at once, and the processor time of everything that serves (gateways, executors, their runners, the
 //! scheduler; not the database and Redis, which no query touches) is set against what was answered.
+//!
+//! The issue asks for these figures and states no bounds. Ours: 300 us in the median, what the whole server may add to a bare loop in
+//! `overhead`; 1.5 ms at the p99, a tick of a timer and a half; and at most six tenths of the requests per core, since a query is read and
+//! written twice as often. Those of the short form are for a development build on a machine that does other things.
 
 use std::time::Duration;
 
@@ -112,17 +116,17 @@ fn measure(context: &Context) -> Result<Outcome> {
             cluster_core / up_core,
         ),
         checks: vec![
-            Check { what: "added median", value: added, limit: context.choose(300.0, 20_000.0), unit: "us" },
+            Check { what: "added median", value: added, limit: context.choose(300.0, 5_000.0), unit: "us" },
             Check {
                 what: "added p99",
                 value: added_99,
-                limit: context.choose(1_500.0, 100_000.0),
+                limit: context.choose(1_500.0, 50_000.0),
                 unit: "us",
             },
             Check {
                 what: "lost requests per core and second",
                 value: 1.0 - cluster_core / up_core,
-                limit: context.choose(0.6, 0.9),
+                limit: context.choose(0.6, 0.8),
                 unit: "of those in one process",
             },
         ],

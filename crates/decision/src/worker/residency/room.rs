@@ -3,7 +3,8 @@
 use super::{Replica, Residency, Wanted};
 use crate::replica::ReplicaEvent;
 use crate::worker::api::Action;
-use alloc::collections::{BTreeSet, VecDeque};
+use crate::worker::needs::Needs;
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, Time, VariantId};
@@ -18,9 +19,6 @@ pub(in crate::worker) enum Room {
     Never,
 }
 
-/// The replicas of a device that somebody depends on, or that at least somebody who waits here does.
-pub(in crate::worker) type Needed<'a> = dyn Fn(&Residency, DeviceIx, bool) -> BTreeSet<VariantId> + 'a;
-
 /// How hard room is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Press {
@@ -28,8 +26,11 @@ pub(super) enum Press {
     Over,
     /// For something wanted: what besides has been there for its least time.
     Gentle,
-    /// For something that has been waited for long enough: busy and needed ones too, after their least time.
+    /// For something that has been waited for as long as its load takes: what was in demand lately, too.
     Firm,
+    /// For something that can wait no longer, or that the plan pins: what is busy or has queued work, too, after its least
+    /// time, and after what has none.
+    Last,
 }
 
 /// Back within this many least residences (or loads) is back soon.
@@ -87,14 +88,13 @@ impl Residency {
         }
     }
 
-    /// Starts the next wanted load of each device that is not loading and has, or can be made to have, room. `needed`
-    /// names the replicas of a device that somebody depends on. Called last, when every lane has taken what it can:
+    /// Starts the next wanted load of each device that is not loading and has, or can be made to have, room. Called last, when every lane has taken what it can:
     /// what was just loaded must not go before it served.
-    pub(in crate::worker) fn advance(&mut self, now: Time, needed: &Needed, actions: &mut VecDeque<Action>) {
+    pub(in crate::worker) fn advance(&mut self, now: Time, needs: Needs, actions: &mut VecDeque<Action>) {
         for device in self.device_ids() {
             // What was loaded may have turned out larger than it was thought to be.
             if self.used(device) > self.device(device).memory {
-                self.make_room(now, device, Bytes(0), Press::Over, needed, actions);
+                self.make_room(now, device, Bytes(0), Press::Over, needs, actions);
             }
             while self.device(device).loading.is_none()
                 && let Some(&Wanted { variant, since }) = self.device(device).wanted.front()
@@ -103,13 +103,17 @@ impl Residency {
                     self.device_mut(device).wanted.pop_front();
                     continue;
                 };
-                let firm = self.firm_from(device, variant, since) <= now;
-                let press = if firm { Press::Firm } else { Press::Gentle };
+                let last = self.last_from(device, variant, since, needs);
+                let press = match (self.firm_from(device, variant, since) <= now, last) {
+                    (_, Some(last)) if last <= now => Press::Last,
+                    (true, _) => Press::Firm,
+                    (false, _) => Press::Gentle,
+                };
                 let beside = self.claimed(device);
-                match self.make_room(now, device, memory + beside, press, needed, actions) {
+                match self.make_room(now, device, memory + beside, press, needs, actions) {
                     Room::Made => self.load(now, device, variant, memory, actions),
                     Room::Later => {
-                        let next = if firm { None } else { self.fits_as_it_is(device) };
+                        let next = if press == Press::Last { None } else { self.fits_as_it_is(device) };
                         let Some((variant, memory)) = next else { break }; // tried again when something ends
                         self.load(now, device, variant, memory, actions);
                     }
@@ -135,6 +139,16 @@ impl Residency {
         if self.device(device).pinned.contains(&variant) { since } else { since + load_time }
     }
 
+    /// From when on even what has queued work makes room for a wanted variant: never before others do, and at once if the
+    /// plan pins it.
+    fn last_from(&self, device: DeviceIx, variant: VariantId, since: Time, needs: Needs) -> Option<Time> {
+        let firm = self.firm_from(device, variant, since);
+        if self.device(device).pinned.contains(&variant) {
+            return Some(firm);
+        }
+        needs.last_moment(self, variant).map(|last| last.max(firm))
+    }
+
     /// Something wanted for which nothing must leave, while the first in line waits for its room.
     fn fits_as_it_is(&self, device: DeviceIx) -> Option<(VariantId, Bytes)> {
         let state = self.device(device);
@@ -149,12 +163,13 @@ impl Residency {
     }
 
     /// When room may next be made that cannot be made now.
-    pub(in crate::worker) fn next_room(&self, now: Time) -> Option<Time> {
+    pub(in crate::worker) fn next_room(&self, now: Time, needs: Needs) -> Option<Time> {
         let moments = self.device_ids().filter_map(|at| {
             let device = self.device(at);
             let front = device.wanted.front().filter(|_| device.loading.is_none());
             let load = front.map(|front| self.firm_from(at, front.variant, front.since));
-            let firm: Vec<Time> = load.into_iter().chain(self.claim_firm_from(at)).collect();
+            let last = front.and_then(|front| self.last_from(at, front.variant, front.since, needs));
+            let firm: Vec<Time> = load.into_iter().chain(last).chain(self.claim_firm_from(at)).collect();
             if firm.is_empty() {
                 return None;
             }
@@ -211,7 +226,7 @@ impl Residency {
         device: DeviceIx,
         memory: Bytes,
         press: Press,
-        needed: &Needed,
+        needs: Needs,
         actions: &mut VecDeque<Action>,
     ) -> Room {
         let state = self.device(device);
@@ -234,13 +249,16 @@ impl Residency {
             return if self.quarantines(device) { Room::Later } else { Room::Never };
         }
         let needed =
-            if press == Press::Firm { BTreeSet::new() } else { needed(self, device, press == Press::Over) };
+            if press == Press::Gentle { needs.in_demand(self, device) } else { needs.queued(self, device) };
+        let held = |id: &VariantId, r: &Replica| r.busy > 0 || needed.contains(id);
         may_go.retain(|(id, r)| match press {
-            Press::Over => r.busy == 0 && !needed.contains(id),
-            Press::Gentle => r.busy == 0 && !needed.contains(id) && r.stays_until <= now,
-            Press::Firm => r.stays_until <= now,
+            Press::Over => !held(id, r),
+            Press::Gentle | Press::Firm => !held(id, r) && r.stays_until <= now,
+            Press::Last => r.stays_until <= now,
         });
-        may_go.sort_by(|(_, a), (_, b)| (a.busy > 0).cmp(&(b.busy > 0)).then(a.worth.total_cmp(&b.worth)));
+        may_go.sort_by(|(a_id, a), (b_id, b)| {
+            held(a_id, a).cmp(&held(b_id, b)).then(a.worth.total_cmp(&b.worth))
+        });
         let mut freed = Bytes(0);
         let mut victims = Vec::new();
         for (id, replica) in may_go {
@@ -315,6 +333,13 @@ impl Residency {
         self.used_now(device, variant);
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.busy -= 1;
+        }
+    }
+
+    /// What a replica takes is another than was told when it was loaded. What a next load needs is not.
+    pub(in crate::worker) fn weighed(&mut self, device: DeviceIx, variant: VariantId, memory: Bytes) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.memory = memory;
         }
     }
 

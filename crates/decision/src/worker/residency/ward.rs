@@ -5,8 +5,9 @@
 //! has just become free by a crash: on a device that holds a model once, the model comes back when quarantine is over.
 
 use super::Residency;
-use super::room::{Needed, Press, Room};
+use super::room::{Press, Room};
 use crate::worker::api::Action;
+use crate::worker::needs::Needs;
 use alloc::collections::VecDeque;
 use modelless_types::{Bytes, DeviceIx, Micros, Time, VariantId};
 
@@ -35,14 +36,14 @@ impl Residency {
         now: Time,
         device: DeviceIx,
         claim: Claim,
-        needed: &Needed,
+        needs: Needs,
         actions: &mut VecDeque<Action>,
     ) -> Room {
         let memory = self.ward_needs(claim.variant);
-        let press = if self.firm_claim(claim) <= now { Press::Firm } else { Press::Gentle };
+        let press = if self.firm_claim(claim) <= now { Press::Last } else { Press::Gentle };
         let before = core::mem::take(&mut self.device_mut(device).ward);
         self.device_mut(device).claim = None;
-        let room = self.make_room(now, device, memory, press, needed, actions);
+        let room = self.make_room(now, device, memory, press, needs, actions);
         // What loads now can be sent away afterwards.
         let loading = self.device(device).loading.is_some();
         let room = if room == Room::Never && loading { Room::Later } else { room };

@@ -81,7 +81,8 @@ impl Backend for Openvino {
             let (compiled, outputs) = (Arc::clone(&compiled), outputs.len());
             programs.push(Box::new(OpenvinoProgram { ov, request, compiled, outputs }));
         }
-        Ok(Model { programs, inputs, outputs: Some(outputs), device: "cpu".to_owned() })
+        let first_runs = programs.len();
+        Ok(Model { programs, first_runs, inputs, outputs: Some(outputs), device: "cpu".to_owned() })
     }
 }
 

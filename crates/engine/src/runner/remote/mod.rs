@@ -147,9 +147,10 @@ impl Backend for Remote {
         peer.takes(&inputs)?;
         let program =
             |_| Box::new(RemoteProgram { peer: peer.another(), names: names.clone() }) as Box<dyn Program>;
-        let programs = (0..request.lanes).map(program).collect();
+        let programs: Vec<_> = (0..request.lanes).map(program).collect();
         let device = format!("remote:{}", self.authority);
-        Ok(Model { programs, inputs, outputs: Some(outputs), device })
+        let first_runs = programs.len();
+        Ok(Model { programs, first_runs, inputs, outputs: Some(outputs), device })
     }
 }
 

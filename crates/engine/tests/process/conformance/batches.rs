@@ -4,6 +4,7 @@ use super::*;
 use modelless_engine::{BatchError, BatchSlot, Outputs};
 use modelless_types::Optimisation;
 use modelless_types::tensor::strings;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
@@ -170,6 +171,41 @@ pub(crate) async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
                     assert_eq!(outputs.output(0), rows, "lane {lane}, before round {round}");
                     assert_eq!(outputs.item(0, 0), &rows[..16]);
                 }
+            }
+        });
+    }
+    while let Some(lane) = lanes.join_next().await {
+        lane.unwrap();
+    }
+}
+
+/// Lanes may share a model's weights, and what a library keeps for a shape that it has seen: answers must not show it.
+/// Batches of every size, each other than its neighbours', at once on several lanes, against what one lane alone says.
+pub(crate) async fn lanes_at_once_answer_as_one_alone(kind: Kind) {
+    const LANES: u16 = 4;
+    let bench = Bench::new(kind);
+    bench.engine.load(LoadSpec { lanes: LANES, ..bench.spec(1, "fashion/cnn_s") }).await.unwrap();
+    let inputs = |first: u32, batch: u32| bytes_f32((first..first + batch).flat_map(pixels));
+    let mut alone = BTreeMap::new();
+    for (first, batch) in (0..4).flat_map(|first| (1..=8).map(move |batch| (first, batch))) {
+        let outputs = bench.run(1, batch, &[&inputs(first, batch)]).await.unwrap();
+        alone.insert((first, batch), f32s(outputs.output(0)));
+    }
+    let (engine, alone) = (Arc::new(bench.engine), Arc::new(alone));
+    let mut lanes = tokio::task::JoinSet::new();
+    for lane in 0..LANES {
+        let (engine, alone) = (Arc::clone(&engine), Arc::clone(&alone));
+        lanes.spawn(async move {
+            for round in 0..120 {
+                let (first, batch) = ((round + u32::from(lane)) % 4, 1 + (round * 3 + u32::from(lane)) % 8);
+                let mut slot = engine.slot(VariantId(1), lane, batch).unwrap();
+                slot.input_mut(0).copy_from_slice(&inputs(first, batch));
+                let outputs = submit(&engine, slot, LIMIT).await.unwrap().unwrap();
+                // To the last bit, where it is computed by the same code in the same order.
+                let (answer, expected) = (f32s(outputs.output(0)), &alone[&(first, batch)]);
+                let furthest = answer.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                let allowed = if kind == Kind::Onnx { 0.0 } else { 1e-4 };
+                assert!(furthest <= allowed, "{furthest} on lane {lane}, round {round}");
             }
         });
     }
