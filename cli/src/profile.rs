@@ -108,12 +108,14 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
         let artefact = File::open(&variant.file);
         let artefact = artefact.with_context(|| format!("cannot read {}", variant.file.display()))?;
         let settings = variant.settings();
+        let tokenizer = model.tokenizer()?;
         let subject = Subject {
             name: &variant.name,
             task: &task,
             adapter: &model.adapter,
             settings: &settings,
             artefact,
+            tokenizer: tokenizer.clone(),
             declared: model.declared(),
         };
         let report: Report<'_> = &mut |name: &str, progress| phase.at(name, &detail(progress));

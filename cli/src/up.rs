@@ -10,10 +10,11 @@ pub(crate) mod remotes;
 pub(crate) use config::Options;
 pub(crate) use node::half_of_memory;
 
+use crate::demo::Demo;
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
 use crate::signals::{Signals, until_second_signal};
-use crate::{demo, engines, out};
+use crate::{engines, out};
 use admin::{Places, Registry};
 use anyhow::Context;
 use config::Config;
@@ -85,7 +86,7 @@ struct Parts {
     name: String,
     registering: TaskTracker,
     addresses: gateway::Addresses,
-    picture: Option<PathBuf>,
+    demo: Option<(Demo, PathBuf)>,
     drain_within: Duration,
     /// Held for as long as the process uses the folder.
     _data: DataDir,
@@ -117,7 +118,10 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         executor: Arc::clone(&executor_handle),
     };
     let folder = data.path().join("demo");
-    let packages = if options.demo { demo::unpack(&folder)? } else { Vec::new() };
+    let packages = match options.demo {
+        Some(demo) => demo.packages(&folder).await?,
+        None => Vec::new(),
+    };
     let mut warnings = measure(&registry, &packages, Rest::Now).await?;
     let engine = engines::serving(library.clone(), config.executor.memory, &tokens)?;
     let quarantine = engines::quarantine(library, config.executor.memory, &tokens)?;
@@ -168,7 +172,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         name: config.executor.name.clone(),
         registering: registry.tasks,
         addresses,
-        picture: options.demo.then(|| demo::picture(&folder)),
+        demo: options.demo.map(|demo| (demo, folder)),
         drain_within: config.drain_within,
         _data: data,
     })
@@ -222,7 +226,7 @@ impl Parts {
             if let Ok(pinned) = pinned {
                 pinned?;
             }
-            say_ready(self.addresses, self.picture.as_deref(), started, &handle.status().borrow())
+            say_ready(self.addresses, self.demo.as_ref(), started, &handle.status().borrow())
         };
         let ended = async {
             tokio::select! {
@@ -298,7 +302,7 @@ fn gpus(gpus: &[Gpu]) -> String {
 /// The one line that programs wait for, and what people may want to do next.
 fn say_ready(
     addresses: gateway::Addresses,
-    picture: Option<&Path>,
+    demo: Option<&(Demo, PathBuf)>,
     started: Instant,
     status: &NodeStatus,
 ) -> anyhow::Result<()> {
@@ -338,19 +342,9 @@ fn say_ready(
     if let Some(grpc) = addresses.grpc {
         let _ = write!(text, "\ngrpc {grpc}");
     }
-    let _ = match picture.map(Path::display) {
-        Some(picture) => write!(
-            text,
-            "
-try: modelless query fashion {picture} --accuracy 0.9 --latency-ms 50{server}
-     \
-             curl --data-binary @{picture} '{url}/v1/tasks/fashion?accuracy=0.9&latency_ms=50'"
-        ),
-        None => write!(
-            text,
-            "
-try: modelless task list{server}"
-        ),
+    let _ = match demo {
+        Some((demo, folder)) => write!(text, "\n{}", demo.to_try(folder, &url, &server)),
+        None => write!(text, "\ntry: modelless task list{server}"),
     };
     out::line(text)
 }

@@ -69,7 +69,11 @@ pub(crate) enum Unwritten {
 impl From<PrepareError> for Unwritten {
     fn from(error: PrepareError) -> Self {
         let why = error.to_string();
-        if matches!(error, PrepareError::TooLong { .. }) { Self::TooLarge(why) } else { Self::Failed(why) }
+        if matches!(error, PrepareError::TooLong { .. } | PrepareError::TooManyTokens { .. }) {
+            Self::TooLarge(why)
+        } else {
+            Self::Failed(why)
+        }
     }
 }
 
@@ -190,8 +194,10 @@ impl Handle {
 
     /// Writes the only member of such a flight.
     pub(crate) fn write_first(&self, flight: &mut Flight, slot: &mut BatchSlot) -> Result<(), Unwritten> {
-        let member = flight.members.first().ok_or(Unwritten::Gone)?;
-        self.write_row(&flight.known, member, 0, slot)?;
+        let member = flight.members.first_mut().ok_or(Unwritten::Gone)?;
+        self.decode_again(&flight.known, member)?;
+        stretch(&flight.known, std::slice::from_ref(member), slot);
+        write_row(&flight.known, member, 0, slot)?;
         flight.prepare = self.now() - flight.bound;
         Ok(())
     }
@@ -261,11 +267,15 @@ impl Handle {
     /// Writes every member's row, then tells the machine.
     fn write(&self, batch: BatchId, mut flight: Flight, mut slot: BatchSlot) {
         let mut dropped = Vec::new();
-        for row in 0..flight.members.len() {
+        // As the variant wants them first: how long the batch is depends on all of them.
+        let Flight { known, members, .. } = &mut flight;
+        let ready: Vec<_> = members.iter_mut().map(|member| self.decode_again(known, member)).collect();
+        stretch(known, members, &mut slot);
+        for (row, ready) in ready.into_iter().enumerate() {
             let member = &flight.members[row];
             let key = member.key;
             let row = u32::try_from(row).unwrap_or(u32::MAX);
-            match self.write_row(&flight.known, member, row, &mut slot) {
+            match ready.and_then(|()| write_row(&flight.known, member, row, &mut slot)) {
                 Ok(()) => {}
                 Err(why) => {
                     let inputs = slot.inputs().len();
@@ -298,37 +308,17 @@ impl Handle {
         self.feed(Event::Prepared { batch, dropped });
     }
 
-    fn write_row(
-        &self,
-        known: &Known,
-        member: &Member,
-        row: u32,
-        slot: &mut BatchSlot,
-    ) -> Result<(), Unwritten> {
-        let Some(decoded) = &member.input else { return Err(Unwritten::Gone) };
-        let adapter = known
-            .adapter()
-            .ok_or_else(|| Unwritten::Failed("its adapter was never bound; this is a bug".into()))?;
-        let again = self.decode_again(known, member.key).map_err(Unwritten::Failed)?;
-        let decoded = again.as_ref().unwrap_or(decoded);
-        let inputs = slot.inputs().len();
-        SCRATCH.with_borrow_mut(|scratch| {
-            (0..inputs).try_for_each(|input| {
-                let into = slot.item_mut(input, row);
-                adapter.prepare(decoded, input, into, scratch).map_err(Unwritten::from)
-            })
-        })
-    }
-
     /// For a variant whose preparation is not the one that the query was decoded for.
-    fn decode_again(&self, known: &Known, key: QueryKey) -> Result<Option<Arc<Decoded>>, String> {
-        let input = match self.queries().get(&key) {
+    fn decode_again(&self, known: &Known, member: &mut Member) -> Result<(), Unwritten> {
+        let input = match self.queries().get(&member.key) {
             Some(pending) if pending.preparation != known.preparation_id => Arc::clone(&pending.input),
-            Some(_) | None => return Ok(None),
+            Some(_) | None => return Ok(()),
         };
-        decode(&known.preparation, &input)
-            .map(|decoded| Some(Arc::new(decoded)))
-            .map_err(|error| error.to_string())
+        // Where it cannot be, nothing is left that could be taken for it.
+        member.input = None;
+        let decoded = decode(&known.preparation, &input);
+        member.input = Some(Arc::new(decoded.map_err(|error| Unwritten::Failed(error.to_string()))?));
+        Ok(())
     }
 
     /// Drops a batch that will not be started. Whoever still prepares it, or is yet to begin, finds out when it is done:
@@ -455,7 +445,7 @@ impl Handle {
         let cost = CostPer1k::of_batch(Micros(outputs.run_us.max(1)), self.price(&flight.known), size);
         let answer = |(row, member): (u32, &Member)| {
             let key = member.key;
-            let body = match body(flight, outputs, row, member.params) {
+            let body = match body(flight, outputs, row, member) {
                 Ok(body) => body,
                 Err(why) => return (key, Body::Refused { key, refusal: Refusal::ModelError { why } }),
             };
@@ -520,11 +510,35 @@ impl Handle {
     }
 }
 
+fn write_row(known: &Known, member: &Member, row: u32, slot: &mut BatchSlot) -> Result<(), Unwritten> {
+    let Some(decoded) = &member.input else { return Err(Unwritten::Gone) };
+    let adapter = known
+        .adapter()
+        .ok_or_else(|| Unwritten::Failed("its adapter was never bound; this is a bug".into()))?;
+    let inputs = slot.inputs().len();
+    SCRATCH.with_borrow_mut(|scratch| {
+        (0..inputs).try_for_each(|input| {
+            let into = slot.item_mut(input, row);
+            adapter.prepare(decoded, input, into, scratch).map_err(Unwritten::from)
+        })
+    })
+}
+
+/// Makes the batch as long as the longest of its members, where lengths differ.
+fn stretch(known: &Known, members: &[Member], slot: &mut BatchSlot) {
+    let Some(adapter) = known.adapter() else { return };
+    let length = |member: &Member| adapter.length(member.input.as_ref()?);
+    if let Some(longest) = members.iter().filter_map(length).max() {
+        slot.stretch(longest);
+    }
+}
+
 /// One member's answer as JSON.
-fn body(flight: &Flight, outputs: &Outputs, row: u32, params: OutputParams) -> Result<Vec<u8>, String> {
+fn body(flight: &Flight, outputs: &Outputs, row: u32, member: &Member) -> Result<Vec<u8>, String> {
+    let (decoded, params) = (member.input.as_deref(), member.params);
     let adapter = flight.known.adapter().ok_or("its adapter was never bound; this is a bug")?;
     let rows: Vec<&[u8]> = (0..outputs.specs().len()).map(|output| outputs.item(output, row)).collect();
-    let output = adapter.finish(&rows, params).map_err(|error| error.to_string())?;
+    let output = adapter.finish(decoded, &rows, params).map_err(|error| error.to_string())?;
     let mut body = Vec::with_capacity(256);
     output.write_json(&flight.known.task.labels, &mut body).map_err(|error| error.to_string())?;
     Ok(body)

@@ -1,6 +1,6 @@
 //! What is registered, as this node needs it: for every variant it could run, how inputs become its tensors.
 
-use modelless_adapter::{Adapter, AdapterSpec, Preparation, PreparationId};
+use modelless_adapter::{Adapter, AdapterSpec, Preparation, PreparationId, Tokenizer};
 use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::worker::WorkerVariant;
@@ -12,6 +12,9 @@ use modelless_types::{
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+
+/// What cuts texts up, by the sha256 of its file.
+pub(crate) type Tokenizers = BTreeMap<String, Arc<Tokenizer>>;
 
 /// A variant that this node could run.
 #[derive(Debug)]
@@ -48,7 +51,9 @@ struct Shown {
 impl Known {
     /// Binds the adapter to what the engine found in the artefact.
     pub(crate) fn check(&self, inputs: &[TensorSpec], outputs: &[TensorSpec]) -> Result<(), String> {
-        let adapter = Adapter::new(&self.spec, &self.task, inputs, outputs).map_err(|err| err.to_string())?;
+        let preparation = self.preparation.clone();
+        let adapter = Adapter::prepared(&self.spec, &self.task, preparation, inputs, outputs);
+        let adapter = adapter.map_err(|err| err.to_string())?;
         // Set already when it was loaded before; the artefact is the same, and so is what it binds to.
         let _ = self.adapter.set(adapter);
         Ok(())
@@ -57,7 +62,8 @@ impl Known {
     /// What an engine is told of the model's tensors: what an earlier load showed, or else what it cannot know.
     pub(crate) fn tensors(&self) -> Option<Io> {
         let shown = self.shown.get().map(|shown| shown.io.clone());
-        shown.or_else(|| Io::needed(self.settings.engine, self.spec.tensors(&self.task)))
+        let longest = self.spec.longest();
+        shown.or_else(|| Io::needed(self.settings.engine, self.spec.tensors(&self.task), longest))
     }
 
     /// Whether an earlier load showed what [`Known::tensors`] says.
@@ -67,7 +73,11 @@ impl Known {
 
     /// It was loaded. What it takes: a load that did not run it first shows less than there will be.
     pub(crate) fn loaded(&self, loaded: &Loaded) -> Bytes {
-        let io = || Io { inputs: loaded.inputs.clone(), outputs: loaded.outputs.clone() };
+        let io = || Io {
+            inputs: loaded.inputs.clone(),
+            outputs: loaded.outputs.clone(),
+            longest: self.spec.longest(),
+        };
         let shown = self.shown.get_or_init(|| Shown { io: io(), memory: loaded.memory });
         loaded.memory.max(shown.memory)
     }
@@ -95,6 +105,7 @@ impl Catalogue {
         device_class: &str,
         lacking: &[Engine],
         prices: &BTreeMap<VariantId, PricePerHour>,
+        tokenizers: &Tokenizers,
         before: &Self,
     ) -> (Self, Vec<WorkerVariant>) {
         let tasks: BTreeMap<TaskId, Arc<Task>> =
@@ -111,6 +122,14 @@ impl Catalogue {
                     continue;
                 }
             };
+            let tokenizer = spec.tokenizer().and_then(|digest| tokenizers.get(digest));
+            let preparation = match spec.preparation(task, tokenizer) {
+                Ok(preparation) => preparation,
+                Err(error) => {
+                    tracing::warn!(model = model.name, %error, "a model is left out for now");
+                    continue;
+                }
+            };
             for variant in catalog.variants_of(model.id) {
                 let engine = variant.settings.engine;
                 if lacking.contains(&engine) {
@@ -122,7 +141,7 @@ impl Catalogue {
                 worker.run = worker.run.with_price(price);
                 let expected = worker.run.estimate(1).mean();
                 runnable.push(worker);
-                let preparation = spec.preparation(task);
+                let preparation = preparation.clone();
                 let known = Known {
                     model: model.id,
                     space: model.space,

@@ -1,7 +1,7 @@
 //! What all parts of the executor share, and the two ways in: frames from gateways, actions of the machine.
 
 use crate::batches::Flight;
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Tokenizers};
 use crate::config::Config;
 use crate::history::History;
 use crate::intake::Pending;
@@ -72,6 +72,10 @@ pub(crate) struct Core {
     pub(crate) tally: Mutex<Tally>,
     /// The catalogue should be read again.
     pub(crate) catalog: Notify,
+    /// Something of the catalogue could not be had when it was read last: the next look tries again.
+    pub(crate) incomplete: AtomicBool,
+    /// What cuts texts up.
+    pub(crate) tokenizers: Mutex<Tokenizers>,
     /// How many large inputs are decoded at once.
     pub(crate) decoders: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
@@ -103,6 +107,10 @@ impl Handle {
     /// Tasks, models, variants or profiles changed in the store.
     pub fn catalog_changed(&self) {
         self.0.catalog.notify_one();
+    }
+
+    pub(crate) fn catalog_incomplete(&self) {
+        self.0.incomplete.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn core(&self) -> &Core {

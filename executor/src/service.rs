@@ -1,11 +1,12 @@
 //! The executor's life: built, run, drained.
 
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, Tokenizers};
 use crate::config::Config;
 use crate::core::{Core, Handle};
 use crate::history::{self, Writer};
 use crate::node::Tally;
 use crate::quarantine::Quarantine;
+use modelless_adapter::AdapterSpec;
 use modelless_decision::route::NodeInfo;
 use modelless_decision::worker::{BatchId, Event, Outcome, Worker};
 use modelless_decision::{Correction, Moments};
@@ -14,7 +15,7 @@ use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, Catalog, NewNode, NodeState, Store, UnixMicros};
 use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Refusal, ReplicaState, VariantId};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
@@ -118,6 +119,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         told: Mutex::default(),
         tally: Mutex::new(Tally::default()),
         catalog: Notify::new(),
+        incomplete: AtomicBool::new(false),
+        tokenizers: Mutex::default(),
         decoders: Arc::new(Semaphore::new(cores)),
         tasks: TaskTracker::new(),
         runtime: tokio::runtime::Handle::current(),
@@ -313,7 +316,7 @@ impl Service {
     async fn refresh(&self) {
         let known = self.handle.catalogue().version;
         let changed = match self.store.catalog_version().await {
-            Ok(version) => version != known,
+            Ok(version) => version != known || self.handle.core().incomplete.swap(false, Ordering::Relaxed),
             Err(error) => return tracing::warn!(%error, "the catalogue cannot be read; the last one stands"),
         };
         if changed {
@@ -329,10 +332,39 @@ impl Service {
         let before = self.handle.catalogue();
         let prices = self.prices(&catalog).await;
         let class = &self.handle.config().device_class;
-        let (now, runnable) = Catalogue::new(&catalog, class, &self.lacking(), &prices, &before);
+        let tokenizers = self.tokenizers(&catalog).await;
+        let (now, runnable) = Catalogue::new(&catalog, class, &self.lacking(), &prices, &tokenizers, &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
         Ok(())
+    }
+
+    /// The tokenizers that models need, those that are here already and the others, fetched where need be. A model whose
+    /// tokenizer cannot be had is left out until the catalogue is read again.
+    async fn tokenizers(&self, catalog: &Catalog) -> Tokenizers {
+        let specs = catalog.models.iter().filter_map(|model| AdapterSpec::parse(&model.adapter).ok());
+        let wanted: BTreeSet<String> = specs.filter_map(|spec| Some(spec.tokenizer()?.to_owned())).collect();
+        let known = self.handle.core().tokenizers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut all = Tokenizers::new();
+        for digest in wanted {
+            let read = match known.get(&digest) {
+                Some(tokenizer) => Ok(Arc::clone(tokenizer)),
+                None => self.handle.tokenizer(&digest).await,
+            };
+            match read {
+                Ok(tokenizer) => drop(all.insert(digest, tokenizer)),
+                Err(why) => {
+                    tracing::warn!(
+                        sha256 = digest,
+                        why,
+                        "a tokenizer cannot be had; its models are left out"
+                    );
+                    self.handle.catalog_incomplete();
+                }
+            }
+        }
+        *self.handle.core().tokenizers.lock().unwrap_or_else(PoisonError::into_inner) = all.clone();
+        all
     }
 
     /// What variants on servers with a price of their own cost: their artefacts say which server that is.

@@ -9,6 +9,7 @@ mod real;
 mod remotes;
 mod slots;
 mod stalled;
+mod texts;
 
 use crate::{Config, Deps, Handle, Service, build};
 use modelless_decision::query::Class;

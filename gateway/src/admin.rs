@@ -25,6 +25,9 @@ pub struct RegisterRequest {
     pub licence: String,
     /// How the task's input becomes its tensors and its tensors the task's output.
     pub adapter: serde_json::Value,
+    /// The output space of its vectors; left out, the task's default. Only vectors have to do with it.
+    #[serde(default)]
+    pub space: Option<String>,
     /// How it is to be run.
     pub variants: Vec<RegisterVariant>,
     /// What to measure its accuracy on.

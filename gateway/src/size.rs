@@ -33,8 +33,14 @@ pub(crate) fn decoded(kind: TaskKind, input: &Input) -> Bytes {
         (TaskKind::ImageClassification, Input::Json { inputs, .. }) => {
             inputs.len() as u64 * 3 / 4 * UNKNOWN_FACTOR
         }
-        (TaskKind::Tensor, Input::Raw(raw)) => raw.len() as u64,
-        (TaskKind::Tensor, Input::Json { inputs, .. }) => inputs.len() as u64,
+        // Tokens of four bytes, about one for each four letters.
+        (TaskKind::TextClassification | TaskKind::FeatureExtraction | TaskKind::Tensor, Input::Raw(raw)) => {
+            raw.len() as u64
+        }
+        (
+            TaskKind::TextClassification | TaskKind::FeatureExtraction | TaskKind::Tensor,
+            Input::Json { inputs, .. },
+        ) => inputs.len() as u64,
     };
     Bytes(bytes.max(came as u64))
 }

@@ -60,6 +60,14 @@ pub enum Error {
         /// Why.
         source: SpecError,
     },
+    /// Its output space.
+    #[error("the output space of {model:?}: {why}")]
+    Space {
+        /// The model's name.
+        model: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// An input cannot be written into a batch.
     #[error("an input cannot be prepared for {variant:?}: {source}")]
     Prepare {

@@ -72,12 +72,19 @@ pub(crate) async fn run(
     result.map(|outputs| (outputs, took)).map_err(Failure::Batch)
 }
 
-/// Times batches of one size for one round, in microseconds. `rows` are the bytes of one item, one for each input.
+/// What every item of a batch is: its bytes, one row for each input, and how long it is where lengths differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item<'a> {
+    pub(crate) rows: &'a [Vec<u8>],
+    pub(crate) length: Option<u32>,
+}
+
+/// Times batches of one size for one round, in microseconds.
 pub(crate) async fn round(
     engine: &dyn Engine,
     variant: VariantId,
     batch: u32,
-    rows: &[Vec<u8>],
+    Item { rows, length }: Item<'_>,
     (effort, limit): (Effort, Duration),
 ) -> Result<Vec<f64>, Failure> {
     let mut times = Vec::new();
@@ -85,6 +92,9 @@ pub(crate) async fn round(
     let mut runs = 0_u32;
     loop {
         let mut slot = engine.slot(variant, 0, batch).map_err(Failure::Engine)?;
+        if let Some(length) = length {
+            slot.stretch(length);
+        }
         for (input, row) in rows.iter().enumerate() {
             for item in 0..batch {
                 slot.item_mut(input, item).copy_from_slice(row);

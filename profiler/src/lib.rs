@@ -12,8 +12,10 @@
 mod accuracy;
 mod error;
 mod idx;
+mod inspect;
 mod latency;
 mod manifest;
+mod onnx;
 mod profile;
 mod register;
 mod set;
@@ -21,7 +23,8 @@ mod stats;
 
 pub use accuracy::Tally;
 pub use error::Error;
-pub use manifest::{ModelManifest, Package, SetManifest, TaskManifest, VariantManifest};
+pub use manifest::{ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest};
+pub use onnx::{Declared, OnnxModel};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
 pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};
 pub use set::LabelledSet;

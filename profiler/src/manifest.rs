@@ -4,8 +4,8 @@
 //! Nothing here looks at an artefact.
 
 use crate::error::Error;
-use modelless_adapter::AdapterSpec;
-use modelless_store::NewTask;
+use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
+use modelless_store::{NewSpace, NewTask, SpaceKind};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, Micros,
     Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A task and its models.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct TaskManifest {
     /// Outputs of one item, for `tensor` tasks.
     #[serde(default)]
     pub outputs: Vec<TensorSpec>,
+    /// The output space that is answered in by default, for vectors.
+    pub space: Option<SpaceManifest>,
     /// One sentence for people.
     #[serde(default)]
     pub description: String,
@@ -63,6 +66,16 @@ pub struct TaskManifest {
     /// Where the manifest stands.
     #[serde(skip)]
     folder: PathBuf,
+}
+
+/// An output space of vectors.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SpaceManifest {
+    /// Unique for its owner.
+    pub name: String,
+    /// How many numbers its vectors have.
+    pub dimension: u32,
 }
 
 /// A labelled set, by its file.
@@ -92,6 +105,8 @@ struct GoalsManifest {
 pub struct ModelManifest {
     /// Unique in its task, together with `version`.
     pub name: String,
+    /// The task it is for, where that is not said otherwise.
+    pub task: Option<String>,
     /// The owner's version.
     #[serde(default = "one")]
     pub version: u32,
@@ -101,12 +116,62 @@ pub struct ModelManifest {
     /// Licence.
     #[serde(default)]
     pub licence: String,
+    /// The output space of its vectors; left out, the task's default.
+    pub space: Option<String>,
     /// How accurate it is said to be, for when there is no labelled set.
     pub accuracy: Option<f64>,
+    /// The labels that it was trained with, in the order of its outputs: compared with the task's.
+    pub labels: Option<Vec<String>>,
+    /// What its accuracy means: compared with the task's.
+    pub metric: Option<String>,
     /// Between the task and its tensors.
     pub adapter: AdapterSpec,
+    /// Its file, in place of `variants`, where it is run in one way only: by ONNX Runtime, in fp32.
+    pub artefact: Option<PathBuf>,
     /// How it is made runnable.
+    #[serde(default)]
     pub variants: Vec<VariantManifest>,
+    /// Where all of that stands.
+    #[serde(skip)]
+    source: Source,
+}
+
+/// A manifest as it was read, for telling where something is wrong.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    /// The line of a setting (the `nth` of that name), or of a table that is written as `[name`.
+    fn line(&self, name: &str, nth: usize) -> Option<usize> {
+        let key = name.rsplit('.').next().unwrap_or(name);
+        let says = |line: &&str| {
+            let line = line.trim_start();
+            if name.starts_with('[') {
+                return line.starts_with(name);
+            }
+            // Also within an inline table.
+            !line.starts_with('#')
+                && line.match_indices(key).any(|(at, _)| {
+                    let before = line[..at].chars().next_back();
+                    let after = line[at + key.len()..].trim_start();
+                    !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-'))
+                        && after.starts_with('=')
+                })
+        };
+        let mut lines = self.text.lines().enumerate().filter(|(_, line)| says(line));
+        lines.nth(nth).map(|(number, _)| number + 1)
+    }
+
+    fn fault(&self, line: Option<usize>, why: String) -> Error {
+        let why = match line {
+            Some(line) => format!("line {line}: {why}"),
+            None => why,
+        };
+        Error::Manifest { path: self.path.clone(), why }
+    }
 }
 
 /// A variant to be registered.
@@ -207,7 +272,10 @@ impl TaskManifest {
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
-            space: None,
+            space: self.space.as_ref().map(|space| NewSpace {
+                name: space.name.clone(),
+                kind: SpaceKind::Embedding { dimension: space.dimension },
+            }),
             defaults: self.goals().map_err(why)?,
             batching: self.batching,
             description: self.description.clone(),
@@ -258,27 +326,92 @@ fn number<T>(
 impl ModelManifest {
     /// Reads one; its paths become usable from anywhere.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let mut model: Self = read_toml(path)?;
-        let fault = |why: String| Error::Manifest { path: path.to_owned(), why };
-        model.adapter.check().map_err(|error| fault(error.to_string()))?;
-        if model.variants.is_empty() {
-            return Err(fault("the model has no [[variants]]; it needs at least one".to_owned()));
+        let text =
+            fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        let mut model: Self = parse(path, &text)?;
+        model.source = Source { path: path.to_owned(), text };
+        if let Err(error) = model.adapter.check() {
+            let setting = if let SpecError::Setting { setting, .. } = &error { setting } else { "[adapter" };
+            return Err(model.fault(&[setting], error.to_string()));
         }
-        if let Some(accuracy) = model.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
-            return Err(fault(format!("accuracy is {accuracy}; it must be between 0 and 1")));
-        }
-        let folder = folder_of(path);
-        for variant in &mut model.variants {
-            variant.file = folder.join(&variant.file);
-            if variant.name.is_empty() {
-                variant.name = format!("{}-{}", model.name, variant.precision);
+        match (model.artefact.take(), model.variants.is_empty()) {
+            (Some(file), true) => model.variants.push(VariantManifest::of(file)),
+            (Some(_), false) => {
+                let why = "`artefact` and [[variants]] are both there; a variant says its own `file`";
+                return Err(model.fault(&["artefact"], why.to_owned()));
+            }
+            (None, false) => {}
+            (None, true) => {
+                let why =
+                    "the model has neither `artefact` nor [[variants]]; it needs at least one way to be run";
+                return Err(model.source.fault(None, why.to_owned()));
             }
         }
+        if let Some(accuracy) = model.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
+            let why = format!("accuracy is {accuracy}; it must be between 0 and 1");
+            return Err(model.fault(&["accuracy"], why));
+        }
+        model.place(&folder_of(path));
         Ok(model)
+    }
+
+    /// One that stands in no file: ONNX, run in one way.
+    pub fn of_file(name: String, file: PathBuf, adapter: AdapterSpec) -> Self {
+        let mut model = Self {
+            name,
+            task: None,
+            version: one(),
+            architecture: String::new(),
+            licence: String::new(),
+            space: None,
+            accuracy: None,
+            labels: None,
+            metric: None,
+            adapter,
+            artefact: None,
+            variants: vec![VariantManifest::of(file)],
+            source: Source { path: PathBuf::from("the options"), text: String::new() },
+        };
+        model.place(Path::new(""));
+        model
+    }
+
+    fn place(&mut self, folder: &Path) {
+        if let Some(file) = self.adapter.tokenizer() {
+            let file = folder.join(file).to_string_lossy().into_owned();
+            self.adapter.set_tokenizer(file);
+        }
+        for variant in &mut self.variants {
+            variant.file = folder.join(&variant.file);
+            if variant.name.is_empty() {
+                variant.name = format!("{}-{}", self.name, variant.precision);
+            }
+        }
+    }
+
+    /// Something is wrong at the first of these settings that the manifest has.
+    pub(crate) fn fault(&self, settings: &[&str], why: String) -> Error {
+        let line = settings.iter().find_map(|setting| self.source.line(setting, 0));
+        self.source.fault(line, why)
+    }
+
+    /// Something is wrong with the file of a variant.
+    pub(crate) fn fault_of(&self, variant: usize, why: String) -> Error {
+        let line = self.source.line("file", variant).or_else(|| self.source.line("artefact", 0));
+        self.source.fault(line, why)
     }
 }
 
 impl ModelManifest {
+    /// The file that its adapter names, where it names one.
+    pub fn tokenizer(&self) -> Result<Option<Arc<Tokenizer>>, Error> {
+        let Some(path) = self.adapter.tokenizer().map(PathBuf::from) else { return Ok(None) };
+        let at = |why: String| self.fault(&["tokenizer"], why);
+        let file =
+            fs::read(&path).map_err(|error| at(format!("the tokenizer {}: {error}", path.display())))?;
+        Tokenizer::read(&file).map(Some).map_err(|error| at(error.to_string()))
+    }
+
     /// As decisions compare it.
     pub fn declared(&self) -> Option<Accuracy> {
         self.accuracy.and_then(Accuracy::floor_from_f64)
@@ -286,6 +419,21 @@ impl ModelManifest {
 }
 
 impl VariantManifest {
+    fn of(file: PathBuf) -> Self {
+        Self {
+            name: String::new(),
+            engine: onnx(),
+            precision: "fp32".to_owned(),
+            file,
+            threads: one_thread(),
+            max_batch: max_batch(),
+            optimisation: Optimisation::default(),
+            processor: Processor::default(),
+            gpu_memory: None,
+            string_bytes: None,
+        }
+    }
+
     /// As the store and the engine take it.
     pub fn settings(&self) -> VariantSettings {
         VariantSettings {
@@ -307,7 +455,11 @@ fn folder_of(path: &Path) -> PathBuf {
 
 fn read_toml<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    toml::from_str(&text).map_err(|error| Error::Manifest {
+    parse(path, &text)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, Error> {
+    toml::from_str(text).map_err(|error| Error::Manifest {
         path: path.to_owned(),
         why: error.to_string().trim_end().to_owned(),
     })
@@ -360,6 +512,12 @@ mod tests {
         for (text, said) in [
             (format!("name = \"m\"\n{adapter}"), "variants"),
             (format!("name = \"m\"\nvariants = []\n{adapter}"), "at least one"),
+            (
+                format!(
+                    "name = \"m\"\nartefact = \"x\"\nvariants = [{{precision=\"fp32\", file=\"x\"}}]\n{adapter}"
+                ),
+                "line 2: `artefact`",
+            ),
             (format!("name = \"m\"\ncolour = 1\n{adapter}"), "colour"),
             (
                 format!(

@@ -1,12 +1,14 @@
 //! One variant, measured from loading to the last labelled item.
 
-use crate::accuracy::Tally;
+use crate::accuracy::{Nearest, Tally};
 use crate::error::Error;
-use crate::latency::{self, Effort, Failure};
+use crate::latency::{self, Effort, Failure, Item};
 use crate::set::{LabelledSet, png};
 use crate::stats::Summary;
 use bytes::Bytes;
-use modelless_adapter::{Adapter, AdapterSpec, Body, Decoded, Limits, Scratch};
+use modelless_adapter::{
+    Adapter, AdapterSpec, Body, Decoded, Limits, Output, OutputParams, Scratch, Tokenizer,
+};
 use modelless_engine::{Engine, Io, LoadSpec, Loaded};
 use modelless_types::tensor::strings;
 use modelless_types::{
@@ -22,6 +24,9 @@ use tokio::time::Instant;
 
 /// Inputs that decoding and preparing are timed with, and how often at most they are gone through.
 const STAGE_SAMPLES: usize = 50;
+
+/// Batches are timed with a text that is longer than so many of a hundred.
+const LONG_OF_100: usize = 80;
 
 /// What a string of a query might be, where no labelled set shows it.
 const STAND_IN: &str = "What a query might say, if nobody knows better: a sentence of the usual length.";
@@ -60,6 +65,8 @@ pub struct Subject<'a> {
     pub settings: &'a VariantSettings,
     /// Opened at its start; its digest is known to be right.
     pub artefact: File,
+    /// The file that the adapter names, where it names one.
+    pub tokenizer: Option<Arc<Tokenizer>>,
     /// What is said about its accuracy, for when there is no labelled set.
     pub declared: Option<Accuracy>,
 }
@@ -141,7 +148,9 @@ impl Profiler {
 
     /// Loads a variant. What comes of it is to be closed.
     async fn open<'a>(&'a self, subject: Subject<'a>, report: Report<'_>) -> Result<Bench<'a>, Error> {
-        let Subject { name, task, adapter: spec, settings, artefact, declared } = subject;
+        let Subject { name, task, adapter: spec, settings, artefact, tokenizer, declared } = subject;
+        let unfit = |source| Error::Adapter { model: name.to_owned(), source };
+        let preparation = spec.preparation(task, tokenizer.as_ref()).map_err(unfit)?;
         report(name, Progress::Loading);
         let number = self.next.fetch_sub(1, Ordering::Relaxed);
         let (variant, model) = (VariantId(number), ModelId(number));
@@ -153,16 +162,16 @@ impl Profiler {
             lanes: 1,
             memory_limit: None,
             shown: false,
-            expect: Io::needed(settings.engine, spec.tensors(task)),
+            expect: Io::needed(settings.engine, spec.tensors(task), spec.longest()),
         };
         let loaded = self.engine.load(load).await;
         let loaded = loaded.map_err(|source| Error::Engine { variant: name.to_owned(), source })?;
-        let adapter = match Adapter::new(spec, task, &loaded.inputs, &loaded.outputs) {
+        let adapter = match Adapter::prepared(spec, task, preparation, &loaded.inputs, &loaded.outputs) {
             Ok(adapter) => adapter,
             Err(source) => {
                 // It cannot be in use, so only the reason above is worth telling.
                 let _ = self.engine.unload(variant).await;
-                return Err(Error::Adapter { model: name.to_owned(), source });
+                return Err(unfit(source));
             }
         };
         let (max_batch, strings) = (settings.max_batch, settings.strings());
@@ -272,6 +281,9 @@ impl Bench<'_> {
                     pixels.flat_map(|v| [v, v / 2, v / 3].map(|v| v.to_le_bytes()[0])).collect();
                 png(&pixels, width, height, image::ExtendedColorType::Rgb8)
             }
+            AdapterSpec::TextClassification(_) | AdapterSpec::FeatureExtraction(_) => {
+                Bytes::from_static(STAND_IN.as_bytes())
+            }
             AdapterSpec::Tensor(_) => {
                 let mut bytes = Vec::new();
                 for input in &self.task.inputs {
@@ -311,6 +323,7 @@ impl Bench<'_> {
         let mut scratch = Scratch::default();
         let mut rows = self.rows();
         for (_, decoded) in &sample.0 {
+            self.cut(&mut rows, self.adapter.length(decoded));
             let start = Instant::now();
             self.prepare(decoded, &mut rows, &mut scratch)?;
             times.push(start.elapsed().as_secs_f64() * 1e6);
@@ -320,6 +333,16 @@ impl Bench<'_> {
 
     fn rows(&self) -> Vec<Vec<u8>> {
         self.loaded.inputs.iter().map(|input| vec![0; input.room(self.strings).unwrap_or(0)]).collect()
+    }
+
+    /// Rows of a batch that is so long, where batches may be shorter than the longest.
+    fn cut(&self, rows: &mut [Vec<u8>], length: Option<u32>) {
+        let Some(length) = length.filter(|_| self.loaded.stretches) else { return };
+        for (input, row) in self.loaded.inputs.iter().zip(rows) {
+            let longest = input.shape.first().copied().unwrap_or(1).max(1);
+            let bytes = input.item_bytes().unwrap_or(0) / longest as usize * length as usize;
+            row.resize(bytes, 0);
+        }
     }
 
     fn prepare(&self, decoded: &Decoded, rows: &mut [Vec<u8>], scratch: &mut Scratch) -> Result<(), Error> {
@@ -333,17 +356,26 @@ impl Bench<'_> {
 
     async fn latency(&self, sample: &Sample, report: Report<'_>) -> Result<Vec<BatchPoint>, Error> {
         let mut rows = self.rows();
-        if let Some((_, decoded)) = sample.0.first() {
+        // Where lengths differ, a long one of them: a batch is as long as the longest in it.
+        let mut sample: Vec<_> = sample.0.iter().map(|(_, decoded)| decoded).collect();
+        sample.sort_by_key(|decoded| self.adapter.length(decoded));
+        let long = sample.len().saturating_sub(1) * LONG_OF_100 / 100;
+        let first = if self.loaded.stretches { long } else { 0 };
+        let mut length = None;
+        if let Some(decoded) = sample.get(first) {
+            length = self.adapter.length(decoded).filter(|_| self.loaded.stretches);
+            self.cut(&mut rows, length);
             self.prepare(decoded, &mut rows, &mut Scratch::default())?;
         }
         let config = &self.profiler.config;
         let limits = (config.effort, self.limit());
+        let item = Item { rows: &rows, length };
         let sizes = sizes(&config.batches, self.max_batch, self.loaded.fixed_batch);
         let mut times = vec![Vec::new(); sizes.len()];
         for _ in 0..config.effort.rounds.max(1) {
             for (batch, times) in sizes.iter().copied().zip(&mut times) {
                 report(self.name, Progress::Latency { batch });
-                let round = latency::round(&*self.profiler.engine, self.variant, batch, &rows, limits).await;
+                let round = latency::round(&*self.profiler.engine, self.variant, batch, item, limits).await;
                 times.push(round.map_err(|failure| self.failed(batch, failure))?);
             }
         }
@@ -357,31 +389,45 @@ impl Bench<'_> {
         let size = self.profiler.config.accuracy_batch.clamp(1, self.max_batch);
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         let mut scratch = Scratch::default();
-        let mut tally = Tally::default();
+        let (mut tally, mut nearest) = (Tally::default(), Nearest::default());
         for start in (0..set.len()).step_by(size) {
             report(self.name, Progress::Accuracy { done: start, of: set.len() });
             let items = start..set.len().min(start + size);
             let batch = u32::try_from(items.len()).unwrap_or(u32::MAX);
             let slot = engine.slot(self.variant, 0, batch);
             let mut slot = slot.map_err(|error| self.failed(batch, Failure::Engine(error)))?;
-            for (row, item) in (0..batch).zip(items.clone()) {
-                let decoded = self.decode(Some(set), item, &set.input(item)?)?;
+            let decoded = items.clone().map(|item| self.decode(Some(set), item, &set.input(item)?));
+            let decoded = decoded.collect::<Result<Vec<_>, _>>()?;
+            if let Some(longest) = decoded.iter().filter_map(|decoded| self.adapter.length(decoded)).max() {
+                slot.stretch(longest);
+            }
+            for (row, decoded) in (0..batch).zip(&decoded) {
                 for input in 0..self.loaded.inputs.len() {
                     self.adapter
-                        .prepare(&decoded, input, slot.item_mut(input, row), &mut scratch)
+                        .prepare(decoded, input, slot.item_mut(input, row), &mut scratch)
                         .map_err(|source| Error::Prepare { variant: self.name.to_owned(), source })?;
                 }
             }
             let ran = latency::run(engine, slot, self.limit()).await;
             let (outputs, _) = ran.map_err(|failure| self.failed(batch, failure))?;
-            for (row, item) in (0..batch).zip(items) {
+            for ((row, decoded), item) in (0..batch).zip(&decoded).zip(items) {
                 let rows: Vec<&[u8]> =
                     (0..self.loaded.outputs.len()).map(|output| outputs.item(output, row)).collect();
-                let class = self.adapter.class(&rows);
-                let class =
-                    class.map_err(|source| Error::Output { variant: self.name.to_owned(), source })?;
+                let unusable = |source| Error::Output { variant: self.name.to_owned(), source };
+                if self.spec.dimension().is_some() {
+                    let made = self.adapter.finish(Some(decoded), &rows, OutputParams::default());
+                    if let Output::Vector(vector) = made.map_err(unusable)? {
+                        nearest.add(vector, set.class(item));
+                    }
+                    continue;
+                }
+                let class = self.adapter.class(&rows).map_err(unusable)?;
                 tally.count(class == set.class(item));
             }
+        }
+        if self.spec.dimension().is_some() {
+            let compared = tokio::task::spawn_blocking(move || nearest.tally()).await;
+            tally = compared.map_err(|error| Error::Cancelled(error.to_string()))?;
         }
         report(self.name, Progress::Accuracy { done: set.len(), of: set.len() });
         let Profiler { device_class, command, .. } = self.profiler;

@@ -7,11 +7,15 @@ use crate::error::Error;
 use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
-use modelless_adapter::AdapterSpec;
-use modelless_store::{Artefacts, Evidence, NewModel, NewVariant, Registered, SetArtefact, Store};
+use modelless_adapter::{AdapterSpec, Tokenizer};
+use modelless_store::{
+    Artefacts, Evidence, NewModel, NewSpace, NewVariant, Registered, SetArtefact, SpaceKind, Store,
+};
 use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Model, Task, TenantId, Variant, VariantSettings};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Accuracies known from elsewhere, by the name of the variant.
@@ -28,7 +32,9 @@ pub struct NewRegistration {
     pub architecture: String,
     /// Licence.
     pub licence: String,
-    /// Between the task and its tensors.
+    /// The output space of its vectors; `None`: the task's default.
+    pub space: Option<String>,
+    /// Between the task and its tensors. A tokenizer is named by its sha256, and was put away before.
     pub adapter: AdapterSpec,
     /// How accurate it is said to be, for when there is no labelled set.
     pub declared: Option<Accuracy>,
@@ -80,10 +86,21 @@ impl Registrar {
         (set, known): (Option<&LabelledSet>, &Known),
         report: Report<'_>,
     ) -> Result<Registered, Error> {
-        let NewRegistration { name, version, architecture, licence, adapter, declared, set: kept, variants } =
-            model;
+        let NewRegistration {
+            name,
+            version,
+            architecture,
+            licence,
+            space,
+            adapter,
+            declared,
+            set: kept,
+            variants,
+        } = model;
         let notation = adapter.to_json();
         let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
+        let space = self::space(&*self.store, task, &name, (space, &adapter)).await?;
+        let tokenizer = tokenizer(&self.artefacts, &name, &adapter).await?;
         let mut measured = Vec::with_capacity(variants.len());
         for variant in variants {
             let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
@@ -94,6 +111,7 @@ impl Registrar {
                 adapter: &adapter,
                 settings: &variant.settings,
                 artefact,
+                tokenizer: tokenizer.clone(),
                 declared,
             };
             let mut profile = self.profiler.profile(subject, set, &mut *report).await?;
@@ -116,7 +134,7 @@ impl Registrar {
             version,
             architecture,
             licence,
-            space: None,
+            space,
             adapter,
             variants: measured,
         };
@@ -132,12 +150,18 @@ impl Registrar {
             let (name, settings) = (variant.name.clone(), variant.settings());
             variants.push(NewRegistrationVariant { name, settings, artefact: put.sha256 });
         }
+        let mut adapter = manifest.adapter.clone();
+        if let Some(file) = adapter.tokenizer().map(PathBuf::from) {
+            let artefacts = self.artefacts.clone();
+            adapter.set_tokenizer(blocking(move || Ok(artefacts.put_file(&file)?)).await?.sha256);
+        }
         Ok(NewRegistration {
             name: manifest.name.clone(),
             version: manifest.version,
             architecture: manifest.architecture.clone(),
             licence: manifest.licence.clone(),
-            adapter: manifest.adapter.clone(),
+            space: manifest.space.clone(),
+            adapter,
             declared: manifest.declared(),
             set: None,
             variants,
@@ -174,8 +198,11 @@ impl Registrar {
         (task, tenant): (&Task, TenantId),
         model: NewRegistration,
     ) -> Result<Registered, Error> {
-        let NewRegistration { name, version, architecture, licence, adapter, declared, set, variants } =
+        let NewRegistration { name, version, architecture, licence, space, adapter, declared, set, variants } =
             model;
+        let space = self::space(store, task, &name, (space, &adapter)).await?;
+        // Read, so that one which nobody can use is refused here and not at every node.
+        tokenizer(artefacts, &name, &adapter).await?;
         let notation = adapter.to_json();
         let adapter = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
         if let (None, None, Some(first)) = (&set, declared, variants.first()) {
@@ -194,7 +221,7 @@ impl Registrar {
             version,
             architecture,
             licence,
-            space: None,
+            space,
             adapter,
             variants: new,
         };
@@ -232,6 +259,7 @@ impl Registrar {
             .map_err(|source| Error::Adapter { model: model.name.clone(), source })?;
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
         let (artefact, _) = blocking(move || open(&artefacts, &sha256)).await?;
+        let tokenizer = tokenizer(&self.artefacts, &model.name, &adapter).await?;
         let elsewhere = variant.profiles.first();
         let subject = Subject {
             name: &variant.name,
@@ -239,6 +267,7 @@ impl Registrar {
             adapter: &adapter,
             settings: &variant.settings,
             artefact,
+            tokenizer,
             declared: elsewhere.map(|profile| profile.accuracy.value).or(declared),
         };
         let mut profile = self.profiler.profile(subject, set, report).await?;
@@ -258,6 +287,51 @@ impl Package {
     pub fn open_set(&self, task: &Task) -> Result<Option<LabelledSet>, Error> {
         self.task.labelled_set.as_ref().map(|set| LabelledSet::open(&set.path, &set.name, task)).transpose()
     }
+}
+
+/// The file that an adapter names, read from the artefacts.
+async fn tokenizer(
+    artefacts: &Artefacts,
+    model: &str,
+    adapter: &AdapterSpec,
+) -> Result<Option<Arc<Tokenizer>>, Error> {
+    let Some(sha256) = adapter.tokenizer().map(str::to_owned) else { return Ok(None) };
+    let (artefacts, model) = (artefacts.clone(), model.to_owned());
+    let read = move || {
+        let mut file = Vec::new();
+        let (mut opened, _) = open(&artefacts, &sha256)?;
+        let unreadable = |source| Error::Read { path: sha256.into(), source };
+        opened.read_to_end(&mut file).map_err(unreadable)?;
+        Tokenizer::read(&file).map_err(|source| Error::Adapter { model, source })
+    };
+    blocking(read).await.map(Some)
+}
+
+/// Vectors of different spaces must never be compared, so a model says whose it gives; that of the task's default has to
+/// have its length. Labels and tensors have the task's space.
+async fn space(
+    store: &dyn Store,
+    task: &Task,
+    model: &str,
+    (wanted, adapter): (Option<String>, &AdapterSpec),
+) -> Result<Option<NewSpace>, Error> {
+    let Some(dimension) = adapter.dimension() else {
+        return match wanted {
+            None => Ok(None),
+            Some(space) => Err(Error::Space {
+                model: model.to_owned(),
+                why: format!("`space` is {space:?}, but only vectors have a space of their own"),
+            }),
+        };
+    };
+    let catalog = store.catalog().await?;
+    let default = catalog.spaces.iter().find(|space| space.id == task.default_space);
+    let name = wanted.or_else(|| default.map(|space| space.name.clone()));
+    let name = name.ok_or_else(|| Error::Space {
+        model: model.to_owned(),
+        why: "its task has no output space".to_owned(),
+    })?;
+    Ok(Some(NewSpace { name, kind: SpaceKind::Embedding { dimension } }))
 }
 
 fn open(artefacts: &Artefacts, sha256: &str) -> Result<(File, Bytes), Error> {

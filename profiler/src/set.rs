@@ -35,8 +35,8 @@ impl LabelledSet {
     /// * `NAME-images-idx3-ubyte`, or that with `.gz`, with the labels in `NAME-labels-idx1-ubyte` beside it: the form of
     ///   Fashion-MNIST. Labels are positions in the task's labels. For a `tensor` task pixels become numbers between 0
     ///   and 1 (`FP32`) or stay bytes (`UINT8`);
-    /// * a `.jsonl` file, or `.jsonl.gz`: one object `{"label", "input"}` a line, the input in base64. What
-    ///   [`LabelledSet::pack`] writes;
+    /// * a `.jsonl` file, or `.jsonl.gz`: one object `{"label", "input"}` a line, the input in base64, or
+    ///   `{"label", "text"}`. What [`LabelledSet::pack`] writes;
     /// * a `.csv` file with lines `FILE,LABEL`: files relative to it, labels as the task writes them or their positions.
     pub fn open(path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -72,8 +72,13 @@ impl LabelledSet {
     pub fn pack(&self) -> Result<Vec<u8>, Error> {
         let mut out = GzEncoder::new(Vec::new(), Compression::fast());
         for item in 0..self.len() {
-            let line =
-                Line { label: Label::Class(self.class(item)), input: BASE64.encode(self.input(item)?) };
+            let input = self.input(item)?;
+            let label = Label::Class(self.class(item));
+            // Texts stay readable; whatever is none is encoded.
+            let line = match std::str::from_utf8(&input) {
+                Ok(text) => Line { label, input: None, text: Some(text.to_owned()) },
+                Err(_) => Line { label, input: Some(BASE64.encode(&input)), text: None },
+            };
             let line = serde_json::to_string(&line).expect("a line is plain data; this is a bug");
             writeln!(out, "{line}").expect("memory takes everything; this is a bug");
         }
@@ -115,7 +120,12 @@ impl LabelledSet {
 #[serde(deny_unknown_fields)]
 struct Line {
     label: Label,
-    input: String,
+    /// In base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    input: Option<String>,
+    /// As it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
 }
 
 /// By its position in the task's labels, or as the task writes it.
@@ -130,7 +140,7 @@ enum Label {
 const MAX_BYTES: usize = 1 << 30;
 
 fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
-    let mut items = Vec::new();
+    let (mut items, mut own) = (Vec::new(), Vec::<String>::new());
     let mut held = 0;
     // One line may be as long as all of them together, and no longer.
     for (number, line) in lines.take(2 * MAX_BYTES as u64).lines().enumerate() {
@@ -143,11 +153,26 @@ fn from_lines(lines: impl BufRead, path: &Path, task: &Task) -> Result<Vec<(Item
         let line: Line = serde_json::from_str(&line).map_err(|error| fault(error.to_string()))?;
         let class = match line.label {
             Label::Class(class) => Some(class).filter(|class| fits(*class, task)),
+            // What belongs together is all that such labels say, so the set has its own.
+            Label::Name(name) if task.kind == TaskKind::FeatureExtraction => {
+                Some(own.iter().position(|known| *known == name).unwrap_or_else(|| {
+                    own.push(name);
+                    own.len() - 1
+                }))
+            }
             Label::Name(name) => task.labels.iter().position(|known| *known == name),
         };
         let class = class.ok_or_else(|| fault("its label is none of the task's".to_owned()))?;
-        let input =
-            BASE64.decode(line.input).map_err(|error| fault(format!("its input is not base64: {error}")))?;
+        let input = match (line.input, line.text) {
+            (Some(input), None) => {
+                let decoded = BASE64.decode(input);
+                decoded.map_err(|error| fault(format!("its input is not base64: {error}")))?
+            }
+            (None, Some(text)) => text.into_bytes(),
+            (None, None) | (Some(_), Some(_)) => {
+                return Err(fault("expected either `input`, in base64, or `text`".to_owned()));
+            }
+        };
         held += input.len();
         if held > MAX_BYTES {
             return Err(fault(format!(
@@ -182,7 +207,11 @@ fn from_csv(path: &Path, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
 
 /// Whether the task has a class of this number; what a tensor task's outputs mean is not known here.
 fn fits(class: usize, task: &Task) -> bool {
-    task.kind == TaskKind::Tensor || class < task.labels.len()
+    match task.kind {
+        // Labels of such a set say what belongs together, and nothing else.
+        TaskKind::Tensor | TaskKind::FeatureExtraction => true,
+        TaskKind::ImageClassification | TaskKind::TextClassification => class < task.labels.len(),
+    }
 }
 
 fn from_idx(path: &Path, name: &str, task: &Task) -> Result<Vec<(Item, usize)>, Error> {
@@ -244,6 +273,9 @@ fn encoder(task: &Task, width: usize, height: usize) -> Result<Encode, String> {
                 Err(format!("pixels cannot become {}; only FP32 and UINT8 are known", other.name()))
             }
         },
+        (TaskKind::TextClassification | TaskKind::FeatureExtraction, _) => {
+            Err("the task takes texts, the set has pictures".to_owned())
+        }
         (TaskKind::Tensor, inputs) => {
             let shapes: Vec<_> = inputs.iter().map(|input| &input.shape).collect();
             Err(format!("the task takes {shapes:?}, the set has {width}x{height} pixels"))
@@ -359,6 +391,31 @@ mod tests {
             fs::write(&path, text).unwrap();
             let error = LabelledSet::open(&path, "pets", &task).unwrap_err().to_string();
             assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn labels_of_vectors_are_the_sets_own_and_texts_stay_texts() {
+        let folder = modelless_testkit::temp_dir("set").unwrap();
+        let path = folder.path().join("set.jsonl");
+        let lines = [("film", "good"), ("press", "so it is"), ("film", "bad")];
+        let lines = lines.map(|(label, text)| format!("{{\"label\": \"{label}\", \"text\": \"{text}\"}}"));
+        fs::write(&path, lines.join("\n")).unwrap();
+        let vectors = task(TaskKind::FeatureExtraction, &[], &[]);
+        let set = LabelledSet::open(&path, "s", &vectors).unwrap();
+        assert_eq!((0..3).map(|item| set.class(item)).collect::<Vec<_>>(), [0, 1, 0]);
+        assert_eq!(set.input(1).unwrap(), "so it is");
+        let packed = folder.path().join("packed.jsonl.gz");
+        fs::write(&packed, set.pack().unwrap()).unwrap();
+        let again = LabelledSet::open(&packed, "s", &vectors).unwrap();
+        assert_eq!((again.class(1), again.input(2).unwrap()), (1, Bytes::from("bad")));
+        let labels = task(TaskKind::TextClassification, &["film"], &[]);
+        let error = LabelledSet::open(&path, "s", &labels).unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("none of the task's"), "{error}");
+        for line in ["{\"label\": 0}", "{\"label\": 0, \"text\": \"a\", \"input\": \"YQ==\"}"] {
+            fs::write(&path, line).unwrap();
+            let error = LabelledSet::open(&path, "s", &vectors).unwrap_err().to_string();
+            assert!(error.contains("either `input`"), "{error}");
         }
     }
 

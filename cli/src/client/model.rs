@@ -9,6 +9,7 @@ use anyhow::Context;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
+use modelless_adapter::AdapterSpec;
 use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest};
 use serde_json::{Value, json};
 use std::fs;
@@ -28,11 +29,13 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 pub(crate) struct Register {
-    /// A manifest of a model, or a folder with task.toml and models/*.toml.
+    /// A model.toml or its folder; an ONNX file, described by options; or a folder with task.toml and models/*.toml.
     path: PathBuf,
-    /// The task it is for. A folder names its own, which is made if need be.
+    /// The task it is for. A manifest may name its own; that of a folder with task.toml is made if need be.
     #[arg(long)]
     task: Option<String>,
+    #[command(flatten)]
+    file: FileOptions,
     /// What to measure its accuracy with: NAME-images-idx3-ubyte[.gz], a .csv of FILE,LABEL, or a .jsonl[.gz] of
     /// label and input. A folder names its own.
     #[arg(long, value_name = "FILE")]
@@ -45,6 +48,61 @@ pub(crate) struct Register {
     no_wait: bool,
     #[command(flatten)]
     server: Server,
+}
+
+/// What a manifest would say, for a single ONNX file.
+#[derive(Args, Debug)]
+struct FileOptions {
+    /// The model's name. Otherwise that of its file.
+    #[arg(long)]
+    name: Option<String>,
+    /// Its version.
+    #[arg(long, value_name = "N")]
+    version: Option<u32>,
+    /// Its family, such as cnn.
+    #[arg(long)]
+    architecture: Option<String>,
+    /// Its licence.
+    #[arg(long)]
+    licence: Option<String>,
+    /// How the task's input becomes its tensors and its tensors the task's output, as JSON. Otherwise the names of
+    /// tensors are the task's.
+    #[arg(long, value_name = "JSON")]
+    adapter: Option<String>,
+    /// Numbers it computes in. Otherwise fp32.
+    #[arg(long)]
+    precision: Option<String>,
+    /// How accurate it is said to be, 0 to 1, for when there is no labelled set.
+    #[arg(long, value_name = "SHARE")]
+    accuracy: Option<f64>,
+}
+
+impl FileOptions {
+    fn are_given(&self) -> bool {
+        let Self { name, version, architecture, licence, adapter, precision, accuracy } = self;
+        let texts = [name, architecture, licence, adapter, precision];
+        texts.into_iter().any(Option::is_some) || version.is_some() || accuracy.is_some()
+    }
+
+    fn manifest(&self, file: &Path) -> anyhow::Result<ModelManifest> {
+        let stem = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let adapter = self.adapter.as_deref().unwrap_or(r#"{"kind": "tensor"}"#);
+        let adapter = AdapterSpec::parse(adapter).map_err(|error| usage(format!("--adapter: {error}")))?;
+        if let Some(accuracy) = self.accuracy.filter(|accuracy| !(0.0..=1.0).contains(accuracy)) {
+            return Err(usage(format!("--accuracy {accuracy} must be between 0 and 1")));
+        }
+        let name = self.name.clone().unwrap_or_else(stem);
+        let mut model = ModelManifest::of_file(name, file.to_owned(), adapter);
+        model.version = self.version.unwrap_or(model.version);
+        model.architecture = self.architecture.clone().unwrap_or_default();
+        model.licence = self.licence.clone().unwrap_or_default();
+        model.accuracy = self.accuracy;
+        if let (Some(precision), Some(variant)) = (&self.precision, model.variants.first_mut()) {
+            variant.precision.clone_from(precision);
+            variant.name = format!("{}-{precision}", model.name);
+        }
+        Ok(model)
+    }
 }
 
 #[derive(Args, Debug)]
@@ -196,22 +254,42 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
         let name = options.set_name.clone().unwrap_or_else(file);
         (path, name)
     });
-    if options.path.is_dir() {
+    if !options.path.exists() {
+        return Err(usage(format!(
+            "there is no {}; give a model.toml, an ONNX file or a folder",
+            options.path.display()
+        )));
+    }
+    let single = options.path.join("model.toml");
+    if options.path.join("task.toml").exists() || (options.path.is_dir() && !single.is_file()) {
         let Package { task, models } = Package::read(&options.path)?;
         let named = || task.labelled_set.as_ref().map(|set| (set.path.clone(), set.name.clone()));
         let (set, name) = (own_set.or_else(named), options.task.clone());
         let name = name.unwrap_or_else(|| task.name.clone());
         return Ok(Wanted { task: name, models, set, manifest: Some(task) });
     }
-    let task = options.task.clone();
-    let task = task.ok_or_else(|| usage("say which task the model is for: --task NAME"))?;
-    Ok(Wanted { task, models: vec![ModelManifest::read(&options.path)?], set: own_set, manifest: None })
+    let is_onnx = options.path.extension().is_some_and(|end| end.eq_ignore_ascii_case("onnx"));
+    let model = if is_onnx {
+        options.file.manifest(&options.path)?
+    } else if options.file.are_given() {
+        return Err(usage(
+            "options that describe a model are for a single ONNX file; a manifest says all of that itself",
+        ));
+    } else {
+        ModelManifest::read(if options.path.is_dir() { &single } else { &options.path })?
+    };
+    let task = options.task.clone().or_else(|| model.task.clone());
+    let task =
+        task.ok_or_else(|| usage("say which task the model is for: --task NAME, or `task` in its manifest"))?;
+    Ok(Wanted { task, models: vec![model], set: own_set, manifest: None })
 }
 
 fn register(options: &Register) -> anyhow::Result<()> {
     let wanted = wanted(options)?;
     let api = options.server.api()?;
     let task = task_of(&api, &wanted)?;
+    // All of them, before anything is sent.
+    wanted.models.iter().try_for_each(|model| model.inspect(&task))?;
     let mut phase = Phase::start("registering");
     let set = match &wanted.set {
         Some((path, name)) => {
@@ -239,13 +317,18 @@ fn register(options: &Register) -> anyhow::Result<()> {
                 "artefact_sha256": upload(&api, read(&variant.file)?)?,
             }));
         }
-        let adapter: Value = serde_json::from_str(&model.adapter.to_json()?)?;
+        let mut adapter = model.adapter.clone();
+        if let Some(file) = adapter.tokenizer().map(PathBuf::from) {
+            adapter.set_tokenizer(upload(&api, read(&file)?)?);
+        }
+        let adapter: Value = serde_json::from_str(&adapter.to_json()?)?;
         let body = json!({
             "task": wanted.task,
             "name": model.name,
             "version": model.version,
             "architecture": model.architecture,
             "licence": model.licence,
+            "space": model.space,
             "adapter": adapter,
             "variants": variants,
             "set": set,

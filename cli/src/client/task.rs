@@ -126,6 +126,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "labels": new.labels,
         "inputs": tensors(&new.inputs),
         "outputs": tensors(&new.outputs),
+        "space": manifest.space.as_ref().map(|space| json!({"name": space.name, "dimension": space.dimension})),
         "defaults": {
             "accuracy": accuracy.map(Accuracy::as_f64),
             "latency_ms": latency.map(Micros::as_millis_f64),

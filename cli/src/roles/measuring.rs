@@ -9,6 +9,7 @@ use super::artefacts::Fetching;
 use super::tell;
 use crate::profile::detail;
 use crate::up::admin::Registry;
+use modelless_adapter::AdapterSpec;
 use modelless_executor::{self as executor, Fetch as _};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
@@ -284,6 +285,11 @@ impl Measurer {
     /// Brings what it takes, and tells what that is.
     async fn fetched(&self, job: &Job) -> Result<modelless_store::Evidence, String> {
         self.fetching.fetch(&job.variant.artefact, Some(job.variant.artefact_bytes)).await?;
+        if let Ok(spec) = AdapterSpec::parse(&job.model.adapter)
+            && let Some(tokenizer) = spec.tokenizer()
+        {
+            self.fetching.fetch(tokenizer, None).await?;
+        }
         let evidence = within(self.registry.store.evidence(job.model.id)).await;
         let evidence = evidence.map_err(|error| error.to_string())?;
         if let Some(set) = &evidence.set {

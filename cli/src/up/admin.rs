@@ -179,6 +179,7 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         version,
         architecture,
         licence,
+        space,
         adapter,
         variants,
         set,
@@ -205,6 +206,7 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         version,
         architecture,
         licence,
+        space,
         adapter: AdapterSpec::parse(&adapter.to_string()).map_err(|error| invalid(&error))?,
         declared: declared_accuracy.and_then(Accuracy::floor_from_f64),
         set: set.map(|set| SetArtefact { name: set.name, artefact: set.artefact_sha256 }),
@@ -228,6 +230,7 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::SetMismatch { .. }
         | Error::Item { .. }
         | Error::Adapter { .. }
+        | Error::Space { .. }
         | Error::Prepare { .. }
         | Error::Output { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),

@@ -1,6 +1,7 @@
 //! What `up` is asked for, checked before anything is opened.
 
 use super::node::NodeOptions;
+use crate::demo::Demo;
 use crate::engines::LibraryOption;
 use crate::exit::usage;
 use clap::Args;
@@ -19,9 +20,9 @@ const DRAIN_MARGIN: Duration = Duration::from_secs(10);
 /// Start the whole platform on this machine.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// Register and measure the Fashion-MNIST demo.
-    #[arg(long)]
-    pub(crate) demo: bool,
+    /// Register and measure a demo: the small one inside of this program, or another by its name.
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, default_missing_value = "fashion")]
+    pub(crate) demo: Option<Demo>,
     /// Where everything is kept. Otherwise modelless in the user's data folder.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,

@@ -27,7 +27,13 @@ fn wrong_usage_ends_with_64_before_anything_is_opened() {
     check(&["task", "list", "--server", "localhost"], 64, "http://127.0.0.1:8080");
     let folder = temp_dir("cli").unwrap();
     let manifest = folder.path().join("m.toml");
-    check(&["model", "register", manifest.to_str().unwrap()], 64, "--task");
+    let register = ["model", "register", manifest.to_str().unwrap()];
+    check(&register, 64, "there is no");
+    let text = "name = \"m\"\nartefact = \"x\"\n[adapter]\nkind = \"tensor\"\n";
+    std::fs::write(&manifest, text).unwrap();
+    check(&register, 64, "--task");
+    // Options that describe a model are for a file that has no manifest.
+    check(&[&register[..], &["--name", "n"]].concat(), 64, "single ONNX file");
 }
 
 #[test]

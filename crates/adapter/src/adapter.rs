@@ -5,7 +5,9 @@
 
 use crate::output::{NamedTensor, Output, OutputParams};
 use crate::picture::{BoundImage, Scratch};
+use crate::spec::Activation;
 use crate::tensor::BoundTensors;
+use crate::text::{BoundText, Wanted};
 use crate::{AdapterSpec, Decoded, OutputError, Preparation, PrepareError, SpecError, scores};
 use modelless_types::tensor::strings;
 use modelless_types::{DType, Task, TaskKind, TensorSpec};
@@ -22,14 +24,26 @@ pub struct Adapter {
 #[derive(Clone, Debug)]
 enum Bound {
     Image(BoundImage),
+    Text(BoundText),
     Tensors(BoundTensors),
 }
 
 impl Adapter {
-    /// Binds a spec; `inputs` and `outputs` are the model's tensors of one item, in the model's order.
+    /// Binds a spec that needs no file; `inputs` and `outputs` are the model's tensors of one item, in the model's order.
     pub fn new(
         spec: &AdapterSpec,
         task: &Task,
+        inputs: &[TensorSpec],
+        outputs: &[TensorSpec],
+    ) -> Result<Self, SpecError> {
+        Self::prepared(spec, task, spec.preparation(task, None)?, inputs, outputs)
+    }
+
+    /// The same with the preparation that was made of the spec.
+    pub fn prepared(
+        spec: &AdapterSpec,
+        task: &Task,
+        preparation: Preparation,
         inputs: &[TensorSpec],
         outputs: &[TensorSpec],
     ) -> Result<Self, SpecError> {
@@ -41,14 +55,26 @@ impl Adapter {
                 kind: task.kind.name(),
             });
         }
-        let bound = match spec {
-            AdapterSpec::ImageClassification(image) => {
+        let tensors = (inputs, outputs);
+        let bound = match (spec, &preparation) {
+            (AdapterSpec::ImageClassification(image), _) => {
                 Bound::Image(BoundImage::new(image, task, inputs, outputs)?)
             }
-            AdapterSpec::Tensor(names) => Bound::Tensors(BoundTensors::new(names, task, inputs, outputs)?),
+            (AdapterSpec::TextClassification(labels), Preparation::Text { tokenizer }) => {
+                Bound::Text(BoundText::labels(labels, task, tokenizer, tensors)?)
+            }
+            (AdapterSpec::FeatureExtraction(embedding), Preparation::Text { tokenizer }) => {
+                Bound::Text(BoundText::vector(embedding, tokenizer, tensors)?)
+            }
+            (AdapterSpec::TextClassification(_) | AdapterSpec::FeatureExtraction(_), _) => {
+                return Err(SpecError::Tokenizer { why: "it is missing".to_owned() });
+            }
+            (AdapterSpec::Tensor(names), _) => {
+                Bound::Tensors(BoundTensors::new(names, task, inputs, outputs)?)
+            }
         };
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
-        Ok(Self { preparation: spec.preparation(task), inputs, outputs, bound })
+        Ok(Self { preparation, inputs, outputs, bound })
     }
 
     /// How inputs have to be decoded for it.
@@ -58,9 +84,22 @@ impl Adapter {
 
     /// What kind of task it is for.
     pub fn kind(&self) -> TaskKind {
-        match self.bound {
+        match &self.bound {
             Bound::Image(_) => TaskKind::ImageClassification,
+            Bound::Text(text) => match text.wanted {
+                Wanted::Labels { .. } => TaskKind::TextClassification,
+                Wanted::Vector { .. } => TaskKind::FeatureExtraction,
+            },
             Bound::Tensors(_) => TaskKind::Tensor,
+        }
+    }
+
+    /// How long a batch with this item has to be at least, where batches may be shorter than the longest that the model
+    /// takes.
+    pub fn length(&self, decoded: &Decoded) -> Option<u32> {
+        match (&self.bound, decoded) {
+            (Bound::Text(text), Decoded::Tokens(tokens)) => Some(text.length(tokens)),
+            (Bound::Text(_) | Bound::Image(_) | Bound::Tensors(_), _) => None,
         }
     }
 
@@ -98,6 +137,11 @@ impl Adapter {
                 row.copy_from_slice(source);
                 Ok(())
             }
+            (Bound::Text(text), Decoded::Tokens(tokens)) => text.prepare(tokens, input, row),
+            (Bound::Text(text), _) if input >= text.inputs() => {
+                Err(PrepareError::NoInput { index: input, inputs: text.inputs() })
+            }
+            (Bound::Text(_), _) => Err(PrepareError::Preparation { found: decoded.name(), needs: "a text" }),
             (Bound::Image(image), _) => Err(PrepareError::Preparation {
                 found: decoded.name(),
                 needs: image.spec.channels.colour().name(),
@@ -108,18 +152,34 @@ impl Adapter {
         }
     }
 
-    /// Makes an answer of one item's rows, one per output of the model in the model's order.
-    pub fn finish(&self, rows: &[&[u8]], params: OutputParams) -> Result<Output, OutputError> {
+    /// Makes an answer of one item's rows, one per output of the model in the model's order. Of a text, the vectors of its
+    /// tokens cannot be told from what fills a row without the text itself.
+    pub fn finish(
+        &self,
+        decoded: Option<&Decoded>,
+        rows: &[&[u8]],
+        params: OutputParams,
+    ) -> Result<Output, OutputError> {
         params.check()?;
         self.check_rows(rows)?;
         match &self.bound {
             Bound::Image(image) => {
-                let top_k = params.top_k.unwrap_or(image.spec.top_k);
-                let top_k = usize::try_from(top_k).unwrap_or(usize::MAX);
-                let activation = params.function_to_apply.unwrap_or(image.spec.activation);
-                let best = scores::best(&self.outputs[image.output], rows[image.output], activation, top_k)?;
-                Ok(Output::Labels(best))
+                let usual = (image.spec.activation, image.spec.top_k);
+                self.labels(image.output, rows, usual, params)
             }
+            Bound::Text(text) => match text.wanted {
+                Wanted::Labels { activation, top_k } => {
+                    self.labels(text.output, rows, (activation, top_k), params)
+                }
+                Wanted::Vector { .. } => {
+                    let tokens = match decoded {
+                        Some(Decoded::Tokens(tokens)) => Some(tokens),
+                        Some(Decoded::Picture(_) | Decoded::Tensors(_)) | None => None,
+                    };
+                    let (spec, row) = (&self.outputs[text.output], rows[text.output]);
+                    text.pooled(spec, row, tokens, params.normalize).map(Output::Vector)
+                }
+            },
             Bound::Tensors(tensors) => {
                 let named = tensors.outputs.iter().map(|(index, task)| NamedTensor {
                     name: task.name.clone(),
@@ -132,12 +192,28 @@ impl Adapter {
         }
     }
 
+    fn labels(
+        &self,
+        output: usize,
+        rows: &[&[u8]],
+        (activation, top_k): (Activation, u32),
+        params: OutputParams,
+    ) -> Result<Output, OutputError> {
+        let top_k = usize::try_from(params.top_k.unwrap_or(top_k)).unwrap_or(usize::MAX);
+        let activation = params.function_to_apply.unwrap_or(activation);
+        scores::best(&self.outputs[output], rows[output], activation, top_k).map(Output::Labels)
+    }
+
     /// Position of the class that one item's rows name, for measuring accuracy. For `tensor` tasks: the largest
     /// element of the only output.
     pub fn class(&self, rows: &[&[u8]]) -> Result<usize, OutputError> {
         self.check_rows(rows)?;
         let index = match &self.bound {
             Bound::Image(image) => image.output,
+            Bound::Text(text) => match text.wanted {
+                Wanted::Labels { .. } => text.output,
+                Wanted::Vector { .. } => return Err(OutputError::NoClasses),
+            },
             Bound::Tensors(tensors) => match tensors.outputs.as_slice() {
                 [(index, _)] => *index,
                 [] | [_, _, ..] => return Err(OutputError::NoClasses),
@@ -159,7 +235,15 @@ impl Adapter {
         if rows.len() != self.outputs.len() {
             return Err(OutputError::Count { got: rows.len(), expected: self.outputs.len() });
         }
+        // A row of tokens' vectors is as long as its batch was; what it lacks is noticed when it is read.
+        let read_later = |index| match &self.bound {
+            Bound::Text(text) => index != text.output || matches!(text.wanted, Wanted::Vector { .. }),
+            Bound::Image(_) | Bound::Tensors(_) => false,
+        };
         for (index, (row, spec)) in rows.iter().zip(&self.outputs).enumerate() {
+            if read_later(index) {
+                continue;
+            }
             let (strings, expected) = (spec.dtype == DType::Bytes, spec.least_bytes().unwrap_or(0));
             let fits = if strings { self.used(index, row).len() >= expected } else { row.len() == expected };
             if !fits {

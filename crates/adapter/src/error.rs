@@ -50,6 +50,12 @@ pub enum SpecError {
         /// What would fit.
         expected: String,
     },
+    /// The tokenizer's file.
+    #[error("the tokenizer cannot be used: {why}; expected a Hugging Face `tokenizer.json`")]
+    Tokenizer {
+        /// What is wrong with it.
+        why: String,
+    },
     /// The task itself cannot be adapted to.
     #[error("the task `{task}` cannot be served: {why}")]
     Task {
@@ -94,6 +100,21 @@ pub enum InputError {
         bytes: usize,
         /// How many are taken.
         limit: usize,
+    },
+    /// A text with nothing in it.
+    #[error("the text is empty; a model makes nothing sensible of that")]
+    EmptyText,
+    /// A text that is none.
+    #[error("the input is no UTF-8 text: its byte {at} does not belong there")]
+    BadText {
+        /// Where that was noticed.
+        at: usize,
+    },
+    /// The tokenizer failed on a text.
+    #[error("the text could not be cut into tokens: {why}")]
+    Tokenizer {
+        /// What it said.
+        why: String,
     },
     /// Too many pixels.
     #[error(
@@ -191,7 +212,10 @@ impl InputError {
             | Self::TooMuchMemory { .. }
             | Self::TooManyScans { .. }
             | Self::Tensor { fault: TensorFault::TooLong { .. }, .. } => InputErrorKind::TooLarge,
-            Self::Truncated { .. }
+            Self::EmptyText
+            | Self::BadText { .. }
+            | Self::Tokenizer { .. }
+            | Self::Truncated { .. }
             | Self::BadPicture { .. }
             | Self::BadBase64 { .. }
             | Self::BadJson { .. }
@@ -301,8 +325,8 @@ fn dtype_words(dtype: DType) -> &'static str {
     }
 }
 
-/// Why a decoded input could not be written into a batch. All of these but one ([`PrepareError::TooLong`]) are bugs of
-/// the caller, but even a bug must not end a process that serves others.
+/// Why a decoded input could not be written into a batch. All of these but two ([`PrepareError::TooLong`] and
+/// [`PrepareError::TooManyTokens`]) are bugs of the caller, but even a bug must not end a process that serves others.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PrepareError {
     /// The input was decoded for another preparation.
@@ -341,6 +365,14 @@ pub enum PrepareError {
         got: usize,
         /// What there is.
         room: usize,
+    },
+    /// The text is longer than the model takes, which is not to be cut.
+    #[error("the text has {got} tokens, and the model that could answer takes {most}; send a shorter one")]
+    TooManyTokens {
+        /// How many it has, special ones included.
+        got: usize,
+        /// How many it may have.
+        most: usize,
     },
     /// The picture could not be resized.
     #[error("the picture could not be resized: {0}")]
@@ -396,6 +428,9 @@ pub enum OutputError {
         /// What would do.
         expected: &'static str,
     },
+    /// What a vector is made of is missing: the text, or an adapter that makes one.
+    #[error("no vector can be made of this output")]
+    NoVector,
     /// The model has no output that classes could be read from.
     #[error("this adapter has no output whose largest element names a class")]
     NoClasses,

@@ -4,7 +4,7 @@
 //! halves, cut where the design cuts them:
 //!
 //! * [`Preparation::decode`] runs **once per query and preparation** (the settings that matter to decoding,
-//!   hashed to a [`PreparationId`]): bytes become a [`Decoded`] picture or tensors. No size, no normalisation.
+//!   hashed to a [`PreparationId`]): bytes become a [`Decoded`] picture, text or tensors. No size, no normalisation.
 //! * [`Adapter::prepare`] runs **once per variant that is really used**: it resizes, crops, normalises and lays
 //!   out straight into the row of a batch, which is shared memory.
 //!
@@ -14,7 +14,7 @@
 //! been before.
 //!
 //! The rules for pictures (alpha, EXIF rotation, grey, 16 bits, damaged files) stand at [`picture`], those for
-//! tensors at [`tensor`]; `docs/inputs.md` has both for people.
+//! tensors at [`tensor`], those for texts at [`text`]; `docs/inputs.md` has both for people.
 //!
 //! What is deliberately not here: any I/O, threads or clocks; fetching of URLs; choosing anything. Everything
 //! is bounded by [`Limits`] before it is allocated, and bad input is an [`InputError`], never a panic.
@@ -31,6 +31,7 @@ mod preparation;
 mod scores;
 mod spec;
 pub mod tensor;
+pub mod text;
 
 pub use adapter::Adapter;
 pub use base64_input::decode_base64_input;
@@ -45,3 +46,4 @@ pub use spec::{
     Resize, TensorsSpec,
 };
 pub use tensor::Tensors;
+pub use text::{Tokenizer, Tokens};

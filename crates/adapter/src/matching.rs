@@ -1,7 +1,7 @@
 //! Finding tensors by name, and saying what was found.
 
 use crate::SpecError;
-use modelless_types::TensorSpec;
+use modelless_types::{DType, Task, TensorSpec};
 
 pub(crate) fn find(
     side: &'static str,
@@ -32,6 +32,23 @@ pub(crate) fn fixed(side: &'static str, tensors: &[TensorSpec]) -> Result<(), Sp
             expected: "a type and shape with a fixed size".to_owned(),
         }),
     }
+}
+
+/// An output must have one number for each label of a task.
+pub(crate) fn classes(task: &Task, output: &TensorSpec) -> Result<(), SpecError> {
+    let classes = task.labels.len();
+    let numeric = matches!(output.dtype, DType::Fp16 | DType::Fp32 | DType::Fp64);
+    // Axes of 1 around the classes, as some exporters leave them, change nothing.
+    let one_axis = output.shape.iter().filter(|axis| **axis != 1).count() <= 1;
+    if classes > 0 && numeric && one_axis && output.elements() == Some(classes) {
+        return Ok(());
+    }
+    Err(SpecError::Tensor {
+        side: "output",
+        name: output.name.clone(),
+        found: words(output),
+        expected: format!("floats, one for each of the {classes} labels of the task `{}`", task.name),
+    })
 }
 
 pub(crate) fn names(tensors: &[TensorSpec]) -> Vec<String> {

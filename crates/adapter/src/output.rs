@@ -16,11 +16,13 @@ pub struct OutputParams {
     pub top_k: Option<u32>,
     /// What makes scores of the outputs, instead of what the adapter says.
     pub function_to_apply: Option<Activation>,
+    /// Whether a vector is scaled to the length 1, instead of what the adapter says.
+    pub normalize: Option<bool>,
 }
 
 impl OutputParams {
     /// The names above.
-    pub const NAMES: [&str; 2] = ["top_k", "function_to_apply"];
+    pub const NAMES: [&str; 3] = ["top_k", "function_to_apply", "normalize"];
 
     pub(crate) fn check(self) -> Result<(), OutputError> {
         match self.top_k {
@@ -61,16 +63,19 @@ pub enum Output {
     Labels(Vec<Scored>),
     /// In the task's order.
     Tensors(Vec<NamedTensor>),
+    /// Of one text.
+    Vector(Vec<f32>),
 }
 
 impl Output {
-    /// Appends the answer as JSON: `[{"label", "score"}]` as Hugging Face writes it, or
-    /// `{"outputs": {name: {"shape", "datatype", "data"}}}`. On an error `out` is as it was.
+    /// Appends the answer as JSON: `[{"label", "score"}]` as Hugging Face writes it, `[...]` for a
+    /// vector, or `{"outputs": {name: {"shape", "datatype", "data"}}}`. On an error `out` is as it was.
     pub fn write_json(&self, labels: &[String], out: &mut Vec<u8>) -> Result<(), OutputError> {
         let before = out.len();
         let written = match self {
             Self::Labels(scored) => write_labels(scored, labels, out),
             Self::Tensors(tensors) => write_tensors(tensors, out),
+            Self::Vector(vector) => write_vector(vector, out),
         };
         if written.is_err() {
             out.truncate(before);
@@ -93,6 +98,21 @@ fn write_labels(scored: &[Scored], labels: &[String], out: &mut Vec<u8>) -> Resu
         }
         json(score, out);
         out.push(b'}');
+    }
+    out.push(b']');
+    Ok(())
+}
+
+fn write_vector(vector: &[f32], out: &mut Vec<u8>) -> Result<(), OutputError> {
+    out.push(b'[');
+    for (index, value) in vector.iter().enumerate() {
+        if !value.is_finite() {
+            return Err(OutputError::NotFinite { output: "vector".to_owned(), index });
+        }
+        if index > 0 {
+            out.push(b',');
+        }
+        json(value, out);
     }
     out.push(b']');
     Ok(())

@@ -1,7 +1,7 @@
 //! What decoding depends on, and what comes of it.
 
 use crate::spec::Colour;
-use crate::{InputError, Limits, Picture, Tensors, base64_input, picture, tensor};
+use crate::{InputError, Limits, Picture, Tensors, Tokenizer, Tokens, base64_input, picture, tensor, text};
 use bytes::Bytes;
 use modelless_types::TensorSpec;
 use sha2::{Digest, Sha256};
@@ -22,6 +22,11 @@ pub enum Preparation {
         /// The task's inputs, in its order.
         inputs: Arc<[TensorSpec]>,
     },
+    /// A text.
+    Text {
+        /// What cuts it up.
+        tokenizer: Arc<Tokenizer>,
+    },
 }
 
 /// A hash of a [`Preparation`]: what decoded inputs are kept under.
@@ -37,9 +42,9 @@ impl fmt::Debug for PreparationId {
 /// A query's input as it came.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
-    /// A file, or raw little-endian tensors one after the other.
+    /// A file, a text, or raw little-endian tensors one after the other.
     Raw(&'a Bytes),
-    /// The value of `inputs` in a JSON request: for pictures a string of base64, for tensors an object of
+    /// The value of `inputs` in a JSON request: for pictures a string of base64, for texts a string, for tensors an object of
     /// arrays by name or, where the task has one input, the array.
     Json(&'a [u8]),
 }
@@ -51,6 +56,8 @@ pub enum Decoded {
     Picture(Picture),
     /// Tensors of one item.
     Tensors(Tensors),
+    /// A text, cut up.
+    Tokens(Tokens),
 }
 
 impl Decoded {
@@ -59,6 +66,7 @@ impl Decoded {
         match self {
             Self::Picture(picture) => picture.pixels().len(),
             Self::Tensors(tensors) => tensors.bytes(),
+            Self::Tokens(tokens) => tokens.bytes(),
         }
     }
 
@@ -67,6 +75,7 @@ impl Decoded {
         match self {
             Self::Picture(picture) => picture.colour().name(),
             Self::Tensors(_) => "tensors",
+            Self::Tokens(_) => "a text",
         }
     }
 }
@@ -77,6 +86,7 @@ impl Preparation {
         // The numbers are versions of the decoding rules: whoever changes the rules counts them up.
         let text = match self {
             Self::Picture { colour } => format!("picture 1 {}", colour.channels()),
+            Self::Text { tokenizer } => format!("text 1 {}", tokenizer.digest()),
             Self::Tensors { inputs } => {
                 let words = inputs.iter().map(|i| format!(" {:?} {} {:?}", i.name, i.dtype.name(), i.shape));
                 format!("tensors 1{}", words.collect::<String>())
@@ -103,6 +113,12 @@ impl Preparation {
             (Self::Picture { colour }, Body::Json(value)) => {
                 let file = base64_input::decode_json_string(value, limits)?;
                 picture::decode(&file, *colour, limits).map(Decoded::Picture)
+            }
+            (Self::Text { tokenizer }, Body::Raw(bytes)) => {
+                tokenizer.tokens(text::from_raw(bytes, limits)?).map(Decoded::Tokens)
+            }
+            (Self::Text { tokenizer }, Body::Json(value)) => {
+                tokenizer.tokens(&text::from_json(value, limits)?).map(Decoded::Tokens)
             }
             (Self::Tensors { inputs }, Body::Raw(bytes)) => {
                 tensor::from_raw(bytes, inputs).map(Decoded::Tensors)

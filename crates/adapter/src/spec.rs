@@ -3,11 +3,13 @@
 
 use crate::SpecError;
 use crate::preparation::Preparation;
+use crate::text::{EmbeddingSpec, LabelSpec, Tokenizer, TokensSpec};
 use modelless_types::{DType, Task, TaskKind, TensorSpec};
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// The largest width or height of a model's input.
 const MAX_INPUT_SIDE: u32 = 4_096;
@@ -18,6 +20,10 @@ const MAX_INPUT_SIDE: u32 = 4_096;
 pub enum AdapterSpec {
     /// Pictures in, labels out.
     ImageClassification(ImageSpec),
+    /// Texts in, labels out.
+    TextClassification(LabelSpec),
+    /// Texts in, one vector out.
+    FeatureExtraction(EmbeddingSpec),
     /// Tensors in, tensors out.
     Tensor(TensorsSpec),
 }
@@ -64,7 +70,7 @@ pub struct ImageSpec {
     pub top_k: u32,
 }
 
-fn default_top_k() -> u32 {
+pub(crate) fn default_top_k() -> u32 {
     5
 }
 
@@ -187,6 +193,8 @@ impl AdapterSpec {
                 let name = image.input.clone().unwrap_or_else(|| "input".to_owned());
                 (vec![TensorSpec { name, dtype: image.dtype.dtype(), shape }], Vec::new())
             }
+            Self::TextClassification(LabelSpec { tokens, .. })
+            | Self::FeatureExtraction(EmbeddingSpec { tokens, .. }) => (tokens.tensors(), Vec::new()),
             Self::Tensor(names) => {
                 let renamed = |specs: &[TensorSpec], names: &BTreeMap<String, String>| {
                     let renamed = |spec: &TensorSpec| TensorSpec {
@@ -366,33 +374,70 @@ impl AdapterSpec {
     pub fn check(&self) -> Result<(), SpecError> {
         match self {
             Self::ImageClassification(image) => image.check(),
+            Self::TextClassification(labels) => labels.check(),
+            Self::FeatureExtraction(embedding) => embedding.check(),
             Self::Tensor(_) => Ok(()),
         }
-    }
-
-    /// Checks it against the model's tensors (of one item, without the batch axis) and the task.
-    pub fn validate(
-        &self,
-        task: &Task,
-        inputs: &[TensorSpec],
-        outputs: &[TensorSpec],
-    ) -> Result<(), SpecError> {
-        crate::Adapter::new(self, task, inputs, outputs).map(drop)
     }
 
     /// Which kind of task it is for.
     pub const fn kind(&self) -> TaskKind {
         match self {
             Self::ImageClassification(_) => TaskKind::ImageClassification,
+            Self::TextClassification(_) => TaskKind::TextClassification,
+            Self::FeatureExtraction(_) => TaskKind::FeatureExtraction,
             Self::Tensor(_) => TaskKind::Tensor,
         }
     }
 
-    /// How the input of a task has to be decoded for it.
-    pub fn preparation(&self, task: &Task) -> Preparation {
+    /// How the input of a task has to be decoded for it. `tokenizer` is the file that [`AdapterSpec::tokenizer`] names.
+    pub fn preparation(
+        &self,
+        task: &Task,
+        tokenizer: Option<&Arc<Tokenizer>>,
+    ) -> Result<Preparation, SpecError> {
         match self {
-            Self::ImageClassification(image) => Preparation::Picture { colour: image.channels.colour() },
-            Self::Tensor(_) => Preparation::Tensors { inputs: task.inputs.as_slice().into() },
+            Self::ImageClassification(image) => Ok(Preparation::Picture { colour: image.channels.colour() }),
+            Self::Tensor(_) => Ok(Preparation::Tensors { inputs: task.inputs.as_slice().into() }),
+            Self::TextClassification(_) | Self::FeatureExtraction(_) => match tokenizer {
+                Some(tokenizer) => Ok(Preparation::Text { tokenizer: Arc::clone(tokenizer) }),
+                None => Err(SpecError::Tokenizer { why: "its file is not here".to_owned() }),
+            },
+        }
+    }
+
+    /// The file that it needs besides the model: a path in a manifest, a sha256 in the store.
+    pub fn tokenizer(&self) -> Option<&str> {
+        self.tokens().map(|tokens| tokens.tokenizer.as_str())
+    }
+
+    /// Says where that file is.
+    pub fn set_tokenizer(&mut self, place: String) {
+        match self {
+            Self::TextClassification(LabelSpec { tokens, .. })
+            | Self::FeatureExtraction(EmbeddingSpec { tokens, .. }) => tokens.tokenizer = place,
+            Self::ImageClassification(_) | Self::Tensor(_) => {}
+        }
+    }
+
+    /// The greatest length of an item, where items may be shorter.
+    pub fn longest(&self) -> Option<u32> {
+        self.tokens().map(|tokens| tokens.max)
+    }
+
+    /// How many numbers a vector has, where that is what is answered.
+    pub fn dimension(&self) -> Option<u32> {
+        match self {
+            Self::FeatureExtraction(embedding) => Some(embedding.dimension),
+            Self::ImageClassification(_) | Self::TextClassification(_) | Self::Tensor(_) => None,
+        }
+    }
+
+    fn tokens(&self) -> Option<&TokensSpec> {
+        match self {
+            Self::TextClassification(LabelSpec { tokens, .. })
+            | Self::FeatureExtraction(EmbeddingSpec { tokens, .. }) => Some(tokens),
+            Self::ImageClassification(_) | Self::Tensor(_) => None,
         }
     }
 }
@@ -451,13 +496,13 @@ impl ImageSpec {
             }
             (Mode::Stretch | Mode::Letterbox, None) | (Mode::ShorterSide, _) => {}
         }
-        if self.top_k == 0 {
-            return Err(SpecError::Setting {
-                setting: "top_k",
-                found: "0".to_owned(),
-                expected: "at least 1".to_owned(),
-            });
-        }
-        Ok(())
+        check_top_k(self.top_k)
     }
+}
+
+pub(crate) fn check_top_k(top_k: u32) -> Result<(), SpecError> {
+    if top_k > 0 {
+        return Ok(());
+    }
+    Err(SpecError::Setting { setting: "top_k", found: "0".to_owned(), expected: "at least 1".to_owned() })
 }

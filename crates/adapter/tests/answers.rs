@@ -19,9 +19,9 @@ fn adapter(classes: u32, rest: &str) -> Adapter {
 }
 
 fn labels(adapter: &Adapter, row: &[f32], params: OutputParams) -> Vec<Scored> {
-    match adapter.finish(&[&bytes_of(row)], params).unwrap() {
+    match adapter.finish(None, &[&bytes_of(row)], params).unwrap() {
         Output::Labels(labels) => labels,
-        Output::Tensors(_) => panic!("tensors instead of labels"),
+        Output::Tensors(_) | Output::Vector(_) => panic!("something else instead of labels"),
     }
 }
 
@@ -35,7 +35,8 @@ fn the_best_come_first_and_equals_by_their_position() {
     assert_eq!(got[0].score.to_bits(), got[1].score.to_bits());
 
     // Scores that are equal only by rounding stay in the order of the outputs behind them.
-    let sigmoid = OutputParams { top_k: Some(2), function_to_apply: Some(Activation::Sigmoid) };
+    let sigmoid =
+        OutputParams { top_k: Some(2), function_to_apply: Some(Activation::Sigmoid), normalize: None };
     let got = labels(&adapter(3, ""), &[50.0, 80.0, 0.0], sigmoid);
     assert_eq!(got, [Scored { label: 1, score: 1.0 }, Scored { label: 0, score: 1.0 }]);
 }
@@ -51,8 +52,8 @@ fn a_query_may_ask_for_more_fewer_or_other_scores() {
     assert_eq!(ask(r#"{"top_k":4000000000}"#).len(), 3);
     assert_eq!(ask(r#"{"function_to_apply":"none"}"#)[0], Scored { label: 0, score: 0.5 });
     assert!((ask(r#"{"function_to_apply":"sigmoid"}"#)[0].score - 0.622_459_35).abs() < 1e-7);
-    let none = OutputParams { top_k: Some(0), function_to_apply: None };
-    let error = adapter.finish(&[&bytes_of(&row)], none).unwrap_err();
+    let none = OutputParams { top_k: Some(0), ..OutputParams::default() };
+    let error = adapter.finish(None, &[&bytes_of(&row)], none).unwrap_err();
     assert_eq!(error.to_string(), "parameter `top_k` is 0; expected at least 1");
 }
 
@@ -62,11 +63,11 @@ fn what_is_no_number_is_named() {
     for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let row = bytes_of(&[1.0, odd, 0.0]);
         let expected = OutputError::NotFinite { output: "logits".to_owned(), index: 1 };
-        assert_eq!(adapter.finish(&[&row], OutputParams::default()), Err(expected.clone()));
+        assert_eq!(adapter.finish(None, &[&row], OutputParams::default()), Err(expected.clone()));
         assert_eq!(adapter.class(&[&row]), Err(expected));
     }
     assert!(matches!(
-        adapter.finish(&[&[0; 8]], OutputParams::default()),
+        adapter.finish(None, &[&[0; 8]], OutputParams::default()),
         Err(OutputError::RowLength { got: 8, expected: 12, .. })
     ));
     let tensor = |data| NamedTensor { name: "y".to_owned(), dtype: DType::Fp32, shape: vec![2], data };
@@ -115,7 +116,7 @@ proptest! {
     #[test]
     fn choosing_the_best_equals_sorting_all(row in prop::collection::vec(-30.0_f32..30.0, 1..60), top_k in 1_u32..70) {
         let adapter = adapter(u32::try_from(row.len()).unwrap(), "");
-        let params = OutputParams { top_k: Some(top_k), function_to_apply: None };
+        let params = OutputParams { top_k: Some(top_k), ..OutputParams::default() };
         let got = labels(&adapter, &row, params);
         let mut all: Vec<usize> = (0..row.len()).collect();
         all.sort_by(|a, b| row[*b].total_cmp(&row[*a]));

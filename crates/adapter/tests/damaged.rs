@@ -34,6 +34,7 @@ static GOOD: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 });
 
 const LIMITS: Limits = Limits {
+    max_text_bytes: 1 << 20,
     max_bytes: 1 << 20,
     max_pixels: 200_000,
     max_side: 2_000,

@@ -166,6 +166,7 @@ fn sizes_are_refused_before_anything_is_decoded() {
 fn each_limit_holds_exactly() {
     let file = png(10, 6, Kind::Rgba16, &[0; 10 * 6 * 8]);
     let fits = Limits {
+        max_text_bytes: 1,
         max_bytes: file.len(),
         max_pixels: 60,
         max_side: 10,
@@ -237,7 +238,7 @@ fn preparations_differ_only_where_decoding_does() {
     let grey = Preparation::Picture { colour: Colour::Grey };
     let rgb = Preparation::Picture { colour: Colour::Rgb };
     let task = common::labelled(2);
-    let of = |json: &str| common::parse(json).preparation(&task).id();
+    let of = |json: &str| common::parse(json).preparation(&task, None).unwrap().id();
     let small = of(r#"{"kind":"image-classification","width":8,"height":8,"channels":"rgb"}"#);
     let other = of(
         r#"{"kind":"image-classification","width":224,"height":9,"channels":"bgr","mean":5,"layout":"nhwc"}"#,

@@ -63,7 +63,7 @@ fn errors_say_what_was_found_and_what_was_expected() {
         ("[]".to_owned(), "expected"),
         (
             r#"{"kind":"pictures"}"#.to_owned(),
-            "unknown variant `pictures`, expected `image-classification` or `tensor`",
+            "unknown variant `pictures`, expected one of `image-classification`, `text-classification`",
         ),
         (PLAIN.replace(r#""width":4,"#, ""), "missing field `width`"),
         (PLAIN.replace("rgb", "grb"), "unknown variant `grb`, expected one of `grey`, `rgb`, `bgr`"),
@@ -98,7 +98,9 @@ fn a_picture_adapter_has_to_fit_its_model_and_task() {
     let task = labelled(10);
     let input = spec("in", Fp32, &[3, 3, 4]);
     let output = spec("out", Fp32, &[10]);
-    let bind = |json: &str, inputs: &[_], outputs: &[_]| parse(json).validate(&task, inputs, outputs);
+    let bind = |json: &str, inputs: &[_], outputs: &[_]| {
+        Adapter::new(&parse(json), &task, inputs, outputs).map(drop)
+    };
     bind(PLAIN, &[input.clone()], &[output.clone()]).unwrap();
     bind(PLAIN, &[spec("in", Fp32, &[36])], &[spec("out", Fp16, &[1, 10])]).unwrap();
     let nhwc = PLAIN.replace('}', r#","layout":"nhwc","dtype":"uint8"}"#);

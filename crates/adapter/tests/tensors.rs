@@ -19,7 +19,7 @@ fn decode(inputs: &[TensorSpec], body: Body<'_>) -> Result<Vec<Vec<u8>>, InputEr
         Decoded::Tensors(tensors) => {
             Ok((0..tensors.count()).map(|i| tensors.get(i).unwrap().to_vec()).collect())
         }
-        Decoded::Picture(_) => panic!("tensors became a picture"),
+        Decoded::Picture(_) | Decoded::Tokens(_) => panic!("tensors became something else"),
     }
 }
 
@@ -197,7 +197,7 @@ fn tensors_reach_the_models_inputs_and_outputs_under_their_names() {
 
     let y = bytes_of(&[0.1, -2.0]);
     let rows: [&[u8]; 3] = [&7_i32.to_le_bytes(), &[0; 4], &y];
-    let output = adapter.finish(&rows, OutputParams::default()).unwrap();
+    let output = adapter.finish(None, &rows, OutputParams::default()).unwrap();
     let mut text = Vec::new();
     output.write_json(&[], &mut text).unwrap();
     assert_eq!(
@@ -206,7 +206,7 @@ fn tensors_reach_the_models_inputs_and_outputs_under_their_names() {
     );
     assert_eq!(adapter.class(&rows), Err(OutputError::NoClasses));
     assert_eq!(
-        adapter.finish(&rows[..2], OutputParams::default()),
+        adapter.finish(None, &rows[..2], OutputParams::default()),
         Err(OutputError::Count { got: 2, expected: 3 })
     );
 }

@@ -35,7 +35,7 @@ fn decode_within(body: Body<'_>, max_bytes: usize) -> Result<Decoded, InputError
 fn decode(body: Body<'_>) -> Result<Vec<Vec<u8>>, InputError> {
     match decode_within(body, 1 << 20)? {
         Decoded::Tensors(all) => Ok((0..all.count()).map(|i| all.get(i).unwrap().to_vec()).collect()),
-        Decoded::Picture(_) => panic!("tensors became a picture"),
+        Decoded::Picture(_) | Decoded::Tokens(_) => panic!("tensors became something else"),
     }
 }
 
@@ -94,16 +94,16 @@ fn strings_are_written_into_their_room_if_there_is_enough() {
 
     // And read out of it, whatever lies behind them.
     let mut json = Vec::new();
-    let output = adapter.finish(&[&room], OutputParams::default()).unwrap();
+    let output = adapter.finish(None, &[&room], OutputParams::default()).unwrap();
     output.write_json(&[], &mut json).unwrap();
     let expected = r#"{"outputs":{"text":{"shape":[2],"datatype":"BYTES","data":["one","two"]}}}"#;
     assert_eq!(String::from_utf8(json).unwrap(), expected);
 
     let odd = packed(&[b"one", b"\xff"]);
-    let output = adapter.finish(&[&odd], OutputParams::default()).unwrap();
+    let output = adapter.finish(None, &[&odd], OutputParams::default()).unwrap();
     let error = output.write_json(&[], &mut Vec::new()).unwrap_err();
     assert_eq!(error, OutputError::NotText { output: "text".to_owned(), index: 1 });
-    let cut_off = adapter.finish(&[&odd[..10]], OutputParams::default());
+    let cut_off = adapter.finish(None, &[&odd[..10]], OutputParams::default());
     assert!(matches!(cut_off, Err(OutputError::RowLength { .. })), "{cut_off:?}");
     assert!(adapter.class(&[&odd]).is_err());
 }

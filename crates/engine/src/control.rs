@@ -4,6 +4,7 @@
 
 use crate::sandbox::Confinement;
 use crate::seam::Io;
+use crate::slot::Stretch;
 use modelless_types::{TensorSpec, VariantSettings};
 use rustix::io::Errno;
 use rustix::net::{
@@ -22,7 +23,7 @@ use std::path::Path;
 pub const MAX_LANES: u16 = 64;
 
 /// Raised with every change: a runner that is a binary of its own may be an older one.
-const VERSION: u8 = 4;
+const VERSION: u8 = 5;
 const MAX_MESSAGE: usize = 64 << 10;
 /// Tokens are a few hundred characters, signed ones a few thousand.
 const MAX_SECRET: usize = 16 << 10;
@@ -110,7 +111,13 @@ pub(crate) enum Say {
     /// Done.
     Done,
     /// Loaded.
-    Loaded { inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, fixed_batch: Option<u32>, device: String },
+    Loaded {
+        inputs: Vec<TensorSpec>,
+        outputs: Vec<TensorSpec>,
+        fixed_batch: Option<u32>,
+        stretch: Option<Stretch>,
+        device: String,
+    },
     /// Not done, and the runner is as it was. In place of `Hello`: it cannot work at all, and ends.
     Failed { why: String },
 }
@@ -214,7 +221,7 @@ mod tests {
     #[test]
     fn refuses_another_version_and_what_is_no_message() {
         let (a, b) = pair().unwrap();
-        for bytes in [&b"\x01\"Done\""[..], b"\x04{", b"\x04\"Nothing\""] {
+        for bytes in [&b"\x01\"Done\""[..], b"\x05{", b"\x05\"Nothing\""] {
             rustix::io::write(&a, bytes).unwrap();
             assert!(receive::<Say>(&b).is_err(), "{bytes:?}");
         }

@@ -281,8 +281,8 @@ impl Engine for FakeEngine {
         if let Some(why) = &fake.refuses {
             return Err(refused(why.clone()));
         }
-        let io = Io { inputs: fake.inputs.clone(), outputs: fake.outputs() };
-        if expect.is_some_and(|expected| expected != io) {
+        let io = Io { inputs: fake.inputs.clone(), outputs: fake.outputs(), longest: None };
+        if expect.is_some_and(|expected| Io { longest: None, ..expected } != io) {
             return Err(refused("its tensors are not the expected ones".to_owned()));
         }
         if lanes == 0 {
@@ -311,6 +311,7 @@ impl Engine for FakeEngine {
             inputs: io.inputs,
             outputs: io.outputs,
             fixed_batch: None,
+            stretches: false,
             memory: fake.memory,
             slots,
             load_time: Micros(clock::micros(fake.load_time)),

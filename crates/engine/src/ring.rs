@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Bytes of a lane's page.
 pub(crate) const RING_BYTES: usize = REPLIES + SLOTS_PER_LANE * REPLY_BYTES;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Counters run modulo 2^31; the top bit of `DONE` says that the runner is gone and wakes the reader for it.
 const COUNT: u32 = u32::MAX >> 1;
 const GONE: u32 = !COUNT;
@@ -37,6 +37,8 @@ const REVOKED: usize = 32;
 const REPLIES: usize = 4096;
 const REPLY_BYTES: usize = 4096;
 const HEAD: usize = 16;
+/// A request, which ends before [`REVOKED`].
+const ASKED: usize = 20;
 const MAX_BODY: usize = REPLY_BYTES - HEAD;
 
 /// A batch to run.
@@ -45,6 +47,8 @@ pub(crate) struct Request {
     pub(crate) variant: u32,
     pub(crate) slot: u32,
     pub(crate) batch: u32,
+    /// Of its items, where that differs; 0 for the longest.
+    pub(crate) length: u32,
 }
 
 /// What became of it.
@@ -109,7 +113,7 @@ impl Ring {
     /// Runner: waits for request number `n`. `None` if it is not one.
     pub(crate) fn receive(&self, n: u32) -> Option<Request> {
         shm::wait_while_lingering(self.0.word(SENT), n, LINGER);
-        let mut bytes = [0; HEAD];
+        let mut bytes = [0; ASKED];
         self.0.read(REQUESTS + entry(n) * REQUEST_BYTES, &mut bytes);
         decode_request(&bytes)
     }
@@ -192,19 +196,25 @@ fn publish(word: &AtomicU32, value: u32) {
     shm::wake(word);
 }
 
-fn encode_request(request: Request) -> [u8; HEAD] {
-    let mut bytes = [0; HEAD];
+fn encode_request(request: Request) -> [u8; ASKED] {
+    let mut bytes = [0; ASKED];
     bytes[0] = VERSION;
     bytes[4..8].copy_from_slice(&request.variant.to_le_bytes());
     bytes[8..12].copy_from_slice(&request.slot.to_le_bytes());
-    bytes[12..].copy_from_slice(&request.batch.to_le_bytes());
+    bytes[12..16].copy_from_slice(&request.batch.to_le_bytes());
+    bytes[16..].copy_from_slice(&request.length.to_le_bytes());
     bytes
 }
 
-fn decode_request(bytes: &[u8; HEAD]) -> Option<Request> {
+fn decode_request(bytes: &[u8; ASKED]) -> Option<Request> {
     let (words, _) = bytes[4..].as_chunks::<4>();
     let word = |i: usize| u32::from_le_bytes(words[i]);
-    (bytes[0] == VERSION).then(|| Request { variant: word(0), slot: word(1), batch: word(2) })
+    (bytes[0] == VERSION).then(|| Request {
+        variant: word(0),
+        slot: word(1),
+        batch: word(2),
+        length: word(3),
+    })
 }
 
 fn encode_reply(reply: &Reply) -> Vec<u8> {
@@ -285,8 +295,8 @@ impl Shapes {
         count
     }
 
-    /// Whether these are the outputs that were declared, for `rows` items; if not, what differs.
-    pub(crate) fn check(&self, declared: &[Place], rows: u32) -> Result<(), String> {
+    /// Whether these are the outputs that were declared, for `rows` items of a length; if not, what differs.
+    pub(crate) fn check(&self, declared: &[Place], rows: u32, length: u32) -> Result<(), String> {
         let mut rest = self.0.as_slice();
         for place in declared {
             let ([code, axes], after) = rest.split_first_chunk().ok_or("an output is missing")?;
@@ -294,7 +304,7 @@ impl Shapes {
             rest = &after[dims.len()..];
             let dtype = CODES.get(usize::from(*code));
             let given = || dims.as_chunks::<4>().0.iter().map(|axis| u32::from_le_bytes(*axis));
-            let wanted = || std::iter::once(rows).chain(place.spec.shape.iter().copied());
+            let wanted = || std::iter::once(rows).chain(place.shape(length));
             if dtype != Some(&place.spec.dtype) || !given().eq(wanted()) {
                 return Err(format!(
                     "`{}` is {} {:?}, but {} {:?} was declared",
@@ -332,10 +342,11 @@ mod tests {
 
     #[test]
     fn the_bytes_stay_what_they_are() {
-        let request = Request { variant: 7, slot: 1, batch: 0x0102 };
-        assert_eq!(encode_request(request), [1, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0]);
+        let request = Request { variant: 7, slot: 1, batch: 0x0102, length: 9 };
+        let bytes = [2, 0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 9, 0, 0, 0];
+        assert_eq!(encode_request(request), bytes);
         let reply = Reply { run_us: 0x0304, answer: Answer::Failed("no".into()) };
-        assert_eq!(encode_reply(&reply), [1, 1, 2, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, b'n', b'o']);
+        assert_eq!(encode_reply(&reply), [2, 1, 2, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, b'n', b'o']);
         let mut shapes = Shapes::default();
         shapes.push(DType::Fp32, [2, 10].into_iter());
         assert_eq!(shapes.0, [6, 2, 2, 0, 0, 0, 10, 0, 0, 0]);
@@ -347,7 +358,7 @@ mod tests {
         let runner = Ring::open(fd).unwrap();
         // Past the wrap of the counters, too.
         for n in [0, 1, COUNT - 1] {
-            let request = Request { variant: 3, slot: n % 2, batch: 5 };
+            let request = Request { variant: 3, slot: n % 2, batch: 5, length: n % 7 };
             executor.send(n, request);
             assert_eq!(runner.receive(n), Some(request));
             for answer in [
@@ -372,7 +383,7 @@ mod tests {
     fn a_request_is_revoked_alone_and_not_the_next_one_in_its_place() {
         let (fd, executor) = Ring::create().unwrap();
         let runner = Ring::open(fd).unwrap();
-        let request = |slot| Request { variant: 3, slot, batch: 1 };
+        let request = |slot| Request { variant: 3, slot, batch: 1, length: 0 };
         executor.send(0, request(0));
         executor.send(1, request(1));
         executor.revoke(1);
@@ -400,7 +411,7 @@ mod tests {
     #[test]
     fn garbage_is_no_reply() {
         let (_fd, executor) = Ring::create().unwrap();
-        for head in [[9, 0, 0, 0], [1, 9, 0, 0], [1, 0, 0xff, 0xff]] {
+        for head in [[9, 0, 0, 0], [2, 9, 0, 0], [2, 0, 0xff, 0xff]] {
             executor.0.write(REPLIES, &head);
             assert_eq!(executor.take(0), None, "{head:?}");
         }
@@ -409,7 +420,7 @@ mod tests {
     #[test]
     fn only_the_declared_shapes_pass() {
         let declared = outputs();
-        assert_eq!(shapes(3).check(&declared, 3), Ok(()));
+        assert_eq!(shapes(3).check(&declared, 3, 0), Ok(()));
         for wrong in [
             shapes(2),
             Shapes(shapes(3).0[..9].to_vec()),
@@ -417,11 +428,11 @@ mod tests {
             Shapes::default(),
             Shapes(vec![99, 255]),
         ] {
-            assert!(wrong.check(&declared, 3).is_err(), "{wrong:?}");
+            assert!(wrong.check(&declared, 3, 0).is_err(), "{wrong:?}");
         }
         let mut other = Shapes::default();
         other.push(DType::Fp64, [3, 10].into_iter());
-        let said = other.check(&declared, 3).unwrap_err();
+        let said = other.check(&declared, 3, 0).unwrap_err();
         assert_eq!(said, "`scores` is FP64 [3, 10], but FP32 [3, 10] was declared");
     }
 }

@@ -102,20 +102,31 @@ pub struct LoadSpec {
 }
 
 /// The tensors of one item.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Io {
     /// In the order of the model.
     pub inputs: Vec<TensorSpec>,
     /// In the order of the model; none where nothing is known of them.
     pub outputs: Vec<TensorSpec>,
+    /// Items may be shorter: the first axis of every input, the same for all items of a batch, at most this long. Where
+    /// the model allows it, every batch says how long it is (see [`crate::BatchSlot::stretch`]); else all are this long.
+    #[serde(default)]
+    pub longest: Option<u32>,
 }
 
 impl Io {
-    /// What has to be said to an engine of a model's tensors: nothing where its format says it.
-    pub fn needed(engine: Kind, (inputs, outputs): (Vec<TensorSpec>, Vec<TensorSpec>)) -> Option<Self> {
+    /// What has to be said to an engine of a model's tensors: nothing where its format says it, which it does not of
+    /// items of different lengths.
+    pub fn needed(
+        engine: Kind,
+        (inputs, outputs): (Vec<TensorSpec>, Vec<TensorSpec>),
+        longest: Option<u32>,
+    ) -> Option<Self> {
         match engine {
-            Kind::Onnx | Kind::Openvino | Kind::Remote => None,
-            Kind::Torch => Some(Self { inputs, outputs }),
+            Kind::Onnx | Kind::Openvino | Kind::Remote if longest.is_none() => None,
+            Kind::Torch | Kind::Onnx | Kind::Openvino | Kind::Remote => {
+                Some(Self { inputs, outputs, longest })
+            }
         }
     }
 }
@@ -129,6 +140,8 @@ pub struct Loaded {
     pub outputs: Vec<TensorSpec>,
     /// The artefact takes exactly this many items a run. Smaller batches are padded and cost as much as a full one.
     pub fixed_batch: Option<u32>,
+    /// Batches may be shorter than the items say: see [`Io::longest`].
+    pub stretches: bool,
     /// By how much the runner grew: weights and one warm-up run, on every lane that has its own. For the first variant in it
     /// also what the process takes without any model; what is in memory because of files, such as the library, is nobody's.
     pub memory: Bytes,

@@ -8,6 +8,7 @@ use crate::seam::EngineError;
 use crate::shm::Mapping;
 use modelless_types::tensor::strings;
 use modelless_types::{Bytes, DType, TensorSpec, VariantId};
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -28,13 +29,42 @@ const PAGE: usize = 4096;
 /// One tensor in a slot: `rows` items one after another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
+    /// Of a tensor that follows the length of a batch: what an item of the longest batch looks like.
     pub(crate) spec: TensorSpec,
     pub(crate) offset: usize,
     /// Of strings: the room for them, of which an item takes as much as it needs.
     pub(crate) item_bytes: usize,
+    /// Its first axis is as long as the batch is: see [`Stretch`].
+    pub(crate) follows: bool,
+}
+
+/// The variant takes items of any length up to one: the first axis of every item, the same for all items of a batch.
+/// Which length it is, every batch says; shorter ones cost less.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Stretch {
+    /// The greatest length.
+    pub(crate) longest: u32,
+    /// For each output, whether its items are as long as the batch.
+    pub(crate) outputs: Vec<bool>,
 }
 
 impl Place {
+    /// Bytes of one item of a batch of this length; 0 for the longest.
+    pub(crate) fn bytes(&self, length: u32) -> usize {
+        match self.spec.shape.first() {
+            Some(longest) if self.follows && length != 0 => {
+                self.item_bytes / (*longest).max(1) as usize * length as usize
+            }
+            Some(_) | None => self.item_bytes,
+        }
+    }
+
+    /// What an item looks like in a batch of this length; 0 for the longest.
+    pub(crate) fn shape(&self, length: u32) -> impl Iterator<Item = u32> + Clone + '_ {
+        let first = (self.follows && length != 0).then_some(length);
+        first.into_iter().chain(self.spec.shape.iter().copied().skip(usize::from(first.is_some())))
+    }
+
     /// The strings of one item, which lie at the beginning of its room. `None` where they do not fit into it.
     pub(crate) fn strings<'a>(&self, room: &'a [u8]) -> Option<&'a [u8]> {
         Some(strings::take(room, self.spec.elements()?)?.0)
@@ -48,6 +78,8 @@ pub(crate) struct Layout {
     pub(crate) outputs: Vec<Place>,
     pub(crate) rows: u32,
     pub(crate) slot_bytes: usize,
+    /// The greatest length of a batch, where that differs from batch to batch.
+    pub(crate) longest: Option<u32>,
 }
 
 impl Layout {
@@ -89,13 +121,15 @@ impl Layout {
                 .and_then(|bytes| bytes.checked_next_multiple_of(ALIGN))
                 .and_then(|bytes| bytes.checked_add(offset))
                 .ok_or_else(|| format!("`{}` is too large", spec.name))?;
-            Ok(Place { spec: spec.clone(), offset, item_bytes })
+            Ok(Place { spec: spec.clone(), offset, item_bytes, follows: false })
         };
         let inputs = inputs.iter().map(&mut place).collect::<Result<Vec<_>, _>>()?;
         let outputs = outputs.iter().map(&mut place).collect::<Result<Vec<_>, _>>()?;
         let slot_bytes = end.checked_next_multiple_of(PAGE).unwrap_or(usize::MAX);
         match slot_bytes.checked_mul(SLOTS_PER_LANE) {
-            Some(bytes) if bytes as u64 <= max_arena => Ok(Self { inputs, outputs, rows, slot_bytes }),
+            Some(bytes) if bytes as u64 <= max_arena => {
+                Ok(Self { inputs, outputs, rows, slot_bytes, longest: None })
+            }
             _ => Err(format!(
                 "its slots for batches of {rows} need {slot_bytes} bytes each; {SLOTS_PER_LANE} of them may take \
                  at most {max_arena}"
@@ -103,19 +137,47 @@ impl Layout {
         }
     }
 
+    /// The same for batches of different lengths. What a runner says of that is not believed unless its tensors bear it
+    /// out: what lies where depends on it.
+    pub(crate) fn stretching(mut self, stretch: Option<&Stretch>) -> Result<Self, String> {
+        let Some(Stretch { longest, outputs }) = stretch else { return Ok(self) };
+        if *longest == 0 || outputs.len() != self.outputs.len() {
+            return Err("its lengths make no sense".to_owned());
+        }
+        self.longest = Some(*longest);
+        for place in &mut self.inputs {
+            place.follows = true;
+        }
+        for (place, follows) in self.outputs.iter_mut().zip(outputs) {
+            place.follows = *follows;
+        }
+        let following = self.inputs.iter().chain(&self.outputs).filter(|place| place.follows);
+        for Place { spec, .. } in following {
+            if spec.shape.first() != Some(longest) || spec.dtype == DType::Bytes {
+                return Err(format!(
+                    "`{}` is {} {:?}, which is not {longest} long at most",
+                    spec.name,
+                    spec.dtype.name(),
+                    spec.shape
+                ));
+            }
+        }
+        Ok(self)
+    }
+
     /// Bytes of all slots of one lane.
     pub(crate) fn arena_bytes(&self) -> usize {
         self.slot_bytes * SLOTS_PER_LANE
     }
 
-    /// The first `rows` rows of a tensor in slot `index`.
-    pub(crate) fn range(&self, place: &Place, index: usize, rows: u32) -> Range<usize> {
+    /// The first `rows` rows of a tensor in slot `index`, in a batch of a length (0: the longest).
+    pub(crate) fn range(&self, place: &Place, index: usize, rows: u32, length: u32) -> Range<usize> {
         assert!(
-            index < SLOTS_PER_LANE && rows <= self.rows,
+            index < SLOTS_PER_LANE && rows <= self.rows && length <= self.longest.unwrap_or(0),
             "a slot or batch that does not exist; this is a bug"
         );
         let start = index * self.slot_bytes + place.offset;
-        start..start + place.item_bytes * rows as usize
+        start..start + place.bytes(length) * rows as usize
     }
 }
 
@@ -179,6 +241,8 @@ pub struct BatchSlot {
     arena: Arc<Mapping>,
     token: Token,
     ticket: u64,
+    /// 0 for the longest, or where batches have none.
+    pub(crate) length: u32,
 }
 
 /// Numbers batches, whatever engine and lane they are of.
@@ -199,7 +263,7 @@ impl BatchSlot {
         let token = gate.take().ok_or(EngineError::NoSlot { variant, lane })?;
         let (layout, arena) = (Arc::clone(layout), Arc::clone(arena));
         let ticket = TICKETS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token, ticket })
+        Ok(Self { variant, load, engine: 0, lane, batch, layout, arena, token, ticket, length: 0 })
     }
 
     /// Names the batch once it was submitted: see [`crate::Engine::revoke`].
@@ -222,7 +286,13 @@ impl BatchSlot {
         self.batch
     }
 
-    /// What one item of each input looks like.
+    /// Makes it a batch of items of this length, or of the longest that the variant takes; nothing where its items have
+    /// one length only. Before anything is written: what lies where depends on it.
+    pub fn stretch(&mut self, length: u32) {
+        self.length = self.layout.longest.map_or(0, |longest| length.clamp(1, longest));
+    }
+
+    /// What one item of each input looks like, in the longest batch.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = &TensorSpec> {
         self.layout.inputs.iter().map(|place| &place.spec)
     }
@@ -253,7 +323,7 @@ impl BatchSlot {
 
     /// Where some rows of a tensor lie in the arena.
     pub(crate) fn span(&self, place: &Place, rows: Range<u32>) -> Range<usize> {
-        let row = |n| self.layout.range(place, self.token.index.into(), n).end;
+        let row = |n| self.layout.range(place, self.token.index.into(), n, self.length).end;
         row(rows.start)..row(rows.end)
     }
 
@@ -368,6 +438,36 @@ mod tests {
             assert!(slot.input_mut(0).iter().all(|byte| *byte == i));
             assert!(slot.input_mut(1).iter().all(|byte| *byte == i + 10));
             assert_eq!(slot.item_mut(0, 2).len(), 12);
+        }
+    }
+
+    #[test]
+    fn a_batch_of_short_items_lies_as_close_as_its_tensors_do() {
+        let inputs = [spec("ids", DType::Int64, &[16]), spec("mask", DType::Int64, &[16])];
+        let outputs = [spec("all", DType::Fp32, &[16, 2]), spec("one", DType::Fp32, &[2])];
+        let stretch = |longest, outputs: &[bool]| Stretch { longest, outputs: outputs.to_vec() };
+        let layout = || Layout::new(&inputs, &outputs, 4, Bytes(0), 1 << 20).unwrap();
+        let stretched = layout().stretching(Some(&stretch(16, &[true, false]))).unwrap();
+        let arena = Arc::new(Mapping::private(stretched.arena_bytes()).unwrap());
+        let gate = Arc::new(Gate::default());
+        let stretched = Arc::new(stretched);
+        let mut slot = BatchSlot::new((VariantId(1), 1), 0, 3, &stretched, &arena, &gate).unwrap();
+        assert_eq!(slot.item_mut(0, 2).len(), 128);
+        slot.stretch(5);
+        assert_eq!((slot.input_mut(0).len(), slot.item_mut(1, 2).len()), (3 * 40, 40));
+        for row in 0..3 {
+            slot.item_mut(0, row).fill(u8::try_from(row).unwrap() + 1);
+        }
+        assert_eq!(slot.input_mut(0), [[1; 40], [2; 40], [3; 40]].concat());
+        assert_eq!(slot.span(&stretched.outputs[0], 0..1).len(), 5 * 2 * 4);
+        assert_eq!(slot.span(&stretched.outputs[1], 0..1).len(), 2 * 4);
+        slot.stretch(99);
+        assert_eq!(slot.item_mut(0, 0).len(), 128);
+        // What a runner says is looked at.
+        for wrong in
+            [stretch(17, &[true, false]), stretch(16, &[true, true]), stretch(16, &[true]), stretch(0, &[])]
+        {
+            assert!(layout().stretching(Some(&wrong)).is_err(), "{wrong:?}");
         }
     }
 

@@ -54,18 +54,32 @@ pub(crate) fn task(new: &NewTask) -> Result<NewSpace> {
     }
     // Labels may repeat: those of ImageNet do.
     match new.kind {
-        TaskKind::ImageClassification if new.labels.is_empty() => {
+        TaskKind::ImageClassification | TaskKind::TextClassification if new.labels.is_empty() => {
             return Err(Error::invalid("task", "classification needs labels"));
         }
         TaskKind::Tensor if new.inputs.is_empty() || new.outputs.is_empty() => {
             return Err(Error::invalid("task", "a tensor task needs at least one input and one output"));
         }
-        TaskKind::ImageClassification | TaskKind::Tensor => {}
+        TaskKind::FeatureExtraction
+            if !new.space.as_ref().is_some_and(|space| matches!(space.kind, SpaceKind::Embedding { .. })) =>
+        {
+            return Err(Error::invalid(
+                "task",
+                "vectors can only be compared inside one output space: give the one that is answered in by default, a \
+                 name and a dimension",
+            ));
+        }
+        TaskKind::ImageClassification
+        | TaskKind::TextClassification
+        | TaskKind::FeatureExtraction
+        | TaskKind::Tensor => {}
     }
     let space = new.space.clone().unwrap_or_else(|| NewSpace {
         name: new.name.clone(),
         kind: match new.kind {
-            TaskKind::ImageClassification => SpaceKind::labels(&new.labels),
+            TaskKind::ImageClassification | TaskKind::TextClassification => SpaceKind::labels(&new.labels),
+            // Of embeddings it was given, or nothing comes of it.
+            TaskKind::FeatureExtraction => SpaceKind::Embedding { dimension: 0 },
             TaskKind::Tensor => SpaceKind::tensor(&new.outputs),
         },
     });

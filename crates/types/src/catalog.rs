@@ -19,22 +19,32 @@ use serde::{Deserialize, Serialize};
 pub enum TaskKind {
     /// A JPEG or PNG in, labels with scores out.
     ImageClassification,
+    /// A text in, labels with scores out.
+    TextClassification,
+    /// A text in, one vector out.
+    FeatureExtraction,
     /// Named arrays in, named arrays out.
     Tensor,
 }
 
 impl TaskKind {
+    /// All there are.
+    pub const ALL: [Self; 4] =
+        [Self::ImageClassification, Self::TextClassification, Self::FeatureExtraction, Self::Tensor];
+
     /// As users write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ImageClassification => "image-classification",
+            Self::TextClassification => "text-classification",
+            Self::FeatureExtraction => "feature-extraction",
             Self::Tensor => "tensor",
         }
     }
 
     /// From that name.
     pub fn parse(name: &str) -> Option<Self> {
-        [Self::ImageClassification, Self::Tensor].into_iter().find(|kind| kind.name() == name)
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 }
 

@@ -8,10 +8,12 @@ mod warm;
 
 use crate::catalogue::Known;
 use crate::core::Handle;
+use modelless_adapter::Tokenizer;
 use modelless_decision::worker::Event;
 use modelless_engine::{EngineError, LoadSpec, Loaded};
 use modelless_store::Opened;
 use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, VariantId};
+use std::io::Read as _;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -113,6 +115,27 @@ impl Handle {
         self.open_here(known).await?.map_err(|error| error.to_string())
     }
 
+    /// A tokenizer by its digest, fetched where it is not here.
+    pub(crate) async fn tokenizer(&self, digest: &str) -> Result<Arc<Tokenizer>, String> {
+        match (self.read_tokenizer(digest).await?, self.core().fetch.get()) {
+            (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => fetch.fetch(digest, None).await?,
+            (read, _) => return read.map_err(|error| error.to_string())?,
+        }
+        self.read_tokenizer(digest).await?.map_err(|error| error.to_string())?
+    }
+
+    async fn read_tokenizer(&self, digest: &str) -> Result<ReadHere, String> {
+        let (artefacts, digest) = (self.artefacts(), digest.to_owned());
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut file = Vec::new();
+            if let Err(error) = artefacts.open(&digest)?.read_to_end(&mut file) {
+                return Ok(Err(error.to_string()));
+            }
+            Ok::<_, modelless_store::Error>(Tokenizer::read(&file).map_err(|error| error.to_string()))
+        });
+        reading.await.map_err(|error| error.to_string())
+    }
+
     async fn open_here(&self, known: &Known) -> Result<OpenedHere, String> {
         let (artefacts, digest) = (self.artefacts(), known.artefact.clone());
         let opening = tokio::task::spawn_blocking(move || {
@@ -181,6 +204,9 @@ impl Handle {
         }
     }
 }
+
+/// A tokenizer, or why its file is none.
+type ReadHere = Result<Result<Arc<Tokenizer>, String>, modelless_store::Error>;
 
 /// The file and whether the disk has to read it.
 type OpenedHere = Result<(Arc<Opened>, bool), modelless_store::Error>;

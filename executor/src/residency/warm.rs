@@ -13,6 +13,9 @@ use tokio::sync::oneshot;
 /// A lane has two slots; each is used once.
 const ROUNDS: usize = 2;
 
+/// Tokens of a sentence.
+const WARM_LENGTH: u32 = 16;
+
 impl Handle {
     /// Runs empty inputs on every lane. An error only where the variant would do the same to a query: it ended its
     /// process, or hung.
@@ -55,6 +58,8 @@ impl Handle {
         known: &Known,
     ) -> Option<oneshot::Receiver<BatchResult>> {
         let mut slot = self.engine().slot(variant, lane, 1).ok()?;
+        // Of a length that is common, where lengths differ.
+        slot.stretch(WARM_LENGTH);
         let inputs = slot.inputs().len();
         for input in 0..inputs {
             slot.item_mut(input, 0).fill(0);

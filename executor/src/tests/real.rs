@@ -59,9 +59,8 @@ impl Node {
     /// One with the model's variants in memory.
     pub(super) async fn start(lanes: u16, served: Served) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
+        let artefacts = Artefacts::new(folder.path()).expect("an artefact store");
         let artefact = artefacts.put(File::open(served.model).expect("a model")).expect("an artefact");
-        let store = Arc::new(MemStore::new());
         let tensor = |(name, dtype, shape): (&str, _, &[u32])| TensorSpec {
             name: name.into(),
             dtype,
@@ -81,7 +80,6 @@ impl Node {
             batching: None,
             description: String::new(),
         };
-        let task = store.create_task(task).await.expect("a task").id;
         let variants = (0..).zip(served.variants).map(|(number, (settings, profile))| NewVariant {
             name: format!("variant-{number}"),
             settings,
@@ -90,7 +88,7 @@ impl Node {
             profiles: vec![profile],
         });
         let model = NewModel {
-            task,
+            task: TaskId(0),
             tenant: TenantId::DEFAULT,
             name: "model".into(),
             version: 1,
@@ -100,6 +98,19 @@ impl Node {
             adapter: r#"{"kind": "tensor"}"#.into(),
             variants: variants.collect(),
         };
+        Self::serving(lanes, (folder, artefacts), task, model).await
+    }
+
+    /// One with any model of any task, whatever task the model says.
+    pub(super) async fn serving(
+        lanes: u16,
+        (folder, artefacts): (tempfile::TempDir, Artefacts),
+        task: NewTask,
+        model: NewModel,
+    ) -> Self {
+        let (artefacts, store) = (Arc::new(artefacts), Arc::new(MemStore::new()));
+        let task = store.create_task(task).await.expect("a task").id;
+        let model = NewModel { task, ..model };
         let variants: Vec<VariantId> =
             store.register_model(model).await.expect("a model").variants.iter().map(|v| v.id).collect();
         let engine = engine();

@@ -3,6 +3,7 @@
 use super::schemas::{goal, goal_words, reference};
 use super::{Doc, task_parameter};
 use crate::goals::Goal;
+use crate::routes::LIST_MAX;
 use serde_json::{Map, Value, json};
 
 /// A picture of one grey pixel, so that the example is a valid input.
@@ -26,9 +27,10 @@ fn json_body(required: &[&str]) -> Value {
         "additionalProperties": false,
         "properties": {
             "inputs": {
-                "description": "For pictures, the file in base64; for `tensor` tasks, named arrays.",
-                "oneOf": [
-                    {"type": "string", "format": "byte"},
+                "description": "For pictures, the file in base64; for texts, one or a list of them; for `tensor` tasks, named arrays.",
+                "anyOf": [
+                    {"type": "string"},
+                    {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": LIST_MAX},
                     {"type": "array", "items": {"type": "object", "required": ["name", "datatype", "shape", "data"],
                         "properties": {
                             "name": {"type": "string"},
@@ -89,6 +91,7 @@ pub(crate) fn answer() -> Doc {
                 "application/json": {"schema": json_body(&["inputs"])},
                 "image/jpeg": binary(),
                 "image/png": binary(),
+                "text/plain": {"schema": {"type": "string"}},
                 "application/octet-stream": binary(),
             }),
         )
@@ -99,6 +102,8 @@ pub(crate) fn answer() -> Doc {
                 "headers": decision_headers(),
                 "content": {"application/json": {"schema": {"anyOf": [
                     reference("Classification"),
+                    reference("Vector"),
+                    {"type": "array", "description": "One answer for each text of a list, in its order."},
                     {"type": "object", "description": "Named arrays, for `tensor` tasks."},
                 ]}}},
             }),

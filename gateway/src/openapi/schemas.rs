@@ -87,7 +87,7 @@ fn provenance() -> Value {
 }
 
 fn kinds() -> Value {
-    enumeration(&[TaskKind::ImageClassification.name(), TaskKind::Tensor.name()])
+    enumeration(&TaskKind::ALL.map(TaskKind::name))
 }
 
 fn datatypes() -> Value {
@@ -146,6 +146,8 @@ fn requests() -> Value {
                 "example": ["a", "b"]},
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "outputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
+            "space": strict(json!({"name": text(), "dimension": {"type": "integer", "minimum": 1, "maximum": 65_536}}),
+                &["name", "dimension"]),
             "defaults": reference("Goals"),
             "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
                 "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
@@ -159,6 +161,7 @@ fn requests() -> Value {
             "architecture": text(),
             "licence": {"type": "string", "description": "An SPDX expression where there is one."},
             "adapter": {"description": "How the task's input becomes tensors and tensors its output."},
+            "space": {"type": "string", "description": "The output space of its vectors, where that is not the task's default."},
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
             "set": reference("LabelledSet"),
             "declared_accuracy": {"type": "number", "minimum": 0, "maximum": 1},
@@ -192,6 +195,7 @@ fn answers() -> Value {
             "nearest": reference("Nearest"),
         }), &["error", "reason"]),
         "Classification": {"type": "array", "items": object(json!({"label": text(), "score": number()}), &["label", "score"])},
+        "Vector": {"type": "array", "description": "Of one text.", "items": number()},
         "Accuracy": object(json!({
             "value": number(),
             "interval": {"type": "array", "items": number(), "description": "95 % Wilson interval."},

@@ -11,6 +11,16 @@ use modelless_wire::Input;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+/// Texts that one request may bring.
+pub(crate) const LIST_MAX: usize = 64;
+
+/// What a body asks for.
+pub(super) enum Inputs {
+    One(Input),
+    /// Each is a query of its own, and the answers come together.
+    Many(Vec<Input>),
+}
+
 /// What the headers say of the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Form {
@@ -36,14 +46,17 @@ pub(super) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
     let Some(media) = media_type(headers)? else { return Ok(Form::Untold) };
     match (media.as_str(), task.kind) {
         ("application/json", _) => Ok(Form::Json),
-        ("application/octet-stream", _) | ("image/jpeg" | "image/png", TaskKind::ImageClassification) => {
-            Ok(Form::Raw)
-        }
+        ("application/octet-stream", _)
+        | ("image/jpeg" | "image/png", TaskKind::ImageClassification)
+        | ("text/plain", TaskKind::TextClassification | TaskKind::FeatureExtraction) => Ok(Form::Raw),
         // What `curl --data-binary @file` says of anything: as good as nothing said.
         ("application/x-www-form-urlencoded", _) => Ok(Form::Untold),
         (other, kind) => {
             let taken = match kind {
                 TaskKind::ImageClassification => "image/jpeg, image/png, application/octet-stream",
+                TaskKind::TextClassification | TaskKind::FeatureExtraction => {
+                    "text/plain, application/octet-stream"
+                }
                 TaskKind::Tensor => "application/octet-stream",
             };
             let (other, name) = (excerpt(other), &task.name);
@@ -55,9 +68,22 @@ pub(super) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
 }
 
 /// The input in a body; goals that stand there are added to `given`.
-pub(super) fn input(task: &Task, form: Form, body: Buffer, given: &mut Given) -> Result<Input, ApiError> {
+pub(super) fn inputs(task: &Task, form: Form, body: Buffer, given: &mut Given) -> Result<Inputs, ApiError> {
     if body.is_empty() {
         return Err(ApiError::malformed("the body is empty; send the input, or JSON with `inputs`"));
+    }
+    let texts = is_text(task.kind);
+    if texts && form != Form::Raw && bare(&body) {
+        // One text or a list of them without an object around.
+        let value: Result<&RawValue, _> = serde_json::from_slice(&body);
+        match (value, form) {
+            (Ok(value), _) => return of_texts(&body, value, None),
+            (Err(error), Form::Json) => {
+                return Err(ApiError::malformed(format!("the JSON body cannot be read: {error}")));
+            }
+            // A text that begins with a quotation mark is one.
+            (Err(_), Form::Untold | Form::Raw) => return Ok(Inputs::One(Input::Raw(body))),
+        }
     }
     let json = match form {
         Form::Raw => false,
@@ -70,7 +96,7 @@ pub(super) fn input(task: &Task, form: Form, body: Buffer, given: &mut Given) ->
         }
     };
     if !json {
-        return Ok(Input::Raw(body));
+        return Ok(Inputs::One(Input::Raw(body)));
     }
     let JsonBody { inputs, parameters, goals } = parse(&body)?;
     let Some(inputs) = inputs else {
@@ -79,7 +105,43 @@ pub(super) fn input(task: &Task, form: Form, body: Buffer, given: &mut Given) ->
     check(parameters, goals, given)?;
     let part = |value: &RawValue| body.slice_ref(value.get().as_bytes());
     let parameters = parameters.filter(|value| value.get() != "null").map(part);
-    Ok(Input::Json { inputs: part(inputs), parameters })
+    if texts {
+        return of_texts(&body, inputs, parameters.as_ref());
+    }
+    Ok(Inputs::One(Input::Json { inputs: part(inputs), parameters }))
+}
+
+const fn is_text(kind: TaskKind) -> bool {
+    match kind {
+        TaskKind::TextClassification | TaskKind::FeatureExtraction => true,
+        TaskKind::ImageClassification | TaskKind::Tensor => false,
+    }
+}
+
+/// JSON without an object around.
+fn bare(body: &[u8]) -> bool {
+    body.trim_ascii_start().first().is_some_and(|first| matches!(first, b'"' | b'['))
+}
+
+/// One text, or each of a list. What is no text is told by who reads it, with its place in the list.
+fn of_texts(body: &Buffer, value: &RawValue, parameters: Option<&Buffer>) -> Result<Inputs, ApiError> {
+    let one = |value: &RawValue| Input::Json {
+        inputs: body.slice_ref(value.get().as_bytes()),
+        parameters: parameters.cloned(),
+    };
+    if !value.get().starts_with('[') {
+        return Ok(Inputs::One(one(value)));
+    }
+    let list: Vec<&RawValue> = serde_json::from_str(value.get())
+        .map_err(|error| ApiError::malformed(format!("the list of texts cannot be read: {error}")))?;
+    match list.len() {
+        0 => Err(ApiError::malformed("the list of texts is empty; send at least one")),
+        1..=LIST_MAX => Ok(Inputs::Many(list.into_iter().map(one).collect())),
+        more => {
+            let message = format!("the list has {more} texts; at most {LIST_MAX} are taken at once");
+            Err(ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
+        }
+    }
 }
 
 /// The goals in a body that asks for an explanation; an input may stand there and is not looked at.
@@ -110,7 +172,7 @@ fn check(parameters: Option<&RawValue>, goals: Option<&RawValue>, given: &mut Gi
 /// Bytes of one item of a tensor task.
 fn raw_length(task: &Task) -> Option<usize> {
     match task.kind {
-        TaskKind::ImageClassification => None,
+        TaskKind::ImageClassification | TaskKind::TextClassification | TaskKind::FeatureExtraction => None,
         TaskKind::Tensor => {
             task.inputs.iter().try_fold(0_usize, |sum, input| sum.checked_add(input.item_bytes()?))
         }

@@ -10,6 +10,8 @@ mod models;
 mod query;
 mod tasks;
 
+pub(crate) use media::LIST_MAX;
+
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;

@@ -1,5 +1,6 @@
 //! `POST /v1/tasks/{task}`: the one route that everything else is for.
 
+use super::media::Inputs;
 use super::{Answer, FromApp, Named, media};
 use crate::ask::{Answered, Ask, ask};
 use crate::core::Core;
@@ -10,9 +11,11 @@ use crate::ids::QueryId;
 use crate::size;
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
-use http::{HeaderName, HeaderValue, StatusCode};
+use bytes::Bytes as Buffer;
+use futures_util::future::try_join_all;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use modelless_store::UnixMicros;
-use modelless_types::{Goals, Micros, Refusal};
+use modelless_types::{Goals, Micros, Refusal, TaskKind};
 use modelless_wire::Input;
 use std::io::Write as _;
 use std::time::SystemTime;
@@ -28,29 +31,113 @@ pub(super) async fn answer(State(app): FromApp, Named(name): Named<String>, requ
     }
     core.expect_query();
     // The body's memory counts as held until the query has ended.
-    let (goals, input, _held) = read(core, task, request).await.inspect_err(|error| {
+    let (goals, inputs, _held) = read(core, task, request).await.inspect_err(|error| {
         if error.status.is_client_error() && error.status != StatusCode::UNPROCESSABLE_ENTITY {
             task.metrics.bad_input();
         } else {
             task.metrics.refused(error.reason);
         }
     })?;
-    let decoded = size::decoded(task.task.kind, &input);
-    let answered = ask(core, Ask { task, goals, input, decoded, arrived }).await?;
-    Ok(respond(core, &view, task, answered))
+    let one = |input: Input, goals: Goals| {
+        let decoded = size::decoded(task.task.kind, &input);
+        ask(core, Ask { task, goals, input, decoded, arrived })
+    };
+    match inputs {
+        Inputs::One(input) => {
+            let mut answered = one(input, goals).await?;
+            // As Hugging Face answers a text: a list of one answer.
+            if task.task.kind == TaskKind::TextClassification {
+                answered.answer.body = listed([&answered.answer.body]);
+            }
+            Ok(respond(core, &view, task, answered))
+        }
+        Inputs::Many(inputs) => {
+            // The first that is refused ends the request; going away, the others are cancelled.
+            let parts = inputs.into_iter().enumerate().map(|(at, input)| {
+                let part = one(input, goals);
+                async move {
+                    part.await.map_err(|error| {
+                        let message = format!("text {} of the list: {}", at + 1, error.message);
+                        ApiError { message, ..error }
+                    })
+                }
+            });
+            together(core, &view, task, try_join_all(parts).await?)
+        }
+    }
+}
+
+/// Bodies as a JSON list.
+fn listed<'a>(bodies: impl IntoIterator<Item = &'a Buffer>) -> Buffer {
+    let mut list = vec![b'['];
+    for (at, body) in bodies.into_iter().enumerate() {
+        if at > 0 {
+            list.push(b',');
+        }
+        list.extend_from_slice(body);
+    }
+    list.push(b']');
+    list.into()
+}
+
+/// One response for several queries. Its headers tell of the slowest; names are all that answered, the accuracy is the
+/// lowest of theirs, ids are in the order of the list.
+fn together(core: &Core, view: &View, task: &TaskView, parts: Vec<Answered>) -> Answer {
+    if parts.iter().any(|part| part.answer.space != parts[0].answer.space) {
+        // The task's default changed in between.
+        let message = "the texts were answered in different output spaces; ask again";
+        return Err(ApiError::unavailable("space_changed", message));
+    }
+    let body = listed(parts.iter().map(|part| &part.answer.body));
+    let mut joined = HeaderMap::new();
+    let all = |found: &dyn Fn(&Answered) -> Option<HeaderValue>| {
+        let mut names: Vec<HeaderValue> = parts.iter().filter_map(found).collect();
+        names.sort_unstable();
+        names.dedup();
+        HeaderValue::from_bytes(&names.iter().map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b", "[..]))
+            .ok()
+    };
+    let variant = |part: &Answered| task.variant(part.answer.variant);
+    let accuracy = parts.iter().filter_map(variant).min_by_key(|variant| variant.accuracy);
+    let ids: Vec<String> = parts.iter().map(|part| query_id(core, part)).collect();
+    for (header, value) in [
+        (name("modelless-model"), all(&|part| Some(variant(part)?.model_header.clone()))),
+        (name("modelless-variant"), all(&|part| Some(variant(part)?.variant_header.clone()))),
+        (name("modelless-accuracy"), accuracy.and_then(|variant| variant.accuracy_header.clone())),
+        (name("modelless-query-id"), HeaderValue::try_from(ids.join(", ")).ok()),
+    ] {
+        if let Some(value) = value {
+            joined.insert(header, value);
+        }
+    }
+    let slowest = parts.into_iter().max_by_key(|part| part.total);
+    let slowest = slowest.ok_or_else(|| ApiError::malformed("the list of texts is empty"))?;
+    let mut response = respond(core, view, task, slowest);
+    response.headers_mut().extend(joined);
+    response.headers_mut().remove(http::header::CONTENT_LENGTH);
+    *response.body_mut() = body.into();
+    Ok(response)
+}
+
+fn query_id(core: &Core, part: &Answered) -> String {
+    core.ids.issue(QueryId {
+        variant: part.answer.variant,
+        at_unix_us: UnixMicros::of(SystemTime::now()).0,
+        number: core.number_base.wrapping_add(part.key.0),
+    })
 }
 
 async fn read<'a>(
     core: &'a Core,
     task: &TaskView,
     request: Request,
-) -> Result<(Goals, Input, body::Held<'a>), ApiError> {
+) -> Result<(Goals, Inputs, body::Held<'a>), ApiError> {
     let (head, body) = request.into_parts();
     let mut given = Given::of_request(head.uri.query(), &head.headers)?;
     let form = media::form(&head.headers, &task.task)?;
     let (body, held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
-    let input = media::input(&task.task, form, body, &mut given)?;
-    Ok((task.resolve(&given)?, input, held))
+    let inputs = media::inputs(&task.task, form, body, &mut given)?;
+    Ok((task.resolve(&given)?, inputs, held))
 }
 
 const fn name(text: &'static str) -> HeaderName {
@@ -58,7 +145,8 @@ const fn name(text: &'static str) -> HeaderName {
 }
 
 fn respond(core: &Core, view: &View, task: &TaskView, answered: Answered) -> axum::response::Response {
-    let Answered { key, answer, node, predicted, queued, total } = answered;
+    let id = query_id(core, &answered);
+    let Answered { key: _, answer, node, predicted, queued, total } = answered;
     let mut response = raw_json(StatusCode::OK, answer.body);
     let headers = response.headers_mut();
     headers.reserve(20);
@@ -87,12 +175,7 @@ fn respond(core: &Core, view: &View, task: &TaskView, answered: Answered) -> axu
         headers.insert(header, millis(time));
     }
     headers.insert(name("modelless-reason"), HeaderValue::from_static(answer.why.text()));
-    let id = QueryId {
-        variant: answer.variant,
-        at_unix_us: UnixMicros::of(SystemTime::now()).0,
-        number: core.number_base.wrapping_add(key.0),
-    };
-    if let Ok(id) = HeaderValue::try_from(core.ids.issue(id)) {
+    if let Ok(id) = HeaderValue::try_from(id) {
         headers.insert(name("modelless-query-id"), id);
     }
     response

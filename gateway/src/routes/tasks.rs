@@ -7,7 +7,7 @@ use crate::http::body;
 use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
-use modelless_store::NewTask;
+use modelless_store::{NewSpace, NewTask, SpaceKind};
 use modelless_types::{AccuracyRule, Batching, DType, Labels, TaskKind, TenantId, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
@@ -44,11 +44,21 @@ struct NewTaskBody {
     #[serde(default)]
     outputs: Vec<TensorBody>,
     #[serde(default)]
+    space: Option<SpaceBody>,
+    #[serde(default)]
     defaults: Option<Box<RawValue>>,
     #[serde(default)]
     batching: Option<Batching>,
     #[serde(default)]
     description: String,
+}
+
+/// The output space of vectors.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SpaceBody {
+    name: String,
+    dimension: u32,
 }
 
 #[derive(Deserialize)]
@@ -80,6 +90,13 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
         let message = "a task's defaults cannot set `priority` or `fallback`: give them with each query";
         return Err(ApiError::bad_goal(message));
     }
+    let space = new
+        .space
+        .map(|SpaceBody { name, dimension }| NewSpace { name, kind: SpaceKind::Embedding { dimension } });
+    if space.is_some() && new.kind != TaskKind::FeatureExtraction {
+        let message = "only a task for `feature-extraction` has a `space` of its own: others' follows from its labels or outputs";
+        return Err(ApiError::malformed(message));
+    }
     let task = app
         .store
         .create_task(NewTask {
@@ -91,7 +108,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             labels: new.labels,
             inputs: new.inputs.into_iter().map(TensorSpec::from).collect(),
             outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),
-            space: None,
+            space,
             defaults: defaults.resolved(None, None),
             batching: new.batching,
             description: new.description,

@@ -3,7 +3,7 @@
 use super::profile::profile;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::frontier::{Point, frontier};
-use modelless_store::{Measuring, UnixMicros};
+use modelless_store::{Measuring, SpaceKind, UnixMicros};
 use modelless_types::{
     Accuracy, CostPer1k, Engine, Goals, Micros, Model, Prefer, Task, TaskKind, TensorSpec, VariantId,
 };
@@ -13,7 +13,8 @@ use std::time::SystemTime;
 /// The metric of a task that names none.
 pub(crate) const fn usual_metric(kind: TaskKind) -> &'static str {
     match kind {
-        TaskKind::ImageClassification => "top-1",
+        TaskKind::ImageClassification | TaskKind::TextClassification => "top-1",
+        TaskKind::FeatureExtraction => "nearest",
         TaskKind::Tensor => "accuracy",
     }
 }
@@ -69,7 +70,11 @@ fn goals(goals: &Goals) -> Value {
 
 fn space(view: &View, id: modelless_types::SpaceId) -> Value {
     let space = view.catalog.spaces.iter().find(|space| space.id == id);
-    json!({"id": id, "name": space.map(|space| space.name.as_str())})
+    let dimension = space.and_then(|space| match space.kind {
+        SpaceKind::Embedding { dimension } => Some(dimension),
+        SpaceKind::Labels { .. } | SpaceKind::Tensor { .. } => None,
+    });
+    json!({"id": id, "name": space.map(|space| space.name.as_str()), "dimension": dimension})
 }
 
 /// A model in short.

@@ -87,6 +87,58 @@ async fn the_body_is_what_its_type_or_its_first_byte_says() {
 }
 
 #[tokio::test]
+async fn texts_come_in_every_form_and_a_list_is_answered_in_its_order() {
+    const WORDS: &str = "/v1/tasks/words";
+    let world = World::with(Setup { texts: true, ..Setup::default() }).await;
+    let one = |size: usize| json!([{"label": "size", "score": size}]);
+    // What the node is given: a text as it stands, or a JSON string with its quotes.
+    for (media, body, sizes) in [
+        ("text/plain", "a ship", vec![6]),
+        ("text/plain", "[\"a\"]", vec![5]),
+        ("", "a ship", vec![6]),
+        ("", "\"unclosed", vec![9]),
+        ("application/x-www-form-urlencoded", "[\"a\", \"boat\"]", vec![3, 6]),
+        ("application/json", "\"a ship\"", vec![8]),
+        ("application/json", " [ \"a\" , \"boat\" ] ", vec![3, 6]),
+        ("application/json", "{\"inputs\": \"a ship\"}", vec![8]),
+        ("application/json", "{\"inputs\": [\"boat\", \"a\"], \"parameters\": {\"top_k\": 1}}", vec![6, 3]),
+    ] {
+        let got = world.post(WORDS, media, body.as_bytes()).await;
+        assert_eq!(got.status, 200, "{body} {got:?}");
+        let expected: Vec<_> = sizes.into_iter().map(one).collect();
+        assert_eq!(got.json(), json!(expected), "{body}");
+    }
+    let got = world.post(WORDS, "application/json", b"[\"a\", \"boat\", \"c\"]").await;
+    let ids: Vec<_> = got.header("modelless-query-id").split(", ").collect();
+    assert_eq!(ids.len(), 3);
+    assert!(ids.iter().all(|id| world.handle.query_ids().verify(id).is_ok()), "{ids:?}");
+    let many = format!("[{}]", vec!["\"a\""; 65].join(","));
+    for (body, status, said) in [
+        ("[]", 400, "empty"),
+        ("[\"a\"", 400, "cannot be read"),
+        (many.as_str(), 413, "64"),
+        ("{\"text\": \"a\"}", 400, "text"),
+        ("", 400, "empty"),
+    ] {
+        let got = world.post(WORDS, "application/json", body.as_bytes()).await;
+        assert_eq!(got.status, status, "{body} {got:?}");
+        assert!(got.json()["error"].as_str().unwrap().contains(said), "{body} {got:?}");
+    }
+    assert_eq!(world.post(WORDS, "image/png", PNG).await.status, 415);
+    // A list for a task that takes none is its input.
+    assert_eq!(world.post("/v1/tasks/arrays", "application/json", b"[1, 2]").await.status, 400);
+}
+
+#[tokio::test]
+async fn one_text_that_is_refused_ends_its_list_and_says_which() {
+    let world = World::with(Setup { texts: true, ..Setup::default() }).await;
+    *world.node.does.lock().unwrap() = Does::Refuse(Refusal::OverQuota);
+    let got = world.post("/v1/tasks/words", "application/json", b"[\"a\", \"b\"]").await;
+    assert_eq!(got.status, 429, "{got:?}");
+    assert!(got.json()["error"].as_str().unwrap().starts_with("text 1 of the list: "), "{got:?}");
+}
+
+#[tokio::test]
 async fn what_is_no_query_is_refused_by_name() {
     let world = World::new().await;
     let json = "application/json";

@@ -63,7 +63,9 @@ impl FakeNode {
         let (model, variant, space) = self.models[&ordinal];
         let echoed = match &frame.input {
             Input::Raw(raw) if raw.starts_with(PNG) || frame.class.task.0 != 1 => raw.len(),
-            Input::Json { inputs, .. } if inputs.starts_with(b"\"iVBORw0KGgo") => inputs.len(),
+            Input::Json { inputs, .. } if inputs.starts_with(b"\"iVBORw0KGgo") || frame.class.task.0 > 2 => {
+                inputs.len()
+            }
             Input::Raw(_) | Input::Json { .. } => {
                 let why = "this is no picture".to_owned();
                 return self.say(Said::BadInput { key: frame.key, fault: InputFault::Malformed, why });
@@ -129,6 +131,8 @@ pub(super) struct Setup {
     pub(super) recorder: Option<Recorder>,
     pub(super) silent_node: bool,
     pub(super) second_node: bool,
+    /// There is a task `words` of texts too.
+    pub(super) texts: bool,
 }
 
 pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
@@ -159,7 +163,9 @@ pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
 pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
     let tensor = |name: &str| TensorSpec { name: name.to_owned(), dtype: DType::Fp32, shape: vec![4] };
     let (labels, inputs, outputs) = match kind {
-        TaskKind::ImageClassification => (vec!["cat".to_owned(), "dog".to_owned()], vec![], vec![]),
+        TaskKind::ImageClassification | TaskKind::TextClassification | TaskKind::FeatureExtraction => {
+            (vec!["cat".to_owned(), "dog".to_owned()], vec![], vec![])
+        }
         TaskKind::Tensor => (vec![], vec![tensor("x")], vec![tensor("y")]),
     };
     NewTask {
@@ -220,12 +226,16 @@ impl World {
         let store = Arc::new(MemStore::new());
         let fashion = store.create_task(new_task("fashion", TaskKind::ImageClassification)).await.unwrap();
         let arrays = store.create_task(new_task("arrays", TaskKind::Tensor)).await.unwrap();
-        let (mut models, mut all) = (BTreeMap::new(), Vec::new());
-        for (task, name, mean_us, right) in [
+        let mut known = vec![
             (&fashion, "small", 1_000.0, 900),
             (&fashion, "large", 4_000.0, 950),
             (&arrays, "echo", 500.0, 800),
-        ] {
+        ];
+        let words = new_task("words", TaskKind::TextClassification);
+        let words = if setup.texts { Some(store.create_task(words).await.unwrap()) } else { None };
+        known.extend(words.iter().map(|words| (words, "reader", 700.0, 900)));
+        let (mut models, mut all) = (BTreeMap::new(), Vec::new());
+        for (task, name, mean_us, right) in known {
             let model = store.register_model(new_model(task, name, mean_us, right)).await.unwrap();
             all.extend(offers(task, &model));
             for variant in &model.variants {

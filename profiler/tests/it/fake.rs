@@ -128,6 +128,7 @@ async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with()
         version: 1,
         architecture: String::new(),
         licence: String::new(),
+        space: None,
         adapter: package.models[0].adapter.clone(),
         declared: None,
         set: set.map(|set| SetArtefact { name: "four".to_owned(), artefact: set.to_owned() }),

@@ -3,10 +3,10 @@
 use super::fit::fit;
 use super::write::{Patch, Tables};
 use super::{Picture, Scratch};
-use crate::matching::{find, fixed, names, words};
+use crate::matching::{classes, find, fixed, names, words};
 use crate::spec::{Channels, ImageSpec, Layout};
 use crate::{PrepareError, SpecError};
-use modelless_types::{DType, Task, TensorSpec};
+use modelless_types::{Task, TensorSpec};
 
 #[derive(Clone, Debug)]
 pub(crate) struct BoundImage {
@@ -57,18 +57,7 @@ impl BoundImage {
                 ),
             });
         }
-        let classes = task.labels.len();
-        let numeric = matches!(output.dtype, DType::Fp16 | DType::Fp32 | DType::Fp64);
-        // Axes of 1 around the classes, as some exporters leave them, change nothing.
-        let one_axis = output.shape.iter().filter(|axis| **axis != 1).count() <= 1;
-        if classes == 0 || !numeric || !one_axis || output.elements() != Some(classes) {
-            return Err(SpecError::Tensor {
-                side: "output",
-                name: output.name.clone(),
-                found: words(output),
-                expected: format!("floats, one for each of the {classes} labels of the task `{}`", task.name),
-            });
-        }
+        classes(task, output)?;
         let row_bytes = input.item_bytes().unwrap_or(0);
         Ok(Self { spec: spec.clone(), tables: Tables::new(spec), row_bytes, output: output_index })
     }

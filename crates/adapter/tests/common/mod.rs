@@ -110,7 +110,7 @@ pub(crate) fn decode_with(file: &[u8], colour: Colour, limits: &Limits) -> Resul
     let file = file.to_vec().into();
     match (Preparation::Picture { colour }).decode(Body::Raw(&file), limits)? {
         Decoded::Picture(picture) => Ok(picture),
-        Decoded::Tensors(_) => panic!("a picture became tensors"),
+        Decoded::Tensors(_) | Decoded::Tokens(_) => panic!("a picture became something else"),
     }
 }
 

@@ -13,8 +13,8 @@ use crate::prompt::take_usual_turns;
 use crate::runner;
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
-use crate::slot::Layout;
-use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, VariantId};
+use crate::slot::{Layout, Stretch};
+use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, TensorSpec, VariantId};
 use rustix::event::EventfdFlags;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -384,12 +384,14 @@ impl Keeper {
         let config = &self.inner.config;
         let limit = if gently == Gently::Idle { config.load_patience() } else { config.load_limit() };
         let said = self.exchange_within(limit, process, &ask, &[artefact.as_fd()])?;
-        let (inputs, outputs, fixed_batch, device) = match said {
-            Say::Loaded { inputs, outputs, fixed_batch, device } => (inputs, outputs, fixed_batch, device),
+        let (inputs, outputs, fixed_batch, stretch, device) = match said {
+            Say::Loaded { inputs, outputs, fixed_batch, stretch, device } => {
+                (inputs, outputs, fixed_batch, stretch, device)
+            }
             Say::Failed { why } => return Err(Lost::Not(EngineError::Refused { variant, why })),
             other @ (Say::Done | Say::Hello { .. }) => return Err(self.nonsense(&other)),
         };
-        match self.attach(process, spec, &inputs, &outputs, fixed_batch) {
+        match self.attach(process, spec, (&inputs, &outputs), (fixed_batch, stretch.as_ref())) {
             Ok((layout, arenas)) => {
                 self.look_behind(process.pid(), gently)?;
                 let slots = Bytes(layout.arena_bytes() as u64 * u64::from(*lanes));
@@ -400,7 +402,8 @@ impl Keeper {
                 self.inner.write().variants.insert(variant, Arc::new(seat));
                 let memory = Bytes(self.runner.held().0.saturating_sub(before.0));
                 let load_time = Micros(clock::micros(since.elapsed()));
-                Ok(Loaded { inputs, outputs, fixed_batch, memory, slots, load_time, device })
+                let stretches = stretch.is_some();
+                Ok(Loaded { inputs, outputs, fixed_batch, stretches, memory, slots, load_time, device })
             }
             Err(Lost::Not(error)) => {
                 self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])?;
@@ -448,9 +451,8 @@ impl Keeper {
         &self,
         process: &mut Process,
         spec: &LoadSpec,
-        inputs: &[modelless_types::TensorSpec],
-        outputs: &[modelless_types::TensorSpec],
-        fixed_batch: Option<u32>,
+        (inputs, outputs): (&[TensorSpec], &[TensorSpec]),
+        (fixed_batch, stretch): (Option<u32>, Option<&Stretch>),
     ) -> Result<(Layout, Vec<Arc<Mapping>>), Lost> {
         let variant = spec.variant;
         let refused = |why| Lost::Not(EngineError::Refused { variant, why });
@@ -462,7 +464,8 @@ impl Keeper {
             )));
         }
         let (strings, most) = (spec.settings.strings(), self.inner.config.max_arena.0);
-        let layout = Layout::new(inputs, outputs, rows, strings, most).map_err(refused)?;
+        let layout = Layout::new(inputs, outputs, rows, strings, most);
+        let layout = layout.and_then(|layout| layout.stretching(stretch)).map_err(refused)?;
         let system = |error| Lost::Not(EngineError::system("make shared memory")(error));
         let mut fds = Vec::new();
         let mut arenas = Vec::new();

@@ -195,7 +195,8 @@ impl Lane {
         limit: Duration,
         done: Done,
     ) -> Result<(), (Done, String)> {
-        let request = Request { variant: slot.variant.0, slot: slot.index().into(), batch: rows };
+        let request =
+            Request { variant: slot.variant.0, slot: slot.index().into(), batch: rows, length: slot.length };
         let mut queue = lock(&self.queue);
         if let Some(why) = &queue.closed {
             return Err((done, why.clone()));
@@ -357,7 +358,7 @@ impl Lane {
 
 fn result(slot: BatchSlot, rows: u32, reply: Reply) -> BatchResult {
     match reply.answer {
-        Answer::Ran(shapes) => match shapes.check(&slot.layout.outputs, rows) {
+        Answer::Ran(shapes) => match shapes.check(&slot.layout.outputs, rows, slot.length) {
             Ok(()) => Ok(Outputs::new(slot, reply.run_us)),
             Err(why) => Err(BatchError::Shape(why)),
         },

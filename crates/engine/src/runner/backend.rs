@@ -11,7 +11,7 @@ use crate::control::Secret;
 use crate::ring::{Answer, Reply, Shapes};
 use crate::seam::Io;
 use crate::shm::Mapping;
-use crate::slot::{Layout, Place};
+use crate::slot::{Layout, Place, Stretch};
 use modelless_types::{Bytes, DType, TensorSpec, VariantSettings};
 use std::path::PathBuf;
 use std::ptr::NonNull;
@@ -99,6 +99,10 @@ pub struct Inputs<'a> {
     arena: &'a Mapping,
     slot: usize,
     rows: u32,
+    /// Of the items, where that differs.
+    length: u32,
+    /// What the items look like then.
+    shaped: Option<&'a [TensorSpec]>,
 }
 
 impl<'a> Inputs<'a> {
@@ -122,7 +126,8 @@ impl<'a> Inputs<'a> {
     /// apart: see [`Inputs::strings`].
     pub fn get(&self, ix: usize) -> (&'a TensorSpec, NonNull<u8>) {
         let place = &self.layout.inputs[ix];
-        (&place.spec, self.arena.pointer(&self.layout.range(place, self.slot, self.rows)))
+        let spec = self.shaped.map_or(&place.spec, |shaped| &shaped[ix]);
+        (spec, self.arena.pointer(&self.layout.range(place, self.slot, self.rows, self.length)))
     }
 
     /// An input of strings, all rows one after another, as the Open Inference Protocol lays them out. A copy: rows lie
@@ -145,7 +150,7 @@ impl<'a> Inputs<'a> {
     #[expect(unsafe_code, reason = "a view of shared memory that is the runner's for the time of a run")]
     pub fn bytes(&self, ix: usize) -> &'a [u8] {
         let place = &self.layout.inputs[ix];
-        let range = self.layout.range(place, self.slot, self.rows);
+        let range = self.layout.range(place, self.slot, self.rows, self.length);
         let pointer = self.arena.pointer(&range);
         // SAFETY: in the mapping, which outlives the run, and bytes have no invalid values.
         unsafe { std::slice::from_raw_parts(pointer.as_ptr(), range.len()) }
@@ -157,6 +162,7 @@ pub struct Results<'a> {
     /// Where they go; nowhere when only their shapes are wanted.
     into: Option<(&'a Layout, &'a Mapping, usize)>,
     rows: u32,
+    length: u32,
     seen: Vec<Seen>,
     shapes: Shapes,
     begun: Instant,
@@ -203,9 +209,9 @@ impl Results<'_> {
         };
         let ix = self.seen_so_far();
         if let Some(place) = layout.outputs.get(ix)
-            && fits(place, dtype, axes.clone(), self.rows)
+            && fits(place, dtype, axes.clone(), (self.rows, self.length))
         {
-            let range = layout.range(place, slot, self.rows);
+            let range = layout.range(place, slot, self.rows, self.length);
             if dtype == DType::Bytes {
                 if let Err(why) = spread(place, bytes, self.rows, |row, strings| {
                     arena.write(range.start + row * place.item_bytes, strings);
@@ -270,22 +276,28 @@ fn spread(
     Ok(())
 }
 
-fn fits(place: &Place, dtype: DType, axes: impl Iterator<Item = u32>, rows: u32) -> bool {
-    place.spec.dtype == dtype && axes.eq(std::iter::once(rows).chain(place.spec.shape.iter().copied()))
+fn fits(place: &Place, dtype: DType, axes: impl Iterator<Item = u32>, (rows, length): (u32, u32)) -> bool {
+    place.spec.dtype == dtype && axes.eq(std::iter::once(rows).chain(place.shape(length)))
 }
 
-/// Runs a batch that lies in a slot.
+/// Runs a batch that lies in a slot: so many rows, of a length where lengths differ.
 pub(super) fn run(
     program: &mut dyn Program,
     layout: &Layout,
     arena: &Mapping,
     slot: usize,
-    rows: u32,
+    (rows, length): (u32, u32),
 ) -> Reply {
-    let inputs = Inputs { layout, arena, slot, rows };
+    let shaped = (length != 0).then(|| {
+        let shaped =
+            |place: &Place| TensorSpec { shape: place.shape(length).collect(), ..place.spec.clone() };
+        layout.inputs.iter().map(shaped).collect::<Vec<_>>()
+    });
+    let inputs = Inputs { layout, arena, slot, rows, length, shaped: shaped.as_deref() };
     let mut results = Results {
         into: Some((layout, arena, slot)),
         rows,
+        length,
         seen: Vec::new(),
         shapes: Shapes::default(),
         begun: clock::now(),
@@ -300,7 +312,7 @@ pub(super) fn run(
         (Err(why), _) if unreachable => Answer::Unreachable(why),
         (Err(why), _) => Answer::Failed(why),
         (Ok(()), Some(why)) => Answer::Misshapen(why),
-        (Ok(()), None) => match shapes.check(&layout.outputs, rows) {
+        (Ok(()), None) => match shapes.check(&layout.outputs, rows, length) {
             Ok(()) => Answer::Ran(shapes),
             Err(why) => Answer::Misshapen(why),
         },
@@ -314,6 +326,8 @@ pub(super) struct Loaded {
     pub(super) inputs: Vec<TensorSpec>,
     pub(super) outputs: Vec<TensorSpec>,
     pub(super) fixed_batch: Option<u32>,
+    /// Its items are of any length.
+    pub(super) stretch: Option<Stretch>,
     pub(super) device: String,
     /// What one item's strings may take.
     pub(super) strings: Bytes,
@@ -329,15 +343,25 @@ pub(super) fn settle(
     expect: Option<&Io>,
     shown: bool,
 ) -> Result<Loaded, String> {
-    let Model { mut programs, first_runs, inputs: declared, outputs, device } = model;
-    let (inputs, fixed_batch) = specs::inputs(&declared, expect)?;
+    let Model { mut programs, first_runs, inputs: declared_inputs, outputs, device } = model;
+    let (inputs, fixed_batch) = specs::inputs(&declared_inputs, expect)?;
     // Two items, where allowed, tell a batch axis from an axis of one.
     let (rows, strings) = (fixed_batch.unwrap_or(settings.max_batch.min(2)), settings.strings());
     if let Some(declared) = &outputs
         && shown
         && let Ok(outputs) = specs::outputs(declared, &Err("it was not run".to_owned()), rows, expect)
     {
-        return Ok(Loaded { programs, inputs, outputs, fixed_batch, device, strings, cold: first_runs });
+        let stretch = specs::stretch((&declared_inputs, declared), &outputs, expect);
+        return Ok(Loaded {
+            programs,
+            inputs,
+            outputs,
+            fixed_batch,
+            stretch,
+            device,
+            strings,
+            cold: first_runs,
+        });
     }
     let layout = specs::inputs_only(&inputs, rows, strings)?;
     let arena = Arc::new(Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?);
@@ -352,8 +376,10 @@ pub(super) fn settle(
         }
     };
     let seen = seen.map(|all| all.into_iter().map(|seen| seen.axes).collect());
-    let outputs = specs::outputs(&outputs, &seen, rows, expect)?;
-    Ok(Loaded { programs, inputs, outputs, fixed_batch, device, strings, cold: 0 })
+    let declared_outputs = outputs;
+    let outputs = specs::outputs(&declared_outputs, &seen, rows, expect)?;
+    let stretch = specs::stretch((&declared_inputs, &declared_outputs), &outputs, expect);
+    Ok(Loaded { programs, inputs, outputs, fixed_batch, stretch, device, strings, cold: 0 })
 }
 
 /// The first run of a program that has slots already: whoever wants it meanwhile waits for what its own first run would
@@ -376,6 +402,7 @@ fn warm_up(
     let mut results = Results {
         into: None,
         rows,
+        length: 0,
         seen: Vec::new(),
         shapes: Shapes::default(),
         begun: clock::now(),
@@ -383,7 +410,7 @@ fn warm_up(
         wrong: None,
         unreachable: false,
     };
-    program.run(Inputs { layout, arena, slot: 0, rows }, &mut results)?;
+    program.run(Inputs { layout, arena, slot: 0, rows, length: 0, shaped: None }, &mut results)?;
     match results.wrong {
         Some(why) => Err(why),
         None => Ok(results.seen),

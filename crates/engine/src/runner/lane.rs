@@ -39,9 +39,14 @@ fn answer(request: Request, seats: &Seats) -> Reply {
     };
     let mut seat = seat.lock().unwrap_or_else(PoisonError::into_inner);
     let slot = request.slot as usize;
-    if slot >= SLOTS_PER_LANE || request.batch == 0 || request.batch > seat.layout.rows {
+    let longest = seat.layout.longest.unwrap_or(0);
+    if slot >= SLOTS_PER_LANE
+        || request.batch == 0
+        || request.batch > seat.layout.rows
+        || request.length > longest
+    {
         return Reply { run_us: 0, answer: Answer::Failed("a slot or batch that does not exist".to_owned()) };
     }
     let Seat { program, layout, arena } = &mut *seat;
-    backend::run(&mut **program, layout, arena, slot, request.batch)
+    backend::run(&mut **program, layout, arena, slot, (request.batch, request.length))
 }

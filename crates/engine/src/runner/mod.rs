@@ -235,6 +235,7 @@ impl Host {
                     inputs: loaded.inputs.clone(),
                     outputs: loaded.outputs.clone(),
                     fixed_batch: loaded.fixed_batch,
+                    stretch: loaded.stretch.clone(),
                     device: loaded.device.clone(),
                 };
                 self.loaded.insert(variant, (loaded, gently));
@@ -272,6 +273,7 @@ impl Host {
     fn attach(&mut self, variant: u32, rows: u32, slot_bytes: usize, fds: &[OwnedFd]) -> Result<(), String> {
         let (loaded, gently) = self.loaded.remove(&variant).ok_or("attached before it was loaded")?;
         let layout = Layout::new(&loaded.inputs, &loaded.outputs, rows, loaded.strings, u64::MAX)?;
+        let layout = layout.stretching(loaded.stretch.as_ref())?;
         if layout.slot_bytes != slot_bytes
             || fds.len() != loaded.programs.len()
             || fds.len() > self.lanes.len()

@@ -5,7 +5,7 @@
 
 use super::backend::Seen;
 use crate::seam::Io;
-use crate::slot::Layout;
+use crate::slot::{Layout, Stretch};
 use modelless_types::{Bytes, DType, TensorSpec};
 
 /// A tensor as a model declares it, batch axis included. `None` is an open axis.
@@ -115,6 +115,23 @@ pub(super) fn outputs(
     Ok(items)
 }
 
+/// How the items of such a model stretch, if whoever loads it asked for that: every input leaves its first axis open,
+/// and those outputs follow that leave theirs open and were as long as the longest input.
+pub(super) fn stretch(
+    (inputs, outputs): (&[Declared], &[Declared]),
+    items: &[TensorSpec],
+    expect: Option<&Io>,
+) -> Option<Stretch> {
+    let longest = expect?.longest?;
+    let open = |tensor: &Declared| tensor.axes.get(1) == Some(&None);
+    if !inputs.iter().all(open) {
+        return None;
+    }
+    let follows =
+        |(tensor, item): (&Declared, &TensorSpec)| open(tensor) && item.shape.first() == Some(&longest);
+    Some(Stretch { longest, outputs: outputs.iter().zip(items).map(follows).collect() })
+}
+
 fn item(
     tensor: &Declared,
     seen: Option<&[u32]>,
@@ -197,12 +214,26 @@ mod tests {
     fn open_axes_are_filled_from_what_is_expected() {
         let open = [tensor("a", &[None, Some(3), None])];
         assert!(inputs(&open, None).unwrap_err().contains("axis 2 of `a` is open"));
-        let io = |shape: &[u32]| Io { inputs: vec![spec("a", shape)], outputs: Vec::new() };
+        let io = |shape: &[u32]| Io { inputs: vec![spec("a", shape)], ..Io::default() };
         assert_eq!(inputs(&open, Some(&io(&[3, 5]))), Ok((vec![spec("a", &[3, 5])], None)));
         assert!(inputs(&open, Some(&io(&[4, 5]))).is_err());
         assert!(inputs(&open, Some(&io(&[3]))).is_err());
-        let other = Io { inputs: vec![spec("x", &[3, 5])], outputs: Vec::new() };
+        let other = Io { inputs: vec![spec("x", &[3, 5])], ..Io::default() };
         assert!(inputs(&open, Some(&other)).unwrap_err().contains("were expected"));
+    }
+
+    #[test]
+    fn items_stretch_where_that_is_asked_for_and_the_model_leaves_it_open() {
+        let open = [tensor("a", &[None, None])];
+        let io = Io { inputs: vec![spec("a", &[16])], longest: Some(16), ..Io::default() };
+        let outputs = [tensor("y", &[None, None, Some(4)]), tensor("z", &[None, Some(4)])];
+        let items = [spec("y", &[16, 4]), spec("z", &[4])];
+        let found = stretch((&open, &outputs), &items, Some(&io));
+        assert_eq!(found, Some(Stretch { longest: 16, outputs: vec![true, false] }));
+        let fixed = [tensor("a", &[None, Some(16)])];
+        assert_eq!(stretch((&fixed, &outputs), &items, Some(&io)), None);
+        let unasked = Io { longest: None, ..io };
+        assert_eq!(stretch((&open, &outputs), &items, Some(&unasked)), None);
     }
 
     #[test]

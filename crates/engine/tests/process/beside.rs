@@ -291,7 +291,7 @@ async fn what_an_earlier_load_showed_need_not_be_found_out_again() {
     let pixels = bytes_f32([0.5; 784]);
     let answer = run(&engine, 1, 1, &[&pixels]).await.unwrap().output(0).to_vec();
     engine.unload(VariantId(1)).await.unwrap();
-    let shown = Io { inputs: first.inputs.clone(), outputs: first.outputs.clone() };
+    let shown = Io { inputs: first.inputs.clone(), outputs: first.outputs.clone(), longest: None };
     let spec = LoadSpec { expect: Some(shown), shown: true, ..spec(1, "fashion/cnn_l.onnx") };
     let again = engine.load(spec).await.unwrap();
     assert_eq!((&again.inputs, &again.outputs), (&first.inputs, &first.outputs));

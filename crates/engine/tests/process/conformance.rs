@@ -99,7 +99,11 @@ pub(crate) fn tensors_of(name: &str) -> Option<Io> {
         shape: shape.to_vec(),
     };
     let io = |inputs: &[(&str, DType, &[u32])], outputs: &[(&str, DType, &[u32])]| {
-        Some(Io { inputs: inputs.iter().map(spec).collect(), outputs: outputs.iter().map(spec).collect() })
+        Some(Io {
+            inputs: inputs.iter().map(spec).collect(),
+            outputs: outputs.iter().map(spec).collect(),
+            longest: None,
+        })
     };
     let types: Vec<_> = TYPES.iter().map(|(name, dtype)| (format!("in_{name}"), *dtype)).collect();
     let types: Vec<(&str, DType, &[u32])> =

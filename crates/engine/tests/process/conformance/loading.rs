@@ -39,13 +39,14 @@ pub(crate) async fn what_cannot_be_served_item_by_item_is_refused_with_the_reaso
 pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
     let bench = Bench::new(kind);
     let x = |name: &str| TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![5] };
-    let io = Io { inputs: vec![x("x")], outputs: vec![x("y")] };
+    let io = Io { inputs: vec![x("x")], outputs: vec![x("y")], longest: None };
     let open = LoadSpec { expect: Some(io.clone()), ..bench.spec(1, "open") };
     let loaded = bench.engine.load(open).await.unwrap();
-    assert_eq!(Io { inputs: loaded.inputs, outputs: loaded.outputs }, io);
+    assert_eq!(Io { inputs: loaded.inputs, outputs: loaded.outputs, longest: None }, io);
     let rows = bytes_f32([1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(bench.run(1, 1, &[&rows]).await.unwrap().output(0), rows);
-    let other = Io { inputs: vec![x("x")], outputs: vec![TensorSpec { shape: vec![6], ..x("y") }] };
+    let other =
+        Io { inputs: vec![x("x")], outputs: vec![TensorSpec { shape: vec![6], ..x("y") }], longest: None };
     let why = bench.refused(LoadSpec { expect: Some(other), ..bench.spec(2, "open") }).await;
     assert!(why.contains("6 was expected"), "{why}");
 }
@@ -68,7 +69,7 @@ pub(crate) async fn strings_that_an_engine_does_not_take_are_refused_when_the_mo
     let spec = if kind == Kind::Torch {
         // TorchScript has strings, but no tensors of them; what is left is to expect one.
         let x = TensorSpec { name: "x".into(), dtype: DType::Bytes, shape: vec![4] };
-        LoadSpec { expect: Some(Io { inputs: vec![x], outputs: Vec::new() }), ..bench.spec(1, "echo") }
+        LoadSpec { expect: Some(Io { inputs: vec![x], ..Io::default() }), ..bench.spec(1, "echo") }
     } else {
         bench.spec(1, "strings")
     };
