@@ -10,7 +10,7 @@ use modelless_types::{
     VariantId, VariantSet,
 };
 use proptest::prelude::*;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const DEVICE: DeviceIx = DeviceIx(0);
 const FAR: Micros = Micros::from_secs(1_000);
@@ -56,6 +56,8 @@ struct World {
     /// When the last query of each class came.
     came: BTreeMap<VariantSet, Time>,
     pinned: Vec<u32>,
+    /// In memory, and taking nothing more.
+    leaving: BTreeSet<u32>,
 }
 
 impl World {
@@ -77,6 +79,7 @@ impl World {
             late: Vec::new(),
             came: BTreeMap::new(),
             pinned: Vec::new(),
+            leaving: BTreeSet::new(),
         };
         let variants = memory.iter().zip(0_u8..).map(|(memory, at)| variant(at, *memory)).collect();
         world.feed(Event::Catalog(variants));
@@ -124,7 +127,13 @@ impl World {
                     self.waiting.remove(&key.0);
                     self.late.push(key.0);
                 }
-                Action::Transition { variant, to: ReplicaState::Draining, .. } => self.may_go(variant),
+                Action::Transition { variant, to: ReplicaState::Draining, .. } => {
+                    self.may_go(variant);
+                    self.leaving.insert(variant.0);
+                }
+                Action::Transition { variant, .. } => {
+                    self.leaving.remove(&variant.0);
+                }
                 Action::Discard { .. }
                 | Action::Deliver { .. }
                 | Action::Quarantine { .. }
@@ -132,8 +141,7 @@ impl World {
                 | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
-                | Action::Recut { .. }
-                | Action::Transition { .. } => {}
+                | Action::Recut { .. } => {}
             }
         }
     }
@@ -142,7 +150,7 @@ impl World {
     fn may_go(&self, victim: VariantId) {
         let serves = |admits: &VariantSet| {
             let there = |id: &u32| *id != victim.0 && u8::try_from(*id).is_ok_and(|id| admits.contains(id));
-            self.memory.keys().any(there)
+            self.memory.keys().filter(|id| !self.leaving.contains(id)).any(there)
         };
         let its = |admits: &VariantSet| u8::try_from(victim.0).is_ok_and(|id| admits.contains(id));
         let queued = self.waiting.values().any(|(_, admits)| its(admits) && !serves(admits));
@@ -150,7 +158,7 @@ impl World {
         let unserved = |admits: &VariantSet| !its(admits) && !serves(admits);
         let others: Vec<_> = self.waiting.values().filter(|(_, admits)| unserved(admits)).collect();
         // What a run takes is learnt, and a batch that was held up counts as a slow one for a while.
-        let run = 8 * self.takes.map_or(0, |takes| takes.0.max(100)) + 1_000;
+        let run = 16 * self.takes.map_or(0, |takes| takes.0.max(100)) + 1_000;
         let urgent = others.iter().any(|(due, _)| *due <= self.now + Micros(2 * (LOAD.0 + run)));
         // Or some of those who came could not wait for a load and were refused, and nobody waits for what answers them.
         let waited_for = |id: u8| others.iter().any(|(_, admits)| admits.contains(id));
