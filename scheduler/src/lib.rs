@@ -125,7 +125,12 @@ impl Service {
     pub async fn run(mut self, stop: CancellationToken) {
         let interval = Duration::from_millis(self.config.interval_ms.max(10));
         loop {
-            if let Err(error) = self.round().await {
+            let round = tokio::select! {
+                biased;
+                () = stop.cancelled() => return, // also out of one whose store does not answer
+                round = self.round() => round,
+            };
+            if let Err(error) = round {
                 tracing::warn!(%error, "planning failed; nodes keep the last plan");
             }
             tokio::select! {

@@ -2,7 +2,10 @@
 
 use super::gateway::{addresses, followed};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, hear, host_name, key, live, pass_on, process, random, settings, tell};
+use super::{
+    BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
+    tell, told_within,
+};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
@@ -105,7 +108,7 @@ async fn role(
     out::line("ready scheduler")?;
     service.run(stop).await;
     while tasks.join_next().await.is_some() {}
-    store.close().await;
+    told_within(STORE_WITHIN, store.close()).await;
     Ok(())
 }
 
