@@ -223,7 +223,17 @@ pub(crate) fn followed(
     live: &Arc<dyn Live>,
     stop: &CancellationToken,
 ) -> watch::Receiver<Vec<Member>> {
+    followed_while_it_answers(tasks, live, stop).0
+}
+
+/// The same, and whether the live state answers.
+pub(crate) fn followed_while_it_answers(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    stop: &CancellationToken,
+) -> (watch::Receiver<Vec<Member>>, watch::Receiver<bool>) {
     let (sender, members) = watch::channel(Vec::new());
-    tasks.spawn(follow(Arc::clone(live), BEAT, sender, stop.clone()));
-    members
+    let (answering, answers) = watch::channel(false);
+    tasks.spawn(follow(Arc::clone(live), BEAT, sender, answering, stop.clone()));
+    (members, answers)
 }

@@ -1,6 +1,6 @@
 //! `modelless scheduler`: who plans, as a process of its own. Two of them are safe; none for a while is, too.
 
-use super::gateway::{addresses, followed};
+use super::gateway::{addresses, followed_while_it_answers};
 use super::nodes::{Side, keep_all};
 use super::{
     BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
@@ -86,7 +86,8 @@ async fn role(
     let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
     let live = live(settings.redis.as_deref(), &settings.cluster)?;
     let mut tasks = JoinSet::new();
-    let members = followed(&mut tasks, &live, &stop);
+    let (members, answers) = followed_while_it_answers(&mut tasks, &live, &stop);
+    handle.set_live(answers);
     let (joining, knowing) = (handle.clone(), handle.clone());
     pass_on(&mut tasks, members.clone(), &stop, move |members| knowing.set_members(members));
     let side = Side {
