@@ -18,7 +18,7 @@ use modelless_store::{PlanId, SavePlan, Store, UnixMicros};
 use modelless_types::{DeviceIx, NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
@@ -177,6 +177,8 @@ impl Service {
         let mut next = plan(&input::input(&catalog, &statuses, share, &self.demands), &before);
         let reached = statuses.iter().map(|status| status.node).collect();
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
+        let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
+        next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());

@@ -302,5 +302,8 @@ async fn what_is_pinned_on_nodes_that_are_not_reached_yet_stays_until_they_are_g
     let (_, plan) = planned(&store).await;
     let left: std::collections::BTreeSet<_> = plan.pins.iter().map(|pin| pin.node.0).collect();
     assert_eq!((plan.pins.len(), left), (4, [1, 2].into()), "the second is announced, the third is not");
+    store.remove_model(variants[0].model, true).await.unwrap();
+    later.round().await.unwrap();
+    assert_eq!(planned(&store).await.1.pins, [], "nor does what is not registered any more");
     drop(handle);
 }
