@@ -1,7 +1,9 @@
 //! What is asked of all gateways lately, class by class, out of the counts that they announce.
 //!
-//! Counts only rise while a gateway lives, so what it did not announce for a while is not lost. A gateway that is met for the first time
-//! says nothing of when its queries came: only what comes after that counts.
+//! Counts only rise while a gateway lives, so what it did not announce for a while is not lost. A gateway or a class that is
+//! met for the first time says nothing of when its queries came: only what comes after that counts. Nothing is told of demand
+//! before it was watched for a while, and it stands still while the live state is away: a scheduler that knows little must not
+//! move what one that knew more has pinned.
 
 use modelless_decision::query::Class;
 use modelless_live::Member;
@@ -10,51 +12,96 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What came so long ago counts half.
-const HALF_LIFE: Duration = Duration::from_secs(30);
+pub(crate) const HALF_LIFE: Duration = Duration::from_secs(30);
 /// Below this a class is forgotten.
 const NOTHING: f64 = 0.1;
+/// Classes of a gateway whose counts are remembered although it does not announce them any more.
+const REMEMBERED: usize = 4_096;
+
+/// What a gateway had counted.
+#[derive(Debug, Default)]
+struct Counted {
+    classes: BTreeMap<Class, u64>,
+    /// How long the live state was away since it told anything new.
+    missed: Duration,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Demands {
-    /// What each gateway, by name and instance, had counted in each class.
-    counted: BTreeMap<(String, u64), BTreeMap<Class, u64>>,
+    /// Each gateway, by name and instance.
+    counted: BTreeMap<(String, u64), Counted>,
     lately: BTreeMap<Class, f64>,
+    /// For how long there was something to see.
+    watched: Duration,
 }
 
 impl Demands {
     /// What members announce, so long after the last time.
-    #[expect(clippy::cast_precision_loss, reason = "queries of a second")]
     pub(crate) fn look(&mut self, members: &[Member], after: Duration) {
-        let fade = 0.5_f64.powf(after.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        let fade = 0.5_f64.powf(half_lives(after));
         self.lately.retain(|_, count| {
             *count *= fade;
             *count > NOTHING
         });
+        if !self.counted.is_empty() {
+            self.watched = self.watched.saturating_add(after);
+        }
         let mut counted = BTreeMap::new();
         for member in members.iter().filter(|member| !member.demand.is_empty()) {
             let name = (member.name.clone(), member.instance);
-            let now: BTreeMap<Class, u64> = member.demand.iter().map(|d| (d.class, d.arrived)).collect();
-            if let Some(before) = self.counted.get(&name) {
-                for (class, count) in &now {
-                    let more = count.saturating_sub(before.get(class).copied().unwrap_or(0));
-                    if more > 0 {
-                        *self.lately.entry(*class).or_default() += more as f64;
-                    }
-                }
-            }
-            counted.insert(name, now);
+            let mut known = self.counted.remove(&name).unwrap_or_default();
+            self.add(member, &mut known, after);
+            counted.insert(name, known);
         }
         self.counted = counted;
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "queries of a second")]
+    fn add(&mut self, member: &Member, known: &mut Counted, after: Duration) {
+        let now: BTreeMap<Class, u64> = member.demand.iter().map(|d| (d.class, d.arrived)).collect();
+        let share = if known.missed.is_zero() { 1.0 } else { left_of(known.missed + after) };
+        for (class, count) in &now {
+            let before = known.classes.get(class).copied().unwrap_or(*count);
+            let more = count.saturating_sub(before);
+            if more > 0 {
+                *self.lately.entry(*class).or_default() += more as f64 * share;
+                known.missed = Duration::ZERO;
+            }
+        }
+        if known.classes.len() > REMEMBERED {
+            known.classes.clear();
+        }
+        known.classes.extend(now);
+    }
+
+    /// Nothing could be known for so long.
+    pub(crate) fn stand_still(&mut self, after: Duration) {
+        for known in self.counted.values_mut() {
+            known.missed = known.missed.saturating_add(after);
+        }
     }
 
     /// How much is asked of the classes that a variant may answer, in doublings.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
     pub(crate) fn level(&self, task: TaskId, ordinal: u8) -> u8 {
+        if self.watched < HALF_LIFE {
+            return 0;
+        }
         let asked =
             self.lately.iter().filter(|(class, _)| class.task == task && class.admits.contains(ordinal));
         let count: f64 = asked.map(|(_, count)| count).sum();
         if count < 1.0 { 0 } else { 1 + count.log2() as u8 }
     }
+}
+
+fn half_lives(time: Duration) -> f64 {
+    time.as_secs_f64() / HALF_LIFE.as_secs_f64()
+}
+
+/// How much still counts of what came evenly over such a time.
+fn left_of(time: Duration) -> f64 {
+    let faded = half_lives(time) * std::f64::consts::LN_2;
+    (1.0 - (-faded).exp()) / faded.max(f64::MIN_POSITIVE)
 }
 
 #[cfg(test)]
@@ -63,24 +110,71 @@ mod tests {
     use modelless_live::{Demand, Role};
 
     const TASK: TaskId = TaskId(3);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn gateway_of(instance: u64, counts: &[(TaskId, u64)]) -> Member {
+        let demand = |(task, arrived): &(TaskId, u64)| {
+            let class = Class { task: *task, admits: [0, 2].into_iter().collect() };
+            Demand { class, arrived: *arrived, in_time: 0, waiting: 0 }
+        };
+        let demand = counts.iter().map(demand).collect();
+        Member { demand, ..Member::new(Role::Gateway, "g", instance) }
+    }
 
     fn gateway(instance: u64, arrived: u64) -> Member {
-        let class = Class { task: TASK, admits: [0, 2].into_iter().collect() };
-        let demand = vec![Demand { class, arrived, in_time: 0, waiting: 0 }];
-        Member { demand, ..Member::new(Role::Gateway, "g", instance) }
+        gateway_of(instance, &[(TASK, arrived)])
+    }
+
+    /// Has watched one gateway for long enough.
+    fn watched(arrived: u64) -> Demands {
+        let mut demands = Demands::default();
+        demands.look(&[gateway(1, arrived)], Duration::ZERO);
+        demands.look(&[gateway(1, arrived)], HALF_LIFE);
+        demands
     }
 
     #[test]
     fn what_came_lately_counts_for_the_variants_that_may_answer_it_and_fades() {
-        let mut demands = Demands::default();
-        demands.look(&[gateway(1, 1_000_000)], Duration::ZERO);
+        let mut demands = watched(1_000_000);
         assert_eq!(demands.level(TASK, 0), 0, "nobody knows when those came");
-        demands.look(&[gateway(1, 1_000_100)], Duration::from_secs(1));
+        demands.look(&[gateway(1, 1_000_100)], SECOND);
         assert_eq!([0, 1, 2].map(|ordinal| demands.level(TASK, ordinal)), [7, 0, 7]);
         assert_eq!(demands.level(TaskId(4), 0), 0);
         demands.look(&[], HALF_LIFE);
         assert_eq!(demands.level(TASK, 0), 6);
         demands.look(&[gateway(2, 50)], HALF_LIFE * 20);
         assert_eq!(demands.level(TASK, 0), 0, "another instance begins anew");
+    }
+
+    #[test]
+    fn nothing_is_told_before_demand_was_watched_for_a_while() {
+        let mut demands = Demands::default();
+        demands.look(&[gateway(1, 0)], HALF_LIFE * 9);
+        demands.look(&[gateway(1, 100)], HALF_LIFE / 2);
+        assert_eq!(demands.level(TASK, 0), 0);
+        demands.look(&[gateway(1, 200)], HALF_LIFE / 2);
+        assert_eq!(demands.level(TASK, 0), 8);
+    }
+
+    #[test]
+    fn a_class_that_is_announced_again_counts_only_by_what_came_since() {
+        let mut demands = watched(1_000_000);
+        let other = (TaskId(4), 5_000);
+        demands.look(&[gateway_of(1, &[other])], SECOND);
+        assert_eq!(demands.level(TaskId(4), 0), 0, "met for the first time");
+        demands.look(&[gateway_of(1, &[(TASK, 1_000_002), other])], SECOND);
+        assert_eq!(demands.level(TASK, 0), 2, "two, not a million");
+    }
+
+    #[test]
+    fn demand_stands_still_while_the_live_state_is_away() {
+        let mut demands = watched(0);
+        demands.look(&[gateway(1, 128)], SECOND);
+        demands.stand_still(HALF_LIFE * 20);
+        assert_eq!(demands.level(TASK, 0), 8);
+        demands.look(&[gateway(1, 128)], SECOND);
+        assert_eq!(demands.level(TASK, 0), 7, "what came meanwhile is not told yet");
+        demands.look(&[gateway(1, 128 + 128 * 20)], SECOND);
+        assert_eq!(demands.level(TASK, 0), 9, "not as if all of it had come at once, which would be 12");
     }
 }

@@ -6,9 +6,11 @@
 //! and looks again. What to pin is decided in `decision::plan`; this crate only carries it out.
 #![warn(missing_docs)]
 
+mod absent;
 mod demand;
 mod input;
 
+use absent::Absent;
 use demand::Demands;
 use modelless_decision::plan::{Plan, plan};
 use modelless_live::Member;
@@ -16,7 +18,7 @@ use modelless_store::{PlanId, SavePlan, Store, UnixMicros};
 use modelless_types::{DeviceIx, NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
@@ -72,6 +74,8 @@ pub struct Handle {
     joined: Arc<Mutex<Vec<Node>>>,
     /// Who is there, with what is asked of gateways.
     members: Arc<Mutex<Vec<Member>>>,
+    /// Whether the live state answers; where nobody tells, it does.
+    live: Arc<Mutex<Option<watch::Receiver<bool>>>>,
     /// The last plan that was saved here.
     saved: Arc<watch::Sender<Option<PlanId>>>,
 }
@@ -85,6 +89,16 @@ impl Handle {
     /// Who is there, as the live state tells: what is asked of gateways decides what is pinned first where room is short.
     pub fn set_members(&self, members: Vec<Member>) {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members;
+    }
+
+    /// Whether the live state answers, from now on: while it does not, demand stands still and nobody is taken for gone.
+    pub fn set_live(&self, answers: watch::Receiver<bool>) {
+        *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(answers);
+    }
+
+    fn live_answers(&self) -> bool {
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.as_ref().is_none_or(|answers| *answers.borrow())
     }
 
     /// Follows the plans that this scheduler saves.
@@ -108,6 +122,7 @@ pub struct Service {
     /// What each node was told last; told again only when it changes.
     told: BTreeMap<NodeId, Vec<(DeviceIx, VariantId)>>,
     demands: Demands,
+    absent: Absent,
     /// When it last looked at demand.
     looked: Instant,
 }
@@ -116,7 +131,8 @@ pub struct Service {
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
     let handle = Handle::default();
     let (told, demands, looked) = (BTreeMap::new(), Demands::default(), Instant::now());
-    let service = Service { config, store, nodes, handle: handle.clone(), told, demands, looked };
+    let absent = Absent::default();
+    let service = Service { config, store, nodes, handle: handle.clone(), told, demands, absent, looked };
     (service, handle)
 }
 
@@ -125,7 +141,12 @@ impl Service {
     pub async fn run(mut self, stop: CancellationToken) {
         let interval = Duration::from_millis(self.config.interval_ms.max(10));
         loop {
-            if let Err(error) = self.round().await {
+            let round = tokio::select! {
+                biased;
+                () = stop.cancelled() => return, // also out of one whose store does not answer
+                round = self.round() => round,
+            };
+            if let Err(error) = round {
                 tracing::warn!(%error, "planning failed; nodes keep the last plan");
             }
             tokio::select! {
@@ -151,9 +172,13 @@ impl Service {
                 .map_err(|err| Error::Unreadable { id: saved.id, why: err.to_string() })?,
             None => Plan::default(),
         };
-        self.look_at_demand();
+        let (members, answers) = self.look_at_demand();
         let share = self.config.discretionary_permille;
-        let next = plan(&input::input(&catalog, &statuses, share, &self.demands), &before);
+        let mut next = plan(&input::input(&catalog, &statuses, share, &self.demands), &before);
+        let reached = statuses.iter().map(|status| status.node).collect();
+        self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
+        let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
+        next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());
@@ -172,10 +197,18 @@ impl Service {
         Ok(())
     }
 
-    fn look_at_demand(&mut self) {
+    /// Who is there, and whether that can be known at the moment.
+    fn look_at_demand(&mut self) -> (Vec<Member>, bool) {
         let members = self.handle.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let answers = self.handle.live_answers();
         let now = Instant::now();
-        self.demands.look(&members, now - std::mem::replace(&mut self.looked, now));
+        let after = now - std::mem::replace(&mut self.looked, now);
+        if answers {
+            self.demands.look(&members, after);
+        } else {
+            self.demands.stand_still(after);
+        }
+        (members, answers)
     }
 
     /// Those that are gone are forgotten; one that is there again has forgotten what it was told.

@@ -1,6 +1,7 @@
 use super::*;
 use modelless_decision::Moments;
 use modelless_decision::RunModel;
+use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready};
 use modelless_store::{MemStore, NewModel, NewTask, NewVariant};
 use modelless_types::{
@@ -56,6 +57,15 @@ fn variant(name: &str, ppm: u32, us: f64) -> NewVariant {
 }
 
 async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
+    store_with(vec![
+        variant("fast", 800_000, 10.0),
+        variant("good", 900_000, 50.0),
+        variant("bad", 700_000, 99.0),
+    ])
+    .await
+}
+
+async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>) {
     let store: Arc<dyn Store> = Arc::new(MemStore::new());
     let task = NewTask {
         tenant: TenantId::DEFAULT,
@@ -81,17 +91,21 @@ async fn store_with_ladder() -> (Arc<dyn Store>, Vec<Variant>) {
         licence: "Apache-2.0".into(),
         space: None,
         adapter: "{}".into(),
-        variants: vec![
-            variant("fast", 800_000, 10.0),
-            variant("good", 900_000, 50.0),
-            variant("bad", 700_000, 99.0),
-        ],
+        variants,
     };
     let registered = store.register_model(model).await.unwrap();
     (store, registered.variants)
 }
 
 fn node(variants: &[Variant]) -> (watch::Sender<NodeStatus>, watch::Receiver<NodeStatus>) {
+    node_of(1, 100, variants)
+}
+
+fn node_of(
+    number: u32,
+    mib: u64,
+    variants: &[Variant],
+) -> (watch::Sender<NodeStatus>, watch::Receiver<NodeStatus>) {
     let offer = |v: &Variant| Offer {
         task: modelless_types::TaskId(1),
         ordinal: v.ordinal,
@@ -99,7 +113,7 @@ fn node(variants: &[Variant]) -> (watch::Sender<NodeStatus>, watch::Receiver<Nod
         run: RunModel::from_profile(&v.profiles[0]).unwrap(),
         width: 1,
     };
-    let id = NodeId(1);
+    let id = NodeId(number);
     let info = NodeInfo {
         id,
         rtt: Moments::ZERO,
@@ -107,7 +121,7 @@ fn node(variants: &[Variant]) -> (watch::Sender<NodeStatus>, watch::Receiver<Nod
         offers: variants.iter().map(offer).collect(),
     };
     watch::channel(NodeStatus {
-        memory_budget: Bytes::from_mib(100),
+        memory_budget: Bytes::from_mib(mib),
         ..NodeStatus::idle(info, "n", "cpu:test:2")
     })
 }
@@ -174,4 +188,122 @@ async fn a_node_that_is_there_again_is_told_again_and_one_that_is_gone_is_not_pl
     service.round().await.unwrap();
     let after = store.current_plan().await.unwrap().unwrap();
     assert_eq!(after.id, plan.id, "with nobody there the last plan stays");
+}
+
+/// What is asked of the second variant alone and of the third alone, as a gateway announces it.
+fn asked(second: u64, third: u64) -> Vec<Member> {
+    let class = |ordinal, arrived| modelless_live::Demand {
+        class: Class { task: modelless_types::TaskId(1), admits: [ordinal].into_iter().collect() },
+        arrived,
+        in_time: 0,
+        waiting: 0,
+    };
+    let demand = vec![class(1, second), class(2, third)];
+    vec![Member { demand, ..Member::new(modelless_live::Role::Gateway, "g", 1) }]
+}
+
+/// A store with a fast variant, the best, and two between them, and a node with room for three of the four.
+async fn short_of_room() -> (Arc<dyn Store>, watch::Sender<NodeStatus>, watch::Receiver<NodeStatus>) {
+    let ladder = vec![
+        variant("fast", 800_000, 10.0),
+        variant("second", 850_000, 30.0),
+        variant("third", 870_000, 40.0),
+        variant("best", 950_000, 90.0),
+    ];
+    let (store, variants) = store_with(ladder).await;
+    let (keep, status) = node_of(1, 41, &variants); // 30 MiB beside the discretionary share
+    (store, keep, status)
+}
+
+fn scheduler(store: &Arc<dyn Store>, status: &watch::Receiver<NodeStatus>) -> (Service, Handle) {
+    let nodes = vec![Node { status: status.clone(), link: Arc::new(Told::default()) }];
+    build(Config::default(), Arc::clone(store), nodes)
+}
+
+async fn planned(store: &Arc<dyn Store>) -> (PlanId, Plan) {
+    let saved = store.current_plan().await.unwrap().unwrap();
+    (saved.id, serde_json::from_str(&saved.json).unwrap())
+}
+
+/// A scheduler that has watched demand for long enough and then saw so much of it.
+async fn sees((service, handle): &mut (Service, Handle), second: u64, third: u64) {
+    handle.set_members(asked(0, 0));
+    service.round().await.unwrap();
+    tokio::time::advance(demand::HALF_LIFE).await;
+    service.round().await.unwrap();
+    handle.set_members(asked(second, third));
+    service.round().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_schedulers_that_count_differently_do_not_fight_over_the_plan_and_a_restart_moves_nothing() {
+    let (store, _keep, status) = short_of_room().await;
+    let (mut one, mut two) = (scheduler(&store, &status), scheduler(&store, &status));
+    sees(&mut one, 0, 100).await;
+    let (id, plan) = planned(&store).await;
+    let pinned: Vec<u32> = plan.pins.iter().map(|pin| pin.variant.0).collect();
+    assert_eq!(pinned, [1, 3, 4], "the fastest, the best, and of those between the one that is asked for");
+
+    let mut fresh = scheduler(&store, &status);
+    for _ in 0..3 {
+        fresh.0.round().await.unwrap();
+        one.0.round().await.unwrap();
+        assert_eq!(planned(&store).await.0, id, "one that has just started knows nothing");
+    }
+    sees(&mut two, 120, 60).await;
+    assert_eq!(planned(&store).await.0, id, "one level more for the other");
+    for _ in 0..3 {
+        one.0.round().await.unwrap();
+        two.0.round().await.unwrap();
+        assert_eq!(planned(&store).await.0, id);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_pinned_stays_while_the_live_state_is_away() {
+    let (store, _keep, status) = short_of_room().await;
+    let mut one = scheduler(&store, &status);
+    sees(&mut one, 0, 100).await;
+    let (id, _) = planned(&store).await;
+    let (_answers, answers) = watch::channel(false);
+    one.1.set_live(answers);
+    one.1.set_members(Vec::new());
+    for _ in 0..20 {
+        tokio::time::advance(demand::HALF_LIFE).await;
+        one.0.round().await.unwrap();
+    }
+    assert_eq!(planned(&store).await.0, id);
+    assert_eq!(one.0.demands.level(modelless_types::TaskId(1), 2), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_pinned_on_nodes_that_are_not_reached_yet_stays_until_they_are_gone() {
+    let (store, variants) = store_with_ladder().await;
+    let nodes: Vec<_> = (1..=3).map(|number| node_of(number, 100, &variants)).collect();
+    let all =
+        nodes.iter().map(|(_, status)| Node { status: status.clone(), link: Arc::new(Told::default()) });
+    let (mut first, _handle) = build(Config::default(), store.clone(), all.collect());
+    first.round().await.unwrap();
+    let (id, plan) = planned(&store).await;
+    assert_eq!(plan.pins.len(), 6);
+
+    let (mut later, handle) = scheduler(&store, &nodes[0].1);
+    let node = |number| Member {
+        node: Some(NodeId(number)),
+        ..Member::new(modelless_live::Role::Node, &number.to_string(), 1)
+    };
+    handle.set_members(vec![node(1), node(2)]);
+    later.round().await.unwrap();
+    tokio::time::advance(absent::GONE_AFTER / 2).await;
+    later.round().await.unwrap();
+    assert_eq!(planned(&store).await.0, id, "the others may come yet");
+    tokio::time::advance(absent::GONE_AFTER / 2).await;
+    later.round().await.unwrap();
+    let (_, plan) = planned(&store).await;
+    let left: std::collections::BTreeSet<_> = plan.pins.iter().map(|pin| pin.node.0).collect();
+    assert_eq!((plan.pins.len(), left), (4, [1, 2].into()), "the second is announced, the third is not");
+    store.remove_model(variants[0].model, true).await.unwrap();
+    later.round().await.unwrap();
+    assert_eq!(planned(&store).await.1.pins, [], "nor does what is not registered any more");
+    drop(handle);
 }

@@ -3,7 +3,9 @@
 use super::artefacts::Fetching;
 use super::holding::Holding;
 use super::measuring::Measurer;
-use super::{BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell};
+use super::{
+    BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell, told_within,
+};
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::up::admin::{Places, Registry};
@@ -26,8 +28,10 @@ use modelless_wire::{
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -110,7 +114,12 @@ async fn role(
     accept: Option<TlsAccept>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let within = Duration::from_micros(settings.executor.store_within.0);
+    let store: Arc<dyn Store> = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        opened = modelless_store::open(database(&settings.database)?) => Arc::new(opened?),
+    };
     let instance = random()? >> 1; // the database's numbers have a sign
     let taken = Holding::take(Arc::clone(&store), &settings.executor.name, instance);
     let holding = tokio::select! {
@@ -134,8 +143,8 @@ async fn role(
         served
     };
     let (served, lost) = tokio::join!(served, kept);
-    holding.release().await;
-    store.close().await;
+    holding.release(within).await;
+    told_within(within, store.close()).await;
     match lost {
         Some(other) => Err(holding.taken(&other)),
         None => served,
@@ -149,6 +158,7 @@ async fn serve(
     instance: u64,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let within = Duration::from_micros(settings.executor.store_within.0);
     let address: Address =
         settings.listen.parse().map_err(|why: String| usage(format!("`listen`: {why}")))?;
     let listener = Listener::bind(&address).await.with_context(|| {
@@ -199,9 +209,17 @@ async fn serve(
         recorder: None,
         warnings,
     };
-    let (service, handle) = executor::build(settings.executor.clone(), deps).await?;
+    let built = async {
+        let (service, handle) = executor::build(settings.executor.clone(), deps).await?;
+        pin_what_was_planned(&*store, &handle).await;
+        Ok::<_, anyhow::Error>((service, handle))
+    };
+    let (service, handle) = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        built = built => built?,
+    };
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
-    pin_what_was_planned(&*store, &handle).await;
 
     let config = modelless_wire::Config { key, accept, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
@@ -258,7 +276,7 @@ async fn serve(
     });
     if settings.demo {
         // What was registered before the others could hear of it.
-        if let Ok(version) = store.catalog_version().await {
+        if let Ok(Ok(version)) = timeout(within, store.catalog_version()).await {
             tell(&*live, Notice::Catalog { version }).await;
         }
     }

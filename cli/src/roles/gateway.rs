@@ -3,7 +3,10 @@
 use super::artefacts::Given;
 use super::nodes::{Side, keep_all};
 use super::register::{Joined, Registering};
-use super::{BEAT, Options, database, hear, host_name, key, live, pass_on, process, random, settings, tell};
+use super::{
+    BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
+    tell, told_within,
+};
 use crate::exit::usage;
 use crate::out;
 use crate::up::config::default_data;
@@ -156,7 +159,7 @@ async fn role(
     stop.cancel(); // also when it ended by itself
     ended.cancel();
     while tasks.join_next().await.is_some() {}
-    store.close().await;
+    told_within(STORE_WITHIN, store.close()).await;
     result.map_err(Into::into)
 }
 
@@ -220,7 +223,17 @@ pub(crate) fn followed(
     live: &Arc<dyn Live>,
     stop: &CancellationToken,
 ) -> watch::Receiver<Vec<Member>> {
+    followed_while_it_answers(tasks, live, stop).0
+}
+
+/// The same, and whether the live state answers.
+pub(crate) fn followed_while_it_answers(
+    tasks: &mut JoinSet<()>,
+    live: &Arc<dyn Live>,
+    stop: &CancellationToken,
+) -> (watch::Receiver<Vec<Member>>, watch::Receiver<bool>) {
     let (sender, members) = watch::channel(Vec::new());
-    tasks.spawn(follow(Arc::clone(live), BEAT, sender, stop.clone()));
-    members
+    let (answering, answers) = watch::channel(false);
+    tasks.spawn(follow(Arc::clone(live), BEAT, sender, answering, stop.clone()));
+    (members, answers)
 }

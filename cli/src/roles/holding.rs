@@ -4,7 +4,7 @@
 //! does: if so, the newcomer ends with an error, and if not, the newcomer is the node. One that was stopped for so
 //! long finds that out and ends. No clocks are compared, and while the database is away nobody loses anything.
 
-use super::BEAT;
+use super::{BEAT, told_within};
 use modelless_store::{Holder, Store};
 use std::fs;
 use std::sync::Arc;
@@ -55,27 +55,17 @@ impl Holding {
 
     /// Says that it is there until `ended`, and gives who has taken the node meanwhile, if somebody has.
     pub(super) async fn keep(&self, ended: &CancellationToken) -> Option<Holder> {
-        let mut beat = interval(BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                biased;
-                () = ended.cancelled() => return None,
-                _ = beat.tick() => {}
-            }
-            match self.hold(None).await {
-                Ok(holder) if holder.instance == self.instance => {}
-                Ok(other) => return Some(other),
-                Err(error) => tracing::debug!(%error, "could not say that this node is there; serving on"),
-            }
-        }
+        keep_saying(self.instance, ended, async || self.hold(None).await).await
     }
 
-    /// The name is free at once.
-    pub(super) async fn release(&self) {
-        if let Err(error) = self.store.release_node(&self.name, self.instance).await {
-            tracing::debug!(%error, "the node's name was not released; it is free in a few seconds");
-        }
+    /// The name is free at once, unless the store takes longer than `within` to hear of it.
+    pub(super) async fn release(&self, within: Duration) {
+        let released = async {
+            if let Err(error) = self.store.release_node(&self.name, self.instance).await {
+                tracing::debug!(%error, "the node's name was not released; it is free in a few seconds");
+            }
+        };
+        told_within(within, released).await;
     }
 
     pub(super) fn taken(&self, by: &Holder) -> anyhow::Error {
@@ -89,6 +79,33 @@ impl Holding {
 
     async fn hold(&self, gone: Option<&Holder>) -> modelless_store::Result<Holder> {
         self.store.hold_node(&self.name, self.instance, &self.place, gone).await
+    }
+}
+
+/// Says it every beat until `ended`, also while what was said last has no answer: a database whose packets are lost gives
+/// none for many minutes.
+async fn keep_saying(
+    instance: u64,
+    ended: &CancellationToken,
+    say: impl AsyncFn() -> modelless_store::Result<Holder>,
+) -> Option<Holder> {
+    let mut beat = interval(BEAT);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let said = async {
+            beat.tick().await;
+            say().await
+        };
+        let said = tokio::select! {
+            biased;
+            () = ended.cancelled() => return None,
+            said = said => said,
+        };
+        match said {
+            Ok(holder) if holder.instance == instance => {}
+            Ok(other) => return Some(other),
+            Err(error) => tracing::debug!(%error, "could not say that this node is there; serving on"),
+        }
     }
 }
 
@@ -166,7 +183,7 @@ mod tests {
         assert_eq!(kept, None, "the first one lost nothing");
         let why = refused.err().unwrap().to_string();
         assert!(why.contains("the node `n` is another process") && why.contains("executor.name"), "{why}");
-        first.release().await;
+        first.release(GONE_AFTER).await;
         take(&store, 3).await.unwrap();
     }
 
@@ -179,7 +196,19 @@ mod tests {
         assert!(began.elapsed() >= GONE_AFTER);
         let lost = first.keep(&CancellationToken::new()).await;
         assert_eq!(lost.map(|holder| holder.instance), Some(2));
-        first.release().await;
+        first.release(GONE_AFTER).await;
         assert_eq!(second.hold(None).await.unwrap().instance, 2, "which changes nothing for the second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_never_answers_does_not_keep_a_process_from_ending() {
+        let (ended, began) = (CancellationToken::new(), Instant::now());
+        let (kept, ()) = tokio::join!(keep_saying(1, &ended, async || std::future::pending().await), async {
+            sleep(BEAT * 3).await; // by now it hangs in the first beat
+            ended.cancel();
+        });
+        assert_eq!(kept, None);
+        told_within(BEAT, std::future::pending()).await;
+        assert_eq!(began.elapsed(), BEAT * 4);
     }
 }

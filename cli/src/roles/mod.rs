@@ -30,10 +30,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Between heartbeats in the live state.
 pub(crate) const BEAT: Duration = Duration::from_secs(1);
+
+/// How long the store may take at the end of a gateway or a scheduler; a node has a setting for it.
+const STORE_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -179,6 +183,13 @@ pub(crate) fn pass_on(
 async fn tell(live: &dyn Live, notice: Notice) {
     if let Err(error) = live.publish(notice).await {
         tracing::debug!(%error, ?notice, "a notice was not told");
+    }
+}
+
+/// At the end of a process: the store hears of it, or does not answer in time.
+pub(super) async fn told_within(within: Duration, told: impl Future<Output = ()>) {
+    if timeout(within, told).await.is_err() {
+        tracing::warn!(?within, "the store was not told that this process ends: it does not answer");
     }
 }
 

@@ -1,8 +1,11 @@
 //! `modelless scheduler`: who plans, as a process of its own. Two of them are safe; none for a while is, too.
 
-use super::gateway::{addresses, followed};
+use super::gateway::{addresses, followed_while_it_answers};
 use super::nodes::{Side, keep_all};
-use super::{BEAT, Options, database, hear, host_name, key, live, pass_on, process, random, settings, tell};
+use super::{
+    BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
+    tell, told_within,
+};
 use crate::exit::usage;
 use crate::out;
 use modelless_drive::Clock;
@@ -83,7 +86,8 @@ async fn role(
     let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
     let live = live(settings.redis.as_deref(), &settings.cluster)?;
     let mut tasks = JoinSet::new();
-    let members = followed(&mut tasks, &live, &stop);
+    let (members, answers) = followed_while_it_answers(&mut tasks, &live, &stop);
+    handle.set_live(answers);
     let (joining, knowing) = (handle.clone(), handle.clone());
     pass_on(&mut tasks, members.clone(), &stop, move |members| knowing.set_members(members));
     let side = Side {
@@ -105,7 +109,7 @@ async fn role(
     out::line("ready scheduler")?;
     service.run(stop).await;
     while tasks.join_next().await.is_some() {}
-    store.close().await;
+    told_within(STORE_WITHIN, store.close()).await;
     Ok(())
 }
 

@@ -3,8 +3,8 @@
 //!
 //! First form: it pins what is worth having. Variants beaten on every axis are left out; per task a *parachute* (the
 //! fastest variant of the frontier) comes first, then the most accurate, then what lies between, task after task in
-//! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned already goes first among equals, so
-//! that a plan does not move things without need.
+//! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned
+//! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
 
 use crate::frontier::{Point, frontier};
 use alloc::collections::BTreeSet;
@@ -150,8 +150,12 @@ impl Rank {
     }
 }
 
-/// What comes first: rank, then demand, then latency, then what is pinned already.
-type Turn = (Rank, core::cmp::Reverse<u8>, usize, bool);
+/// What comes first: rank, then demand, then what is pinned already, then latency.
+type Turn = (Rank, core::cmp::Reverse<u8>, bool, usize);
+
+/// By so many doublings more must be asked for what is to take the place of what is pinned. A count that hovers around a power
+/// of two, and two schedulers that count from different moments, are one apart and move nothing.
+const AHEAD: u8 = 2;
 
 /// The order in which room is given out: every task's parachute, every task's best, then the rest by turns.
 fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<(Rank, &'a PlanVariant)> {
@@ -175,8 +179,10 @@ fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Ve
             } else {
                 Rank::Between
             };
-            let demand = core::cmp::Reverse(variant.demand);
-            order.push(((rank, demand, turn, !before(variant.id)), task, variant));
+            let pinned = before(variant.id);
+            let held = if pinned { AHEAD - 1 } else { 0 }; // with so much less it is still even, and even it stays
+            let demand = core::cmp::Reverse(variant.demand.saturating_add(held));
+            order.push(((rank, demand, !pinned, turn), task, variant));
         }
     }
     order.sort_by_key(|(key, task, variant)| (*key, *task, variant.id));
@@ -235,6 +241,22 @@ mod tests {
         let busy = plan(&input(3), &idle);
         assert_eq!(pinned(&busy), [11]);
         assert_eq!(pinned(&plan(&input(0), &busy)), [11], "nobody asks for the other either");
+    }
+
+    #[test]
+    fn what_is_pinned_gives_way_only_to_what_is_asked_for_two_doublings_more() {
+        let asked = |id, task, demand| PlanVariant { demand, ..variant(id, task, 800_000, 10, 10) };
+        let input = |one, other| device(10, alloc::vec![asked(1, 1, one), asked(11, 2, other)]);
+        for first in [1, 11] {
+            let node = (NodeId(1), DeviceIx(0));
+            let pin = Pin { node: node.0, device: node.1, variant: VariantId(first) };
+            let before = Plan { pins: alloc::vec![pin], ..Plan::default() };
+            for (one, other) in [(0, 0), (0, 1), (1, 0), (5, 5), (5, 6), (6, 5)] {
+                assert_eq!(pinned(&plan(&input(one, other), &before)), [first], "{one} {other}");
+            }
+            assert_eq!(pinned(&plan(&input(5, 7), &before)), [11]);
+            assert_eq!(pinned(&plan(&input(7, 5), &before)), [1]);
+        }
     }
 
     #[test]

@@ -92,11 +92,12 @@ impl Known {
     }
 }
 
-/// Follows who is there, asking every `beat`, until `stop`.
+/// Follows who is there, asking every `beat`, until `stop`; and whether the live state `answers`.
 pub async fn follow(
     live: Arc<dyn Live>,
     beat: Duration,
     members: watch::Sender<Vec<Member>>,
+    answers: watch::Sender<bool>,
     stop: CancellationToken,
 ) {
     let mut known = Known::new(beat * BEATS);
@@ -123,5 +124,6 @@ pub async fn follow(
         }
         let now = known.members();
         members.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+        answers.send_if_modified(|before| std::mem::replace(before, !away) == away);
     }
 }

@@ -94,8 +94,9 @@ impl RedisLive {
         Error::Away { at: self.at.clone(), why: why.to_string() }
     }
 
-    /// Listens until the connection ends, which nobody but a ping may notice.
-    async fn listen(&self) -> Result<(), RedisError> {
+    /// Listens until the connection ends, which nobody but a ping may notice. Once it stands, it was not `told` that notices do
+    /// not come.
+    async fn listen(&self, told: &mut bool) -> Result<(), RedisError> {
         let opened = async {
             let (mut sink, stream) = self.client.get_async_pubsub().await?.split();
             sink.subscribe(self.channel()).await?;
@@ -103,6 +104,7 @@ impl RedisLive {
         };
         let Ok(opened) = timeout(PATIENCE, opened).await else { return Ok(()) };
         let (mut sink, mut stream) = opened?;
+        *told = false; // the next absence is another one
         // What was said until now was said to nobody here.
         let _ = self.notices.send(Notice::Missed);
         let mut beat = interval(CHANNEL_BEAT);
@@ -201,7 +203,7 @@ impl Live for RedisLive {
         let mut told = false;
         let listening = async {
             loop {
-                let ended = self.listen().await;
+                let ended = self.listen(&mut told).await;
                 if !std::mem::replace(&mut told, true) {
                     let why =
                         ended.err().map_or_else(|| "it went silent".to_owned(), |error| error.to_string());

@@ -217,7 +217,8 @@ async fn a_killed_redis_costs_freshness_and_its_return_repairs_itself() {
         tasks.spawn(keep_announced(Arc::clone(&rig.live), describe, beat, stop.clone()));
     }
     let (sender, mut known) = watch::channel(Vec::new());
-    tasks.spawn(follow(Arc::clone(&rig.other), beat, sender, stop.clone()));
+    let (answering, mut answers) = watch::channel(false);
+    tasks.spawn(follow(Arc::clone(&rig.other), beat, sender, answering, stop.clone()));
     timeout(PATIENCE, known.wait_for(|members| members.len() == 2))
         .await
         .expect("in time")
@@ -228,6 +229,7 @@ async fn a_killed_redis_costs_freshness_and_its_return_repairs_itself() {
     let mut redis = rig.redis.take().expect("a server");
     redis.kill();
     until("it is found to be away", || async { rig.other.members().await.is_err() }).await;
+    timeout(PATIENCE, answers.wait_for(|answers| !answers)).await.expect("in time").expect("followed");
     let error = rig.live.publish(Notice::Plan { id: 2 }).await.expect_err("nobody is there");
     assert!(matches!(error, Error::Away { .. }), "{error}");
     // Many times as long as a silent member is kept: nobody leaves.

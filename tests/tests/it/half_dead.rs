@@ -215,6 +215,19 @@ fn a_node_that_dies_while_the_database_is_away_is_missed_at_once() -> Result<()>
     settle(&world)
 }
 
+#[test]
+fn every_process_ends_while_the_database_is_cut_off() -> Result<()> {
+    let mut world = World::start()?;
+    world.database.cut();
+    // By now their questions have no answers.
+    world.cluster.wait_for("left", "the store does not answer", PATIENCE)?;
+    for name in ["one", "two", "planner", "left"] {
+        let ended = world.cluster.drain(name)?;
+        ensure!(ended.success(), "{name}: {ended}");
+    }
+    Ok(())
+}
+
 /// Waits until both nodes serve.
 fn settle(world: &World) -> Result<()> {
     wait::until(PATIENCE, || {
