@@ -2,8 +2,18 @@
 //!
 //! Live there are two gateways, real executors and the real wire, but the engine replays latencies that were measured
 //! (EfficientNet-Lite0, one thread) instead of computing, since this needs more lanes than most machines have cores. The same is
-//! done in the simulator. Without credits gateways send everything at once, and it waits at the node that was chosen. Without
-//! hand-back it stays there whatever becomes of it; one executor has nobody to give anything to.
+//! done in the simulator, there for all clusters in all ways. Without credits gateways send everything at once, and it waits at the
+//! node that was chosen. Without hand-back it stays there whatever becomes of it; one executor has nobody to give anything to.
+//!
+//! Live every setup gets its goodput several times, each time in a new cluster with another seed, the setups in turns: one pause
+//! of the machine then spoils one repetition of one setup and not its median. After that comes a load above what the lanes can do,
+//! where nodes fall behind and give back; what came back is counted by the gateways. Two executors are run live in the usual way only.
+//!
+//! The issue states no bounds. Ours: 15 % lost by three executors, 10 % in the simulator. Credits and hand-back each may lose a
+//! tenth of the goodput without them live (a bisection ends 1.6 % of the capacity apart, and medians of three scatter by a few of
+//! that), as much of what is in time under too much load, and a twentieth in the simulator, which scatters less: they are there for
+//! other things, so what is asked is that they do no harm. The short form only shows that one and three executors carry
+//! anything like this at all.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,16 +21,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::turns::Side;
-use modelless_testkit::{Connection, Postgres, Request, wait};
+use modelless_testkit::{Connection, Postgres, Request, stats, wait};
 use serde_json::{Value, json};
 
-use super::{Ended, all_ended, bare, ms};
+use super::{Ended, all_ended, bare, count, ms};
 use crate::command::{output, program};
 use crate::measure::{Check, Context, Measure, Outcome};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "cluster-goodput",
-    what: "goodput at 99 % of 1, 2 and 3 executors with the same lanes, with and without credits and hand-back: live with a replaying engine, and simulated",
+    what: "goodput at 99 % of 1, 2 and 3 executors with the same lanes, with and without credits and hand-back, and what came back: live with a replaying engine, and simulated",
     run: measure,
 };
 
@@ -42,114 +52,208 @@ impl Way {
     }
 }
 
-const WAYS: [Way; 4] = [
-    Way { credits: true, hand_back: true },
-    Way { credits: true, hand_back: false },
-    Way { credits: false, hand_back: true },
-    Way { credits: false, hand_back: false },
-];
-/// Executors and the lanes of each.
-const CLUSTERS: [(usize, u16); 3] = [(1, 6), (2, 3), (3, 2)];
+const USUAL: Way = Way { credits: true, hand_back: true };
+const NO_HAND_BACK: Way = Way { credits: true, hand_back: false };
+const NO_CREDITS: Way = Way { credits: false, hand_back: true };
+const NEITHER: Way = Way { credits: false, hand_back: false };
+const WAYS: [Way; 4] = [USUAL, NO_HAND_BACK, NO_CREDITS, NEITHER];
+/// What is run live: executors, and how.
+const LIVE: [(usize, Way); 7] =
+    [(1, USUAL), (3, USUAL), (3, NO_HAND_BACK), (3, NO_CREDITS), (3, NEITHER), (2, USUAL), (1, NO_CREDITS)];
+/// Of all executors together.
+const LANES: usize = 6;
 /// Lanes altogether over the time of a single query: queries a second if no lane were ever idle.
 const CAPACITY: f64 = 6.0 / 0.007_1;
+/// Times the capacity: nodes fall behind.
+const OVERLOAD: f64 = 1.5;
 /// Three times the time of a single query.
 const BOUND: Duration = Duration::from_millis(21);
 const WANTED: f64 = 0.99;
 const LOADED_WITHIN: Duration = Duration::from_mins(1);
 
+/// How long and how often.
+#[derive(Clone, Copy)]
+struct Form {
+    repetitions: u64,
+    steps: u32,
+    window_ms: u64,
+    /// Of the queries, in time.
+    share: f64,
+}
+
+/// What a cluster did once.
+struct Seen {
+    goodput: f64,
+    /// In time a second when more was asked than it can do.
+    overloaded: f64,
+    /// Queries that came back to the gateways, of how many.
+    handed_back: f64,
+    asked: f64,
+    raw: Value,
+}
+
+/// What a setup did every time.
+#[derive(Default)]
+struct Found {
+    goodput: Vec<f64>,
+    overloaded: Vec<f64>,
+    handed_back: f64,
+    asked: f64,
+}
+
 fn measure(context: &Context) -> Result<Outcome> {
-    let (steps, window, share) = context.choose((6_u32, 2_500_u64, WANTED), (2, 800, 0.5));
+    let form = context.choose(
+        Form { repetitions: 3, steps: 6, window_ms: 1_500, share: WANTED },
+        Form { repetitions: 1, steps: 2, window_ms: 800, share: 0.5 },
+    );
     let simulated = output(
         program(&context.root, context.bench_program("sim-goodput")?).arg(context.choose("10000", "300")),
     )?;
     let simulated: Value = serde_json::from_str(&simulated).context("sim-goodput wrote no JSON")?;
-    let (mut rows, mut found) = (Vec::new(), Vec::new());
-    let (ways, clusters) = context.choose((&WAYS[..], &CLUSTERS[..]), (&WAYS[..1], &CLUSTERS[..1]));
-    for &way in ways {
-        for &(executors, lanes) in clusters.iter().filter(|(executors, _)| *executors > 1 || way.hand_back) {
-            let (goodput, tried) = live(context, executors, lanes, way, (steps, window, share))?;
-            found.push((executors, way, goodput));
-            rows.push(json!({
-                "executors": executors, "lanes": lanes, "credits": way.credits, "hand_back": way.hand_back,
-                "goodput": goodput, "tried": tried,
-            }));
+    let setups = context.choose(&LIVE[..], &LIVE[..2]);
+    let mut rows = Vec::new();
+    let mut found: Vec<Found> = setups.iter().map(|_| Found::default()).collect();
+    for repetition in 0..form.repetitions {
+        for (found, &(executors, way)) in found.iter_mut().zip(setups) {
+            let seen = live(context, executors, way, form, context.seed + 1_000 * repetition)?;
+            // What is asked is whether hand-back does harm, so it must have been off where it is said to have been.
+            ensure!(
+                way.hand_back || seen.handed_back == 0.0,
+                "queries came back without hand-back: {}",
+                seen.raw
+            );
+            found.goodput.push(seen.goodput);
+            found.overloaded.push(seen.overloaded);
+            found.handed_back += seen.handed_back;
+            found.asked += seen.asked;
+            rows.push(seen.raw);
         }
     }
-    let of = |executors, way: Way| {
-        // With one executor hand-back changes nothing, so it is measured once.
-        let way = Way { hand_back: way.hand_back || executors == 1, ..way };
-        let row = found.iter().find(|row| (row.0, row.1) == (executors, way));
-        row.map_or(f64::NAN, |row| row.2) // the short form leaves most of them out
-    };
-    let in_simulator = |nodes: u64, way: Way| {
-        let rows = simulated.as_array().context("sim-goodput tells no rows")?;
-        let row = rows.iter().map(|row| (&row["setup"], row)).find(|(setup, _)| {
-            setup["nodes"] == nodes && setup["credits"] == way.credits && setup["hand_back"] == way.hand_back
-        });
-        row.and_then(|(_, row)| row["goodput"].as_f64()).context("sim-goodput tells no goodput")
-    };
-    let usual = WAYS[0];
-    let (one, three) = (of(1, usual), of(3, usual));
-    let (sim_one, sim_three) = (in_simulator(1, usual)?, in_simulator(3, usual)?);
-    // The short form has one executor only: there it is what that loses of its lanes' time, and all of it where nothing holds.
-    let lost = if context.short { 1.0 - one / CAPACITY } else { lost_of(three, one) };
-    let (mut told, mut by_way) = (Vec::new(), serde_json::Map::new());
-    for way in WAYS {
-        let live = [1, 2, 3].map(|executors| of(executors, way));
-        let simulated = [in_simulator(1, way)?, in_simulator(2, way)?, in_simulator(3, way)?];
-        let list = |rates: [f64; 3]| format!("{:.0}, {:.0} and {:.0}", rates[0], rates[1], rates[2]);
-        told.push(format!("{} {} (simulated {})", way.name(), list(live), list(simulated)));
-        by_way.insert(
-            way.name().to_owned(),
-            json!({"live_per_second": live, "simulated_per_second": simulated}),
-        );
+    let (mut told, mut summaries) = (Vec::new(), Vec::new());
+    for (found, (executors, way)) in found.iter().zip(setups) {
+        let (line, summary) = tell(found, *executors, *way)?;
+        told.push(line);
+        summaries.push(summary);
     }
-    let summary = json!({
-        "of_1_2_and_3_executors": by_way,
-        "capacity_per_second": CAPACITY, "bound_ms": ms(BOUND),
-        "engine": "replays measured latencies (EfficientNet-Lite0, 7.1 ms alone)",
+    let simulated_told = WAYS.iter().map(|way| {
+        let of = |nodes| in_simulator(&simulated, nodes, *way);
+        Ok(format!("{} {:.0}, {:.0} and {:.0}", way.name(), of(1)?, of(2)?, of(3)?))
     });
+    let simulated_told = simulated_told.collect::<Result<Vec<_>>>()?.join("; ");
+    let at = |executors, way| {
+        let at = setups.iter().position(|setup| *setup == (executors, way));
+        Ok(&found[at.context("a setup that is not run; this is a bug")?])
+    };
+    let checks = if context.short {
+        checks_of_short(median(&at(1, USUAL)?.goodput)?, median(&at(3, USUAL)?.goodput)?)
+    } else {
+        checks_of_full(&at, &simulated)?
+    };
     rows.push(json!({"simulated": simulated}));
+    let wanted = form.share * 100.0;
     Ok(Outcome {
-        seeds: vec![context.seed],
+        seeds: (0..form.repetitions).map(|repetition| context.seed + 1_000 * repetition).collect(),
         repetitions: Value::Array(rows),
         result: format!(
-            "queries a second with 99 % in time that 1, 2 and 3 executors with 6 lanes altogether carry, of {CAPACITY:.0} were the \
-             lanes never idle (the engine replays measured latencies): {}",
+            "queries a second with {wanted:.0} % in {} ms that executors with {LANES} lanes altogether carry, of {CAPACITY:.0} were \
+             the lanes never idle (the engine replays measured latencies; median and worst of {}): {}. Simulated with 99 %, 1, 2 and 3 \
+             executors: {simulated_told}",
+            ms(BOUND),
+            form.repetitions,
             told.join("; "),
         ),
-        summary,
-        checks: vec![
-            Check {
-                what: context.choose("lost by three executors, live", "lost by one executor, live"),
-                value: lost,
-                limit: context.choose(0.15, 0.9),
-                unit: context.choose("of one's goodput", "of its lanes' time"),
-            },
-            Check {
-                what: "lost by three executors, simulated",
-                value: lost_of(sim_three, sim_one),
-                limit: context.choose(0.1, 0.5),
-                unit: "of one's goodput",
-            },
-        ],
+        summary: json!({
+            "live": summaries, "capacity_per_second": CAPACITY, "bound_ms": ms(BOUND), "share": form.share,
+            "engine": "replays measured latencies (EfficientNet-Lite0, 7.1 ms alone)",
+        }),
+        checks,
     })
 }
 
-/// The highest rate of those tried at which enough is in time, and all that were tried.
-fn live(
-    context: &Context,
-    executors: usize,
-    lanes: u16,
-    way: Way,
-    (steps, window, share): (u32, u64, f64),
-) -> Result<(f64, Value)> {
+/// A setup for people and as JSON.
+fn tell(found: &Found, executors: usize, way: Way) -> Result<(String, Value)> {
+    let of =
+        |values: &[f64], percent| stats::percentile(values, percent).context("no repetitions; this is a bug");
+    let (median, worst) = (of(&found.goodput, 50)?, of(&found.goodput, 0)?);
+    let (over, over_worst) = (of(&found.overloaded, 50)?, of(&found.overloaded, 0)?);
+    let line = format!(
+        "{executors} {} {median:.0} ({worst:.0}), {over:.0} ({over_worst:.0}) when asked {:.0}, {:.0} of {:.0} queries came back",
+        way.name(),
+        CAPACITY * OVERLOAD,
+        found.handed_back,
+        found.asked,
+    );
+    let summary = json!({
+        "executors": executors, "credits": way.credits, "hand_back": way.hand_back, "goodput_median": median,
+        "goodput_worst": worst, "goodputs": found.goodput, "overloaded_median": over, "overloaded_worst": over_worst,
+        "handed_back": found.handed_back, "asked": found.asked,
+    });
+    Ok((line, summary))
+}
+
+fn median(values: &[f64]) -> Result<f64> {
+    stats::median(values).context("no repetitions; this is a bug")
+}
+
+fn in_simulator(simulated: &Value, nodes: u64, way: Way) -> Result<f64> {
+    let rows = simulated.as_array().context("sim-goodput tells no rows")?;
+    let row = rows.iter().map(|row| (&row["setup"], row)).find(|(setup, _)| {
+        setup["nodes"] == nodes && setup["credits"] == way.credits && setup["hand_back"] == way.hand_back
+    });
+    row.and_then(|(_, row)| row["goodput"].as_f64()).context("sim-goodput tells no goodput")
+}
+
+/// A quarter of the capacity is the least rate that is tried: who carries that holds both.
+fn checks_of_short(one: f64, three: f64) -> Vec<Check> {
+    let lost = |what, goodput| Check {
+        what,
+        value: lost_of(goodput, CAPACITY),
+        limit: 0.9,
+        unit: "of the time of all lanes",
+    };
+    vec![lost("lost by one executor, live", one), lost("lost by three executors, live", three)]
+}
+
+fn checks_of_full<'a>(
+    live: &impl Fn(usize, Way) -> Result<&'a Found>,
+    simulated: &Value,
+) -> Result<Vec<Check>> {
+    let lost = |what, value, limit| Check { what, value, limit, unit: "of the goodput without" };
+    let in_simulator = |nodes, way| in_simulator(simulated, nodes, way);
+    let goodput = |executors, way| median(&live(executors, way)?.goodput);
+    let overloaded = |way| median(&live(3, way)?.overloaded);
+    let (three, sim_three) = (goodput(3, USUAL)?, in_simulator(3, USUAL)?);
+    Ok(vec![
+        Check {
+            what: "lost by three executors, live",
+            value: lost_of(three, goodput(1, USUAL)?),
+            limit: 0.15,
+            unit: "of one's goodput",
+        },
+        Check {
+            what: "lost by three executors, simulated",
+            value: lost_of(sim_three, in_simulator(1, USUAL)?),
+            limit: 0.1,
+            unit: "of one's goodput",
+        },
+        lost("lost by credits, live", lost_of(three, goodput(3, NO_CREDITS)?), 0.1),
+        lost("lost by hand-back, live", lost_of(three, goodput(3, NO_HAND_BACK)?), 0.1),
+        lost("lost by credits, overloaded", lost_of(overloaded(USUAL)?, overloaded(NO_CREDITS)?), 0.1),
+        lost("lost by hand-back, overloaded", lost_of(overloaded(USUAL)?, overloaded(NO_HAND_BACK)?), 0.1),
+        lost("lost by credits, simulated", lost_of(sim_three, in_simulator(3, NO_CREDITS)?), 0.05),
+        lost("lost by hand-back, simulated", lost_of(sim_three, in_simulator(3, NO_HAND_BACK)?), 0.05),
+    ])
+}
+
+/// The highest rate of those tried at which enough is in time, and what comes of too much.
+fn live(context: &Context, executors: usize, way: Way, form: Form, seed: u64) -> Result<Seen> {
     let replay = context.bench_program("replay-node")?;
     let (folder, postgres) = (modelless_testkit::temp_dir("goodput")?, Postgres::start()?);
     let artefacts = folder.path().join("artefacts");
     output(program(&context.root, &replay).arg("register").arg(postgres.url()).arg(&artefacts))?;
     let mut cluster = Cluster::of(context.binary()?, postgres.url(), &artefacts)?;
-    let (lanes, credits) = (format!("executor.lanes={lanes}"), format!("credits={}", way.credits));
+    let lanes = format!("executor.lanes={}", LANES / executors);
+    let credits = format!("credits={}", way.credits);
     let hand_back = format!("executor.hand_back={}", way.hand_back);
     for number in 0..executors {
         cluster.executor_of(&replay, &format!("node-{number}"), &[&lanes, &credits, &hand_back])?;
@@ -165,23 +269,57 @@ fn live(
     }]);
     let addresses = gateways.map(|gateway| gateway.to_string()).join(",");
     let load = context.bench_program("http-load")?;
-    let mut load = Side::start(&load, &[&addresses, &stream.to_string(), &context.seed.to_string()])?;
-    let (mut low, mut high, mut tried) = (0.0, CAPACITY, Vec::new());
-    // One that is not counted: connections, what executors learn.
-    let question = |rate: f64, seed: u64| {
-        json!({
-            "do": "paced", "per_second": [rate], "ms": window, "seed": seed, "connections": 96, "patience_ms": 2_000,
-        })
+    let mut load = Side::start(&load, &[&addresses, &stream.to_string(), &seed.to_string()])?;
+    let mut tried = Vec::new();
+    let (mut handed_back, mut asked) = (0.0, 0.0);
+    let mut in_time_at = |rate: f64, part: u64| -> Result<f64> {
+        let before = handed_back_to(&gateways)?;
+        let raw = load.ask(&json!({
+            "do": "paced", "per_second": [rate], "ms": form.window_ms, "seed": seed + part, "connections": 96,
+            "patience_ms": 2_000,
+        }))?;
+        let back = handed_back_to(&gateways)? - before;
+        let all = all_ended(&raw)?;
+        let share = in_time(&all)?;
+        handed_back += back;
+        asked += count(all.len())?;
+        tried.push(json!({"rate": rate, "in_time": share, "handed_back": back, "load": bare(raw)}));
+        Ok(share)
     };
-    load.ask(&question(CAPACITY / 4.0, context.seed))?;
-    for step in 0..steps {
+    // Its share does not count: connections, what executors learn.
+    in_time_at(CAPACITY / 4.0, 0)?;
+    let (mut low, mut high) = (0.0, CAPACITY);
+    for step in 0..form.steps {
         let rate = f64::midpoint(low, high);
-        let raw = load.ask(&question(rate, context.seed + u64::from(step)))?;
-        let in_time = in_time(&all_ended(&raw)?)?;
-        tried.push(json!({"rate": rate, "in_time": in_time, "load": bare(raw)}));
-        if in_time >= share { low = rate } else { high = rate }
+        if in_time_at(rate, 1 + u64::from(step))? >= form.share { low = rate } else { high = rate }
     }
-    Ok((low, Value::Array(tried)))
+    let rate = CAPACITY * OVERLOAD;
+    let overloaded = in_time_at(rate, 100)? * rate;
+    let raw = json!({
+        "executors": executors, "credits": way.credits, "hand_back": way.hand_back, "seed": seed, "goodput": low,
+        "overloaded": overloaded, "handed_back": handed_back, "tried": tried,
+    });
+    Ok(Seen { goodput: low, overloaded, handed_back, asked, raw })
+}
+
+/// Queries that came back to these gateways so far.
+fn handed_back_to(gateways: &[SocketAddr]) -> Result<f64> {
+    let mut all = 0.0;
+    for gateway in gateways {
+        all += handed_back_in(&Connection::open(*gateway)?.exchange(&Request::get("/metrics"))?.text())?;
+    }
+    Ok(all)
+}
+
+fn handed_back_in(metrics: &str) -> Result<f64> {
+    // A reason for which nothing came back is not listed, nor is the whole metric before anything did.
+    const NAME: &str = "modelless_queries_handed_back_total";
+    ensure!(metrics.contains("modelless_queries_open"), "these are no figures of a gateway");
+    let counts = metrics.lines().filter(|line| line.starts_with(NAME)).map(|line| {
+        let (_, value) = line.rsplit_once(' ').context("a metric without a value")?;
+        Ok(value.parse::<f64>()?)
+    });
+    counts.sum()
 }
 
 /// What `other` lacks of `base`, as a share of it. Where there is no base, all is lost.
@@ -215,6 +353,43 @@ mod tests {
         assert!((lost_of(90.0, 100.0) - 0.1).abs() < 1e-9);
         assert!((lost_of(90.0, 0.0) - 1.0).abs() < 1e-9 && (lost_of(0.0, 0.0) - 1.0).abs() < 1e-9);
         assert!(lost_of(f64::NAN, 1.0).is_nan(), "which no bound holds");
+    }
+
+    #[test]
+    fn what_came_back_is_counted_over_all_reasons() {
+        let none = "modelless_queries_open 3\nmodelless_queries_total{how=\"answered\"} 9\n";
+        assert!(handed_back_in(none).unwrap().abs() < 1e-9);
+        let some = format!(
+            "{none}modelless_queries_handed_back_total{{reason=\"too_late\"}} 3\n\
+             modelless_queries_handed_back_total{{reason=\"draining\"}} 4\n"
+        );
+        assert!((handed_back_in(&some).unwrap() - 7.0).abs() < 1e-9);
+        assert!(handed_back_in("<html>").is_err());
+    }
+
+    #[test]
+    fn clusters_that_carry_nothing_hold_no_bound() {
+        let quarter = CAPACITY / 4.0;
+        assert!(checks_of_short(quarter, quarter).iter().all(Check::holds));
+        assert!(!checks_of_short(quarter, 0.0).iter().all(Check::holds));
+        assert!(!checks_of_short(0.0, quarter).iter().all(Check::holds));
+        let row = |nodes, way: Way| json!({"setup": {"nodes": nodes, "credits": way.credits, "hand_back": way.hand_back}, "goodput": 100.0});
+        let simulated = json!([row(1, USUAL), row(3, USUAL), row(3, NO_CREDITS), row(3, NO_HAND_BACK)]);
+        let missed = |worse: Way, goodput: f64, overloaded: f64| {
+            let found = |goodput, overloaded| Found {
+                goodput: vec![goodput],
+                overloaded: vec![overloaded],
+                ..Found::default()
+            };
+            let (usual, other) = (found(100.0, 100.0), found(goodput, overloaded));
+            let live = |_, way| Ok(if way == worse { &other } else { &usual });
+            let checks = checks_of_full(&live, &simulated).unwrap();
+            checks.iter().filter(|check| !check.holds()).map(|check| check.what).collect::<Vec<_>>()
+        };
+        assert_eq!(missed(NO_CREDITS, 105.0, 105.0), [""; 0]);
+        assert_eq!(missed(NO_CREDITS, 120.0, 100.0), ["lost by credits, live"]);
+        assert_eq!(missed(NO_HAND_BACK, 120.0, 100.0), ["lost by hand-back, live"]);
+        assert_eq!(missed(NO_HAND_BACK, 50.0, 120.0), ["lost by hand-back, overloaded"]);
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! What the wire costs: a cluster of two gateways and three executors against the same in one process, in turns.
 //!
-//! Latency is that of one query at a time, in blocks that alternate. Beside it both sides are asked by several connections
-//! that ask again at once, and the processor time of everything that serves (gateways, executors, their runners, the
-//! scheduler; not the database and Redis, which no query touches) is set against what was answered.
+//! Latency is that of one query at a time, in blocks that alternate; in the cluster every other query goes to the other
+//! gateway. Beside it both sides are asked by several connections that ask again at once, and the processor time of everything
+//! that serves (gateways, executors, their runners, the scheduler; not the database and Redis, which no query touches) is set
+//! against what was answered.
 //!
-//! The issue asks for these figures and states no bounds. Ours: 300 us in the median, what the whole server may add to a bare loop in
-//! `overhead`; 1.5 ms at the p99, a tick of a timer and a half; and at most six tenths of the requests per core, since a query is read and
-//! written twice as often. Those of the short form are for a development build on a machine that does other things.
+//! The issue asks for these figures and states no bounds. Ours: 300 us in the median, what the whole server may add to a bare
+//! loop in `overhead`; 1.5 ms at the p99, a tick of a timer and a half; and at most six tenths of the requests per core lost,
+//! since a query is read and written twice as often and the rest of the wire may cost a tenth. That last one is for finding
+//! that a query came to be handled a third time, not for promising four tenths: what the wire costs is the figure itself. Those
+//! of the short form are for a development build on a machine that does other things.
 
 use std::time::Duration;
 
@@ -34,6 +37,8 @@ const EXECUTORS: [super::Executor<'_>; 3] = [
 /// All of theirs.
 const LANES: &str = "4";
 const CONNECTIONS: u32 = 16;
+/// Reading and writing twice as often may cost half, and the rest of the wire a tenth.
+const PER_CORE_LOST: f64 = 0.6;
 
 fn measure(context: &Context) -> Result<Outcome> {
     let (blocks, rounds, loads, ms) = context.choose((10, 500, 5, 4_000), (2, 60, 1, 800));
@@ -47,7 +52,8 @@ fn measure(context: &Context) -> Result<Outcome> {
         let (floats, seed) = (demo::TENSOR_FLOATS.to_string(), context.seed.to_string());
         Loop::start(&context.bench_program("http-loop")?, &[&address, &target, &floats, &seed])
     };
-    let (mut alone, mut wired) = (client(up.address().to_string())?, client(world.gateways[0].to_string())?);
+    let gateways = world.gateways.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let (mut alone, mut wired) = (client(up.address().to_string())?, client(gateways)?);
     // Not counted: connections, caches, loads.
     for side in [&mut alone, &mut wired] {
         side.block(rounds / 2, Duration::ZERO)?;
@@ -108,8 +114,9 @@ fn measure(context: &Context) -> Result<Outcome> {
         }),
         result: format!(
             "the wire adds {added:.0} us to the median (worst block {:.0}) and {added_99:.0} us to the p99 (worst {:.0}) of \
-             {:.0} us in one process; {cluster_core:.0} requests a second per core against {up_core:.0} ({:.2} of it); {asked} \
-             tasks of the demo answered by both gateways",
+             {:.0} us in one process, both gateways asked in turn by one client; {cluster_core:.0} requests a second per core \
+             against {up_core:.0} ({:.2} of it; the bound of {PER_CORE_LOST} lost is there to notice a third handling of every query, \
+             it is no promise); {asked} tasks of the demo answered by both gateways",
             worst(&p50)?,
             worst(&p99)?,
             median(&bases)?,
@@ -126,7 +133,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             Check {
                 what: "lost requests per core and second",
                 value: 1.0 - cluster_core / up_core,
-                limit: context.choose(0.6, 0.8),
+                limit: context.choose(PER_CORE_LOST, 0.8),
                 unit: "of those in one process",
             },
         ],
