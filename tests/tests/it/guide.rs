@@ -55,8 +55,8 @@ impl Place {
         let (_, server) = server.context("a database on a server, with a user")?;
         let mut given = vec![
             (
-                "postgres://modelless@127.0.0.1/modelless".to_owned(),
-                format!("postgres://{database}@{server}/{database}"),
+                "postgres://modelless:change-me@127.0.0.1/modelless".to_owned(),
+                format!("postgres://{database}:change-me@{server}/{database}"),
             ),
             ("redis://127.0.0.1:6379".to_owned(), redis.url()),
             ("CREATE USER modelless".to_owned(), format!("CREATE USER {database}")),
