@@ -1,4 +1,4 @@
-//! What a usual balancer in front of gateways knows and does: it asks each every [`LOOK`] whether it is ready, sends a client to its
+//! What a usual balancer in front of gateways knows and does: it asks each every 100 ms whether it is ready, sends a client to its
 //! own gateway while that is, to another one otherwise, and to another one too where no connection comes about. It never sends a
 //! query twice.
 

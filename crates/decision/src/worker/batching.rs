@@ -51,6 +51,8 @@ struct Rate {
     gap: f64,
     /// Gaps seen, up to what is believed.
     gaps: u32,
+    /// When one last left unanswered for want of anything in memory, if nothing that may answer it was loaded since.
+    unmet: Option<Time>,
 }
 
 impl Rates {
@@ -66,7 +68,7 @@ impl Rates {
                 let oldest = self.0.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
                 oldest.and_then(|class| self.0.remove(&class));
             }
-            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0 });
+            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0, unmet: None });
         }
     }
 
@@ -81,6 +83,26 @@ impl Rates {
     /// Classes of which a query came within the last while.
     pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
         self.0.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
+    }
+
+    /// One left unanswered, and nothing in memory could have answered it.
+    pub(super) fn missed(&mut self, now: Time, class: &Class) {
+        if let Some(rate) = self.0.get_mut(class) {
+            rate.unmet = Some(now);
+        }
+    }
+
+    /// A variant was loaded: the classes that it may answer get their turn.
+    pub(super) fn loaded(&mut self, variant: &WorkerVariant) {
+        for (_, rate) in self.0.iter_mut().filter(|(class, _)| super::bind::admits(class, variant)) {
+            rate.unmet = None;
+        }
+    }
+
+    /// Classes of which one left unanswered within the last while, and which have had no turn since.
+    pub(super) fn unmet(&self, now: Time) -> impl Iterator<Item = &Class> {
+        let unmet = move |rate: &Rate| rate.unmet.is_some_and(|at| now - at <= LATELY);
+        self.0.iter().filter(move |(_, rate)| unmet(rate)).map(|(class, _)| class)
     }
 
     /// Queries per microsecond of all classes that a variant may answer, as they came lately; when the last came.

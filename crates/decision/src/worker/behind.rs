@@ -4,14 +4,14 @@
 //! A query goes back at most once, so two nodes that have both fallen behind do not pass it to and fro.
 
 use super::api::Action;
-use super::bind::slack;
+use super::bind::{admits, slack};
 use super::machine::Worker;
 use super::queue::Waiting;
 use crate::estimate::Moments;
-use crate::query::Class;
+use crate::query::{Class, Query};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use modelless_types::{DeviceIx, Micros, QueryKey, Refusal, Time};
+use modelless_types::{DeviceIx, Micros, QueryKey, Refusal, Time, VariantId};
 
 /// So often at most it is asked again without an event whether those who wait can be in time.
 const LOOK: Micros = Micros::from_millis(1);
@@ -27,10 +27,28 @@ impl Worker {
     /// A query that nothing here has begun will not be answered here: another node may do better, or it hears no.
     pub(super) fn give_up(&mut self, now: Time, waiting: &Waiting, why: Refusal) {
         let query = &waiting.query;
+        self.note_missed(now, query);
         if self.config.hand_back && may_go(waiting) && (query.best_effort || query.expires > now) {
             self.actions.push_back(Action::HandBack { key: query.key, why });
         } else {
             self.refuse(query.key, why);
+        }
+    }
+
+    /// A query leaves unanswered: where nothing in memory could have answered it, its class is owed a turn.
+    pub(super) fn note_missed(&mut self, now: Time, query: &Query) {
+        if !self.servable(&query.class) {
+            self.rates.missed(now, &query.class);
+        }
+    }
+
+    /// A gateway asks for a variant: it does not say for whom, and may have refused them because they could not wait.
+    pub(super) fn note_called(&mut self, now: Time, variant: VariantId) {
+        let Some(called) = self.residency.variant(variant) else { return };
+        let classes = self.rates.lately(now).filter(|class| admits(class, called) && !self.servable(class));
+        let classes: Vec<Class> = classes.copied().collect();
+        for class in &classes {
+            self.rates.missed(now, class);
         }
     }
 

@@ -72,7 +72,10 @@ impl Worker {
                 let waiting = Waiting { alone, missed, ..member.waiting };
                 match self.place(now, &waiting) {
                     Ok(_) => self.queue.push(waiting),
-                    Err(refusal) => self.refuse(query.key, refusal),
+                    Err(refusal) => {
+                        self.note_missed(now, &query);
+                        self.refuse(query.key, refusal);
+                    }
                 }
             }
         }

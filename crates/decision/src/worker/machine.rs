@@ -216,8 +216,11 @@ impl Worker {
         });
     }
 
-    fn cancel(&mut self, key: QueryKey) {
-        if self.queue.remove(key).is_some() || self.quarantine.cancel(key) {
+    fn cancel(&mut self, now: Time, key: QueryKey) {
+        if let Some(waiting) = self.queue.remove(key) {
+            return self.note_missed(now, &waiting.query);
+        }
+        if self.quarantine.cancel(key) {
             return;
         }
         for at in 0..self.lanes.len() {
@@ -254,6 +257,11 @@ impl Machine for Worker {
             }
             Event::Loaded { device, variant, memory, took } => {
                 self.residency.loaded(now, device, variant, memory, took, &mut self.actions);
+                if self.residency.state(device, variant).serves()
+                    && let Some(known) = self.residency.variant(variant)
+                {
+                    self.rates.loaded(known);
+                }
             }
             Event::LoadFailed { device, variant, why } => {
                 self.residency.load_failed(now, device, variant, &why, &mut self.actions);
@@ -271,12 +279,13 @@ impl Machine for Worker {
                 }
                 self.residency.runner_died(now, &dead, &why, hung, &mut self.actions);
             }
-            Event::Cancel { key } => self.cancel(key),
+            Event::Cancel { key } => self.cancel(now, key),
             Event::Pin(pins) => self.residency.pin(now, &pins),
             Event::Wake { task, ordinal } => {
                 if let Some(variant) = self.residency.find(task, ordinal)
                     && let Some(device) = self.residency.device_ids().next()
                 {
+                    self.note_called(now, variant);
                     self.residency.want(now, device, variant);
                     self.ask_wider(now, device, variant);
                 }
@@ -298,6 +307,7 @@ impl Machine for Worker {
             && at <= now
         {
             if let Some(waiting) = self.queue.remove(key) {
+                self.note_missed(now, &waiting.query);
                 let refusal = self.expired(now, &waiting.query);
                 self.refuse(key, refusal);
             }

@@ -32,8 +32,9 @@ impl Needs<'_> {
     }
 
     /// From when on what has queued work makes room for a variant, which otherwise would come too late: its load, and one
-    /// run, twice each, before the first deadline of those whom nothing in memory may answer. Where none of them waits,
-    /// because they were refused, at once. `None` if everybody who could want it may be answered by something else.
+    /// run, twice each, before the first deadline of those whom nothing in memory may answer. Where none of them waits, at
+    /// once if some left unanswered lately and have had no turn since: that they came does not say that they were not
+    /// answered. `None` if nobody needs it, or may be answered by something else.
     pub(super) fn last_moment(&self, residency: &Residency, wanted: VariantId) -> Option<Time> {
         let variant = residency.variant(wanted)?;
         let unserved = |class: &Class| {
@@ -48,7 +49,7 @@ impl Needs<'_> {
         let takes = Micros(variant.load_time.0.saturating_add(takes as u64).saturating_mul(2));
         match first {
             Some(first) => Some(Time(first.0.saturating_sub(takes.0))),
-            None => self.rates.lately(self.now).any(unserved).then_some(Time::ZERO),
+            None => self.rates.unmet(self.now).any(unserved).then_some(Time::ZERO),
         }
     }
 }

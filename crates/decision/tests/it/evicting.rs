@@ -18,6 +18,8 @@ const STAY: Micros = Micros::from_millis(100);
 const LOAD: Micros = Micros::from_millis(10);
 /// Longer than anything is remembered as being in demand.
 const AGES: Micros = Micros::from_secs(30);
+/// As long as what left unanswered is remembered.
+const LATELY: Micros = Micros::from_secs(10);
 
 fn variant(at: u8, memory: u64) -> WorkerVariant {
     let point = BatchPoint { batch: 1, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
@@ -37,11 +39,17 @@ fn variant(at: u8, memory: u64) -> WorkerVariant {
     }
 }
 
+fn admits_id(admits: &VariantSet, id: u32) -> bool {
+    u8::try_from(id).is_ok_and(|id| admits.contains(id))
+}
+
 /// A shell in which loads and batches take no time unless it is told to hold them.
 struct World {
     worker: Worker,
     now: Time,
     budget: u64,
+    /// How many there are: from 0.
+    variants: u32,
     memory: BTreeMap<u32, (u64, Time)>,
     evictions: Vec<(u32, Time)>,
     loads: Vec<(u32, Time)>,
@@ -53,11 +61,19 @@ struct World {
     /// Queries that are not bound, with what may answer them.
     waiting: BTreeMap<u64, (Time, VariantSet)>,
     late: Vec<u64>,
-    /// When the last query of each class came.
-    came: BTreeMap<VariantSet, Time>,
-    pinned: Vec<u32>,
+    /// When one of a class last left unanswered while nothing in memory could answer it, if nothing that can came since.
+    refused: BTreeMap<VariantSet, Time>,
+    /// Batches that did not end, with what answers them.
+    bound: BTreeMap<BatchId, u32>,
+    pinned: BTreeSet<u32>,
     /// In memory, and taking nothing more.
     leaving: BTreeSet<u32>,
+    /// For which variants what has queued work was evicted rightly: one of them must be the next to be loaded.
+    owed: Option<(BTreeSet<u32>, String)>,
+}
+
+fn departs(action: &Action) -> bool {
+    matches!(action, Action::Transition { to: ReplicaState::Draining, .. } | Action::Unload { .. })
 }
 
 impl World {
@@ -69,6 +85,7 @@ impl World {
             worker: Worker::new(config),
             now: Time(1_000_000),
             budget,
+            variants: u32::try_from(memory.len()).expect("few"),
             memory: BTreeMap::new(),
             evictions: Vec::new(),
             loads: Vec::new(),
@@ -77,9 +94,11 @@ impl World {
             running: VecDeque::new(),
             waiting: BTreeMap::new(),
             late: Vec::new(),
-            came: BTreeMap::new(),
-            pinned: Vec::new(),
+            refused: BTreeMap::new(),
+            bound: BTreeMap::new(),
+            pinned: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            owed: None,
         };
         let variants = memory.iter().zip(0_u8..).map(|(memory, at)| variant(at, *memory)).collect();
         world.feed(Event::Catalog(variants));
@@ -92,9 +111,16 @@ impl World {
     }
 
     fn perform(&mut self) {
-        while let Some(action) = self.worker.poll_action() {
+        let mut actions: VecDeque<Action> = VecDeque::new();
+        loop {
+            actions.extend(std::iter::from_fn(|| self.worker.poll_action()));
+            let Some(action) = actions.pop_front() else { return };
             match action {
                 Action::Load { device, variant } => {
+                    if let Some((rightly, evicted)) = self.owed.take() {
+                        assert!(rightly.contains(&variant.0), "{evicted}, and {variant} is loaded");
+                    }
+                    self.refused.retain(|admits, _| !admits_id(admits, variant.0));
                     let memory =
                         self.worker.replicas().iter().find(|r| r.variant == variant).expect("known").memory;
                     assert!(self.memory.insert(variant.0, (memory.0, self.now)).is_none(), "loaded twice");
@@ -110,7 +136,8 @@ impl World {
                     self.evictions.push((variant.0, self.now));
                     self.worker.handle(self.now, Event::Unloaded { device, variant });
                 }
-                Action::Prepare { batch, queries, .. } => {
+                Action::Prepare { batch, queries, variant, .. } => {
+                    self.bound.insert(batch, variant.0);
                     for query in queries {
                         self.waiting.remove(&query.0);
                     }
@@ -121,21 +148,38 @@ impl World {
                     self.running.push_back((batch, begins + self.takes.unwrap_or_default()));
                 }
                 Action::Start { batch } => {
+                    self.bound.remove(&batch);
                     self.worker.handle(self.now, Event::Done { batch, outcome: Outcome::Ran });
                 }
                 Action::Refuse { key, .. } => {
-                    self.waiting.remove(&key.0);
+                    if let Some((_, admits)) = self.waiting.remove(&key.0)
+                        && !self.serves(&admits)
+                    {
+                        self.refused.insert(admits, self.now);
+                    }
                     self.late.push(key.0);
                 }
+                // Those who go together were chosen together, so all of them are looked at before the first is gone.
                 Action::Transition { variant, to: ReplicaState::Draining, .. } => {
-                    self.may_go(variant);
-                    self.leaving.insert(variant.0);
+                    if !self.leaving.contains(&variant.0) {
+                        let others = actions.iter().take_while(|action| departs(action));
+                        let others = others.filter_map(|action| {
+                            if let Action::Transition { variant, .. } = action {
+                                Some(variant.0)
+                            } else {
+                                None
+                            }
+                        });
+                        self.evicts(&std::iter::once(variant.0).chain(others).collect());
+                    }
                 }
                 Action::Transition { variant, .. } => {
                     self.leaving.remove(&variant.0);
                 }
-                Action::Discard { .. }
-                | Action::Deliver { .. }
+                Action::Discard { batch } => {
+                    self.bound.remove(&batch);
+                }
+                Action::Deliver { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::Revoke { .. }
@@ -146,25 +190,44 @@ impl World {
         }
     }
 
+    /// Whether something in memory that is not on its way out may answer.
+    fn serves(&self, admits: &VariantSet) -> bool {
+        self.memory.keys().any(|id| !self.leaving.contains(id) && admits_id(admits, *id))
+    }
+
     /// The rule of what has queued work (ADR 0032), at the moment of an eviction.
-    fn may_go(&self, victim: VariantId) {
-        let serves = |admits: &VariantSet| {
-            let there = |id: &u32| *id != victim.0 && u8::try_from(*id).is_ok_and(|id| admits.contains(id));
-            self.memory.keys().filter(|id| !self.leaving.contains(id)).any(there)
-        };
-        let its = |admits: &VariantSet| u8::try_from(victim.0).is_ok_and(|id| admits.contains(id));
-        let queued = self.waiting.values().any(|(_, admits)| its(admits) && !serves(admits));
-        // Nothing in memory may answer them, the victim included.
-        let unserved = |admits: &VariantSet| !its(admits) && !serves(admits);
-        let others: Vec<_> = self.waiting.values().filter(|(_, admits)| unserved(admits)).collect();
-        // What a run takes is learnt, and a batch that was held up counts as a slow one for a while.
-        let run = 16 * self.takes.map_or(0, |takes| takes.0.max(100)) + 1_000;
-        let urgent = others.iter().any(|(due, _)| *due <= self.now + Micros(2 * (LOAD.0 + run)));
-        // Or some of those who came could not wait for a load and were refused, and nobody waits for what answers them.
-        let waited_for = |id: u8| others.iter().any(|(_, admits)| admits.contains(id));
-        let refused = |admits: &VariantSet| unserved(admits) && admits.iter().any(|id| !waited_for(id));
-        let excused = urgent || self.came.iter().any(|(admits, at)| refused(admits) && self.now - *at < AGES);
-        assert!(!queued || excused || !self.pinned.is_empty(), "{victim} has queued work at {:?}", self.now);
+    fn evicts(&mut self, victims: &BTreeSet<u32>) {
+        let rightly = (0..self.variants).filter(|id| self.may_take_what_has_queued_work(*id)).collect();
+        let waits: Vec<_> = self.waiting.values().copied().collect();
+        let served: Vec<_> = waits.iter().filter(|(_, admits)| self.serves(admits)).collect();
+        self.leaving.extend(victims);
+        let stranded: Vec<_> = served.iter().filter(|(_, admits)| !self.serves(admits)).collect();
+        let runs = victims.iter().any(|id| self.bound.values().any(|bound| bound == id));
+        if runs || !stranded.is_empty() {
+            let evicted = format!(
+                "{victims:?} have queued work {stranded:?} or run ({runs}) at {:?}, and may go for {rightly:?}",
+                self.now
+            );
+            self.owed = Some((rightly, evicted));
+        }
+    }
+
+    fn may_take_what_has_queued_work(&self, wanted: u32) -> bool {
+        let its = |admits: &VariantSet| admits_id(admits, wanted) && !self.serves(admits);
+        // What a run takes is learnt, and is never thought to take longer than the longest that was seen or profiled.
+        let run = self.takes.map_or(0, |takes| takes.0).max(100);
+        let first = self.waiting.values().filter(|(_, admits)| its(admits)).map(|(due, _)| *due).min();
+        let owed = || self.refused.iter().any(|(admits, at)| its(admits) && self.now - *at <= LATELY);
+        let soon = |due: Time| due <= self.now + Micros(2 * (LOAD.0 + run));
+        self.pinned.contains(&wanted) || first.map_or_else(owed, soon)
+    }
+
+    fn pin(&mut self, pins: BTreeSet<u32>) {
+        // What was to be loaded next may not fit beside them.
+        self.owed = None;
+        let set = pins.iter().map(|id| (DEVICE, VariantId(*id))).collect();
+        self.pinned = pins;
+        self.feed(Event::Pin(set));
     }
 
     fn ask(&mut self, admits: &[u8]) {
@@ -175,7 +238,6 @@ impl World {
         self.next += 1;
         let admits: VariantSet = admits.iter().copied().collect();
         self.waiting.insert(self.next, (self.now + latency, admits));
-        self.came.insert(admits, self.now);
         self.feed(Event::Arrive(query(self.next, self.now, admits, latency)));
     }
 
@@ -190,6 +252,7 @@ impl World {
             {
                 self.running.pop_front();
                 self.now = end.max(self.now);
+                self.bound.remove(&batch);
                 self.feed(Event::Done { batch, outcome: Outcome::Ran });
                 continue;
             }
@@ -248,7 +311,7 @@ fn one_large_model_may_take_the_whole_device_if_only_it_is_wanted() {
 #[test]
 fn nothing_is_sent_away_for_what_would_not_fit_all_the_same() {
     let mut world = World::new(12, &[3, 9, 12]);
-    world.feed(Event::Pin(vec![(DEVICE, VariantId(1))]));
+    world.pin(BTreeSet::from([1]));
     world.ask(&[0]);
     world.pass(AGES);
     world.ask(&[2]);
@@ -375,6 +438,47 @@ fn a_class_whose_queries_cannot_wait_for_a_load_gets_its_turn_all_the_same() {
     panic!("1 was refused for ever, for 0 always has queued work");
 }
 
+/// Of two that do not fit together the second was answered, and left a moment ago for the first.
+fn after_its_turn() -> World {
+    let mut world = World::new(10, &[10, 10]);
+    world.takes = Some(Micros(100));
+    world.ask_within(&[1], FAR);
+    world.pass(STAY);
+    world.ask_within(&[0], FAR);
+    world.pass(LOAD);
+    assert_eq!(world.resident(), [0]);
+    world
+}
+
+/// For three least residences the first has queued work.
+fn keep_the_first_busy(world: &mut World) {
+    for _ in 0..1_500 {
+        for _ in 0..3 {
+            world.ask_within(&[0], FAR);
+        }
+        world.pass(Micros(200));
+    }
+}
+
+#[test]
+fn that_a_class_was_answered_before_its_variant_left_is_no_reason_to_evict_what_has_queued_work() {
+    let mut world = after_its_turn();
+    // Wanted, though nobody waits for it or was refused.
+    world.pin(BTreeSet::from([1]));
+    world.pin(BTreeSet::new());
+    keep_the_first_busy(&mut world);
+    assert_eq!(world.resident(), [0]);
+}
+
+#[test]
+fn what_a_gateway_calls_for_gets_its_turn_for_those_whom_it_refused() {
+    let mut world = after_its_turn();
+    world.refused.insert([1].into_iter().collect(), world.now);
+    world.feed(Event::Wake { task: TASK, ordinal: 1 });
+    keep_the_first_busy(&mut world);
+    assert_eq!(world.evictions.last().map(|(gone, _)| *gone), Some(0));
+}
+
 proptest! {
     #[test]
     fn what_has_queued_work_is_evicted_only_for_those_who_would_come_too_late(
@@ -382,7 +486,7 @@ proptest! {
         asks in proptest::collection::vec((1_u8..32, 0_u64..3_000, 20_u64..2_000), 1..200),
         takes in 50_u64..20_000,
     ) {
-        // The rule is checked in `World::may_go`.
+        // The rule is checked in `World::evicts`, and in `World::perform` when something is loaded.
         let mut world = World::new(10, &memory);
         world.takes = Some(Micros(takes));
         let count = u8::try_from(memory.len()).expect("few");
@@ -409,8 +513,7 @@ proptest! {
             let admits: Vec<u8> = (0..count).filter(|at| bits >> at & 1 == 1).collect();
             if admits.is_empty() {
                 let pins = (0..u32::from(count)).filter(|at| bits >> at & 1 == 1);
-                world.pinned = vec![0];
-                world.feed(Event::Pin(pins.map(|at| (DEVICE, VariantId(at))).collect()));
+                world.pin(pins.collect());
             } else {
                 world.ask(&admits);
             }
