@@ -135,11 +135,12 @@ impl Worker {
     fn fill_lanes(&mut self, now: Time) {
         self.bind_at = None;
         for at in 0..self.lanes.len() {
-            if self.residency.cut(self.lanes[at].device).next.is_some() {
-                continue; // it is to be cut otherwise
-            }
             loop {
                 self.unbind(now, at);
+                // What was unbound may have asked for wider lanes just now.
+                if self.residency.cut(self.lanes[at].device).next.is_some() {
+                    break; // it is to be cut otherwise
+                }
                 let dropped = self.lanes[at].start_what_can(now, &mut self.actions);
                 if let Some(batch) = dropped {
                     let device = self.lanes[at].device;
