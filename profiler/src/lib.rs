@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod accuracy;
+mod earlier;
 mod error;
 mod idx;
 mod inspect;
@@ -23,7 +24,9 @@ mod stats;
 
 pub use accuracy::Tally;
 pub use error::Error;
-pub use manifest::{ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest};
+pub use manifest::{
+    ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest, usual_variant_name,
+};
 pub use onnx::{Declared, OnnxModel};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
 pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};

@@ -1,6 +1,7 @@
 //! What the store takes and gives, where `types` has no word for it. Plain values; nothing here does anything.
 
 use crate::error::{Error, Result};
+use crate::versions::Signed;
 use modelless_types::{
     Accuracy, AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId,
     PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
@@ -8,6 +9,7 @@ use modelless_types::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::SystemTime;
 
@@ -200,6 +202,12 @@ pub struct NewModel {
     pub architecture: String,
     /// Licence.
     pub licence: String,
+    /// Whom to ask about it; may be empty.
+    pub owner: String,
+    /// Whether it becomes the default version of its name. The first one does in any case.
+    pub promote: bool,
+    /// Who registers it.
+    pub by: Signed,
     /// The output space of its answers; `None`: the task's default.
     pub space: Option<NewSpace>,
     /// The adapter's JSON.
@@ -209,7 +217,7 @@ pub struct NewModel {
 }
 
 impl NewModel {
-    pub(crate) fn numbered(self, id: ModelId, space: SpaceId) -> (Model, Vec<NewVariant>) {
+    pub(crate) fn numbered(self, id: ModelId, space: SpaceId, promoted: u64) -> (Model, Vec<NewVariant>) {
         let model = Model {
             id,
             task: self.task,
@@ -218,6 +226,8 @@ impl NewModel {
             version: self.version,
             architecture: self.architecture,
             licence: self.licence,
+            owner: self.owner,
+            promoted,
             space,
             adapter: self.adapter,
         };
@@ -331,6 +341,19 @@ impl Catalog {
     /// The models of a task.
     pub fn models_of(&self, task: TaskId) -> impl Iterator<Item = &Model> {
         self.models.iter().filter(move |model| model.task == task)
+    }
+
+    /// Of each name the version that answers where nothing is pinned: the one that was promoted last. A name whose versions
+    /// are all candidates has none.
+    pub fn defaults(&self) -> BTreeSet<ModelId> {
+        let mut last: BTreeMap<(TaskId, TenantId, &str), &Model> = BTreeMap::new();
+        for model in self.models.iter().filter(|model| model.promoted > 0) {
+            let known = last.entry((model.task, model.tenant, &model.name)).or_insert(model);
+            if model.promoted > known.promoted {
+                *known = model;
+            }
+        }
+        last.into_values().map(|model| model.id).collect()
     }
 
     /// The variants of a model.

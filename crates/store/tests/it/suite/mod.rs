@@ -4,6 +4,7 @@ mod catalog;
 mod fleet;
 mod measuring;
 mod plans;
+mod versions;
 
 use modelless_store::Error;
 
