@@ -21,6 +21,7 @@ mod profile;
 mod register;
 mod set;
 mod stats;
+mod torchscript;
 
 pub use accuracy::Tally;
 pub use error::Error;
@@ -31,3 +32,4 @@ pub use onnx::{Declared, OnnxModel};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
 pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};
 pub use set::LabelledSet;
+pub use torchscript::{Argument, Parameter, TorchScript};
