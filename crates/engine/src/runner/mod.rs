@@ -46,6 +46,8 @@ struct Args {
     gently: Gently,
     /// A port that it needs to connect to.
     connect: Option<u16>,
+    /// It is for models on GPUs.
+    gpu: bool,
 }
 
 impl Args {
@@ -57,6 +59,7 @@ impl Args {
             sandbox: Sandbox::default(),
             gently: Gently::Not,
             connect: None,
+            gpu: false,
         };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
@@ -69,6 +72,7 @@ impl Args {
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
                 Some("--connect") => parsed.connect = number().and_then(|port| u16::try_from(port).ok()),
+                Some("--gpu") => parsed.gpu = value == "yes",
                 Some("--gently") => {
                     parsed.gently = if value == "idle" { Gently::Idle } else { Gently::Nice };
                 }
@@ -158,9 +162,13 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
     let led = starting::lead();
     let started = opened.and_then(|mut backend| {
         // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
-        let Needs { read, code, connect } = backend.needs();
+        let Needs { mut read, code, connect } = backend.needs();
+        if args.gpu {
+            // The parts of the library that are for GPUs lie beside it, and it opens them with the first model.
+            read.extend(args.library.parent().map(Path::to_owned));
+        }
         let (connect, memory) = (connect.or(args.connect), args.memory_limit.map(Bytes));
-        let policy = Policy { read, code, connect, memory };
+        let policy = Policy { read, code, connect, memory, gpu: args.gpu };
         confinement = Some(sandbox::enter(&args.sandbox, &policy));
         let version = backend.start()?;
         Ok((backend, version))

@@ -1,7 +1,6 @@
 //! Limits, root's capabilities, and who may look into the process.
 
-use super::State;
-use modelless_types::Bytes;
+use super::{Policy, State};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -14,9 +13,15 @@ const DESCRIPTORS: u64 = 256;
 /// Memory is what the process alone can write to: an inference library reserves address space that it never uses, so
 /// a limit of that says nothing. There is no limit on processes: it would count those of the user, not of the runner,
 /// and starting any is forbidden anyway.
-pub(super) fn limit(memory: Option<Bytes>) -> State {
-    let mut wanted = vec![(Resource::Core, 0), (Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)];
-    wanted.extend(memory.map(|bytes| (Resource::Data, bytes.0)));
+pub(super) fn limit(policy: &Policy) -> State {
+    let mut wanted = vec![(Resource::Core, 0)];
+    if policy.gpu {
+        // A driver keeps files of its own in memory, and one descriptor for each piece that it maps.
+        wanted.push((Resource::Nofile, 4 * DESCRIPTORS));
+    } else {
+        wanted.extend([(Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)]);
+    }
+    wanted.extend(policy.memory.map(|bytes| (Resource::Data, bytes.0)));
     for (resource, value) in wanted {
         // Never more than it was started with.
         let most = rustix::process::getrlimit(resource).maximum.map_or(value, |most| most.min(value));
