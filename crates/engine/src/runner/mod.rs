@@ -25,6 +25,7 @@ use crate::sandbox::{self, Policy, Sandbox};
 use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::Layout;
+use backend::FirstRun;
 use lane::{Seat, Seats};
 use modelless_types::{Bytes, Engine, TensorSpec, VariantSettings};
 use rustix::process::{Pid, Signal};
@@ -228,7 +229,8 @@ impl Host {
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let backend = &mut *self.backend;
                 // One that waits for idle moments is not awaited: its first run may be part of it.
-                let shown = shown && gently != Gently::Idle;
+                let first_run = if gently == Gently::Idle { FirstRun::Now } else { FirstRun::Later };
+                let shown = shown.then_some(first_run);
                 let loaded = gentle::gently(gently, |pool| {
                     // Mapped by the thread that gives way, since unmapping a large file takes a while too.
                     let bytes =
@@ -310,13 +312,13 @@ fn load(
     backend: &mut dyn Backend,
     artefact: &Mapping,
     (settings, lanes, token): (&VariantSettings, u16, Option<&Secret>),
-    expect: Option<(&Io, bool)>,
+    expect: Option<(&Io, Option<FirstRun>)>,
     pool: &Threads,
 ) -> Result<backend::Loaded, String> {
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
-    let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
+    let (expect, shown) = (expect.map(|(io, _)| io), expect.and_then(|(_, shown)| shown));
     let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
