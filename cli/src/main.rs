@@ -51,6 +51,8 @@ enum Command {
     Node(client::node::Command),
     /// Ask for a prediction.
     Query(client::query::Options),
+    /// Say whether an answer was right.
+    Feedback(client::feedback::Options),
     /// Show what would answer a query, and why.
     Explain(client::explain::Options),
     /// Measure models without a server.
@@ -91,6 +93,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Model(command) => client::model::run(command),
         Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
+        Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(options) => profile::run(&options),
         Command::Engine(command) => engines::run(command),

@@ -10,6 +10,7 @@ mod demo;
 mod encrypted;
 mod ending;
 mod engines;
+mod feedback;
 mod goals;
 mod guide;
 mod half_dead;
