@@ -160,7 +160,7 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
         // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
         let Needs { read, code, connect } = backend.needs();
         let (connect, memory) = (connect.or(args.connect), args.memory_limit.map(Bytes));
-        let policy = Policy { read, code, connect, memory };
+        let policy = Policy { read, write: Vec::new(), code, connect, memory };
         confinement = Some(sandbox::enter(&args.sandbox, &policy));
         let version = backend.start()?;
         Ok((backend, version))

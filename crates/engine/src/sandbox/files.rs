@@ -36,6 +36,20 @@ fn restrict(policy: &Policy) -> Result<RestrictionStatus, RulesetError> {
             rules = rules.add_rule(PathBeneath::new(opened, access))?;
         }
     }
+    for path in &policy.write {
+        if let Ok(opened) = PathFd::new(path) {
+            // Plain files and folders: no device, no socket, nothing to run.
+            let access = AccessFs::ReadFile
+                | AccessFs::ReadDir
+                | AccessFs::WriteFile
+                | AccessFs::Truncate
+                | AccessFs::MakeReg
+                | AccessFs::MakeDir
+                | AccessFs::RemoveFile
+                | AccessFs::RemoveDir;
+            rules = rules.add_rule(PathBeneath::new(opened, access))?;
+        }
+    }
     if let Some(port) = policy.connect {
         rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
     }

@@ -17,7 +17,23 @@ const DESCRIPTORS: u64 = 256;
 pub(super) fn limit(memory: Option<Bytes>) -> State {
     let mut wanted = vec![(Resource::Core, 0), (Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)];
     wanted.extend(memory.map(|bytes| (Resource::Data, bytes.0)));
-    for (resource, value) in wanted {
+    set(&wanted)
+}
+
+/// For a program of others: so much memory, address space and time, and no file larger than that.
+pub(super) fn of_others(memory: Bytes, space: u64, file: Bytes, cpu_seconds: u64) -> State {
+    set(&[
+        (Resource::Core, 0),
+        (Resource::Fsize, file.0),
+        (Resource::Nofile, 4 * DESCRIPTORS),
+        (Resource::Data, memory.0),
+        (Resource::As, space),
+        (Resource::Cpu, cpu_seconds),
+    ])
+}
+
+fn set(wanted: &[(Resource, u64)]) -> State {
+    for &(resource, value) in wanted {
         // Never more than it was started with.
         let most = rustix::process::getrlimit(resource).maximum.map_or(value, |most| most.min(value));
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
