@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import onnx
 
 from . import calibrate, check, factor, model as models, quantise, rewrite
 from .errors import BadInput, Refused
@@ -22,7 +23,7 @@ class Base:
     def __init__(self, job, about, parent, tell):
         self.job, self.name, self.tell = job, about.get("name", ""), tell
         self.calibration, self.check = job.tensors(about["calibration"]), job.tensors(about["check"])
-        self.parent, self.size = parent, about.get("size")
+        self.parent, self.size, self.adapter = parent, about.get("size"), about.get("adapter_sha256")
         self.known = {}
 
     def once(self, what, make):
@@ -173,7 +174,8 @@ class Job:
             say(self.one(base, recipe, what))
 
     def one(self, base, recipe, what):
-        key = Store.key(self.digest, recipe, base.size, self.data, self.kind, self.output)
+        libraries = [onnx.__version__, models.onnxruntime.__version__, np.__version__]
+        key = Store.key(self.digest, recipe, base.size, base.adapter, self.data, self.kind, self.output, libraries)
         known = self.store.find(key)
         if known is not None:
             if known["outcome"] == "made" and recipe in CUTS:
