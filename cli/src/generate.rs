@@ -1,6 +1,7 @@
 //! `modelless variant generate`: other forms of a model, made and measured on this machine without a server.
 
 use crate::client::{self, Server};
+use crate::dump;
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::out;
@@ -30,6 +31,8 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Command {
     /// Make other forms of a model: eight bits, layers cut in two, smaller inputs.
     Generate(Box<Options>),
+    /// Write down what a model is given: a labelled set through its adapter, for numpy.
+    Dump(dump::Options),
     /// Install what making them needs, and say where it is.
     Tools(ToolsOptions),
 }
@@ -103,6 +106,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     match command {
         Command::Generate(options) => runtime.block_on(generate(&options)),
+        Command::Dump(options) => dump::run(&options),
         Command::Tools(ToolsOptions { json }) => {
             let tools = runtime.block_on(tools())?;
             if json {

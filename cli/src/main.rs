@@ -5,6 +5,7 @@
 
 mod client;
 mod demo;
+mod dump;
 mod engines;
 mod environment;
 mod exit;

@@ -111,6 +111,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         artefacts: artefacts.clone(),
         library: library.clone(),
         tokens: tokens.clone(),
+        gpus: config.executor.hardware.gpus.clone(),
         device_class: config.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -123,8 +124,9 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         None => Vec::new(),
     };
     let mut warnings = measure(&registry, &packages, Rest::Now).await?;
-    let engine = engines::serving(library.clone(), config.executor.memory, &tokens)?;
-    let quarantine = engines::quarantine(library, config.executor.memory, &tokens)?;
+    let gpus = &config.executor.hardware.gpus;
+    let engine = engines::serving(library.clone(), config.executor.memory, gpus, &tokens)?;
+    let quarantine = engines::quarantine(library, config.executor.memory, gpus, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();

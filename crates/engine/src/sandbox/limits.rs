@@ -1,6 +1,6 @@
 //! Limits, root's capabilities, and who may look into the process.
 
-use super::State;
+use super::{Policy, State};
 use modelless_types::Bytes;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -14,9 +14,15 @@ const DESCRIPTORS: u64 = 256;
 /// Memory is what the process alone can write to: an inference library reserves address space that it never uses, so
 /// a limit of that says nothing. There is no limit on processes: it would count those of the user, not of the runner,
 /// and starting any is forbidden anyway.
-pub(super) fn limit(memory: Option<Bytes>) -> State {
-    let mut wanted = vec![(Resource::Core, 0), (Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)];
-    wanted.extend(memory.map(|bytes| (Resource::Data, bytes.0)));
+pub(super) fn limit(policy: &Policy) -> State {
+    let mut wanted = vec![(Resource::Core, 0)];
+    if policy.gpu {
+        // A driver keeps files of its own in memory, and one descriptor for each piece that it maps.
+        wanted.push((Resource::Nofile, 4 * DESCRIPTORS));
+    } else {
+        wanted.extend([(Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)]);
+    }
+    wanted.extend(policy.memory.map(|bytes| (Resource::Data, bytes.0)));
     set(&wanted)
 }
 

@@ -11,8 +11,10 @@ mod boxed;
 mod calls;
 mod denied;
 mod files;
+mod gpu;
 mod limits;
 
+pub(crate) use gpu::LIBRARIES;
 use modelless_types::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,6 +104,8 @@ pub(crate) struct Policy {
     pub(crate) connect: Option<u16>,
     /// Private memory, in all.
     pub(crate) memory: Option<Bytes>,
+    /// It may reach the driver of this machine's GPUs.
+    pub(crate) gpu: bool,
 }
 
 /// What became of a layer.
@@ -193,7 +197,7 @@ pub(crate) fn enter(sandbox: &Sandbox, policy: &Policy) -> Confinement {
                 (Layer::Landlock | Layer::Seccomp, Err(error)) => {
                     State::Missing(format!("no_new_privs: {error}"))
                 }
-                (Layer::Limits, _) => limits::limit(policy.memory),
+                (Layer::Limits, _) => limits::limit(policy),
                 (Layer::Capabilities, _) => limits::drop_capabilities(),
                 (Layer::Undumpable, _) => limits::hide(),
                 (Layer::Landlock, Ok(())) => files::close(policy, alone),
