@@ -8,7 +8,7 @@ pub(crate) mod node;
 pub(crate) mod remotes;
 
 pub(crate) use config::Options;
-pub(crate) use node::half_of_memory;
+pub(crate) use node::{half_of_memory, size};
 
 use crate::demo::Demo;
 use crate::progress::{Phase, count, short};

@@ -263,6 +263,11 @@ impl TaskManifest {
         Ok(task)
     }
 
+    /// Where it stands.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join("task.toml")
+    }
+
     /// As the store takes it.
     pub fn new_task(&self, tenant: TenantId) -> Result<NewTask, Error> {
         let why = |why| Error::Manifest { path: self.folder.join("task.toml"), why };
@@ -414,6 +419,16 @@ impl ModelManifest {
         let file =
             fs::read(&path).map_err(|error| at(format!("the tokenizer {}: {error}", path.display())))?;
         Tokenizer::read(&file).map(Some).map_err(|error| at(error.to_string()))
+    }
+
+    /// Where it stands.
+    pub fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    /// What stands there.
+    pub(crate) fn text(&self) -> &str {
+        &self.source.text
     }
 
     /// As decisions compare it.

@@ -52,7 +52,7 @@ pub(crate) struct Register {
 }
 
 /// What a manifest would say, for a single ONNX file.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 struct FileOptions {
     /// The model's name. Otherwise that of its file.
     #[arg(long)]
@@ -298,6 +298,19 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
     let task =
         task.ok_or_else(|| usage("say which task the model is for: --task NAME, or `task` in its manifest"))?;
     Ok(Wanted { task, models: vec![model], set: own_set, manifest: None })
+}
+
+/// A package that was just made.
+pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<()> {
+    register(&Register {
+        path: folder.to_owned(),
+        task: None,
+        file: FileOptions::default(),
+        set: None,
+        set_name: None,
+        no_wait: false,
+        server: server.clone(),
+    })
 }
 
 fn register(options: &Register) -> anyhow::Result<()> {

@@ -229,7 +229,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
             ..
         }
         | Error::Cancelled(_)
-        | Error::Read { .. } => AdminError::Unavailable(error.to_string()),
+        | Error::Read { .. }
+        | Error::Write { .. }
+        | Error::Tools(_) => AdminError::Unavailable(error.to_string()),
         Error::Engine { .. }
         | Error::Batch { .. }
         | Error::Manifest { .. }
@@ -240,6 +242,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::Space { .. }
         | Error::Prepare { .. }
         | Error::Output { .. }
+        | Error::Dump { .. }
+        | Error::Calibration { .. }
+        | Error::Generator { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
     }
 }

@@ -169,7 +169,7 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
             read.extend(args.library.parent().map(Path::to_owned));
         }
         let (connect, memory) = (connect.or(args.connect), args.memory_limit.map(Bytes));
-        let policy = Policy { read, code, connect, memory, gpu: args.gpu };
+        let policy = Policy { read, write: Vec::new(), code, connect, memory, gpu: args.gpu };
         confinement = Some(sandbox::enter(&args.sandbox, &policy));
         let version = backend.start()?;
         Ok((backend, version))

@@ -38,6 +38,20 @@ fn restrict(policy: &Policy) -> Result<RestrictionStatus, RulesetError> {
             rules = rules.add_rule(PathBeneath::new(opened, access))?;
         }
     }
+    for path in &policy.write {
+        if let Ok(opened) = PathFd::new(path) {
+            // Plain files and folders: no device, no socket, nothing to run.
+            let access = AccessFs::ReadFile
+                | AccessFs::ReadDir
+                | AccessFs::WriteFile
+                | AccessFs::Truncate
+                | AccessFs::MakeReg
+                | AccessFs::MakeDir
+                | AccessFs::RemoveFile
+                | AccessFs::RemoveDir;
+            rules = rules.add_rule(PathBeneath::new(opened, access))?;
+        }
+    }
     for device in if policy.gpu { gpu::devices(Path::new("/dev")) } else { Vec::new() } {
         if let Ok(opened) = PathFd::new(device) {
             let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;

@@ -1,6 +1,7 @@
 //! Limits, root's capabilities, and who may look into the process.
 
 use super::{Policy, State};
+use modelless_types::Bytes;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -22,7 +23,23 @@ pub(super) fn limit(policy: &Policy) -> State {
         wanted.extend([(Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)]);
     }
     wanted.extend(policy.memory.map(|bytes| (Resource::Data, bytes.0)));
-    for (resource, value) in wanted {
+    set(&wanted)
+}
+
+/// For a program of others: so much memory, address space and time, and no file larger than that.
+pub(super) fn of_others(memory: Bytes, space: u64, file: Bytes, cpu_seconds: u64) -> State {
+    set(&[
+        (Resource::Core, 0),
+        (Resource::Fsize, file.0),
+        (Resource::Nofile, 4 * DESCRIPTORS),
+        (Resource::Data, memory.0),
+        (Resource::As, space),
+        (Resource::Cpu, cpu_seconds),
+    ])
+}
+
+fn set(wanted: &[(Resource, u64)]) -> State {
+    for &(resource, value) in wanted {
         // Never more than it was started with.
         let most = rustix::process::getrlimit(resource).maximum.map_or(value, |most| most.min(value));
         let limit = Rlimit { current: Some(most), maximum: Some(most) };

@@ -7,7 +7,9 @@
 //! Layers that belong to a thread reach threads that are started later, not those that exist. So they are entered when
 //! the library is open and has read what it wants to know of the machine, and before any thread is started.
 
+mod boxed;
 mod calls;
+mod denied;
 mod files;
 mod gpu;
 mod limits;
@@ -18,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+
+pub use boxed::{Boxed, Entered, boxed_main};
 
 /// How much a thread that loads gives way to others of its own process, as `nice` counts.
 pub(crate) const GIVING_WAY: i32 = 10;
@@ -92,6 +96,8 @@ impl Sandbox {
 pub(crate) struct Policy {
     /// Files and folders it may read: libraries that it opens late. None: it can open no file at all.
     pub(crate) read: Vec<PathBuf>,
+    /// Folders in which it may make, write and remove files.
+    pub(crate) write: Vec<PathBuf>,
     /// It may make code at run time.
     pub(crate) code: bool,
     /// The one TCP port it may connect to.
