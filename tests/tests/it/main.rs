@@ -7,6 +7,8 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+#[cfg(feature = "demos")]
+mod demos;
 mod encrypted;
 mod ending;
 mod engines;
