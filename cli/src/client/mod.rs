@@ -9,6 +9,7 @@ pub(crate) mod model;
 pub(crate) mod node;
 pub(crate) mod query;
 pub(crate) mod task;
+pub(crate) mod variant;
 
 pub(crate) use goals::GoalOptions;
 pub(crate) use http::{Api, Reply, segment};
