@@ -7,6 +7,7 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+mod drifting;
 mod encrypted;
 mod ending;
 mod engines;
