@@ -9,6 +9,7 @@ mod database;
 mod demo;
 #[cfg(feature = "demos")]
 mod demos;
+mod drifting;
 mod encrypted;
 mod ending;
 mod engines;
