@@ -10,6 +10,7 @@ mod cluster;
 mod cold_start;
 mod cycles;
 mod demo;
+mod generate;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -56,6 +57,7 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &generate::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

@@ -10,6 +10,8 @@ mod demo;
 mod encrypted;
 mod ending;
 mod engines;
+#[cfg(feature = "generator")]
+mod generating;
 mod goals;
 mod guide;
 mod half_dead;
