@@ -12,6 +12,7 @@ mod coverage;
 mod cycles;
 mod demo;
 mod drift;
+mod generate;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -60,6 +61,7 @@ const MEASURES: &[&Measure] = &[
     &same_weights::MEASURE,
     &drift::MEASURE,
     &coverage::MEASURE,
+    &generate::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

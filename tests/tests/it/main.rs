@@ -14,6 +14,8 @@ mod encrypted;
 mod ending;
 mod engines;
 mod feedback;
+#[cfg(feature = "generator")]
+mod generating;
 mod goals;
 mod guide;
 mod half_dead;
