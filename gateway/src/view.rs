@@ -37,6 +37,8 @@ pub(crate) struct TaskView {
     /// Of each name the version that answers where nothing is pinned.
     pub(crate) defaults: BTreeSet<ModelId>,
     pub(crate) variants: Vec<VariantView>,
+    /// Positions of the task's labels.
+    labels: HashMap<String, u16>,
     pub(crate) metrics: TaskMetrics,
 }
 
@@ -107,9 +109,11 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
         }
     }
     variants.sort_by_key(|view| view.variant.ordinal);
+    let at = |(at, label): (usize, &String)| Some((label.clone(), u16::try_from(at).ok()?));
+    let labels = task.labels.iter().enumerate().filter_map(at).collect();
     let defaults = catalog.defaults();
     let defaults = models.iter().map(|model| model.id).filter(|id| defaults.contains(id)).collect();
-    TaskView { task: task.clone(), models, defaults, variants, metrics: metrics.task(&task.name) }
+    TaskView { task: task.clone(), models, defaults, variants, labels, metrics: metrics.task(&task.name) }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {
@@ -126,6 +130,11 @@ fn header(text: &str) -> HeaderValue {
 }
 
 impl TaskView {
+    /// The position of a label.
+    pub(crate) fn label(&self, label: &str) -> Option<u16> {
+        self.labels.get(label).copied()
+    }
+
     pub(crate) fn variant(&self, id: VariantId) -> Option<&VariantView> {
         self.variants.iter().find(|view| view.variant.id == id)
     }

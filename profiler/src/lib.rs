@@ -10,8 +10,11 @@
 #![warn(missing_docs)]
 
 mod accuracy;
+mod dominated;
+mod dump;
 mod earlier;
 mod error;
+pub mod generate;
 mod idx;
 mod inspect;
 mod latency;
@@ -24,6 +27,8 @@ mod stats;
 mod torchscript;
 
 pub use accuracy::Tally;
+pub use dominated::{Offer, dominated};
+pub use dump::{Dump, Dumped, DumpedTensor};
 pub use error::Error;
 pub use manifest::{
     ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest, usual_variant_name,

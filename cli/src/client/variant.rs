@@ -2,6 +2,7 @@
 
 use super::{Api, Server, bytes, dollars, list, number, text};
 use crate::exit::usage;
+use crate::generate;
 use crate::out;
 use crate::table::Table;
 use clap::{Args, Subcommand};
@@ -13,6 +14,8 @@ pub(crate) enum Command {
     List(List),
     /// One variant with everything that is known of it.
     Show(Show),
+    #[command(flatten)]
+    Make(generate::Command),
 }
 
 #[derive(Args, Debug)]
@@ -45,6 +48,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             let variant = named(&all, &options.name)?;
             if options.server.json { out::json(variant) } else { out::line(in_full(variant)) }
         }
+        Command::Make(command) => generate::run(command),
     }
 }
 
