@@ -65,7 +65,7 @@ fn what_cannot_be_registered_says_why_and_leaves_nothing_behind() -> Result<()> 
         ("no such operator", "numbers", &tensors, onnx::unary("Telepathy", 4, 13), None, 400, "Telepathy"),
         ("another shape", "numbers", &tensors, onnx::identity(5), None, 400, "`x`"),
         ("no picture", "fashion", &picture, whole.clone(), None, 400, "does not fit"),
-        ("a set that is none", "fashion", &picture, good, Some(&no_set), 400, "labelled set"),
+        ("a set that is none", "fashion", &picture, good.clone(), Some(&no_set), 400, "labelled set"),
         (
             "a label that is none",
             "fashion",
@@ -75,16 +75,8 @@ fn what_cannot_be_registered_says_why_and_leaves_nothing_behind() -> Result<()> 
             400,
             "none of the task's",
         ),
-        ("a set without items", "fashion", &picture, good.clone(), Some(&empty), 400, "it is empty"),
-        (
-            "an artefact that is nowhere",
-            "numbers",
-            &json!({"kind": "fish"}),
-            whole.clone(),
-            None,
-            400,
-            "fish",
-        ),
+        ("a set without items", "fashion", &picture, good, Some(&empty), 400, "it is empty"),
+        ("an adapter of no kind", "numbers", &json!({"kind": "fish"}), whole, None, 400, "fish"),
     ];
     for (what, task, adapter, file, set, status, named) in cases {
         let (got, text) = said(server, task, adapter, &file, set)?;
