@@ -476,7 +476,7 @@ impl VariantManifest {
 pub fn usual_variant_name(model: &str, version: u32, precision: &str) -> String {
     match version {
         0 | 1 => format!("{model}-{precision}"),
-        _ => format!("{model}-v{version}-{precision}"),
+        _ => format!("{model}.v{version}-{precision}"),
     }
 }
 

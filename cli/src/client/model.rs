@@ -346,6 +346,8 @@ pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<
         set_name: None,
         no_wait: false,
         server: server.clone(),
+        promote: false,
+        owner: None,
     })
 }
 

@@ -114,6 +114,7 @@ mod tests {
             kind: TaskKind::Tensor,
             metric: "accuracy".to_owned(),
             accuracy_rule: AccuracyRule::Point,
+            live_accuracy: modelless_types::LiveRule::default(),
             labels: Vec::new(),
             inputs: vec![spec("x")],
             outputs: vec![spec("y")],

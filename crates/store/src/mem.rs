@@ -13,16 +13,17 @@ use crate::records::{
     UnixMicros,
 };
 use crate::versions::{Signed, VersionAction, VersionChange};
-use crate::{MEASURED_KEPT, PLANS_KEPT, VERSION_CHANGES_KEPT, check};
+use crate::{MEASURED_KEPT, PLANS_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
     Accuracy, AppId, DeviceIx, Model, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task,
     TaskId, TenantId, Variant, VariantId,
 };
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+
+mod versions;
 
 /// A store in memory. Share it in an `Arc`.
 pub struct MemStore(Mutex<State>);
@@ -158,45 +159,6 @@ impl State {
         found.ok_or_else(|| Error::not_found("variant", id))
     }
 
-    fn model(&self, id: ModelId) -> Result<Model> {
-        let found = self.catalog.models.iter().find(|model| model.id == id);
-        found.cloned().ok_or_else(|| Error::not_found("model", id))
-    }
-
-    /// The versions of a name that were promoted, the default first.
-    fn promoted(&self, task: TaskId, tenant: TenantId, name: &str) -> Vec<(u32, ModelId)> {
-        let of_name =
-            |model: &&Model| (model.task, model.tenant, model.name.as_str()) == (task, tenant, name);
-        let mut found: Vec<&Model> =
-            self.catalog.models.iter().filter(of_name).filter(|model| model.promoted > 0).collect();
-        found.sort_by_key(|model| Reverse(model.promoted));
-        found.into_iter().map(|model| (model.version, model.id)).collect()
-    }
-
-    fn set_promoted(&mut self, id: ModelId, promoted: u64) {
-        let model = self.catalog.models.iter_mut().find(|model| model.id == id);
-        model.expect("it was there a moment ago; this is a bug").promoted = promoted;
-    }
-
-    /// Does something to a version and adds it to the history.
-    fn noted(
-        &mut self,
-        model: &Model,
-        action: VersionAction,
-        by: Signed,
-        act: impl FnOnce(&mut Self),
-    ) -> VersionChange {
-        let default = |state: &Self| {
-            state.promoted(model.task, model.tenant, &model.name).first().map(|(version, _)| *version)
-        };
-        let before = default(self);
-        act(self);
-        let noted = change(self.next("version change"), model, action, (before, default(self)), by);
-        self.version_changes.push(noted.clone());
-        self.version_changes.retain(|known| known.seq + VERSION_CHANGES_KEPT > noted.seq);
-        noted
-    }
-
     fn node(&mut self, id: NodeId) -> Result<&mut Node> {
         self.nodes.iter_mut().find(|node| node.id == id).ok_or_else(|| Error::not_found("node", id))
     }
@@ -223,17 +185,6 @@ impl State {
         self.ordinals.insert(task, used + added.len());
         Ok(added)
     }
-}
-
-fn change(
-    seq: u64,
-    model: &Model,
-    action: VersionAction,
-    (before, after): (Option<u32>, Option<u32>),
-    by: Signed,
-) -> VersionChange {
-    let (task, name, version) = (model.task, model.name.clone(), model.version);
-    VersionChange { seq, task, name, version, action, before, after, by }
 }
 
 #[async_trait]
@@ -318,33 +269,12 @@ impl Store for MemStore {
 
     async fn promote(&self, id: ModelId, by: Signed) -> Result<VersionChange> {
         check::signed(&by)?;
-        self.write(|state| {
-            let model = state.model(id)?;
-            if state.promoted(model.task, model.tenant, &model.name).first().is_some_and(|(_, of)| *of == id)
-            {
-                let default = Some(model.version);
-                return Ok(change(0, &model, VersionAction::Promoted, (default, default), by));
-            }
-            state.catalog.version += 1;
-            let now = state.catalog.version;
-            Ok(state.noted(&model, VersionAction::Promoted, by, |state| state.set_promoted(id, now)))
-        })
+        self.write(|state| state.promote(id, by))
     }
 
     async fn roll_back(&self, id: ModelId, by: Signed) -> Result<VersionChange> {
         check::signed(&by)?;
-        self.register(|state| {
-            let model = state.model(id)?;
-            let promoted = state.promoted(model.task, model.tenant, &model.name);
-            if promoted.first().is_none_or(|(_, of)| *of != id) {
-                let default = promoted.first().map(|(version, _)| *version);
-                return Err(Error::not_default(model.name, model.version, default));
-            }
-            if promoted.len() < 2 {
-                return Err(Error::NothingBefore { name: model.name, version: model.version });
-            }
-            Ok(state.noted(&model, VersionAction::RolledBack, by, |state| state.set_promoted(id, 0)))
-        })
+        self.register(|state| state.roll_back(id, by))
     }
 
     async fn version_changes(&self, task: TaskId, name: &str, limit: u32) -> Result<Vec<VersionChange>> {

@@ -144,11 +144,11 @@ fn a_disk_that_is_full_is_named_nothing_half_written_is_kept_and_serving_goes_on
     let real = server::binary()?;
     fs::write(
         &narrow,
-        format!("#!/bin/bash\ntrap '' XFSZ\nulimit -f 24576\nexec '{}' \"$@\"\n", real.display()),
+        format!("#!/bin/bash\ntrap '' XFSZ\nulimit -f 12288\nexec '{}' \"$@\"\n", real.display()),
     )?;
     fs::set_permissions(&narrow, fs::Permissions::from_mode(0o755))?;
     let server = Server::builder().binary(&narrow).data(place.folder.path()).arg("--demo").start()?;
-    let large = vec![7_u8; 30 << 20];
+    let large = vec![7_u8; 13 << 20];
     let put = Request::new("PUT", "/v1/artefacts").header("content-type", "application/octet-stream");
     let answer = Connection::open(server.address())?.exchange(&put.body(large))?;
     ensure!(answer.status == 507, "{answer}\n{}", server.output());

@@ -1,0 +1,84 @@
+//! Which version of a name answers where nothing is pinned, and who changed that.
+
+use super::State;
+use crate::VERSION_CHANGES_KEPT;
+use crate::error::{Error, Result};
+use crate::versions::{Signed, VersionAction, VersionChange};
+use modelless_types::{Model, ModelId, TaskId, TenantId};
+use std::cmp::Reverse;
+
+impl State {
+    pub(super) fn model(&self, id: ModelId) -> Result<Model> {
+        let found = self.catalog.models.iter().find(|model| model.id == id);
+        found.cloned().ok_or_else(|| Error::not_found("model", id))
+    }
+
+    /// The versions of a name that were promoted, the default first.
+    pub(super) fn promoted(&self, task: TaskId, tenant: TenantId, name: &str) -> Vec<(u32, ModelId)> {
+        let of_name =
+            |model: &&Model| (model.task, model.tenant, model.name.as_str()) == (task, tenant, name);
+        let mut found: Vec<&Model> =
+            self.catalog.models.iter().filter(of_name).filter(|model| model.promoted > 0).collect();
+        found.sort_by_key(|model| Reverse(model.promoted));
+        found.into_iter().map(|model| (model.version, model.id)).collect()
+    }
+
+    fn set_promoted(&mut self, id: ModelId, promoted: u64) {
+        let model = self.catalog.models.iter_mut().find(|model| model.id == id);
+        model.expect("it was there a moment ago; this is a bug").promoted = promoted;
+    }
+
+    /// Does something to a version and adds it to the history.
+    pub(super) fn noted(
+        &mut self,
+        model: &Model,
+        action: VersionAction,
+        by: Signed,
+        act: impl FnOnce(&mut Self),
+    ) -> VersionChange {
+        let default = |state: &Self| {
+            state.promoted(model.task, model.tenant, &model.name).first().map(|(version, _)| *version)
+        };
+        let before = default(self);
+        act(self);
+        let noted = change(self.next("version change"), model, action, (before, default(self)), by);
+        self.version_changes.push(noted.clone());
+        self.version_changes.retain(|known| known.seq + VERSION_CHANGES_KEPT > noted.seq);
+        noted
+    }
+
+    pub(super) fn promote(&mut self, id: ModelId, by: Signed) -> Result<VersionChange> {
+        let model = self.model(id)?;
+        if self.promoted(model.task, model.tenant, &model.name).first().is_some_and(|(_, of)| *of == id) {
+            let default = Some(model.version);
+            return Ok(change(0, &model, VersionAction::Promoted, (default, default), by));
+        }
+        self.catalog.version += 1;
+        let now = self.catalog.version;
+        Ok(self.noted(&model, VersionAction::Promoted, by, |state| state.set_promoted(id, now)))
+    }
+
+    pub(super) fn roll_back(&mut self, id: ModelId, by: Signed) -> Result<VersionChange> {
+        let model = self.model(id)?;
+        let promoted = self.promoted(model.task, model.tenant, &model.name);
+        if promoted.first().is_none_or(|(_, of)| *of != id) {
+            let default = promoted.first().map(|(version, _)| *version);
+            return Err(Error::not_default(model.name, model.version, default));
+        }
+        if promoted.len() < 2 {
+            return Err(Error::NothingBefore { name: model.name, version: model.version });
+        }
+        Ok(self.noted(&model, VersionAction::RolledBack, by, |state| state.set_promoted(id, 0)))
+    }
+}
+
+fn change(
+    seq: u64,
+    model: &Model,
+    action: VersionAction,
+    (before, after): (Option<u32>, Option<u32>),
+    by: Signed,
+) -> VersionChange {
+    let (task, name, version) = (model.task, model.name.clone(), model.version);
+    VersionChange { seq, task, name, version, action, before, after, by }
+}
