@@ -35,9 +35,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Corrections that are announced at most, so that a node with many variants can be announced at all.
-const CORRECTIONS: usize = 1_024;
-
 /// As much as a gateway takes in where nothing else is set.
 const ARTEFACT_BYTES_MAX: Bytes = Bytes::from_mib(4 << 10);
 
@@ -345,7 +342,7 @@ pub(crate) fn describe(status: &NodeStatus, instance: u64, address: Option<&str>
             .map(|replica| Resident { device: DeviceIx(0), variant: replica.variant, state: replica.state })
             .collect(),
         device_class: status.device_class.clone(),
-        corrections: seen.map(corrected).take(CORRECTIONS).collect(),
+        corrections: seen.map(corrected).collect(),
         ..Member::new(Role::Node, &status.name, instance)
     }
 }

@@ -165,7 +165,7 @@ async fn role(
 
 /// What a gateway tells of itself.
 pub(crate) fn describe(gateway: &gateway::Handle, name: &str, instance: u64, http: SocketAddr) -> Member {
-    let demand: Vec<Demand> = gateway.demand().into_iter().map(demand).collect();
+    let demand: Arc<[Demand]> = gateway.demand().into_iter().map(demand).collect();
     let waiting = demand.iter().map(|class| class.waiting).fold(0, u32::saturating_add);
     let queries = u32::try_from(gateway.open_queries()).unwrap_or(u32::MAX);
     Member {

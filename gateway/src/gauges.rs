@@ -1,0 +1,34 @@
+//! What nodes make known, as figures for Prometheus: made when somebody asks for them.
+
+use crate::view::View;
+use modelless_telemetry::{NodeGauges, ReplicaGauge};
+use modelless_wire::NodeStatus;
+use std::collections::HashMap;
+
+pub(crate) fn gauges(view: &View) -> Vec<NodeGauges> {
+    let named = view.catalog.variants.iter().map(|variant| (variant.id, variant.name.as_str()));
+    let names: HashMap<_, _> = named.collect();
+    let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
+        slowdown: replica.slowdown,
+        variant: names
+            .get(&replica.variant)
+            .map_or_else(|| replica.variant.to_string(), |name| (*name).to_owned()),
+        state: replica.state.name(),
+    };
+    let node = |node: &NodeStatus| NodeGauges {
+        node: node.name.clone(),
+        used: node.memory_used.0,
+        budget: node.memory_budget.0,
+        started_unix_us: node.started_unix_us,
+        lanes: u64::from(node.lanes),
+        lanes_busy: u64::from(node.load.lanes_busy),
+        queued: u64::from(node.load.queued),
+        running: u64::from(node.load.running),
+        batches: node.load.batches,
+        queries: node.load.queries,
+        crashes: node.load.crashes,
+        restarts: node.load.restarts,
+        replicas: node.replicas.iter().map(replica).collect(),
+    };
+    view.nodes.iter().map(|status| node(status)).collect()
+}
