@@ -358,6 +358,7 @@ impl Perform<Action> for Core {
             Action::Refuse { key, refusal } => {
                 self.pending.finish(key, Outcome::Refused(refusal));
             }
+            Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
             Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
             Action::Wake { node, task, ordinal } => self.to_node(node, ToNode::Wake { task, ordinal }),
         }
