@@ -24,6 +24,7 @@ mod live;
 mod registering;
 #[cfg(feature = "remote")]
 mod remote;
+mod restarts;
 mod store;
 mod strings;
 mod twins;
