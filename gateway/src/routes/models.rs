@@ -18,17 +18,25 @@ use std::time::Duration;
 const MEASURING_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn list(State(app): FromApp, uri: Uri) -> Answer {
-    of_tasks(&app, &uri, "models", |task| task.models.iter().map(|model| show::model(task, model)).collect())
+    let shown =
+        of_tasks(&app, &uri, |task| task.models.iter().map(|model| show::model(task, model)).collect())?;
+    Ok(json_response(StatusCode::OK, &json!({"models": shown})))
 }
 
 pub(super) async fn variants(State(app): FromApp, uri: Uri) -> Answer {
     let view = app.core.view();
     let shown = |task: &TaskView| show::variants(&view, task);
-    of_tasks(&app, &uri, "variants", shown)
+    let mut shown = of_tasks(&app, &uri, shown)?;
+    app.with_live(&view, shown.iter_mut().collect()).await;
+    Ok(json_response(StatusCode::OK, &json!({"variants": shown})))
 }
 
 /// One list over all tasks, or over the one that is asked for.
-fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) -> Vec<Value>) -> Answer {
+fn of_tasks(
+    app: &super::App,
+    uri: &Uri,
+    show: impl Fn(&TaskView) -> Vec<Value>,
+) -> Result<Vec<Value>, ApiError> {
     let mut params = Params::of(uri)?;
     let only = params.take("task");
     params.finish(&["task"])?;
@@ -38,8 +46,7 @@ fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) ->
         None => view.tasks.values().collect(),
     };
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let all: Vec<Value> = tasks.into_iter().flat_map(show).collect();
-    Ok(json_response(StatusCode::OK, &json!({ what: all })))
+    Ok(tasks.into_iter().flat_map(show).collect())
 }
 
 pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String, String)>) -> Answer {
@@ -55,6 +62,8 @@ pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String
             variant["measuring"] = own.map(show::measuring).collect();
         }
     }
+    let variants = shown.iter_mut().filter_map(|model| model["variants"].as_array_mut()).flatten();
+    app.with_live(&view, variants.collect()).await;
     Ok(json_response(StatusCode::OK, &json!({"versions": shown})))
 }
 
