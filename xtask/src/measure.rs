@@ -20,6 +20,7 @@ mod models;
 mod overhead;
 mod pick;
 mod record;
+mod recurrent;
 mod same_weights;
 mod start;
 mod throughput;
@@ -56,6 +57,7 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &recurrent::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

@@ -22,4 +22,5 @@ mod registering;
 mod remote;
 mod store;
 mod strings;
+mod texts;
 mod twins;
