@@ -8,8 +8,10 @@ mod attribution;
 mod chaos;
 mod cluster;
 mod cold_start;
+mod coverage;
 mod cycles;
 mod demo;
+mod drift;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -58,6 +60,8 @@ const MEASURES: &[&Measure] = &[
     &cold_start::MEASURE,
     &same_weights::MEASURE,
     &recurrent::MEASURE,
+    &drift::MEASURE,
+    &coverage::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

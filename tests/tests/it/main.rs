@@ -12,6 +12,7 @@ mod demos;
 mod encrypted;
 mod ending;
 mod engines;
+mod feedback;
 mod goals;
 mod guide;
 mod half_dead;
