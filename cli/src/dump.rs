@@ -35,7 +35,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Package { task: manifest, models } = Package::read(&options.package)?;
     let Some(model) = models.iter().find(|model| model.name == options.model) else {
         let known: Vec<_> = models.iter().map(|model| model.name.as_str()).collect();
-        return Err(usage(format!("no model of this package is called {}; it has {}", options.model, known.join(", "))));
+        return Err(usage(format!(
+            "no model of this package is called {}; it has {}",
+            options.model,
+            known.join(", ")
+        )));
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // Only so that the task is checked and numbered as it would be.
@@ -45,7 +49,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             LabelledSet::open(path, &path.file_name().unwrap_or_default().to_string_lossy(), &task)?
         }
         (None, Some(set)) => LabelledSet::open(&set.path, &set.name, &task)?,
-        (None, None) => return Err(usage("there is nothing to dump: give --set FILE, or a labelled set in task.toml")),
+        (None, None) => {
+            return Err(usage("there is nothing to dump: give --set FILE, or a labelled set in task.toml"));
+        }
     };
     let mut phase = Phase::start("preparing");
     let dumped = Dumped { model, adapter: None, variant: 0, task: &task, set: &set, batch: BATCH };

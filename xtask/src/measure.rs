@@ -4,6 +4,7 @@
 //! in `docs/measurements.md`. The short form runs in CI: few repetitions, a development build, a loose bound, and
 //! nothing written.
 
+mod accuracy_python;
 mod attribution;
 mod chaos;
 mod cluster;
@@ -59,6 +60,7 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &accuracy_python::MEASURE,
     &recurrent::MEASURE,
     &drift::MEASURE,
     &coverage::MEASURE,
