@@ -13,6 +13,7 @@ mod coverage;
 mod cycles;
 mod demo;
 mod drift;
+mod generate;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -64,6 +65,7 @@ const MEASURES: &[&Measure] = &[
     &recurrent::MEASURE,
     &drift::MEASURE,
     &coverage::MEASURE,
+    &generate::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

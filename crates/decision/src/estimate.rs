@@ -277,7 +277,15 @@ impl RunModel {
         let raw = self.uncorrected(batch);
         let ratio = self.correction.ratio * self.sizes.factor(batch);
         let spread = self.sizes.spread(batch, self.correction.ratio, self.correction.spread);
-        Moments { mean: raw.mean * ratio, var: (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread) }
+        let wide = self.sizes.widening();
+        let var = (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread);
+        Moments { mean: raw.mean * ratio, var: var * wide * wide }
+    }
+
+    /// Takes in whether a batch took longer than had been predicted as its 99th percentile.
+    pub(crate) fn judge(&mut self, above: bool) {
+        self.coverage.count(above);
+        self.sizes.judge(above);
     }
 
     /// Takes in how long a batch ran.

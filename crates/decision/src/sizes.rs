@@ -15,6 +15,12 @@ const PRIOR: f64 = 20.0;
 const MEMORY: f64 = 100.0;
 /// A size differs from the others by no more than this.
 const MOST: f64 = 4.0;
+/// How much wider the deviation is taken to be after a batch that took longer than its 99th percentile, and a hundredth of it
+/// narrower after one that did not: at rest where one in a hundred does.
+const WIDER: f64 = 0.1;
+/// And how far that goes.
+const NARROWEST: f64 = 0.7;
+const WIDEST: f64 = 3.0;
 /// Below this nothing is left of what was seen.
 const NOTHING: f64 = 0.01;
 
@@ -29,13 +35,38 @@ struct Kind {
     seen: f64,
 }
 
-/// How sizes differ from the variant as a whole.
+/// How sizes differ from the variant as a whole, and how far its times are from those of a normal distribution.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Sizes([Kind; KINDS]);
+pub(crate) struct Sizes {
+    kinds: [Kind; KINDS],
+    tail: Tail,
+}
 
 impl Default for Sizes {
     fn default() -> Self {
-        Self([Kind { factor: 1.0, spread: 0.0, seen: 0.0 }; KINDS])
+        let kinds = [Kind { factor: 1.0, spread: 0.0, seen: 0.0 }; KINDS];
+        Self { kinds, tail: Tail { wide: 1.0, above: false } }
+    }
+}
+
+/// Times of batches have longer tails than a normal distribution, so mean and variance alone predict a 99th percentile that
+/// several in a hundred exceed. What is taken for the deviation is widened until one does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Tail {
+    /// What the deviation is multiplied by.
+    wide: f64,
+    /// The last batch was above. A second one says that everything became slower, which is the ratio's to learn.
+    above: bool,
+}
+
+impl Tail {
+    fn observe(&mut self, above: bool) {
+        let step = match (above, self.above) {
+            (true, false) => WIDER,
+            (true, true) => 0.0,
+            (false, _) => -WIDER / 100.0,
+        };
+        *self = Self { wide: (self.wide + step).clamp(NARROWEST, WIDEST), above };
     }
 }
 
@@ -45,14 +76,24 @@ fn kind(batch: u32) -> usize {
 }
 
 impl Sizes {
+    /// What the deviation is multiplied by, so that one batch in a hundred is above the 99th percentile.
+    pub(crate) fn widening(&self) -> f64 {
+        self.tail.wide
+    }
+
+    /// Whether a batch was above what had been predicted as that.
+    pub(crate) fn judge(&mut self, above: bool) {
+        self.tail.observe(above);
+    }
+
     /// What the variant's ratio is multiplied by for this batch.
     pub(crate) fn factor(&self, batch: u32) -> f64 {
-        self.0[kind(batch)].factor
+        self.kinds[kind(batch)].factor
     }
 
     /// Variance of the ratio of such a batch, where the variant's ratio and its variance are these.
     pub(crate) fn spread(&self, batch: u32, ratio: f64, spread: f64) -> f64 {
-        let kind = &self.0[kind(batch)];
+        let kind = &self.kinds[kind(batch)];
         let own = kind.seen / (kind.seen + PRIOR);
         own * kind.spread * ratio * ratio + (1.0 - own) * spread * kind.factor * kind.factor
     }
@@ -61,20 +102,20 @@ impl Sizes {
     /// mean, each by how often it is seen, is always 1.
     pub(crate) fn observe(&mut self, batch: u32, relative: f64) {
         let at = kind(batch);
-        for kind in &mut self.0 {
+        for kind in &mut self.kinds {
             let seen = kind.seen * (1.0 - 1.0 / MEMORY);
             kind.seen = if seen < NOTHING { 0.0 } else { seen };
         }
-        let own = &mut self.0[at];
+        let own = &mut self.kinds[at];
         own.seen += 1.0;
         let weight = 1.0 / (own.seen + PRIOR);
         let error = relative - own.factor;
         own.factor = (own.factor + weight * error).clamp(1.0 / MOST, MOST);
         own.spread = (1.0 - weight) * (own.spread + weight * error * error);
         let (sum, seen) =
-            self.0.iter().fold((0.0, 0.0), |(sum, seen), k| (sum + k.factor * k.seen, seen + k.seen));
+            self.kinds.iter().fold((0.0, 0.0), |(sum, seen), k| (sum + k.factor * k.seen, seen + k.seen));
         let mean = sum / seen;
-        for kind in &mut self.0 {
+        for kind in &mut self.kinds {
             kind.factor /= mean;
         }
         self.follow_neighbours();
@@ -83,29 +124,30 @@ impl Sizes {
     /// Sizes that were not seen go by the nearest that were: halfway between two, like the only one otherwise.
     fn follow_neighbours(&mut self) {
         for at in 0..KINDS {
-            if self.0[at].seen > 0.0 {
+            if self.kinds[at].seen > 0.0 {
                 continue;
             }
             let seen = |kind: &&Kind| kind.seen > 0.0;
-            let below = self.0[..at].iter().rev().find(seen).map(|kind| kind.factor);
-            let above = self.0[at + 1..].iter().find(seen).map(|kind| kind.factor);
-            self.0[at].factor = match (below, above) {
+            let below = self.kinds[..at].iter().rev().find(seen).map(|kind| kind.factor);
+            let above = self.kinds[at + 1..].iter().find(seen).map(|kind| kind.factor);
+            self.kinds[at].factor = match (below, above) {
                 (Some(below), Some(above)) => f64::midpoint(below, above),
                 (Some(one), None) | (None, Some(one)) => one,
                 (None, None) => 1.0,
             };
-            self.0[at].spread = 0.0;
+            self.kinds[at].spread = 0.0;
         }
     }
 
     /// Nothing was seen for a while. What is left is `share` of it, and nothing once all are nearly alike again.
     pub(crate) fn fade(&mut self, share: f64) {
+        self.tail = Tail { wide: 1.0 + (self.tail.wide - 1.0) * share, above: false };
         let alike = |kind: &Kind| (kind.factor - 1.0).abs() * share <= NOTHING;
-        if self.0.iter().all(alike) {
+        if self.kinds.iter().all(alike) && (self.tail.wide - 1.0).abs() <= NOTHING {
             *self = Self::default();
             return;
         }
-        for kind in &mut self.0 {
+        for kind in &mut self.kinds {
             kind.factor = 1.0 + (kind.factor - 1.0) * share;
             kind.spread *= share;
             kind.seen *= share;
@@ -158,6 +200,29 @@ mod tests {
             sizes.observe(1, 3.0);
         }
         assert!((0..7).all(|at| (sizes.factor(1 << at) - 1.0).abs() < 1e-9), "{sizes:?}");
+    }
+
+    #[test]
+    fn the_deviation_is_widened_until_one_in_a_hundred_is_above() {
+        // Above whenever it is less than 2 wide, and never otherwise; once in a while above all the same.
+        let mut sizes = Sizes::default();
+        let (mut above, mut last) = (0, 0.0);
+        for batch in 0..20_000 {
+            let is_above = sizes.widening() < 2.0 && batch % 20 == 0;
+            above += u32::from(is_above && batch >= 2_000);
+            sizes.judge(is_above);
+            last = sizes.widening();
+        }
+        assert!((1.8..2.2).contains(&last) && (100..260).contains(&above), "{last} {above}");
+        // Slower from one moment on is nothing to widen for.
+        for _ in 0..100 {
+            sizes.judge(true);
+        }
+        assert!(sizes.widening() < last + 0.2);
+        for _ in 0..10_000 {
+            sizes.judge(false);
+        }
+        assert!((sizes.widening() - NARROWEST).abs() < 1e-9);
     }
 
     #[test]

@@ -60,6 +60,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: torch,
     },
     Stage {
+        name: "generator",
+        what: "the tool that makes variants, its own tests, and packages made with it",
+        quick: false,
+        needs: &["system", "engine"],
+        run: generator,
+    },
+    Stage {
         name: "remote",
         what: "the suite that every engine passes, against a KServe server",
         quick: false,
@@ -301,6 +308,33 @@ fn torch_probe(root: &Path, binary: PathBuf, manifest: &str) -> Result<PathBuf> 
     cargo.env("LIBTORCH_CXX11_ABI", "1").env("MODELLESS_LIBTORCH_RPATH", installed.join("lib"));
     run(&mut cargo)?;
     Ok(target.join("release/modelless-probe-torch"))
+}
+
+/// Its libraries are kept in the folder of engines, so only the first run fetches them.
+fn generator(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    let tools = program(&context.root, binary).args(["variant", "tools", "--json"]).output()?;
+    let said = String::from_utf8_lossy(&tools.stderr);
+    if !tools.status.success() {
+        ensure!(said.contains("pip could not fetch"), "{}", said.trim());
+        let why = said.lines().next().unwrap_or_default();
+        return Ok(Outcome::Skipped(format!("what the tool needs cannot be had here: {why}")));
+    }
+    let tools: serde_json::Value = serde_json::from_slice(&tools.stdout).context("variant tools --json")?;
+    let text = |name: &str| tools[name].as_str().with_context(|| format!("`variant tools` names no {name}"));
+    let folder = context.root.join("profiler/generator");
+    let path = std::env::join_paths([Path::new(text("libraries")?), &folder, &folder.join("tests")])?;
+    let mut python = program(&folder, text("python")?);
+    python.args(["-B", "-m", "unittest", "discover", "-s", "tests"]).env("PYTHONPATH", path);
+    run(python.env("OMP_NUM_THREADS", "1"))?;
+    context.nextest(&[
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/generator",
+        "--filterset",
+        "test(generating::)",
+    ])
 }
 
 fn remote(context: &mut Context) -> Result<Outcome> {

@@ -36,7 +36,7 @@ impl Worker {
     pub(super) fn learn(&mut self, now: Time, batch: &Batch, spent: Spent) {
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         if let Some(variant) = self.residency.variant_mut(batch.variant) {
-            variant.run.coverage.count(spent.took > batch.runs_at_most());
+            variant.run.judge(spent.took > batch.runs_at_most());
             let took = if spent.idle_before {
                 let over = Moments::exactly(spent.took).mean - variant.run.estimate(size).mean;
                 self.handover = self.handover.observe(over);
