@@ -6,6 +6,7 @@ mod limits;
 mod loading;
 mod quarantine;
 mod real;
+mod recurrent;
 mod remotes;
 mod slots;
 mod stalled;

@@ -28,5 +28,6 @@ mod remote;
 mod restarts;
 mod store;
 mod strings;
+mod texts;
 mod twins;
 mod versions;
