@@ -48,14 +48,16 @@ enum Command {
     /// Register, list, show and remove models.
     #[command(subcommand)]
     Model(client::model::Command),
-    /// Make variants of models.
+    /// List, show and make the ways in which models are run.
     #[command(subcommand)]
-    Variant(generate::Command),
+    Variant(client::variant::Command),
     /// List and show the machines behind a server.
     #[command(subcommand)]
     Node(client::node::Command),
     /// Ask for a prediction.
     Query(client::query::Options),
+    /// Say whether an answer was right.
+    Feedback(client::feedback::Options),
     /// Show what would answer a query, and why.
     Explain(client::explain::Options),
     /// Measure models without a server.
@@ -98,9 +100,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Scheduler(options) => roles::scheduler::run(&options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
-        Command::Variant(command) => generate::run(command),
+        Command::Variant(command) => client::variant::run(command),
         Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
+        Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(options) => profile::run(&options),
         Command::Engine(command) => engines::run(command),

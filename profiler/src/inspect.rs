@@ -178,6 +178,7 @@ mod tests {
             kind: new.kind,
             metric: new.metric,
             accuracy_rule: new.accuracy_rule,
+            live_accuracy: new.live_accuracy,
             labels: new.labels,
             inputs: new.inputs,
             outputs: new.outputs,

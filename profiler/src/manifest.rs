@@ -7,8 +7,8 @@ use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, Micros,
-    Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, LiveRule,
+    Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -40,6 +40,9 @@ pub struct TaskManifest {
     /// Which figure floors are compared with.
     #[serde(default)]
     pub accuracy_rule: AccuracyRule,
+    /// What feedback is good for.
+    #[serde(default)]
+    pub live_accuracy: LiveRule,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -274,6 +277,7 @@ impl TaskManifest {
             kind: self.kind,
             metric: self.metric.clone(),
             accuracy_rule: self.accuracy_rule,
+            live_accuracy: self.live_accuracy,
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),

@@ -317,6 +317,7 @@ mod tests {
             kind,
             metric: "top-1".to_owned(),
             accuracy_rule: AccuracyRule::default(),
+            live_accuracy: modelless_types::LiveRule::default(),
             labels: labels.iter().map(|&label| label.to_owned()).collect(),
             inputs: inputs.to_vec(),
             outputs: Vec::new(),

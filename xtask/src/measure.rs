@@ -8,8 +8,10 @@ mod attribution;
 mod chaos;
 mod cluster;
 mod cold_start;
+mod coverage;
 mod cycles;
 mod demo;
+mod drift;
 mod generate;
 mod host;
 mod hostile;
@@ -57,6 +59,8 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &drift::MEASURE,
+    &coverage::MEASURE,
     &generate::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,

@@ -1,5 +1,6 @@
 //! `modelless model`: what answers.
 
+use super::feedback::warnings;
 use super::{Api, Server, list, measuring, segment, task, text};
 use crate::exit::usage;
 use crate::out;
@@ -207,8 +208,11 @@ fn versions(answer: &Value) -> String {
             })
         });
         let at_it = at_it.collect::<String>();
+        let off = list(model, "variants").iter().flat_map(|variant| warnings(variant, false));
+        let off = off.map(|said| format!("\n{said}")).collect::<String>();
+        let kept = list(model, "variants").iter().filter_map(coverage).collect::<String>();
         format!(
-            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{at_it}",
+            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{off}{at_it}{kept}",
             text(model, "name"),
             model["version"],
             text(model, "task"),
@@ -218,6 +222,18 @@ fn versions(answer: &Value) -> String {
         )
     };
     list(answer, "versions").iter().map(shown).collect::<Vec<_>>().join("\n\n")
+}
+
+/// How well live batches keep to what was predicted.
+fn coverage(variant: &Value) -> Option<String> {
+    let coverage = &variant["coverage"];
+    let share = coverage["share"].as_f64()?;
+    Some(format!(
+        "\n{}: {:.2} % of {} batches took longer than predicted of 99 in 100",
+        text(variant, "name"),
+        100.0 * share,
+        coverage["batches"]
+    ))
 }
 
 fn remove(options: &Remove) -> anyhow::Result<()> {

@@ -245,6 +245,8 @@ async fn serve(
         name: settings.executor.name.clone(),
         node: handle.clone(),
         live: Arc::clone(&live),
+        command: "modelless executor",
+        only_stale: false,
         look: Arc::clone(&look),
     };
     tasks.spawn(measurer.run(stop.clone()));

@@ -60,6 +60,11 @@ impl Default for Places {
 }
 
 impl Places {
+    /// To be held while something is measured. `None` when nothing more is.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.measuring).acquire_owned().await.ok()
+    }
+
     fn take(&self) -> Result<OwnedSemaphorePermit, AdminError> {
         let full = |_| {
             let why = format!("{AT_HAND} models are being measured or wait for it already; try again later");

@@ -69,7 +69,7 @@ fn independent(dump: &Path, files: &[PathBuf]) -> Result<Vec<u64>> {
     let tools = modelless(&["variant", "tools", "--json"])?;
     let tools: Value = serde_json::from_slice(&tools.stdout)?;
     let text = |name: &str| tools[name].as_str().with_context(|| format!("no {name}"));
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/accuracy.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/count_right.py");
     let mut command = Command::new(text("python")?);
     command.env("PYTHONPATH", text("libraries")?).arg(script).arg(dump).args(files);
     let output = command.output()?;

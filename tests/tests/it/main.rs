@@ -7,9 +7,13 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+#[cfg(feature = "demos")]
+mod demos;
+mod drifting;
 mod encrypted;
 mod ending;
 mod engines;
+mod feedback;
 #[cfg(feature = "generator")]
 mod generating;
 mod goals;

@@ -188,7 +188,7 @@ fn differing_answers(
     let files: Vec<PathBuf> = files.collect::<Result<_>>()?;
     let text = |name: &str| tools[name].as_str().with_context(|| format!("`variant tools` names no {name}"));
     let mut python = program(&context.root, text("python")?);
-    python.env("PYTHONPATH", text("libraries")?).arg("tests/python/accuracy.py").arg(&dump).args(files);
+    python.env("PYTHONPATH", text("libraries")?).arg("tests/python/count_right.py").arg(&dump).args(files);
     let counted = output(&mut python)?;
     let mut differing = 0;
     for (one, line) in own.iter().zip(counted.lines()) {

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::{Postgres, server};
 
 use super::peer::Peer;
-use super::{Outcome, python, system};
+use super::{Outcome, demos, python, system};
 use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
 use crate::{measure, say, tidy};
 
@@ -88,6 +88,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: e2e,
     },
     Stage {
+        name: "demos",
+        what: "demos that are made of packages, where those can be had",
+        quick: false,
+        needs: &["system", "engine"],
+        run: demos,
+    },
+    Stage {
         name: "bench",
         what: "every measurement in its short form, with loose bounds",
         quick: false,
@@ -102,6 +109,8 @@ pub(super) struct Context {
     target: PathBuf,
     postgres: Option<Postgres>,
     python: Option<PathBuf>,
+    /// Python with what the recipes of demos need.
+    recipes: Option<PathBuf>,
     /// Where the server of others listens, while it runs.
     peers: Option<(String, String)>,
     /// Torch's runner with a hostile model in it, once built.
@@ -120,6 +129,7 @@ impl Context {
             target,
             postgres: None,
             python: None,
+            recipes: None,
             torch_probe: None,
             peers: None,
             binary: None,
@@ -166,6 +176,9 @@ impl Context {
         command.env("MODELLESS_TEST_POSTGRES", url);
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
+        }
+        if let Some(python) = &self.recipes {
+            command.env("MODELLESS_DEMO_PYTHON", python);
         }
         if let Some((peer, grpc)) = &self.peers {
             command.env("MODELLESS_TEST_PEER", peer).env("MODELLESS_TEST_PEER_GRPC", grpc);
@@ -363,6 +376,21 @@ fn e2e(context: &mut Context) -> Result<Outcome> {
         context.python = Some(python::ensure(&context.root, &context.target)?);
     }
     context.nextest(&["--package", "modelless-tests"])
+}
+
+fn demos(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
+    match demos::ensure(&context.root, &context.target)? {
+        Ok(python) => context.recipes = Some(python),
+        Err(why) => return Ok(Outcome::Skipped(why)),
+    }
+    // The long form takes minutes: it measures ten variants with a development build.
+    let all = std::env::var("MODELLESS_TEST_DEMOS").is_ok_and(|wanted| wanted == "all");
+    let tests = if all { "test(demos::)" } else { "test(demos::) and not test(the_whole_imagenet_demo)" };
+    let package = ["--package", "modelless-tests", "--features", "modelless-tests/demos"];
+    let outcome = context.nextest(&[&package[..], &["--filterset", tests]].concat());
+    context.recipes = None;
+    outcome
 }
 
 fn bench(context: &mut Context) -> Result<Outcome> {
