@@ -12,6 +12,7 @@ mod exit;
 mod generate;
 mod out;
 mod plot;
+#[path = "profile/run.rs"]
 mod profile;
 mod progress;
 mod replay;

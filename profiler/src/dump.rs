@@ -207,6 +207,8 @@ impl Drop for Array {
 
 /// Numpy's format, version 1.0: what the bytes that follow are, padded so that they begin at a multiple of 64.
 fn header(dtype: DType, rows: usize, shape: &[u32]) -> Vec<u8> {
+    /// Bytes of what every such file begins with.
+    const BEFORE: usize = 10;
     let descr = match dtype {
         DType::Bool => "|b1",
         DType::Uint8 | DType::Bytes => "|u1",
@@ -217,9 +219,9 @@ fn header(dtype: DType, rows: usize, shape: &[u32]) -> Vec<u8> {
         DType::Fp32 => "<f4",
         DType::Fp64 => "<f8",
     };
-    let axes: String = shape.iter().map(|axis| format!(" {axis},")).collect();
+    let axes: Vec<String> = shape.iter().map(|axis| format!(" {axis},")).collect();
+    let axes = axes.concat();
     let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows},{axes}), }}");
-    const BEFORE: usize = 10;
     let whole = (BEFORE + text.len() + 1).next_multiple_of(64);
     text.extend(std::iter::repeat_n(' ', whole - BEFORE - text.len() - 1));
     text.push('\n');

@@ -7,12 +7,8 @@ use std::path::PathBuf;
 
 /// What to do where a disk is full.
 fn room(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; make room and start again: nothing half-written is taken for whole"
-        }
-        _ => "",
-    }
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if full { "; make room and start again: nothing half-written is taken for whole" } else { "" }
 }
 
 /// Why something could not be measured or registered.

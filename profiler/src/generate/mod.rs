@@ -274,10 +274,8 @@ impl Request {
             })
         });
         // A task of tensors whose first output is a row of scores is judged as what it is; nothing says so but its metric.
-        let kind = match self.task.kind {
-            TaskKind::Tensor if self.task.metric == "top-1" => TaskKind::ImageClassification,
-            kind => kind,
-        };
+        let scores = self.task.kind == TaskKind::Tensor && self.task.metric == "top-1";
+        let kind = if scores { TaskKind::ImageClassification } else { self.task.kind };
         Ok(json!({
             "parent": "parent.onnx",
             "parent_sha256": parent_sha256,

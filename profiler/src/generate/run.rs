@@ -157,16 +157,14 @@ pub(super) async fn in_box(
         child.wait().await
     };
     let patience = Duration::from_secs(request.limits.cpu_seconds.saturating_mul(PATIENCE));
-    let status = match timeout(patience, listen).await {
-        Ok(status) => status.map_err(|error| failed("no-box", error.to_string()))?,
-        Err(_) => {
-            let why = format!(
-                "it was not done after {} s, and was ended; what is made by now is kept",
-                patience.as_secs()
-            );
-            return Err(failed("too-slow", why));
-        }
+    let Ok(status) = timeout(patience, listen).await else {
+        let why = format!(
+            "it was not done after {} s, and was ended; what is made by now is kept",
+            patience.as_secs()
+        );
+        return Err(failed("too-slow", why));
     };
+    let status = status.map_err(|error| failed("no-box", error.to_string()))?;
     if let Some(Named { name, text }) = told {
         return Err(failed(&name, text));
     }

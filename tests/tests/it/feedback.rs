@@ -99,7 +99,7 @@ fn what_answers_worse_than_measured_is_flagged_everywhere(database: Database) ->
     }
     // It is only shown: floors are compared with what was measured, as the task does not say otherwise.
     ensure!(query_of(server, "?variant=cnn_m-fp32&accuracy=0.9")?.1 == name);
-    let metrics = server.get("/metrics")?.text().to_owned();
+    let metrics = server.get("/metrics")?.text();
     ensure!(metrics.contains(r#"modelless_feedback_total{task="fashion",verdict="wrong"} 40"#), "{metrics}");
     demo.server.stop()
 }
