@@ -235,7 +235,7 @@ fn versions(answer: &Value) -> String {
         });
         let at_it = at_it.collect::<String>();
         let off = list(model, "variants").iter().flat_map(|variant| warnings(variant, false));
-        let off = off.map(|said| format!("\n{said}")).collect::<String>();
+        let off = off.flat_map(|said| ["\n".to_owned(), said]).collect::<String>();
         let kept = list(model, "variants").iter().filter_map(coverage).collect::<String>();
         format!(
             "{} version {} of task {} (default: {}; {}, {}; owner: {})\nadapter {}\n\n{table}{off}{at_it}{kept}",
@@ -344,6 +344,8 @@ pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<
         file: FileOptions::default(),
         set: None,
         set_name: None,
+        promote: false,
+        owner: None,
         no_wait: false,
         server: server.clone(),
     })
