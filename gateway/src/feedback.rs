@@ -103,7 +103,7 @@ async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), 
             // The next verdict tries it again.
             Ok(Err(error)) => tracing::warn!(%error, "a variant's live accuracy could not be flagged"),
             Err(_) => {
-                tracing::warn!("a variant's live accuracy could not be flagged: the store does not answer")
+                tracing::warn!("a variant's live accuracy could not be flagged: the store does not answer");
             }
         }
     }

@@ -209,7 +209,7 @@ fn versions(answer: &Value) -> String {
         });
         let at_it = at_it.collect::<String>();
         let off = list(model, "variants").iter().flat_map(|variant| warnings(variant, false));
-        let off = off.map(|said| format!("\n{said}")).collect::<String>();
+        let off = off.flat_map(|said| ["\n".to_owned(), said]).collect::<String>();
         let kept = list(model, "variants").iter().filter_map(coverage).collect::<String>();
         format!(
             "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{off}{at_it}{kept}",

@@ -96,6 +96,7 @@ fn below(a: f64, b: f64, x: f64) -> f64 {
 }
 
 /// Its continued fraction, evaluated from the front (Lentz's method).
+#[expect(clippy::many_single_char_names, reason = "as they stand in every book")]
 fn fraction(a: f64, b: f64, x: f64) -> f64 {
     const TINY: f64 = 1e-300;
     /// The square root of the larger count bounds how many are needed.

@@ -16,7 +16,7 @@ use serde_json::json;
 use std::time::{Duration, SystemTime};
 
 /// Clocks of gateways may differ by so much.
-const AHEAD: Duration = Duration::from_secs(300);
+const AHEAD: Duration = Duration::from_mins(5);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

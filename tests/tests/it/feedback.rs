@@ -92,7 +92,7 @@ fn what_answers_worse_than_measured_is_flagged_everywhere(database: Database) ->
     let url = server.url();
     for args in [
         vec!["task", "show", "fashion"],
-        vec!["model", "show", "fashion", "cnn_m"],
+        vec!["model", "show", "cnn_m", "--task", "fashion"],
         vec!["explain", "fashion"],
     ] {
         let shown = server.command(&[&args[..], &["--server", &url]].concat())?;
@@ -101,7 +101,7 @@ fn what_answers_worse_than_measured_is_flagged_everywhere(database: Database) ->
     }
     // It is only shown: floors are compared with what was measured, as the task does not say otherwise.
     ensure!(query_of(server, "?variant=cnn_m-fp32&accuracy=0.9")?.1 == name);
-    let metrics = server.get("/metrics")?.text().to_owned();
+    let metrics = server.get("/metrics")?.text();
     ensure!(metrics.contains(r#"modelless_feedback_total{task="fashion",verdict="wrong"} 40"#), "{metrics}");
     demo.server.stop()
 }
