@@ -10,7 +10,10 @@
 #![warn(missing_docs)]
 
 mod accuracy;
+mod dominated;
+mod dump;
 mod error;
+pub mod generate;
 mod idx;
 mod inspect;
 mod latency;
@@ -22,6 +25,8 @@ mod set;
 mod stats;
 
 pub use accuracy::Tally;
+pub use dominated::{Offer, dominated};
+pub use dump::{Dump, Dumped, DumpedTensor};
 pub use error::Error;
 pub use manifest::{ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest};
 pub use onnx::{Declared, OnnxModel};

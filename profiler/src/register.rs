@@ -260,7 +260,8 @@ impl Registrar {
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
         let (artefact, _) = blocking(move || open(&artefacts, &sha256)).await?;
         let tokenizer = tokenizer(&self.artefacts, &model.name, &adapter).await?;
-        let elsewhere = variant.profiles.first();
+        let before = variant.profile_on(self.profiler.device_class());
+        let elsewhere = before.or_else(|| variant.profiles.first());
         let subject = Subject {
             name: &variant.name,
             task,

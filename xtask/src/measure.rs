@@ -8,8 +8,11 @@ mod attribution;
 mod chaos;
 mod cluster;
 mod cold_start;
+mod coverage;
 mod cycles;
 mod demo;
+mod drift;
+mod generate;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -56,6 +59,9 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &drift::MEASURE,
+    &coverage::MEASURE,
+    &generate::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

@@ -179,6 +179,7 @@ async fn serve(
         artefacts: artefacts.clone(),
         library: library.clone(),
         tokens: tokens.clone(),
+        gpus: settings.executor.hardware.gpus.clone(),
         device_class: settings.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -196,8 +197,9 @@ async fn serve(
         warnings = measured => warnings?,
     };
 
-    let engine = engines::serving(library.clone(), settings.executor.memory, &tokens)?;
-    let quarantine = engines::quarantine(library, settings.executor.memory, &tokens)?;
+    let gpus = &settings.executor.hardware.gpus;
+    let engine = engines::serving(library.clone(), settings.executor.memory, gpus, &tokens)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory, gpus, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let fetched = artefacts.clone();
@@ -247,6 +249,8 @@ async fn serve(
         name: settings.executor.name.clone(),
         node: handle.clone(),
         live: Arc::clone(&live),
+        command: "modelless executor",
+        only_stale: false,
         look: Arc::clone(&look),
     };
     tasks.spawn(measurer.run(stop.clone()));

@@ -1,16 +1,17 @@
 //! What an executor measures of itself: variants without a profile on its device class, after its start and whenever the
-//! catalogue changed. It fetches what it lacks, one variant after the other, in runners apart from those that serve.
+//! catalogue changed, and those whose profile was marked as stale. It fetches what it lacks, one variant after the other, in
+//! runners apart from those that serve. `up` measures before it serves; here it does again what has become stale.
 //!
 //! It gives way: it begins when the node has nothing to do, and begins anew when a query comes, until its patience is
-//! over (a node that is never idle would never be measured). Of the nodes of a class one measures a variant: it says so in
+//! over (a node that is never idle would never be measured). What is stale is measured on an idle node or not at all: it can be
+//! served meanwhile, and what is measured beside serving would be no better. Of the nodes of a class one measures a variant: it says so in
 //! the store, again and again, and once it has not said so for a while another takes it up.
 
-use super::artefacts::Fetching;
 use super::tell;
 use crate::profile::detail;
 use crate::up::admin::Registry;
 use modelless_adapter::AdapterSpec;
-use modelless_executor::{self as executor, Fetch as _};
+use modelless_executor::{self as executor, Fetch};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
 use modelless_store::{Error as StoreError, Measuring, UnixMicros};
@@ -40,14 +41,18 @@ const STORE_WITHIN: Duration = Duration::from_secs(10);
 /// What others are told of a failure, in characters.
 const WHY: usize = 500;
 
-pub(super) struct Measurer {
-    pub(super) registry: Registry,
-    pub(super) fetching: Arc<Fetching>,
-    pub(super) name: String,
-    pub(super) node: executor::Handle,
-    pub(super) live: Arc<dyn Live>,
+pub(crate) struct Measurer {
+    pub(crate) registry: Registry,
+    pub(crate) fetching: Arc<dyn Fetch>,
+    pub(crate) name: String,
+    pub(crate) node: executor::Handle,
+    pub(crate) live: Arc<dyn Live>,
     /// The catalogue changed.
-    pub(super) look: Arc<Notify>,
+    pub(crate) look: Arc<Notify>,
+    /// What makes these figures, for people.
+    pub(crate) command: &'static str,
+    /// Only what was measured before.
+    pub(crate) only_stale: bool,
 }
 
 /// A variant that this node took up.
@@ -55,6 +60,8 @@ struct Job {
     task: Task,
     model: Model,
     variant: Variant,
+    /// It was measured before, and that is off.
+    stale: bool,
     /// How often it failed.
     attempts: u32,
 }
@@ -68,7 +75,7 @@ enum Ended {
 }
 
 impl Measurer {
-    pub(super) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut tick = interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The version of the catalogue in which nothing was left to do.
@@ -124,7 +131,12 @@ impl Measurer {
         let known = store.measurings().await?;
         let status = self.node.status().borrow().clone();
         let mut left = false;
-        for variant in catalog.variants.iter().filter(|variant| variant.profile_on(self.class()).is_none()) {
+        let known_here = |variant: &&Variant| variant.profile_on(self.class()).is_some();
+        let fresh = catalog.variants.iter().filter(|variant| !self.only_stale && !known_here(variant));
+        let marked = |variant: &&Variant| catalog.stale(variant.id, self.class()).is_some();
+        let stale = catalog.variants.iter().filter(|variant| known_here(variant) && marked(variant));
+        let idle = is_idle(&status, status.load.queries);
+        for (variant, stale) in fresh.map(|v| (v, false)).chain(stale.map(|v| (v, true))) {
             if status.without(variant.settings.engine).is_some() {
                 continue; // the node says so itself, and with which reason
             }
@@ -132,13 +144,14 @@ impl Measurer {
             let Some(task) = catalog.tasks.iter().find(|task| task.id == model.task) else { continue };
             left = true;
             let before = known.iter().find(|m| m.variant == variant.id && m.device_class == self.class());
-            if before.is_some_and(|before| waits(before, &self.name, now())) {
+            if before.is_some_and(|before| waits(before, &self.name, now())) || (stale && !idle) {
                 continue;
             }
             let job = Job {
                 task: task.clone(),
                 model: model.clone(),
                 variant: variant.clone(),
+                stale,
                 attempts: before.map_or(0, |before| before.attempts),
             };
             if self.claim(&job, "taken up", HOLD, None).await? {
@@ -256,10 +269,19 @@ impl Measurer {
                 biased;
                 () = end.cancelled() => return Err(Ended::Left),
                 quiet = timeout_at(give_way_until, self.quiet()) => if quiet.is_err() {
+                    if job.stale {
+                        return Err(Ended::Left);
+                    }
                     tracing::warn!(variant = job.variant.name, "measured beside serving: this node is never idle");
                 },
             }
-            let made = self.registry.registrar("modelless executor");
+            // Two measurements at a time would only measure each other.
+            let _turn = tokio::select! {
+                biased;
+                () = end.cancelled() => return Err(Ended::Left),
+                turn = self.registry.places.turn() => turn,
+            };
+            let made = self.registry.registrar(self.command);
             let (registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
             let mut report = |_: &str, progress: Progress| at(detail(progress));
             let measuring = async {
@@ -273,7 +295,7 @@ impl Measurer {
                 measured = measuring => {
                     Some(measured.map_err(|error| Ended::Failed(said(&error, &self.name))))
                 }
-                () = self.busy(give_way_until) => None,
+                () = self.busy((!job.stale).then_some(give_way_until)) => None,
             };
             engine.shutdown().await;
             if let Some(measured) = measured {
@@ -313,12 +335,12 @@ impl Measurer {
     }
 
     /// Until a query came; never, once it need not give way any longer.
-    async fn busy(&self, until: Instant) {
+    async fn busy(&self, until: Option<Instant>) {
         let mut status = self.node.status();
         let before = status.borrow_and_update().load.queries;
         while status.changed().await.is_ok() {
             let busy = !is_idle(&status.borrow_and_update(), before);
-            if busy && Instant::now() < until {
+            if busy && until.is_none_or(|until| Instant::now() < until) {
                 return;
             }
         }

@@ -11,7 +11,7 @@ use modelless_profiler::{
 };
 use modelless_store::{Artefacts, Registered, SetArtefact, Store};
 use modelless_types::{Accuracy, Task, TenantId, VariantSettings};
-use modelless_wire::NodeStatus;
+use modelless_wire::{Gpu, NodeStatus};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -30,6 +30,8 @@ pub(crate) struct Registry {
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
     pub(crate) tokens: engines::Tokens,
+    /// This machine's, where models may use them.
+    pub(crate) gpus: Vec<Gpu>,
     /// What is measured here is measured for.
     pub(crate) device_class: String,
     /// The work goes on when whoever asked for it goes away; a drain ends it.
@@ -58,6 +60,11 @@ impl Default for Places {
 }
 
 impl Places {
+    /// To be held while something is measured. `None` when nothing more is.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.measuring).acquire_owned().await.ok()
+    }
+
     fn take(&self) -> Result<OwnedSemaphorePermit, AdminError> {
         let full = |_| {
             let why = format!("{AT_HAND} models are being measured or wait for it already; try again later");
@@ -70,7 +77,7 @@ impl Places {
 impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
     pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.tokens)?;
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.tokens)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
@@ -222,7 +229,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
             ..
         }
         | Error::Cancelled(_)
-        | Error::Read { .. } => AdminError::Unavailable(error.to_string()),
+        | Error::Read { .. }
+        | Error::Write { .. }
+        | Error::Tools(_) => AdminError::Unavailable(error.to_string()),
         Error::Engine { .. }
         | Error::Batch { .. }
         | Error::Manifest { .. }
@@ -233,6 +242,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::Space { .. }
         | Error::Prepare { .. }
         | Error::Output { .. }
+        | Error::Dump { .. }
+        | Error::Calibration { .. }
+        | Error::Generator { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
     }
 }

@@ -20,14 +20,17 @@ extern crate std;
 pub mod admission;
 pub mod estimate;
 pub mod explain;
+pub mod feedback;
 pub mod frontier;
 pub mod machine;
 pub mod plan;
 pub mod query;
 pub mod replica;
 pub mod route;
+mod sizes;
 pub mod worker;
 
 pub use estimate::{Correction, Moments, RunModel};
 pub use machine::{Machine, Rank, Ranked, Wake};
 pub use query::Query;
+pub use sizes::Coverage;

@@ -103,7 +103,9 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::Load { .. }
                 | Action::Unload { .. }
-                | Action::Recut { .. } => {}
+                | Action::Recut { .. }
+                | Action::Drifted { .. }
+                | Action::Steadied { .. } => {}
             }
         }
     }

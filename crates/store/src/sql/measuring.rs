@@ -25,7 +25,9 @@ pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result
         return Err(Error::not_found("variant", wanted.variant));
     }
     let sql = "SELECT variant FROM profiles WHERE variant = $1 AND device_class = $2";
-    if tx.first(sql, place()).await?.is_some() {
+    if tx.first(sql, place()).await?.is_some()
+        && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
+    {
         return Ok(None);
     }
     tx.exec(
