@@ -130,6 +130,13 @@ pub enum Action {
         /// Why.
         refusal: Refusal,
     },
+    /// Tell a node that it may give a query back after all: another that could answer it has come since.
+    MayReturn {
+        /// The query.
+        key: QueryKey,
+        /// The node.
+        node: NodeId,
+    },
     /// Tell a node that nobody waits for a query any longer.
     Cancel {
         /// The query.
@@ -154,10 +161,11 @@ enum Where {
         class: ClassId,
         until: Time,
     },
-    /// `guard` is when the node has kept it past its time.
+    /// `guard` is when the node has kept it past its time; whether it may give it back.
     Sent {
         node: NodeIx,
         guard: Time,
+        returnable: bool,
     },
 }
 
@@ -313,7 +321,7 @@ impl Router {
         self.timers.insert((guard, query.key));
         let key = query.key;
         let returnable = self.returnable(now, class, &query, node);
-        self.open.insert(key, Open { query, at: Where::Sent { node, guard } });
+        self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable } });
         let queue = self.queues.get(&class);
         self.actions.push_back(Action::Send {
             key,
@@ -376,7 +384,7 @@ impl Router {
                 self.waiting -= 1;
                 self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
             }
-            Where::Sent { node, guard } => {
+            Where::Sent { node, guard, .. } => {
                 self.timers.remove(&(guard, key));
                 self.load.release(node, open.query.bytes);
             }
@@ -396,7 +404,11 @@ impl Router {
     fn report(&mut self, now: Time, node: NodeId, report: &NodeReport, worked: bool) {
         let Some(ix) = self.snapshot.node_ix(node) else { return };
         let snapshot = &self.snapshot;
+        let before = self.load.trusted(now, ix);
         self.load.report(now, ix, report, worked, |class| snapshot.class_id(class));
+        if !before {
+            self.offer_return(now);
+        }
     }
 
     /// Credit came free somewhere: serve what waits, earliest deadline first over all classes. A class whose head
@@ -465,9 +477,10 @@ impl Router {
         for key in keys {
             let Some(open) = self.open.get(&key).cloned() else { continue };
             match open.at {
-                Where::Sent { node, guard } => {
+                Where::Sent { node, guard, returnable } => {
                     if let Some(node) = moved(node, &self.snapshot) {
-                        self.open.insert(key, Open { query: open.query, at: Where::Sent { node, guard } });
+                        let at = Where::Sent { node, guard, returnable };
+                        self.open.insert(key, Open { query: open.query, at });
                     } else {
                         self.timers.remove(&(guard, key));
                         self.open.remove(&key);
@@ -545,6 +558,7 @@ impl Machine for Router {
             }
             Event::Table(table) => {
                 self.rebuild(now, table);
+                self.offer_return(now);
                 self.serve_waiting(now);
             }
         }
