@@ -107,7 +107,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path, half_of_memory(), false, &Tokens::new())?;
+        let engines = set(&path, half_of_memory(), (false, 0), &Tokens::new())?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -215,26 +215,26 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
 pub(crate) type Tokens = BTreeMap<String, Option<PathBuf>>;
 
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
-/// memory.
-pub(crate) fn engine(library: PathBuf, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+/// memory; all stand back by `nice`.
+pub(crate) fn engine(library: PathBuf, tokens: &Tokens, nice: u8) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), false, tokens).map(Arc::new)
+    set(&Ok(library), half_of_memory(), (false, nice), tokens).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.
 pub(crate) fn serving(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, true, tokens).map(Arc::new)
+    set(&Ok(library), memory, (true, 0), tokens).map(Arc::new)
 }
 
 /// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
 pub(crate) fn quarantine(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, false, tokens).map(Arc::new)
+    set(&Ok(library), memory, (false, 0), tokens).map(Arc::new)
 }
 
 fn set(
     onnx: &Result<PathBuf, String>,
     memory: Bytes,
-    spare: bool,
+    (spare, nice): (bool, u8),
     tokens: &Tokens,
 ) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
@@ -245,7 +245,7 @@ fn set(
         };
         let servers = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
         let spare = spare && engine == Engine::Onnx;
-        Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, ..config })
+        Ok(ProcessConfig { memory_limit: Some(memory), spare, nice, servers, ..config })
     })?)
 }
 

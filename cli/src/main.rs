@@ -8,6 +8,7 @@ mod demo;
 mod engines;
 mod environment;
 mod exit;
+mod giving_way;
 mod out;
 mod plot;
 mod profile;
@@ -53,8 +54,9 @@ enum Command {
     Query(client::query::Options),
     /// Show what would answer a query, and why.
     Explain(client::explain::Options),
-    /// Measure models without a server.
-    Profile(profile::Options),
+    /// Measure models; show, export, import and draw what was measured.
+    #[command(subcommand)]
+    Profile(profile::Command),
     /// Install and list inference libraries.
     #[command(subcommand)]
     Engine(engines::Command),
@@ -92,7 +94,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
         Command::Explain(options) => client::explain::run(&options),
-        Command::Profile(options) => profile::run(&options),
+        Command::Profile(command) => profile::run(command),
         Command::Engine(command) => engines::run(command),
         Command::Replay(options) => replay::run(&options),
     }

@@ -203,7 +203,7 @@ fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<
         task: task.id,
         ordinal: variant.ordinal,
         accuracy: task.accuracy_rule.of(&profile.accuracy),
-        max_batch: variant.settings.max_batch,
+        max_batch: profile.largest_batch(variant.settings.max_batch),
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
         load_time: profile.load_time,

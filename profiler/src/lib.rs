@@ -10,12 +10,14 @@
 #![warn(missing_docs)]
 
 mod accuracy;
+mod bench;
 mod error;
 mod idx;
 mod inspect;
 mod latency;
 mod manifest;
 mod onnx;
+mod points;
 mod profile;
 mod register;
 mod set;

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// Accuracies known from elsewhere, by the name of the variant.
 pub type Known = BTreeMap<String, Vec<AccuracyMeasure>>;
@@ -101,7 +102,8 @@ impl Registrar {
         let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
         let space = self::space(&*self.store, task, &name, (space, &adapter)).await?;
         let tokenizer = tokenizer(&self.artefacts, &name, &adapter).await?;
-        let mut measured = Vec::with_capacity(variants.len());
+        let (since, count) = (Instant::now(), variants.len());
+        let mut measured = Vec::with_capacity(count);
         for variant in variants {
             let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
             let (artefact, bytes) = blocking(move || open(&artefacts, &sha256)).await?;
@@ -114,7 +116,8 @@ impl Registrar {
                 tokenizer: tokenizer.clone(),
                 declared,
             };
-            let mut profile = self.profiler.profile(subject, set, &mut *report).await?;
+            let profiler = self.profiler.share(since, count - measured.len());
+            let mut profile = profiler.profile(subject, set, &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
             let NewRegistrationVariant { name, settings, artefact } = variant;
             measured.push(NewVariant {
@@ -260,7 +263,7 @@ impl Registrar {
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
         let (artefact, _) = blocking(move || open(&artefacts, &sha256)).await?;
         let tokenizer = tokenizer(&self.artefacts, &model.name, &adapter).await?;
-        let elsewhere = variant.profiles.first();
+        let elsewhere = variant.profiles.iter().find(|profile| !profile.is_estimated());
         let subject = Subject {
             name: &variant.name,
             task,

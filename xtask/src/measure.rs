@@ -19,6 +19,8 @@ mod malformed;
 mod models;
 mod overhead;
 mod pick;
+mod profile_fit;
+mod profile_time;
 mod record;
 mod same_weights;
 mod start;
@@ -56,6 +58,8 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &profile_fit::MEASURE,
+    &profile_time::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

@@ -14,6 +14,7 @@ use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -43,6 +44,10 @@ pub(crate) struct Register {
     /// What that set is called where its figures are shown. Otherwise its file's name.
     #[arg(long, requires = "set")]
     set_name: Option<String>,
+    /// So long at most for measuring each model, such as 60s, and the best that is known then. Nodes of a cluster measure
+    /// when they have nothing else to do, and without it.
+    #[arg(long, value_name = "TIME", value_parser = crate::profile::duration)]
+    budget: Option<Duration>,
     /// Do not wait until the nodes of a cluster have measured it. `modelless model show` tells how far they are.
     #[arg(long)]
     no_wait: bool,
@@ -333,6 +338,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
             "variants": variants,
             "set": set,
             "declared_accuracy": model.accuracy,
+            "budget_ms": options.budget.map(|budget| u64::try_from(budget.as_millis()).unwrap_or(u64::MAX)),
         });
         phase.at(&model.name, "being measured");
         let reply = api.post_json("/v1/models", &body)?.ok()?;

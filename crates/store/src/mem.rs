@@ -261,7 +261,8 @@ impl Store for MemStore {
     async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
         check::measuring(&wanted, now)?;
         self.write(|state| {
-            if state.variant(wanted.variant)?.profile_on(&wanted.device_class).is_some() {
+            let there = state.variant(wanted.variant)?.profile_on(&wanted.device_class);
+            if there.is_some_and(|there| !there.is_estimated()) {
                 return Ok(None);
             }
             let place = (wanted.variant, wanted.device_class.clone());
@@ -280,7 +281,9 @@ impl Store for MemStore {
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         check::profile(&profile)?;
         self.register(|state| {
-            state.measurings.remove(&(variant, profile.device_class.clone()));
+            if !profile.is_estimated() {
+                state.measurings.remove(&(variant, profile.device_class.clone()));
+            }
             let profiles = &mut state.variant(variant)?.profiles;
             profiles.retain(|known| known.device_class != profile.device_class);
             profiles.push(profile);

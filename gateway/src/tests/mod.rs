@@ -2,6 +2,7 @@
 
 mod admin;
 mod moved;
+mod profiles;
 mod queries;
 mod routes;
 mod sockets;

@@ -304,7 +304,10 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
         return Err(Error::not_found("variant", variant));
     }
     upsert_profile(&mut tx, variant, &profile).await?;
-    measuring::done(&mut tx, variant, &profile.device_class).await?;
+    // An estimate is no reason not to measure.
+    if !profile.is_estimated() {
+        measuring::done(&mut tx, variant, &profile.device_class).await?;
+    }
     tx.commit().await
 }
 
