@@ -12,14 +12,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 const QUIET: Duration = Duration::from_millis(1_100);
 
 /// Says when a node is busy, for as long as it is asked: whoever measures pauses then. From `until` on it is never said to be.
-/// `begin`: whether it may begin at once where nothing is at hand just now, or only once nothing came for a while.
+/// It begins at once where nothing is at hand just now; whoever has time waits for [`quiet`] before.
 pub(crate) async fn tell(
     mut status: watch::Receiver<NodeStatus>,
     until: Instant,
-    begin: Begin,
     busy: &watch::Sender<bool>,
 ) -> Infallible {
-    let at_once = begin == Begin::AtOnce && {
+    let at_once = {
         let status = status.borrow();
         is_idle(&status, status.load.queries)
     };
@@ -36,17 +35,8 @@ pub(crate) async fn tell(
     }
 }
 
-/// When measuring may begin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Begin {
-    /// Somebody waits for it.
-    AtOnce,
-    /// When the node has had nothing to do for a while.
-    Quiet,
-}
-
 /// Until nothing came for a while.
-async fn quiet(status: &mut watch::Receiver<NodeStatus>) {
+pub(crate) async fn quiet(status: &mut watch::Receiver<NodeStatus>) {
     loop {
         let before = match status.wait_for(|status| is_idle(status, status.load.queries)).await {
             Ok(idle) => idle.load.queries,
@@ -71,7 +61,7 @@ async fn busy_again(status: &mut watch::Receiver<NodeStatus>, until: Instant) {
 }
 
 /// Nothing is asked of it, nothing was since `before` queries, and nothing is on its way into memory.
-fn is_idle(status: &NodeStatus, before: u64) -> bool {
+pub(crate) fn is_idle(status: &NodeStatus, before: u64) -> bool {
     let load = &status.load;
     let loading = status.replicas.iter().any(|replica| replica.state == ReplicaState::Loading);
     load.queued == 0 && load.running == 0 && load.queries == before && !loading
@@ -117,10 +107,9 @@ mod tests {
         let (busy, mut told) = watch::channel(true);
         let until = Instant::now() + Duration::from_mins(1);
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move { tell(watched, until, Begin::Quiet, &busy).await });
+        tasks.spawn(async move { tell(watched, until, &busy).await });
         let ask = || node.send_modify(|status| status.load.queries += 1);
         told.wait_for(|busy| !*busy).await.unwrap();
-        assert!(until - Instant::now() + QUIET <= Duration::from_mins(1), "it waited for quiet");
         ask();
         told.wait_for(|busy| *busy).await.unwrap();
         let since = Instant::now();
@@ -144,7 +133,7 @@ mod tests {
             let (busy, mut told) = watch::channel(true);
             let until = Instant::now() + Duration::from_secs(20);
             let mut tasks = JoinSet::new();
-            tasks.spawn(async move { tell(watched, until, Begin::AtOnce, &busy).await });
+            tasks.spawn(async move { tell(watched, until, &busy).await });
             let since = Instant::now();
             told.wait_for(|busy| !*busy).await.unwrap();
             assert_eq!(since.elapsed() < Duration::from_secs(1), begins);

@@ -8,15 +8,17 @@ pub(crate) mod node;
 pub(crate) mod remotes;
 
 pub(crate) use config::Options;
-pub(crate) use node::half_of_memory;
+pub(crate) use node::{half_of_memory, size};
 
 use crate::demo::Demo;
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
+use crate::roles::Measurer;
 use crate::signals::{Signals, until_second_signal};
 use crate::{engines, out};
 use admin::{Places, Registry};
 use anyhow::Context;
+use async_trait::async_trait;
 use config::Config;
 use measure::{Rest, measure};
 use modelless_drive::{Clock, Recorder};
@@ -26,7 +28,7 @@ use modelless_gateway as gateway;
 use modelless_scheduler as scheduler;
 use modelless_store::{Artefacts, DataDir, Store};
 use modelless_telemetry::{Metrics, log};
-use modelless_types::ReplicaState;
+use modelless_types::{Bytes, ReplicaState};
 use modelless_wire::{Gpu, Hardware, NodeLink, NodeStatus, PriceOrigin};
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -84,7 +86,7 @@ struct Parts {
     gateway: (gateway::Service, gateway::Handle),
     scheduler: (scheduler::Service, scheduler::Handle),
     name: String,
-    registering: TaskTracker,
+    registry: Registry,
     addresses: gateway::Addresses,
     demo: Option<(Demo, PathBuf)>,
     drain_within: Duration,
@@ -111,6 +113,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         artefacts: artefacts.clone(),
         library: library.clone(),
         tokens: tokens.clone(),
+        gpus: config.executor.hardware.gpus.clone(),
         device_class: config.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -123,8 +126,9 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         None => Vec::new(),
     };
     let mut warnings = measure(&registry, &packages, Rest::Now).await?;
-    let engine = engines::serving(library.clone(), config.executor.memory, &tokens)?;
-    let quarantine = engines::quarantine(library, config.executor.memory, &tokens)?;
+    let gpus = &config.executor.hardware.gpus;
+    let engine = engines::serving(library.clone(), config.executor.memory, gpus, &tokens)?;
+    let quarantine = engines::quarantine(library, config.executor.memory, gpus, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();
@@ -170,12 +174,22 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         gateway: (gateway, gateway_handle),
         scheduler,
         name: config.executor.name.clone(),
-        registering: registry.tasks,
+        registry,
         addresses,
         demo: options.demo.map(|demo| (demo, folder)),
         drain_within: config.drain_within,
         _data: data,
     })
+}
+
+/// Everything that is registered lies in the one data folder.
+struct AllHere;
+
+#[async_trait]
+impl executor::Fetch for AllHere {
+    async fn fetch(&self, _: &str, _: Option<Bytes>) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Said now rather than after a minute of measuring. The real bind comes when there is something to serve.
@@ -215,7 +229,19 @@ impl Parts {
             addresses: self.addresses,
             scheduler: scheduler_handle,
         };
-        live::join(&mut sharing, parts, &end_executor)?;
+        let name = parts.name.clone();
+        let (live, look) = live::join(&mut sharing, parts, &end_executor)?;
+        let measurer = Measurer {
+            registry: self.registry.clone(),
+            fetching: Arc::new(AllHere),
+            name,
+            node: handle.clone(),
+            live,
+            look,
+            command: "modelless up",
+            only_stale: true,
+        };
+        sharing.spawn(measurer.run(stop.clone()));
         let mut serving = JoinSet::new();
         serving.spawn(gateway.run(end_gateway.clone()));
 
@@ -249,8 +275,8 @@ impl Parts {
         let drained = timeout(self.drain_within, async {
             end_gateway.cancel();
             while serving.join_next().await.is_some() {}
-            self.registering.close();
-            self.registering.wait().await;
+            self.registry.tasks.close();
+            self.registry.tasks.wait().await;
             end_executor.cancel();
             while executing.join_next().await.is_some() {}
             while sharing.join_next().await.is_some() {}

@@ -136,7 +136,7 @@ impl Catalogue {
                     *left_out.entry(engine).or_default() += 1;
                     continue;
                 }
-                let Some(mut worker) = worker_variant(task, variant, device_class) else { continue };
+                let Some(mut worker) = worker_variant(catalog, task, variant, device_class) else { continue };
                 let price = prices.get(&variant.id).copied();
                 worker.run = worker.run.with_price(price);
                 let expected = worker.run.estimate(1).mean();
@@ -194,7 +194,12 @@ impl Catalogue {
     }
 }
 
-fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<WorkerVariant> {
+fn worker_variant(
+    catalog: &Catalog,
+    task: &Task,
+    variant: &Variant,
+    device_class: &str,
+) -> Option<WorkerVariant> {
     let profile = variant.profile_on(device_class)?;
     Some(WorkerVariant {
         id: variant.id,
@@ -202,7 +207,7 @@ fn worker_variant(task: &Task, variant: &Variant, device_class: &str) -> Option<
         engine: variant.settings.engine,
         task: task.id,
         ordinal: variant.ordinal,
-        accuracy: task.accuracy_rule.of(&profile.accuracy),
+        accuracy: catalog.floor_accuracy(task, variant.id, profile),
         max_batch: profile.largest_batch(variant.settings.max_batch),
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,

@@ -188,6 +188,15 @@ impl Handle {
         self.say([Body::Report]);
     }
 
+    /// A profile is off by so much, or not any longer.
+    fn note_drift(&self, variant: VariantId, ratio_ppm: Option<u64>) {
+        let history = self.0.history.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(history) = history.as_ref() {
+            history.note_drift(variant, ratio_ppm);
+        }
+        self.0.changed.notify_one();
+    }
+
     /// Says no to a query.
     pub(crate) fn refuse(&self, key: QueryKey, refusal: Refusal) {
         if self.queries().remove(&key).is_some() {
@@ -289,6 +298,14 @@ impl Perform<Action> for Handle {
             }
             Action::Load { device, variant } => self.load(device, variant),
             Action::Unload { device, variant } => self.unload(device, variant),
+            Action::Drifted { variant, ratio_ppm } => {
+                tracing::warn!(%variant, ratio_ppm, "a profile is off; it is to be measured again");
+                self.note_drift(variant, Some(ratio_ppm));
+            }
+            Action::Steadied { variant } => {
+                tracing::info!(%variant, "a variant keeps to its profile again");
+                self.note_drift(variant, None);
+            }
             Action::Transition { device, variant, from, to, cause } => {
                 tracing::debug!(%variant, %from, %to, cause, "replica");
                 let history = self.0.history.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,9 +1,9 @@
-//! Replica transitions on their way to the store.
+//! Replica transitions, and profiles that are off, on their way to the store.
 //!
 //! The machine never waits for the store: transitions go through a bounded channel to one task that writes them in
 //! order. If the store is away so long that the channel fills, the oldest gap is told in the log; serving goes on.
 
-use modelless_store::{Error, NewTransition, Store, UnixMicros};
+use modelless_store::{Error, NewTransition, StaleProfile, Store, UnixMicros};
 use modelless_types::{DeviceIx, NodeId, ReplicaId, ReplicaState, VariantId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +15,36 @@ const BACKLOG: usize = 4_096;
 /// Tries before a transition is given up.
 const TRIES: u32 = 5;
 
-/// A transition as the machine tells it.
+/// What the machine tells.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) device: DeviceIx,
-    pub(crate) variant: VariantId,
-    pub(crate) from: ReplicaState,
-    pub(crate) to: ReplicaState,
-    pub(crate) cause: String,
-    pub(crate) at: UnixMicros,
+enum Entry {
+    Moved(Moved),
+    /// A profile is off by so much, or not any longer.
+    Drifted {
+        variant: VariantId,
+        ratio_ppm: Option<u64>,
+        at: UnixMicros,
+    },
+}
+
+/// A transition.
+#[derive(Debug)]
+struct Moved {
+    device: DeviceIx,
+    variant: VariantId,
+    from: ReplicaState,
+    to: ReplicaState,
+    cause: String,
+    at: UnixMicros,
+}
+
+impl Entry {
+    fn variant(&self) -> VariantId {
+        match self {
+            Self::Moved(moved) => moved.variant,
+            Self::Drifted { variant, .. } => *variant,
+        }
+    }
 }
 
 /// Takes transitions without waiting.
@@ -40,8 +61,15 @@ impl History {
         cause: String,
     ) {
         let at = UnixMicros::of(SystemTime::now());
-        if self.0.try_send(Entry { device, variant, from, to, cause, at }).is_err() {
+        if self.0.try_send(Entry::Moved(Moved { device, variant, from, to, cause, at })).is_err() {
             tracing::warn!(%variant, %from, %to, "a transition was not recorded: the store is too far behind");
+        }
+    }
+
+    pub(crate) fn note_drift(&self, variant: VariantId, ratio_ppm: Option<u64>) {
+        let at = UnixMicros::of(SystemTime::now());
+        if self.0.try_send(Entry::Drifted { variant, ratio_ppm, at }).is_err() {
+            tracing::warn!(%variant, "a profile was not marked: the store is too far behind");
         }
     }
 }
@@ -51,13 +79,22 @@ pub(crate) struct Writer {
     store: Arc<dyn Store>,
     node: NodeId,
     who: String,
+    device_class: String,
+    /// The node's name.
+    name: String,
     entries: mpsc::Receiver<Entry>,
     known: BTreeMap<(DeviceIx, VariantId), ReplicaId>,
 }
 
-pub(crate) fn channel(store: Arc<dyn Store>, node: NodeId, who: String) -> (History, Writer) {
+pub(crate) fn channel(
+    store: Arc<dyn Store>,
+    node: NodeId,
+    who: String,
+    (name, device_class): (String, String),
+) -> (History, Writer) {
     let (sender, entries) = mpsc::channel(BACKLOG);
-    (History(sender), Writer { store, node, who, entries, known: BTreeMap::new() })
+    let known = BTreeMap::new();
+    (History(sender), Writer { store, node, who, device_class, name, entries, known })
 }
 
 impl Writer {
@@ -83,10 +120,14 @@ impl Writer {
         while let Some(entry) = self.entries.recv().await {
             let mut wait = Duration::from_millis(50);
             for attempt in 1..=TRIES {
-                match self.write(&entry).await {
+                let written = match &entry {
+                    Entry::Moved(moved) => self.write(moved).await,
+                    Entry::Drifted { variant, ratio_ppm, at } => self.mark(*variant, *ratio_ppm, *at).await,
+                };
+                match written {
                     Ok(()) => break,
                     Err(error) if attempt == TRIES => {
-                        tracing::warn!(%error, variant = %entry.variant, to = %entry.to, "a transition was not recorded");
+                        tracing::warn!(%error, variant = %entry.variant(), ?entry, "what happened was not recorded");
                     }
                     Err(_) => {
                         tokio::time::sleep(wait).await;
@@ -97,7 +138,19 @@ impl Writer {
         }
     }
 
-    async fn write(&mut self, entry: &Entry) -> Result<(), Error> {
+    async fn mark(&self, variant: VariantId, ratio_ppm: Option<u64>, at: UnixMicros) -> Result<(), Error> {
+        let done = match ratio_ppm {
+            Some(ratio_ppm) => {
+                let (device_class, node) = (self.device_class.clone(), self.name.clone());
+                let stale = StaleProfile { variant, device_class, node, ratio_ppm, since: at };
+                self.store.mark_stale(stale).await
+            }
+            None => self.store.clear_stale(variant, &self.device_class, &self.name).await,
+        };
+        done.map(|_| ())
+    }
+
+    async fn write(&mut self, entry: &Moved) -> Result<(), Error> {
         let place = (entry.device, entry.variant);
         let id = match self.known.get(&place) {
             Some(id) => *id,

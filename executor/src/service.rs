@@ -89,7 +89,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     };
     let node = store.register_node(about, UnixMicros::of(SystemTime::now())).await?.id;
     let who = format!("executor {}", config.name);
-    let (history, mut writer) = history::channel(Arc::clone(&store), node, who);
+    let place = (config.name.clone(), config.device_class.clone());
+    let (history, mut writer) = history::channel(Arc::clone(&store), node, who, place);
     writer.settle().await?;
     let worker = Worker::new(config.worker());
     let started = UnixMicros::of(SystemTime::now());

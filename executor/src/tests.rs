@@ -136,6 +136,7 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
         kind: TaskKind::Tensor,
         metric: "none".into(),
         accuracy_rule: AccuracyRule::default(),
+        live_accuracy: modelless_types::LiveRule::default(),
         labels: Vec::new(),
         inputs: vec![spec("x")],
         outputs: vec![spec("x")],

@@ -38,6 +38,8 @@ pub struct Config {
     pub drain_timeout_ms: u64,
     /// How long a query with `fallback=best_effort` is still worth answering after its latency goal.
     pub best_effort_ms: u64,
+    /// For how long after an answer feedback on it is taken.
+    pub feedback_within_s: u64,
     /// Bounds on what waits.
     pub waiting: Limits,
     /// Breaks ties between equal nodes; different in every gateway unless set.
@@ -61,6 +63,7 @@ impl Default for Config {
             leave_ms: 0,
             drain_timeout_ms: 10_000,
             best_effort_ms: 30_000,
+            feedback_within_s: 24 * 3_600,
             waiting: Limits::default(),
             seed: None,
         }
@@ -101,6 +104,10 @@ impl Config {
 
     pub(crate) fn body_timeout(&self) -> Duration {
         Duration::from_millis(self.body_timeout_ms)
+    }
+
+    pub(crate) fn feedback_within(&self) -> Duration {
+        Duration::from_secs(self.feedback_within_s)
     }
 
     pub(crate) fn leave(&self) -> Duration {

@@ -1,7 +1,7 @@
-//! Names of queries as users see them: they carry the variant that answered, signed, so that feedback on an answer
-//! needs no look-up and cannot be forged.
+//! Names of queries as users see them: they carry the variant that answered and the label that it answered with, signed, so that
+//! feedback on an answer needs no look-up and cannot be forged.
 //!
-//! base64url of: version, variant, moment, number, and the first 16 bytes of an HMAC-SHA256 over all of them.
+//! base64url of: version, variant, moment, number, label, and the first 16 bytes of an HMAC-SHA256 over all of them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,11 +10,13 @@ use modelless_types::VariantId;
 use sha2::Sha256;
 use std::fmt;
 
-const VERSION: u8 = 1;
-const PAYLOAD: usize = 1 + 4 + 8 + 8;
+const VERSION: u8 = 2;
+const PAYLOAD: usize = 1 + 4 + 8 + 8 + 2;
 const TAG: usize = 16;
-/// 37 bytes in base64.
-const TEXT: usize = 50;
+/// 39 bytes in base64.
+const TEXT: usize = 52;
+/// Stands for no label.
+const NO_LABEL: u16 = u16::MAX;
 
 /// The name of the secret in the store.
 pub(crate) const SECRET: &str = "query-ids";
@@ -28,6 +30,8 @@ pub struct QueryId {
     pub at_unix_us: u64,
     /// Tells apart what one gateway answered in the same microsecond.
     pub number: u64,
+    /// With which label, by its position in the task's: the best, where the answer has several.
+    pub label: Option<u16>,
 }
 
 /// The name was not given out here.
@@ -62,7 +66,8 @@ impl QueryIds {
         bytes[0] = VERSION;
         bytes[1..5].copy_from_slice(&id.variant.0.to_le_bytes());
         bytes[5..13].copy_from_slice(&id.at_unix_us.to_le_bytes());
-        bytes[13..PAYLOAD].copy_from_slice(&id.number.to_le_bytes());
+        bytes[13..21].copy_from_slice(&id.number.to_le_bytes());
+        bytes[21..PAYLOAD].copy_from_slice(&id.label.unwrap_or(NO_LABEL).to_le_bytes());
         let tag = self.mac.clone().chain_update(&bytes[..PAYLOAD]).finalize().into_bytes();
         bytes[PAYLOAD..].copy_from_slice(&tag[..TAG]);
         URL_SAFE_NO_PAD.encode(bytes)
@@ -83,9 +88,13 @@ impl QueryIds {
         }
         let number = |at: usize| payload[at..at + 8].try_into().map(u64::from_le_bytes);
         let variant = payload[1..5].try_into().map(u32::from_le_bytes);
-        let parts = (variant, number(5), number(13));
-        let (Ok(variant), Ok(at_unix_us), Ok(number)) = parts else { return Err(BadQueryId::Malformed) };
-        Ok(QueryId { variant: VariantId(variant), at_unix_us, number })
+        let label = payload[21..23].try_into().map(u16::from_le_bytes);
+        let (Ok(variant), Ok(at_unix_us), Ok(number), Ok(label)) = (variant, number(5), number(13), label)
+        else {
+            return Err(BadQueryId::Malformed);
+        };
+        let label = (label != NO_LABEL).then_some(label);
+        Ok(QueryId { variant: VariantId(variant), at_unix_us, number, label })
     }
 }
 
@@ -99,7 +108,8 @@ impl fmt::Debug for QueryIds {
 mod tests {
     use super::*;
 
-    const ID: QueryId = QueryId { variant: VariantId(7), at_unix_us: 1_790_000_000_000_000, number: 42 };
+    const ID: QueryId =
+        QueryId { variant: VariantId(7), at_unix_us: 1_790_000_000_000_000, number: 42, label: Some(3) };
 
     #[test]
     fn says_again_what_it_was_given() {
@@ -109,6 +119,8 @@ mod tests {
         assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");
         assert_eq!(ids.verify(&text), Ok(ID));
         assert_ne!(text, ids.issue(QueryId { number: 43, ..ID }));
+        let none = QueryId { label: None, ..ID };
+        assert_eq!(ids.verify(&ids.issue(none)), Ok(none));
     }
 
     #[test]
@@ -129,7 +141,7 @@ mod tests {
         let text = QueryIds::new(&[3; 32]).issue(ID);
         let ids = QueryIds::new(&[4; 32]);
         assert_eq!(ids.verify(&text), Err(BadQueryId::Forged));
-        for junk in ["", "x", &text[1..], &format!("{text}A"), &"=".repeat(TEXT), &"é".repeat(25)] {
+        for junk in ["", "x", &text[1..], &format!("{text}A"), &"=".repeat(TEXT), &"é".repeat(26)] {
             assert_eq!(ids.verify(junk), Err(BadQueryId::Malformed), "{junk}");
         }
         // A shorter tag is not a weaker signature that passes.

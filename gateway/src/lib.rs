@@ -15,6 +15,7 @@ mod config;
 mod core;
 mod demand;
 mod errors;
+mod feedback;
 mod goals;
 mod grpc;
 mod handover;

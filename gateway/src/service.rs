@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::core::Core;
 use crate::demand::ClassDemand;
 use crate::errors::Error;
+use crate::feedback::Desk;
 use crate::grpc;
 use crate::http;
 use crate::ids::{QueryIds, SECRET};
@@ -101,6 +102,7 @@ impl Service {
             artefacts,
             admin,
             openapi,
+            feedback: Desk::default(),
             uploads: Arc::new(Semaphore::new(UPLOADS)),
         });
         Ok(Self { core, updater, app, http: None, grpc: None })

@@ -1,10 +1,10 @@
 //! From what is registered and what the nodes make known to the table that routing reads.
 
+use modelless_decision::Moments;
 use modelless_decision::admission::DEFAULT_LATENCY;
 use modelless_decision::route::{NodeInfo, Ready, Table, TaskInfo, VariantInfo};
-use modelless_decision::{Correction, Moments};
 use modelless_store::Catalog;
-use modelless_types::{Accuracy, AccuracyRule, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
+use modelless_types::{Accuracy, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub(crate) fn shape(table: &Table) -> Table {
     for node in &mut shape.nodes {
         node.rtt = Moments::ZERO;
         for offer in &mut node.offers {
-            offer.run.correction = Correction::NONE;
+            offer.run.forget_live();
             if let Ready::Loading { at } = &mut offer.ready {
                 *at = Time::ZERO;
             }
@@ -72,7 +72,7 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
                 model: variant.model,
                 ordinal: variant.ordinal,
                 space: *spaces.get(&variant.model)?,
-                accuracy: accuracy(variant, task.accuracy_rule, classes.get(&(task.id, variant.ordinal)))?,
+                accuracy: accuracy(catalog, task, variant, classes.get(&(task.id, variant.ordinal)))?,
                 max_batch: variant.settings.max_batch,
             })
         })
@@ -84,11 +84,17 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
 
 /// What floors are compared with: the lowest accuracy on any device class that may answer, since the node is chosen
 /// after the floor was checked. Where nothing offers it, the lowest known. `None` if nothing was measured.
-fn accuracy(variant: &Variant, rule: AccuracyRule, classes: Option<&BTreeSet<&str>>) -> Option<Accuracy> {
+fn accuracy(
+    catalog: &Catalog,
+    task: &Task,
+    variant: &Variant,
+    classes: Option<&BTreeSet<&str>>,
+) -> Option<Accuracy> {
+    let of = |profile: &modelless_types::Profile| catalog.floor_accuracy(task, variant.id, profile);
     let on = |class: &str| classes.is_some_and(|classes| classes.contains(class));
     let measured = |profile: &&modelless_types::Profile| on(&profile.device_class);
-    let offered = variant.profiles.iter().filter(measured).map(|profile| rule.of(&profile.accuracy)).min();
-    offered.or_else(|| variant.profiles.iter().map(|profile| rule.of(&profile.accuracy)).min())
+    let offered = variant.profiles.iter().filter(measured).map(of).min();
+    offered.or_else(|| variant.profiles.iter().map(of).min())
 }
 
 /// A node that drains offers nothing but stays, because it still has queries; offers of what is no longer registered
@@ -110,7 +116,7 @@ mod tests {
     use modelless_decision::RunModel;
     use modelless_decision::route::Offer;
     use modelless_store::{MemStore, Store as _};
-    use modelless_types::{Micros, NodeId, PricePerHour, TaskKind};
+    use modelless_types::{AccuracyRule, Micros, NodeId, PricePerHour, TaskKind};
 
     fn node(id: u32, class: &str, offers: Vec<Offer>) -> NodeStatus {
         let info = NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers };

@@ -7,9 +7,11 @@ use crate::core::{Core, Node};
 use crate::members;
 use crate::table;
 use crate::view::{self, Tasks, View};
-use modelless_decision::route::{Event, Table};
+use modelless_decision::Coverage;
+use modelless_decision::route::{Event, Offer, Table};
 use modelless_store::{Catalog, Store};
-use modelless_telemetry::{NodeGauges, ReplicaGauge};
+use modelless_telemetry::{CoverageGauge, NodeGauges, ReplicaGauge};
+use modelless_types::{Model, Variant};
 use modelless_wire::NodeStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -174,6 +176,17 @@ async fn follow(core: Arc<Core>, node: Arc<Node>) -> Arc<Node> {
     node
 }
 
+fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
+    let Coverage { batches, above } = offer.run.coverage;
+    let of_task = |model: &&Model| model.task == offer.task;
+    let its = |variant: &&Variant| {
+        variant.ordinal == offer.ordinal
+            && view.catalog.models.iter().filter(of_task).any(|model| model.id == variant.model)
+    };
+    let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
+    Some(CoverageGauge { variant: variant.name.clone(), batches, above })
+}
+
 fn gauges(view: &View) -> Vec<NodeGauges> {
     let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
         slowdown: replica.slowdown,
@@ -199,6 +212,7 @@ fn gauges(view: &View) -> Vec<NodeGauges> {
         crashes: node.load.crashes,
         restarts: node.load.restarts,
         replicas: node.replicas.iter().map(replica).collect(),
+        coverage: node.info.offers.iter().filter_map(|offer| coverage(view, offer)).collect(),
     };
     view.nodes.iter().map(node).collect()
 }

@@ -35,6 +35,8 @@ pub(crate) struct TaskView {
     /// Newest version of a name first.
     pub(crate) models: Vec<Arc<Model>>,
     pub(crate) variants: Vec<VariantView>,
+    /// Positions of the task's labels.
+    labels: HashMap<String, u16>,
     pub(crate) metrics: TaskMetrics,
 }
 
@@ -105,7 +107,9 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
         }
     }
     variants.sort_by_key(|view| view.variant.ordinal);
-    TaskView { task: task.clone(), models, variants, metrics: metrics.task(&task.name) }
+    let at = |(at, label): (usize, &String)| Some((label.clone(), u16::try_from(at).ok()?));
+    let labels = task.labels.iter().enumerate().filter_map(at).collect();
+    TaskView { task: task.clone(), models, variants, labels, metrics: metrics.task(&task.name) }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {
@@ -122,6 +126,11 @@ fn header(text: &str) -> HeaderValue {
 }
 
 impl TaskView {
+    /// The position of a label.
+    pub(crate) fn label(&self, label: &str) -> Option<u16> {
+        self.labels.get(label).copied()
+    }
+
     pub(crate) fn variant(&self, id: VariantId) -> Option<&VariantView> {
         self.variants.iter().find(|view| view.variant.id == id)
     }

@@ -71,7 +71,7 @@ fn differing(labels: &[String], task: &Task) -> String {
     format!("`labels` are not those of the task {:?}: {how}", task.name)
 }
 
-fn read(file: &Path) -> Result<OnnxModel, String> {
+pub(crate) fn read(file: &Path) -> Result<OnnxModel, String> {
     let content = fs::read(file).map_err(|error| format!("it cannot be read: {error}"))?;
     let model = OnnxModel::read(&content).map_err(|why| format!("{why}; expected an ONNX model"))?;
     if model.external {
@@ -82,7 +82,7 @@ fn read(file: &Path) -> Result<OnnxModel, String> {
 }
 
 /// One item of each tensor, with open axes as adapter and task say.
-fn items(
+pub(crate) fn items(
     model: &OnnxModel,
     adapter: &AdapterSpec,
     task: &Task,
@@ -178,6 +178,7 @@ mod tests {
             kind: new.kind,
             metric: new.metric,
             accuracy_rule: new.accuracy_rule,
+            live_accuracy: new.live_accuracy,
             labels: new.labels,
             inputs: new.inputs,
             outputs: new.outputs,

@@ -11,7 +11,10 @@
 
 mod accuracy;
 mod bench;
+mod dominated;
+mod dump;
 mod error;
+pub mod generate;
 mod idx;
 mod inspect;
 mod latency;
@@ -24,6 +27,8 @@ mod set;
 mod stats;
 
 pub use accuracy::Tally;
+pub use dominated::{Offer, dominated};
+pub use dump::{Dump, Dumped, DumpedTensor};
 pub use error::Error;
 pub use manifest::{ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest};
 pub use onnx::{Declared, OnnxModel};

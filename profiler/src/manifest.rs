@@ -7,8 +7,8 @@ use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, Micros,
-    Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, LiveRule,
+    Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -40,6 +40,9 @@ pub struct TaskManifest {
     /// Which figure floors are compared with.
     #[serde(default)]
     pub accuracy_rule: AccuracyRule,
+    /// What feedback is good for.
+    #[serde(default)]
+    pub live_accuracy: LiveRule,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -260,6 +263,11 @@ impl TaskManifest {
         Ok(task)
     }
 
+    /// Where it stands.
+    pub fn path(&self) -> PathBuf {
+        self.folder.join("task.toml")
+    }
+
     /// As the store takes it.
     pub fn new_task(&self, tenant: TenantId) -> Result<NewTask, Error> {
         let why = |why| Error::Manifest { path: self.folder.join("task.toml"), why };
@@ -269,6 +277,7 @@ impl TaskManifest {
             kind: self.kind,
             metric: self.metric.clone(),
             accuracy_rule: self.accuracy_rule,
+            live_accuracy: self.live_accuracy,
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
@@ -410,6 +419,16 @@ impl ModelManifest {
         let file =
             fs::read(&path).map_err(|error| at(format!("the tokenizer {}: {error}", path.display())))?;
         Tokenizer::read(&file).map(Some).map_err(|error| at(error.to_string()))
+    }
+
+    /// Where it stands.
+    pub fn path(&self) -> &Path {
+        &self.source.path
+    }
+
+    /// What stands there.
+    pub(crate) fn text(&self) -> &str {
+        &self.source.text
     }
 
     /// As decisions compare it.

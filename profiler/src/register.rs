@@ -263,7 +263,9 @@ impl Registrar {
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
         let (artefact, _) = blocking(move || open(&artefacts, &sha256)).await?;
         let tokenizer = tokenizer(&self.artefacts, &model.name, &adapter).await?;
-        let elsewhere = variant.profiles.iter().find(|profile| !profile.is_estimated());
+        let measured = |profile: &&modelless_types::Profile| !profile.is_estimated();
+        let before = variant.profile_on(self.profiler.device_class()).filter(measured);
+        let elsewhere = before.or_else(|| variant.profiles.iter().find(measured));
         let subject = Subject {
             name: &variant.name,
             task,

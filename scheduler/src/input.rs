@@ -34,17 +34,17 @@ fn planned(
     demands: &Demands,
 ) -> Option<PlanVariant> {
     let task = catalog.models.iter().find(|model| model.id == variant.model)?.task;
-    let rule = catalog.tasks.iter().find(|known| known.id == task)?.accuracy_rule;
+    let asked = catalog.tasks.iter().find(|known| known.id == task)?;
     let offer =
         node.info.offers.iter().find(|offer| offer.task == task && offer.ordinal == variant.ordinal)?;
     let profile = variant.profile_on(&node.device_class)?;
     // The profile's own figures, not the corrected ones: a plan that followed every correction would never rest.
     let mut run = offer.run.clone();
-    run.correction = modelless_decision::Correction::NONE;
+    run.forget_live();
     Some(PlanVariant {
         id: variant.id,
         task,
-        accuracy: rule.of(&profile.accuracy),
+        accuracy: catalog.floor_accuracy(asked, variant.id, profile),
         latency: run.service().p99(),
         cost: run.cost(1, node.price),
         memory: profile.memory,

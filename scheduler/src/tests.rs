@@ -74,6 +74,7 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         kind: TaskKind::ImageClassification,
         metric: "top-1".into(),
         accuracy_rule: AccuracyRule::default(),
+        live_accuracy: modelless_types::LiveRule::default(),
         labels: vec!["a".into(), "b".into()],
         inputs: Vec::new(),
         outputs: Vec::new(),

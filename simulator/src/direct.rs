@@ -230,6 +230,8 @@ impl Drive<'_> {
                 | Action::Recut { .. }
                 | Action::Load { .. }
                 | Action::Unload { .. }
+                | Action::Drifted { .. }
+                | Action::Steadied { .. }
                 | Action::Transition { .. } => {}
             }
         }

@@ -31,6 +31,12 @@ pub struct Outcome {
     /// Times that lanes were cut anew.
     #[serde(default)]
     pub recuts: u64,
+    /// Profiles that were marked as stale.
+    #[serde(default)]
+    pub drifted: u64,
+    /// Such marks that were taken back.
+    #[serde(default)]
+    pub steadied: u64,
     /// Queries that a node gave back.
     pub handed_back: u64,
     /// Answers that came when nobody waited any more.

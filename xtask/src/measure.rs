@@ -8,8 +8,11 @@ mod attribution;
 mod chaos;
 mod cluster;
 mod cold_start;
+mod coverage;
 mod cycles;
 mod demo;
+mod drift;
+mod generate;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -60,6 +63,9 @@ const MEASURES: &[&Measure] = &[
     &same_weights::MEASURE,
     &profile_fit::MEASURE,
     &profile_time::MEASURE,
+    &drift::MEASURE,
+    &coverage::MEASURE,
+    &generate::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

@@ -2,6 +2,7 @@
 //!
 //! A failed stage does not stop the others, except those that need it; the table at the end shows all of them.
 
+mod demos;
 mod peer;
 mod python;
 mod stages;

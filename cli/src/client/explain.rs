@@ -40,6 +40,9 @@ fn shown(explanation: &Value) -> String {
         if let Some(ms) = candidate["ready_in_ms"].as_f64() {
             let _ = write!(why, " ({ms:.0} ms)");
         }
+        for note in list(candidate, "notes").iter().filter_map(Value::as_str) {
+            let _ = write!(why, "; {note}");
+        }
         table.row([
             if chosen { "->" } else { "" }.to_owned(),
             text(candidate, "variant").to_owned(),

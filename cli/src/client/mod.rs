@@ -1,6 +1,7 @@
 //! Commands that ask a running server, over HTTP like everybody else.
 
 pub(crate) mod explain;
+pub(crate) mod feedback;
 mod goals;
 mod http;
 mod measuring;
@@ -9,6 +10,7 @@ pub(crate) mod node;
 pub(crate) mod profile;
 pub(crate) mod query;
 pub(crate) mod task;
+pub(crate) mod variant;
 
 pub(crate) use goals::GoalOptions;
 pub(crate) use http::{Api, Reply, segment};

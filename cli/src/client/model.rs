@@ -1,5 +1,6 @@
 //! `modelless model`: what answers.
 
+use super::feedback::warnings;
 use super::{Api, Server, list, measuring, segment, task, text};
 use crate::exit::usage;
 use crate::out;
@@ -56,7 +57,7 @@ pub(crate) struct Register {
 }
 
 /// What a manifest would say, for a single ONNX file.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 struct FileOptions {
     /// The model's name. Otherwise that of its file.
     #[arg(long)]
@@ -212,8 +213,11 @@ fn versions(answer: &Value) -> String {
             })
         });
         let at_it = at_it.collect::<String>();
+        let off = list(model, "variants").iter().flat_map(|variant| warnings(variant, false));
+        let off = off.map(|said| format!("\n{said}")).collect::<String>();
+        let kept = list(model, "variants").iter().filter_map(coverage).collect::<String>();
         format!(
-            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{at_it}",
+            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{off}{at_it}{kept}",
             text(model, "name"),
             model["version"],
             text(model, "task"),
@@ -223,6 +227,18 @@ fn versions(answer: &Value) -> String {
         )
     };
     list(answer, "versions").iter().map(shown).collect::<Vec<_>>().join("\n\n")
+}
+
+/// How well live batches keep to what was predicted.
+fn coverage(variant: &Value) -> Option<String> {
+    let coverage = &variant["coverage"];
+    let share = coverage["share"].as_f64()?;
+    Some(format!(
+        "\n{}: {:.2} % of {} batches took longer than predicted of 99 in 100",
+        text(variant, "name"),
+        100.0 * share,
+        coverage["batches"]
+    ))
 }
 
 fn remove(options: &Remove) -> anyhow::Result<()> {
@@ -287,6 +303,20 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
     let task =
         task.ok_or_else(|| usage("say which task the model is for: --task NAME, or `task` in its manifest"))?;
     Ok(Wanted { task, models: vec![model], set: own_set, manifest: None })
+}
+
+/// A package that was just made.
+pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<()> {
+    register(&Register {
+        path: folder.to_owned(),
+        task: None,
+        file: FileOptions::default(),
+        set: None,
+        set_name: None,
+        budget: None,
+        no_wait: false,
+        server: server.clone(),
+    })
 }
 
 fn register(options: &Register) -> anyhow::Result<()> {

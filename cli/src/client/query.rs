@@ -101,6 +101,9 @@ fn why(reply: &Reply) -> String {
     if !more.is_empty() {
         let _ = write!(text, "\n  {}", more.join(", "));
     }
+    if let Some(id) = header("query-id") {
+        let _ = write!(text, "\nquery {id}");
+    }
     text
 }
 

@@ -1,5 +1,6 @@
 //! `modelless task`: what can be asked, and what stands behind it.
 
+use super::feedback::warnings;
 use super::{Api, Server, bytes, dollars, list, number, segment, text};
 use crate::exit::usage;
 use crate::out;
@@ -9,8 +10,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use modelless_profiler::TaskManifest;
 use modelless_types::{
-    Accuracy, AccuracyRule, Batching, CostPer1k, DType, Fallback, Goals, Micros, Priority, SpaceId, Task,
-    TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, AccuracyRule, Batching, CostPer1k, DType, Fallback, Goals, LiveRule, Micros, Priority, SpaceId,
+    Task, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -48,6 +49,10 @@ pub(crate) struct Create {
     /// manifest.
     #[arg(long, value_name = "MODE")]
     batching: Option<Batching>,
+    /// What feedback is good for: shown, or floors, so that what it shows to be less accurate than measured stops counting for
+    /// floors that it no longer meets. Overrides the manifest.
+    #[arg(long, value_name = "RULE", value_parser = live_rule)]
+    live_accuracy: Option<LiveRule>,
     #[command(flatten)]
     server: Server,
 }
@@ -70,6 +75,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         Command::Create(options) => {
             let mut manifest = TaskManifest::read(&options.file)?;
             manifest.batching = options.batching.or(manifest.batching);
+            manifest.live_accuracy = options.live_accuracy.unwrap_or(manifest.live_accuracy);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
@@ -87,6 +93,11 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             }
         }
     }
+}
+
+fn live_rule(text: &str) -> Result<LiveRule, String> {
+    let names = || LiveRule::NAMES.map(|(name, _)| name).join(" or ");
+    LiveRule::parse(text).ok_or_else(|| format!("expected {}", names()))
 }
 
 fn tasks(answer: &Value) -> Table {
@@ -123,6 +134,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "kind": new.kind,
         "metric": new.metric,
         "accuracy_rule": new.accuracy_rule,
+        "live_accuracy": new.live_accuracy,
         "labels": new.labels,
         "inputs": tensors(&new.inputs),
         "outputs": tensors(&new.outputs),
@@ -158,6 +170,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             kind: TaskKind::parse(text(answer, "kind"))?,
             metric: text(answer, "metric").to_owned(),
             accuracy_rule: AccuracyRule::parse(text(answer, "accuracy_rule")).unwrap_or_default(),
+            live_accuracy: LiveRule::parse(text(answer, "live_accuracy")).unwrap_or_default(),
             labels: labels.collect(),
             inputs: tensors("inputs")?,
             outputs: tensors("outputs")?,
@@ -275,7 +288,9 @@ fn shown(task: &Value) -> String {
         text(task, "metric"),
         text(task, "description"),
     );
-    let notes: Vec<String> = notes.into_iter().map(|note| format!("\n{note}")).collect();
+    let counts = text(task, "live_accuracy") == LiveRule::Floors.name();
+    let warnings = variants.iter().flat_map(|variant| warnings(variant, counts));
+    let notes: Vec<String> = notes.into_iter().chain(warnings).map(|note| format!("\n{note}")).collect();
     format!(
         "{about}\n\n{table}\n\n* no other variant is as good in accuracy, latency and cost; `p99 of one` and the price \
          are estimates, the rest was measured{}",

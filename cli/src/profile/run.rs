@@ -112,7 +112,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let library = engines::library(&options.library)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let measured = runtime.block_on(async {
-        let engine = engines::engine(library, &engines::Tokens::new(), 0)?;
+        let engine = engines::engine(library, &node::hardware().gpus, &engines::Tokens::new(), 0)?;
         let measured = measure(options, engine.clone()).await;
         engine.shutdown().await;
         measured

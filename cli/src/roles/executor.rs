@@ -177,6 +177,7 @@ async fn serve(
         artefacts: artefacts.clone(),
         library: library.clone(),
         tokens: tokens.clone(),
+        gpus: settings.executor.hardware.gpus.clone(),
         device_class: settings.executor.device_class.clone(),
         tasks: TaskTracker::new(),
         stop: stop.clone(),
@@ -194,8 +195,9 @@ async fn serve(
         warnings = measured => warnings?,
     };
 
-    let engine = engines::serving(library.clone(), settings.executor.memory, &tokens)?;
-    let quarantine = engines::quarantine(library, settings.executor.memory, &tokens)?;
+    let gpus = &settings.executor.hardware.gpus;
+    let engine = engines::serving(library.clone(), settings.executor.memory, gpus, &tokens)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory, gpus, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let fetched = artefacts.clone();
@@ -243,6 +245,8 @@ async fn serve(
         name: settings.executor.name.clone(),
         node: handle.clone(),
         live: Arc::clone(&live),
+        command: "modelless executor",
+        only_stale: false,
         look: Arc::clone(&look),
     };
     tasks.spawn(measurer.run(stop.clone()));

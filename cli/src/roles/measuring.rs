@@ -1,20 +1,22 @@
 //! What an executor measures of itself: variants without a profile on its device class, after its start and whenever the
-//! catalogue changed. It fetches what it lacks, one variant after the other, in runners apart from those that serve.
+//! catalogue changed, and those whose profile was marked as stale. It fetches what it lacks, one variant after the other, in
+//! runners apart from those that serve. `up` measures before it serves; here it does again what has become stale.
 //!
 //! It gives way: it begins when the node has nothing to do, and pauses when a query comes, until its patience is over (a
-//! node that is never idle would never be measured). Until a variant is measured the node serves it by an estimate, where
-//! variants that were measured on two classes tell how the classes compare (`decision::transfer`). Of the nodes of a class one measures a variant: it says so in
+//! node that is never idle would never be measured). What is stale is measured on an idle node or not at all: it can be
+//! served meanwhile, and what is measured beside serving would be no better. Until a variant is measured the node serves it by
+//! an estimate, where variants that were measured on two classes tell how the classes compare (`decision::transfer`). Of the
+//! nodes of a class one measures a variant: it says so in
 //! the store, again and again, and once it has not said so for a while another takes it up.
 
-use super::artefacts::Fetching;
 use super::tell;
-use crate::giving_way::{self, Begin};
+use crate::giving_way;
 use crate::profile::detail;
 use crate::up::admin::{Beside, Registry};
 use crate::up::measure::is_measured;
 use modelless_adapter::AdapterSpec;
 use modelless_decision::transfer::{self, Pair};
-use modelless_executor::{self as executor, Fetch as _};
+use modelless_executor::{self as executor, Fetch};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
 use modelless_store::{Catalog, Error as StoreError, Measuring, UnixMicros};
@@ -22,7 +24,7 @@ use modelless_types::{Model, Profile, Task, Variant};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Between looks whether there is something to measure. What is told is looked at at once.
@@ -33,6 +35,8 @@ const HOLD: Duration = Duration::from_secs(20);
 const RENEW: Duration = Duration::from_secs(1);
 /// How long serving may put off one variant.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// What is stale is never measured beside serving.
+const NEVER_BESIDE: Duration = Duration::from_hours(24 * 365);
 /// After a first failure; doubled with each further one.
 const RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_mins(10);
@@ -41,14 +45,18 @@ const STORE_WITHIN: Duration = Duration::from_secs(10);
 /// What others are told of a failure, in characters.
 const WHY: usize = 500;
 
-pub(super) struct Measurer {
-    pub(super) registry: Registry,
-    pub(super) fetching: Arc<Fetching>,
-    pub(super) name: String,
-    pub(super) node: executor::Handle,
-    pub(super) live: Arc<dyn Live>,
+pub(crate) struct Measurer {
+    pub(crate) registry: Registry,
+    pub(crate) fetching: Arc<dyn Fetch>,
+    pub(crate) name: String,
+    pub(crate) node: executor::Handle,
+    pub(crate) live: Arc<dyn Live>,
     /// The catalogue changed.
-    pub(super) look: Arc<Notify>,
+    pub(crate) look: Arc<Notify>,
+    /// What makes these figures, for people.
+    pub(crate) command: &'static str,
+    /// Only what was measured before.
+    pub(crate) only_stale: bool,
 }
 
 /// A variant that this node took up.
@@ -56,6 +64,8 @@ struct Job {
     task: Task,
     model: Model,
     variant: Variant,
+    /// It was measured before, and that is off.
+    stale: bool,
     /// How often it failed.
     attempts: u32,
 }
@@ -69,7 +79,7 @@ enum Ended {
 }
 
 impl Measurer {
-    pub(super) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut tick = interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The version of the catalogue in which nothing was left to do.
@@ -124,13 +134,19 @@ impl Measurer {
         let catalog = store.catalog().await?;
         let known = store.measurings().await?;
         let status = self.node.status().borrow().clone();
-        self.assume(&catalog, &status).await?;
+        if !self.only_stale {
+            self.assume(&catalog, &status).await?;
+        }
         let mut left = false;
-        let mut unmeasured: Vec<&Variant> =
-            catalog.variants.iter().filter(|variant| !is_measured(variant, self.class())).collect();
+        let known_here = |variant: &&Variant| is_measured(variant, self.class());
+        let mut fresh: Vec<&Variant> =
+            catalog.variants.iter().filter(|variant| !self.only_stale && !known_here(variant)).collect();
         // The quickest first: the sooner one is measured, the sooner the others can be estimated.
-        unmeasured.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
-        for variant in unmeasured {
+        fresh.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
+        let marked = |variant: &&Variant| catalog.stale(variant.id, self.class()).is_some();
+        let stale = catalog.variants.iter().filter(|variant| known_here(variant) && marked(variant));
+        let idle = giving_way::is_idle(&status, status.load.queries);
+        for (variant, stale) in fresh.into_iter().map(|v| (v, false)).chain(stale.map(|v| (v, true))) {
             if status.without(variant.settings.engine).is_some() {
                 continue; // the node says so itself, and with which reason
             }
@@ -138,13 +154,14 @@ impl Measurer {
             let Some(task) = catalog.tasks.iter().find(|task| task.id == model.task) else { continue };
             left = true;
             let before = known.iter().find(|m| m.variant == variant.id && m.device_class == self.class());
-            if before.is_some_and(|before| waits(before, &self.name, now())) {
+            if before.is_some_and(|before| waits(before, &self.name, now())) || (stale && !idle) {
                 continue;
             }
             let job = Job {
                 task: task.clone(),
                 model: model.clone(),
                 variant: variant.clone(),
+                stale,
                 attempts: before.map_or(0, |before| before.attempts),
             };
             if self.claim(&job, "taken up", HOLD, None).await? {
@@ -273,10 +290,30 @@ impl Measurer {
             () = end.cancelled() => return Err(Ended::Left),
             evidence = self.fetched(job) => evidence.map_err(Ended::Failed)?,
         };
-        let made = self.registry.registrar("modelless executor", Beside::Serving);
+        let give_way_until = Instant::now() + PATIENCE;
+        at("waiting until the node has nothing else to do".to_owned());
+        let mut status = self.node.status();
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return Err(Ended::Left),
+            quiet = timeout_at(give_way_until, giving_way::quiet(&mut status)) => {
+                if quiet.is_err() && job.stale {
+                    return Err(Ended::Left);
+                }
+            }
+        }
+        // Two measurements at a time would only measure each other.
+        let _turn = tokio::select! {
+            biased;
+            () = end.cancelled() => return Err(Ended::Left),
+            turn = self.registry.places.turn() => turn,
+        };
+        let made = self.registry.registrar(self.command, Beside::Serving);
         let (mut registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
-        let (busy, watched) = watch::channel(true);
+        let (busy, watched) = watch::channel(false);
+        let put_off = put_off(watched.clone(), job.stale.then_some(give_way_until));
         registrar.profiler = registrar.profiler.beside(watched);
+        let patience = if job.stale { NEVER_BESIDE } else { give_way_until - Instant::now() };
         let mut report = |_: &str, progress: Progress| at(detail(progress));
         let measuring = async {
             let (set, declared) = registrar.evidence(&job.task, &evidence).await?;
@@ -286,8 +323,9 @@ impl Measurer {
         let measured = tokio::select! {
             biased;
             () = end.cancelled() => Err(Ended::Left),
+            () = put_off => Err(Ended::Left),
             measured = measuring => measured.map_err(|error| Ended::Failed(said(&error, &self.name))),
-            never = giving_way::tell(self.node.status(), Instant::now() + PATIENCE, Begin::Quiet, &busy) => match never {},
+            never = giving_way::tell(status, Instant::now() + patience, &busy) => match never {},
         };
         engine.shutdown().await;
         measured
@@ -308,6 +346,17 @@ impl Measurer {
         }
         Ok(evidence)
     }
+}
+
+/// Until there is something else to do and no patience left for it; never, where it would be measured beside that.
+async fn put_off(mut busy: watch::Receiver<bool>, until: Option<Instant>) {
+    if let Some(until) = until {
+        sleep_until(until).await;
+        if busy.wait_for(|busy| *busy).await.is_ok() {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 /// How long one item takes on another class; what is known of none comes last.

@@ -13,6 +13,8 @@ mod register;
 pub(crate) mod scheduler;
 pub(crate) mod settings;
 
+pub(crate) use measuring::Measurer;
+
 use crate::exit::usage;
 use crate::out;
 use crate::signals::{Signals, until_second_signal};

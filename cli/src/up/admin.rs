@@ -1,7 +1,7 @@
 //! What the gateway asks to register models: measures them in runners of their own, beside what serves.
 
 use crate::engines;
-use crate::giving_way::{self, Begin};
+use crate::giving_way;
 use async_trait::async_trait;
 use modelless_adapter::AdapterSpec;
 use modelless_engine::{Engine, EngineError};
@@ -12,7 +12,7 @@ use modelless_profiler::{
 };
 use modelless_store::{Artefacts, Registered, SetArtefact, Store};
 use modelless_types::{Accuracy, Task, TenantId, VariantSettings};
-use modelless_wire::NodeStatus;
+use modelless_wire::{Gpu, NodeStatus};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -32,6 +32,8 @@ pub(crate) struct Registry {
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
     pub(crate) tokens: engines::Tokens,
+    /// This machine's, where models may use them.
+    pub(crate) gpus: Vec<Gpu>,
     /// What is measured here is measured for.
     pub(crate) device_class: String,
     /// The work goes on when whoever asked for it goes away; a drain ends it.
@@ -74,6 +76,11 @@ impl Default for Places {
 }
 
 impl Places {
+    /// To be held while something is measured. `None` when nothing more is.
+    pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.measuring).acquire_owned().await.ok()
+    }
+
     fn take(&self) -> Result<OwnedSemaphorePermit, AdminError> {
         let full = |_| {
             let why = format!("{AT_HAND} models are being measured or wait for it already; try again later");
@@ -91,7 +98,7 @@ impl Registry {
         beside: Beside,
     ) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
         let nice = if beside == Beside::Serving { BEHIND } else { 0 };
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.tokens, nice)?;
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.tokens, nice)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
@@ -129,9 +136,7 @@ impl Registry {
     /// Says when what is served goes first. Somebody waits for the registration, so not for long.
     async fn give_way(&self, busy: &watch::Sender<bool>) -> Infallible {
         match self.executor.get() {
-            Some(node) => {
-                giving_way::tell(node.status(), Instant::now() + PATIENCE, Begin::AtOnce, busy).await
-            }
+            Some(node) => giving_way::tell(node.status(), Instant::now() + PATIENCE, busy).await,
             None => std::future::pending().await,
         }
     }
@@ -258,7 +263,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
             ..
         }
         | Error::Cancelled(_)
-        | Error::Read { .. } => AdminError::Unavailable(error.to_string()),
+        | Error::Read { .. }
+        | Error::Write { .. }
+        | Error::Tools(_) => AdminError::Unavailable(error.to_string()),
         Error::Engine { .. }
         | Error::Batch { .. }
         | Error::Manifest { .. }
@@ -269,6 +276,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::Space { .. }
         | Error::Prepare { .. }
         | Error::Output { .. }
+        | Error::Dump { .. }
+        | Error::Calibration { .. }
+        | Error::Generator { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
     }
 }

@@ -8,6 +8,7 @@ use crate::roles::scheduler::take_part;
 use crate::roles::{BEAT, hear, pass_on, random};
 use modelless_live::{Live, MemLive, Member, Notice, Role, keep_announced};
 use std::sync::Arc;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +21,12 @@ pub(super) struct Parts {
     pub(super) scheduler: scheduler::Handle,
 }
 
-/// Keeps all of them in it until `stop`.
-pub(super) fn join(tasks: &mut JoinSet<()>, parts: Parts, stop: &CancellationToken) -> anyhow::Result<()> {
+/// Keeps all of them in it until `stop`. Gives the live state, and what is told when the catalogue changed.
+pub(super) fn join(
+    tasks: &mut JoinSet<()>,
+    parts: Parts,
+    stop: &CancellationToken,
+) -> anyhow::Result<(Arc<dyn Live>, Arc<Notify>)> {
     let live: Arc<dyn Live> = Arc::new(MemLive::default());
     let Parts { name, executor, gateway, addresses, scheduler } = parts;
     let members = followed(tasks, &live, stop);
@@ -42,9 +47,14 @@ pub(super) fn join(tasks: &mut JoinSet<()>, parts: Parts, stop: &CancellationTok
 
     follow_catalog(tasks, &live, &gateway, stop);
     take_part(tasks, &live, &scheduler, stop);
+    let look = Arc::new(Notify::new());
+    let changed = Arc::clone(&look);
     hear(tasks, &live, stop, move |notice| match notice {
         Notice::Plan { .. } => {} // the scheduler told its pins itself
-        Notice::Catalog { .. } | Notice::Missed => executor.catalog_changed(),
+        Notice::Catalog { .. } | Notice::Missed => {
+            executor.catalog_changed();
+            changed.notify_one();
+        }
     });
-    Ok(())
+    Ok((live, look))
 }

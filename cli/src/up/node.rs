@@ -223,7 +223,7 @@ fn memory(given: &Given<String>) -> anyhow::Result<Bytes> {
 }
 
 /// A number of bytes with a unit. Units of a thousand and of 1024 are told apart.
-fn size(text: &str) -> Option<Bytes> {
+pub(crate) fn size(text: &str) -> Option<Bytes> {
     const UNITS: [(&str, u64); 10] = [
         ("kib", 1 << 10),
         ("mib", 1 << 20),

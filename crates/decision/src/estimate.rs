@@ -5,6 +5,7 @@
 //! `f64` in a fixed order of operations, so it comes out the same everywhere; results leave as whole microseconds.
 
 use crate::fit;
+use crate::sizes::{Coverage, Sizes};
 use alloc::vec::Vec;
 use core::ops::{Add, AddAssign};
 use modelless_types::{BatchPoint, CostPer1k, Micros, PricePerHour, Profile, StageTime};
@@ -142,17 +143,22 @@ impl Correction {
         if predicted.mean <= 0.0 {
             return self;
         }
-        let seen = Moments::exactly(seen).mean / predicted.mean;
+        self.learn(Moments::exactly(seen).mean / predicted.mean).0
+    }
+
+    /// The same of a ratio; gives also what that was taken for.
+    fn learn(self, seen: f64) -> (Self, f64) {
         let most = self.ratio * Self::CLAMP + Z99 * libm::sqrt(self.spread);
         let seen = seen.clamp(self.ratio / (4.0 * Self::CLAMP), most);
         let samples = self.samples.saturating_add(1);
         let weight = 1.0 / f64::from(samples.min(Self::MEMORY) + Self::PRIOR);
         let error = seen - self.ratio;
-        Self {
+        let learnt = Self {
             ratio: self.ratio + weight * error,
             spread: (1.0 - weight) * (self.spread + weight * error * error),
             samples,
-        }
+        };
+        (learnt, seen)
     }
 
     /// A while has passed without an observation: what was seen is worth less, the profile more. Otherwise one bad
@@ -175,8 +181,14 @@ pub struct RunModel {
     decode: Moments,
     /// Getting one item ready (resize, normalise, copy).
     per_item: Moments,
-    /// What live traffic says.
+    /// What live traffic says of the variant as a whole.
     pub correction: Correction,
+    /// And how sizes of batches differ from that. Known only where it was seen: others go by the whole.
+    #[serde(skip)]
+    sizes: Sizes,
+    /// How well live batches kept to what was predicted.
+    #[serde(default, skip_serializing_if = "Coverage::is_empty")]
+    pub coverage: Coverage,
     /// What an hour of it costs, where that is not what its node's device costs: it computes elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<PricePerHour>,
@@ -199,7 +211,15 @@ impl RunModel {
         if points.is_empty() {
             return None;
         }
-        Some(Self { points, decode: Moments::ZERO, per_item, correction: Correction::NONE, price: None })
+        Some(Self {
+            points,
+            decode: Moments::ZERO,
+            per_item,
+            correction: Correction::NONE,
+            sizes: Sizes::default(),
+            coverage: Coverage::default(),
+            price: None,
+        })
     }
 
     /// Whether it is what [`RunModel::from_points`] makes, for one that came from elsewhere.
@@ -254,13 +274,56 @@ impl RunModel {
 
     /// **The estimate**: device time of a batch, preparation included.
     pub fn estimate(&self, batch: u32) -> Moments {
+        self.running(batch) + self.per_item.times(f64::from(batch))
+    }
+
+    /// The part of it that the batch runs.
+    pub(crate) fn running(&self, batch: u32) -> Moments {
         let raw = self.uncorrected(batch);
-        let Correction { ratio, spread, .. } = self.correction;
-        let scaled = Moments {
-            mean: raw.mean * ratio,
-            var: (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread),
-        };
-        scaled + self.per_item.times(f64::from(batch))
+        let ratio = self.correction.ratio * self.sizes.factor(batch);
+        let spread = self.sizes.spread(batch, self.correction.ratio, self.correction.spread);
+        let wide = self.sizes.widening();
+        let var = (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread);
+        Moments { mean: raw.mean * ratio, var: var * wide * wide }
+    }
+
+    /// Takes in whether a batch took longer than had been predicted as its 99th percentile.
+    pub(crate) fn judge(&mut self, above: bool) {
+        self.coverage.count(above);
+        self.sizes.judge(above);
+    }
+
+    /// Takes in how long a batch ran.
+    pub(crate) fn observe(&mut self, batch: u32, took: Micros) {
+        let raw = self.uncorrected(batch).mean;
+        if raw <= 0.0 {
+            return;
+        }
+        let factor = self.sizes.factor(batch);
+        let (learnt, seen) = self.correction.learn(Moments::exactly(took).mean / raw / factor);
+        self.sizes.observe(batch, seen * factor / learnt.ratio);
+        self.correction = learnt;
+    }
+
+    /// Nothing of it was seen for a while: see [`Correction::faded`].
+    pub(crate) fn fade(&mut self) {
+        self.correction = self.correction.faded();
+        self.sizes.fade(Correction::FADE);
+    }
+
+    /// Whether live traffic says anything of it.
+    pub(crate) fn is_corrected(&self) -> bool {
+        self.correction != Correction::NONE || self.sizes != Sizes::default()
+    }
+
+    /// Keeps what was learnt of it by `before`, as far as that is about the same profile. Whether it is.
+    pub(crate) fn inherit(&mut self, before: &Self) -> bool {
+        let same = self.points == before.points;
+        if same {
+            (self.correction, self.sizes) = (before.correction, before.sizes);
+        }
+        self.coverage = before.coverage;
+        same
     }
 
     /// The part of it that is writing the inputs.
@@ -269,8 +332,18 @@ impl RunModel {
     }
 
     /// The same if live traffic had said nothing.
+    #[must_use]
     pub fn profiled(&self) -> Self {
-        Self { correction: Correction::NONE, ..self.clone() }
+        let mut profiled = self.clone();
+        profiled.forget_live();
+        profiled
+    }
+
+    /// As if live traffic had said nothing.
+    pub fn forget_live(&mut self) {
+        self.correction = Correction::NONE;
+        self.sizes = Sizes::default();
+        self.coverage = Coverage::default();
     }
 
     /// Device time per query in its largest batch, or of one alone where batches gain nothing.
@@ -360,6 +433,29 @@ mod tests {
         let before = m.correction.ratio;
         m.correction = m.correction.observe(Micros(60_000_000), m.uncorrected(1));
         assert!(m.correction.ratio < 1.5 * before, "{:?}", m.correction);
+    }
+
+    #[test]
+    fn a_profile_that_is_wrong_for_one_size_only_is_corrected_for_that_one() {
+        let mut m = model(&[(1, 100.0, 1.0), (16, 1_000.0, 1.0)]);
+        for round in 0..300 {
+            m.observe(1, Micros(150));
+            if round % 4 == 0 {
+                m.observe(16, Micros(1_000));
+            }
+        }
+        let (alone, many) = (m.estimate(1), m.estimate(16));
+        assert!((alone.mean - 150.0).abs() < 4.0 && (many.mean - 1_000.0).abs() < 40.0, "{alone:?} {many:?}");
+        assert!(alone.p99() < Micros(170) && many.p99() < Micros(1_200), "{alone:?} {many:?}");
+        // What slows all of them down is believed of sizes that were not seen since.
+        for _ in 0..60 {
+            m.observe(1, Micros(300));
+        }
+        assert!(m.estimate(16).mean > 1_400.0, "{:?}", m.estimate(16));
+        assert!(m.is_corrected() && !m.profiled().is_corrected());
+        let mut other = model(&[(1, 100.0, 1.0), (16, 1_000.0, 1.0)]);
+        assert!(other.inherit(&m) && other == m);
+        assert!(!model(&[(1, 101.0, 1.0)]).inherit(&m));
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The seam: what every store can do.
 
 use crate::error::Result;
+use crate::learnt::{Feedback, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
-use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
+use modelless_types::{
+    Accuracy, DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
+};
 use std::fmt;
 
 /// What must survive a restart. Used as `Arc<dyn Store>`.
@@ -59,6 +62,22 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Keeps what was measured of a variant, in place of what was known on that device class.
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;
+
+    /// Says that a profile is off, so that the variant is measured again there. Whether there is one: otherwise nothing is kept.
+    async fn mark_stale(&self, stale: StaleProfile) -> Result<bool>;
+
+    /// Takes that back, if it is this node that said so last. Whether it was.
+    async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool>;
+
+    /// Takes in verdicts on answers, one for each query: the last one stands. Those on queries that were answered before
+    /// `expired` are forgotten; no more may be given for them. What became of each, in order.
+    async fn put_feedback(&self, given: Vec<Feedback>, expired: UnixMicros) -> Result<Vec<Verdict>>;
+
+    /// What verdicts come to now. In the catalog they stand as of its last change.
+    async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>>;
+
+    /// Flags a variant as less accurate than measured, with what it was found to be, or takes that back.
+    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()>;
 
     /// Takes in a node as up. One that comes back under its name keeps its number.
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node>;

@@ -1,6 +1,7 @@
 //! What may be stored. Shared by all stores, so that none accepts what another refuses.
 
 use crate::error::{Error, Result};
+use crate::learnt::{Feedback, StaleProfile};
 use crate::records::{
     Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Space, SpaceKind,
     UnixMicros,
@@ -29,6 +30,18 @@ pub(crate) fn measuring(new: &Measuring, now: UnixMicros) -> Result<()> {
     new.failed.iter().try_for_each(|why| text("reason", why))?;
     number("time", new.until.0)?;
     number("time", now.0)
+}
+
+pub(crate) fn stale(new: &StaleProfile) -> Result<()> {
+    name("device class", &new.device_class)?;
+    name("node", &new.node)?;
+    number("ratio", new.ratio_ppm)?;
+    number("time", new.since.0)
+}
+
+pub(crate) fn feedback(new: &Feedback) -> Result<()> {
+    name("query", &new.query)?;
+    number("time", new.answered.0)
 }
 
 pub(crate) fn holder(name_of_node: &str, instance: u64, place: &str) -> Result<()> {

@@ -14,6 +14,7 @@ mod artefacts;
 mod check;
 mod data_dir;
 mod error;
+mod learnt;
 mod mem;
 mod opened;
 mod records;
@@ -24,6 +25,7 @@ pub use api::Store;
 pub use artefacts::{Artefacts, PutArtefact};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
+pub use learnt::{FEEDBACK_KEPT, Feedback, Kept, LIVE_MEMORY, LiveAccuracy, StaleProfile, Verdict};
 pub use mem::MemStore;
 pub use opened::Opened;
 pub use records::{

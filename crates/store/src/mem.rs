@@ -6,6 +6,7 @@
 
 use crate::api::Store;
 use crate::error::{Error, Result};
+use crate::learnt::{FEEDBACK_KEPT, Feedback, Kept, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
     NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition,
@@ -14,8 +15,8 @@ use crate::records::{
 use crate::{PLANS_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
-    AppId, DeviceIx, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TenantId,
-    Variant, VariantId,
+    Accuracy, AppId, DeviceIx, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId,
+    TenantId, Variant, VariantId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
@@ -37,6 +38,8 @@ struct State {
     ordinals: BTreeMap<TaskId, usize>,
     evidence: BTreeMap<ModelId, Evidence>,
     measurings: BTreeMap<(VariantId, String), Measuring>,
+    /// Who answered a query, when, and whether that was right.
+    feedback: BTreeMap<String, Feedback>,
     /// The last id given out, by kind of thing.
     last: BTreeMap<&'static str, u64>,
 }
@@ -99,6 +102,25 @@ impl State {
             });
         }
         Ok(())
+    }
+
+    fn put_feedback(&mut self, given: Feedback) -> Verdict {
+        let variant = given.variant;
+        let none = LiveAccuracy { variant, correct: 0, wrong: 0, flagged: None };
+        if self.variant(variant).is_err() {
+            return Verdict { kept: Kept::Gone, live: none };
+        }
+        let live = self.catalog.live_accuracy(variant).copied().unwrap_or(none);
+        let before = self.feedback.get(&given.query).map(|before| before.correct);
+        let full = self.feedback.len() as u64 >= FEEDBACK_KEPT;
+        let Some((kept, live)) = live.with(before, given.correct, full) else {
+            return Verdict { kept: if before.is_some() { Kept::Same } else { Kept::Full }, live };
+        };
+        self.feedback.insert(given.query.clone(), given);
+        self.catalog.live.retain(|known| known.variant != variant);
+        self.catalog.live.push(live);
+        self.catalog.live.sort_by_key(|live| live.variant);
+        Verdict { kept, live }
     }
 
     fn next(&mut self, what: &'static str) -> u64 {
@@ -248,6 +270,9 @@ impl Store for MemStore {
             state.replicas.retain(|_, replica| !(variants.contains(&replica.variant) && replica.at_rest()));
             state.measurings.retain(|(variant, _), _| !variants.contains(variant));
             state.evidence.remove(&id);
+            state.feedback.retain(|_, given| !variants.contains(&given.variant));
+            state.catalog.stale.retain(|stale| !variants.contains(&stale.variant));
+            state.catalog.live.retain(|live| !variants.contains(&live.variant));
             state.catalog.variants.retain(|variant| variant.model != id);
             state.catalog.models.retain(|model| model.id != id);
             Ok(())
@@ -262,7 +287,8 @@ impl Store for MemStore {
         check::measuring(&wanted, now)?;
         self.write(|state| {
             let there = state.variant(wanted.variant)?.profile_on(&wanted.device_class);
-            if there.is_some_and(|there| !there.is_estimated()) {
+            let measured = there.is_some_and(|there| !there.is_estimated());
+            if measured && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
                 return Ok(None);
             }
             let place = (wanted.variant, wanted.device_class.clone());
@@ -284,10 +310,69 @@ impl Store for MemStore {
             if !profile.is_estimated() {
                 state.measurings.remove(&(variant, profile.device_class.clone()));
             }
+            state.catalog.stale.retain(|s| (s.variant, &s.device_class) != (variant, &profile.device_class));
             let profiles = &mut state.variant(variant)?.profiles;
             profiles.retain(|known| known.device_class != profile.device_class);
             profiles.push(profile);
             profiles.sort_by(|a, b| a.device_class.cmp(&b.device_class));
+            Ok(())
+        })
+    }
+
+    async fn mark_stale(&self, stale: StaleProfile) -> Result<bool> {
+        check::stale(&stale)?;
+        self.write(|state| {
+            let known = state.variant(stale.variant).ok();
+            if known.is_none_or(|variant| variant.profile_on(&stale.device_class).is_none()) {
+                return Ok(false);
+            }
+            state.catalog.version += 1;
+            let same = |known: &&mut StaleProfile| {
+                (known.variant, &known.device_class) == (stale.variant, &stale.device_class)
+            };
+            match state.catalog.stale.iter_mut().find(same) {
+                Some(known) => *known = StaleProfile { since: known.since, ..stale },
+                None => state.catalog.stale.push(stale),
+            }
+            let by_place = |a: &StaleProfile, b: &StaleProfile| {
+                (a.variant, &a.device_class).cmp(&(b.variant, &b.device_class))
+            };
+            state.catalog.stale.sort_by(by_place);
+            Ok(true)
+        })
+    }
+
+    async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
+        self.write(|state| {
+            let before = state.catalog.stale.len();
+            let its =
+                |s: &StaleProfile| s.variant == variant && s.device_class == device_class && s.node == node;
+            state.catalog.stale.retain(|stale| !its(stale));
+            let cleared = state.catalog.stale.len() < before;
+            if cleared {
+                state.catalog.version += 1;
+                state.measurings.remove(&(variant, device_class.to_owned()));
+            }
+            Ok(cleared)
+        })
+    }
+
+    async fn put_feedback(&self, given: Vec<Feedback>, expired: UnixMicros) -> Result<Vec<Verdict>> {
+        given.iter().try_for_each(check::feedback)?;
+        self.write(|state| {
+            state.feedback.retain(|_, known| known.answered >= expired);
+            Ok(given.into_iter().map(|one| state.put_feedback(one)).collect())
+        })
+    }
+
+    async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>> {
+        self.read(|state| state.catalog.live.clone())
+    }
+
+    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
+        self.register(|state| {
+            let live = state.catalog.live.iter_mut().find(|live| live.variant == variant);
+            live.ok_or_else(|| Error::not_found("live accuracy of variant", variant))?.flagged = flagged;
             Ok(())
         })
     }

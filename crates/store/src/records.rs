@@ -1,10 +1,11 @@
 //! What the store takes and gives, where `types` has no word for it. Plain values; nothing here does anything.
 
 use crate::error::{Error, Result};
+use crate::learnt::{LiveAccuracy, StaleProfile};
 use modelless_types::{
-    Accuracy, AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, Model, ModelId, NodeId,
-    PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
-    Variant, VariantId, VariantSettings,
+    Accuracy, AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, LiveRule, Model, ModelId,
+    NodeId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId,
+    TensorSpec, Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -148,6 +149,9 @@ pub struct NewTask {
     pub metric: String,
     /// Which figure floors are compared with.
     pub accuracy_rule: AccuracyRule,
+    /// Whether feedback counts for floors.
+    #[serde(default)]
+    pub live_accuracy: LiveRule,
     /// Output labels, for classification.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks.
@@ -174,6 +178,7 @@ impl NewTask {
             kind: self.kind,
             metric: self.metric,
             accuracy_rule: self.accuracy_rule,
+            live_accuracy: self.live_accuracy,
             labels: self.labels,
             inputs: self.inputs,
             outputs: self.outputs,
@@ -320,6 +325,12 @@ pub struct Catalog {
     pub models: Vec<Model>,
     /// Variants with their profiles (in the order of device classes).
     pub variants: Vec<Variant>,
+    /// Profiles that live traffic found to be off.
+    #[serde(default)]
+    pub stale: Vec<StaleProfile>,
+    /// What was said of answers, as of when something else changed: see [`crate::Store::live_accuracies`].
+    #[serde(default)]
+    pub live: Vec<LiveAccuracy>,
 }
 
 impl Catalog {

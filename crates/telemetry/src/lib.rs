@@ -8,4 +8,6 @@
 pub mod log;
 mod metrics;
 
-pub use metrics::{CONTENT_TYPE, Metrics, NodeGauges, ReplicaGauge, TaskMetrics, VariantMetrics};
+pub use metrics::{
+    CONTENT_TYPE, CoverageGauge, Metrics, NodeGauges, ReplicaGauge, TaskMetrics, VariantMetrics,
+};

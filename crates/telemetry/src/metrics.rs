@@ -32,6 +32,12 @@ struct OfOutcome {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
+struct OfVerdict {
+    task: String,
+    verdict: &'static str,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfReason {
     task: String,
     reason: &'static str,
@@ -80,6 +86,9 @@ pub struct Metrics {
     batch_items: Histograms<OfVariant>,
     replicas: Family<OfReplica, Gauge>,
     slowdown: Family<OfNodeAndVariant, Gauge<f64, AtomicU64>>,
+    batches_run: Family<OfNodeAndVariant, Counter>,
+    batches_above: Family<OfNodeAndVariant, Counter>,
+    feedback: Family<OfVerdict, Counter>,
     nodes: NodeFamilies,
     lost_with_node: Family<OfNode, Counter>,
     waiting: Gauge,
@@ -203,6 +212,8 @@ pub struct NodeGauges {
     pub restarts: u64,
     /// Its replicas.
     pub replicas: Vec<ReplicaGauge>,
+    /// How well their batches keep to what is predicted.
+    pub coverage: Vec<CoverageGauge>,
 }
 
 /// A replica, for [`Metrics::set_nodes`].
@@ -214,6 +225,17 @@ pub struct ReplicaGauge {
     pub state: &'static str,
     /// Live over profiled time, once anything was seen.
     pub slowdown: Option<f64>,
+}
+
+/// How well a variant's batches keep to what is predicted, on a node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CoverageGauge {
+    /// The variant.
+    pub variant: String,
+    /// Batches that ran.
+    pub batches: u64,
+    /// Of these, those above the predicted 99th percentile.
+    pub above: u64,
 }
 
 impl Default for Metrics {
@@ -246,6 +268,9 @@ impl Metrics {
             batch_items: Histograms::new_with_constructor(batches),
             replicas: Family::default(),
             slowdown: Family::default(),
+            batches_run: Family::default(),
+            batches_above: Family::default(),
+            feedback: Family::default(),
             nodes: NodeFamilies::default(),
             lost_with_node: Family::default(),
             waiting: Gauge::default(),
@@ -276,6 +301,10 @@ impl Metrics {
         r.register("replicas", "Replicas by state", self.replicas.clone());
         let help = "Live over profiled time of a variant";
         r.register("replica_slowdown", help, self.slowdown.clone());
+        r.register("variant_batches", "Batches that ran to their end", self.batches_run.clone());
+        let help = "Of these, those that took longer than predicted in 99 of 100 cases";
+        r.register("variant_batches_above_p99", help, self.batches_above.clone());
+        r.register("feedback", "Verdicts on answers, each query's once", self.feedback.clone());
         self.nodes.register(r);
         let help =
             "Queries that a node had when it was lost; each is tried elsewhere once or refused by name";
@@ -300,6 +329,10 @@ impl Metrics {
             cancelled: outcome("cancelled"),
             in_time: self.in_time.get_or_create_owned(&of_task),
             seconds: self.query_seconds.get_or_create_owned(&of_task),
+            feedback: [true, false].map(|correct| {
+                let verdict = if correct { "correct" } else { "wrong" };
+                self.feedback.get_or_create_owned(&OfVerdict { task: task.to_owned(), verdict })
+            }),
             reasons: Arc::default(),
             refusals: self.refusals.clone(),
         }
@@ -329,8 +362,15 @@ impl Metrics {
     pub fn set_nodes(&self, nodes: &[NodeGauges]) {
         self.replicas.clear();
         self.slowdown.clear();
+        self.batches_run.clear();
+        self.batches_above.clear();
         self.nodes.set(nodes);
         for node in nodes {
+            for CoverageGauge { variant, batches, above } in &node.coverage {
+                let labels = OfNodeAndVariant { node: node.node.clone(), variant: variant.clone() };
+                self.batches_run.get_or_create(&labels).inc_by(*batches);
+                self.batches_above.get_or_create(&labels).inc_by(*above);
+            }
             for ReplicaGauge { variant, state, slowdown } in &node.replicas {
                 let (node, variant) = (node.node.clone(), variant.clone());
                 if let Some(slowdown) = slowdown {
@@ -385,6 +425,8 @@ pub struct TaskMetrics {
     cancelled: Counter,
     in_time: Counter,
     seconds: Histogram,
+    /// Of right and of wrong answers.
+    feedback: [Counter; 2],
     /// Counters of the reasons seen so far: a handful, so a list is found through fastest.
     reasons: Arc<Mutex<Vec<(&'static str, Counter)>>>,
     refusals: Family<OfReason, Counter>,
@@ -415,6 +457,11 @@ impl TaskMetrics {
     /// A query whose input cannot be used.
     pub fn bad_input(&self) {
         self.bad_input.inc();
+    }
+
+    /// Somebody said whether an answer was right; the first to say so of it.
+    pub fn feedback(&self, correct: bool) {
+        self.feedback[usize::from(!correct)].inc();
     }
 
     /// A query whose client went away.
@@ -492,6 +539,7 @@ mod tests {
             queued: 3,
             crashes: 2,
             replicas: vec![replica.clone(), replica],
+            coverage: vec![CoverageGauge { variant: "cnn_m-fp32".to_owned(), batches: 200, above: 2 }],
             ..NodeGauges::default()
         };
         metrics.set_nodes(std::slice::from_ref(&node));
@@ -501,6 +549,8 @@ mod tests {
             r#"modelless_node_queries_queued{node="n"} 3"#,
             r#"modelless_node_runner_crashes_total{node="n"} 2"#,
             r#"modelless_replica_slowdown{node="n",variant="cnn_m-fp32"} 1.5"#,
+            r#"modelless_variant_batches_total{node="n",variant="cnn_m-fp32"} 200"#,
+            r#"modelless_variant_batches_above_p99_total{node="n",variant="cnn_m-fp32"} 2"#,
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
         }

@@ -1,12 +1,12 @@
 //! Tasks, models and variants: what is registered, as the store keeps it and everyone else reads it.
 
-use crate::AccuracyRule;
 use crate::batching::Batching;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
 use crate::profile::Profile;
 use crate::tensor::TensorSpec;
 use crate::units::Bytes;
+use crate::{AccuracyRule, LiveRule};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -72,6 +72,9 @@ pub struct Task {
     pub metric: String,
     /// Which figure floors are compared with.
     pub accuracy_rule: AccuracyRule,
+    /// Whether feedback counts for floors.
+    #[serde(default)]
+    pub live_accuracy: LiveRule,
     /// Output labels, for classification. Every model of the default output space has exactly these.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks. Empty for others.

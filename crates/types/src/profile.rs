@@ -116,6 +116,35 @@ impl AccuracyRule {
     }
 }
 
+/// What feedback on a task's answers is good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LiveRule {
+    /// It is shown, and what is less accurate than measured is flagged.
+    #[default]
+    Shown,
+    /// Besides, what is flagged stops counting for floors that it no longer meets.
+    Floors,
+}
+
+impl LiveRule {
+    /// With the names in texts.
+    pub const NAMES: [(&'static str, Self); 2] = [("shown", Self::Shown), ("floors", Self::Floors)];
+
+    /// As in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shown => "shown",
+            Self::Floors => "floors",
+        }
+    }
+
+    /// From its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rule)| *rule)
+    }
+}
+
 /// How well a batch size is known, for people and for whoever measures on.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PointDetail {

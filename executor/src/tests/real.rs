@@ -72,6 +72,7 @@ impl Node {
             kind: TaskKind::Tensor,
             metric: "none".into(),
             accuracy_rule: AccuracyRule::default(),
+            live_accuracy: modelless_types::LiveRule::default(),
             labels: Vec::new(),
             inputs: vec![tensor(served.input)],
             outputs: vec![tensor(served.output)],

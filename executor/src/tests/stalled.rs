@@ -4,12 +4,13 @@ use super::{LONG, Setup, bed_with, config};
 use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
-    Catalog, Evidence, Holder, Measuring, MemStore, NewModel, NewNode, NewTask, NewTransition, NewVariant,
-    Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Store, Transition, UnixMicros,
+    Catalog, Evidence, Feedback, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode, NewTask,
+    NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan,
+    StaleProfile, Store, Transition, UnixMicros, Verdict,
 };
 use modelless_types::{
-    DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
-    VariantId,
+    Accuracy, DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId,
+    Variant, VariantId,
 };
 use modelless_wire::Body;
 use std::sync::Arc;
@@ -70,6 +71,21 @@ impl Store for Stalls {
     }
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         self.here().await.put_profile(variant, profile).await
+    }
+    async fn mark_stale(&self, stale: StaleProfile) -> Result<bool> {
+        self.here().await.mark_stale(stale).await
+    }
+    async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
+        self.here().await.clear_stale(variant, device_class, node).await
+    }
+    async fn put_feedback(&self, given: Vec<Feedback>, expired: UnixMicros) -> Result<Vec<Verdict>> {
+        self.here().await.put_feedback(given, expired).await
+    }
+    async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>> {
+        self.here().await.live_accuracies().await
+    }
+    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
+        self.here().await.flag_accuracy(variant, flagged).await
     }
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {
         self.here().await.register_node(node, at).await

@@ -27,6 +27,7 @@ fn task() -> NewTask {
         kind: TaskKind::FeatureExtraction,
         metric: "nearest".into(),
         accuracy_rule: AccuracyRule::default(),
+        live_accuracy: modelless_types::LiveRule::default(),
         labels: Vec::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),

@@ -114,6 +114,7 @@ fn error(status: u16) -> Value {
         404 => "There is no such thing; `error` names what is near.",
         408 => "The body did not come in time.",
         409 => "It exists already, or is in use.",
+        410 => "The query was answered too long ago, or by a variant that was removed since.",
         413 => "The body is larger than the limit.",
         415 => "The content type or encoding is not taken here.",
         422 => {

@@ -1,7 +1,7 @@
 //! Asking, and asking why.
 
 use super::schemas::{goal, goal_words, reference};
-use super::{Doc, task_parameter};
+use super::{Doc, path, task_parameter};
 use crate::goals::Goal;
 use crate::routes::LIST_MAX;
 use serde_json::{Map, Value, json};
@@ -109,6 +109,36 @@ pub(crate) fn answer() -> Doc {
             }),
         )
         .errors(&[400, 404, 408, 413, 415, 422, 429, 503, 504])
+}
+
+pub(crate) fn feedback() -> Doc {
+    let body = json!({
+        "description": "One of the two.",
+        "type": "object",
+        "additionalProperties": false,
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {
+            "label": {"type": "string", "description": "The right label."},
+            "verdict": {"type": "string", "enum": ["correct", "wrong"]},
+        },
+        "example": {"verdict": "correct"},
+    });
+    let answer = json!({"type": "object", "properties": {
+        "stored": {"type": "string", "enum": ["new", "changed", "said before"]},
+        "task": {"type": "string"}, "variant": {"type": ["string", "null"]},
+        "verdict": {"type": "string", "enum": ["correct", "wrong"]},
+        "live_accuracy": {"type": "object"},
+    }});
+    Doc::new("feedback", "queries", "Say whether an answer was right")
+        .describe(
+            "Given twice, the last verdict stands. Any gateway of a cluster takes it, whichever answered. The label is compared \
+             with the best of the answer.",
+        )
+        .parameter(path("query", "The answer's `modelless-query-id`; one of them, where several texts were asked."))
+        .json_body(true, &body)
+        .answers(200, "It is stored; with what all verdicts on that variant come to.", &answer)
+        .errors(&[400, 404, 408, 410, 413, 415, 503])
 }
 
 fn explanation(id: &'static str, summary: &'static str) -> Doc {

@@ -2,7 +2,9 @@
 
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
 use crate::profiles::{PROFILES, PROFILES_VERSION};
-use modelless_types::{AccuracyRule, DType, Fallback, Prefer, Priority, Provenance, ReplicaState, TaskKind};
+use modelless_types::{
+    AccuracyRule, DType, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState, TaskKind,
+};
 use serde_json::{Map, Value, json};
 
 pub(super) fn reference(name: &str) -> Value {
@@ -143,6 +145,11 @@ fn requests() -> Value {
                 "description": "What floors are compared with: the measured value, or the lower end of its 95 % \
                                 interval.",
             },
+            "live_accuracy": {
+                "type": "string", "enum": LiveRule::NAMES.map(|(name, _)| name), "default": "shown",
+                "description": "What feedback is good for: it is shown, or what it shows to be less accurate than measured also \
+                                stops counting for floors that it no longer meets.",
+            },
             "labels": {"type": "array", "items": text(), "description": "In the order of outputs; for classification.",
                 "example": ["a", "b"]},
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
@@ -243,7 +250,8 @@ fn answers() -> Value {
             "licence": text(), "variants": {"type": "array"},
         }), &["task", "name", "version"]),
         "Task": object(json!({
-            "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(), "description": text(),
+            "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),
+            "live_accuracy": text(), "description": text(),
             "defaults": timed(), "batching": text_or_null(),
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),

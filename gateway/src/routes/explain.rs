@@ -10,7 +10,7 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, Micros, PricePerHour, Refusal};
+use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, LiveRule, Micros, PricePerHour, Refusal};
 use serde_json::{Value, json};
 
 pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
@@ -134,5 +134,23 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
     {
         shown["because"] = json!(why);
     }
+    shown["notes"] = notes(view, task, candidate).into();
     shown
+}
+
+/// Where live traffic says something else than what was measured.
+fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
+    let class = candidate.node.and_then(|node| view.node(node)).map(|node| node.device_class.as_str());
+    let stale = class.and_then(|class| view.catalog.stale(candidate.variant, class)).map(|stale| {
+        let times = Micros(stale.ratio_ppm / 1_000).as_millis_f64();
+        format!("its profile is off ({times:.2} times) and is measured again when a node has nothing to do")
+    });
+    let flagged = view.catalog.live_accuracy(candidate.variant).and_then(|live| live.flagged);
+    let worse = flagged.map(|flagged| match task.task.live_accuracy {
+        LiveRule::Shown => format!("feedback says that it is less accurate than measured ({flagged})"),
+        LiveRule::Floors => {
+            format!("feedback says that it is less accurate than measured, and floors count that ({flagged})")
+        }
+    });
+    stale.into_iter().chain(worse).collect()
 }

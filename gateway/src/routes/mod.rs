@@ -3,6 +3,7 @@
 
 mod artefacts;
 mod explain;
+mod feedback;
 mod fleet;
 mod health;
 mod media;
@@ -16,6 +17,7 @@ pub(crate) use media::LIST_MAX;
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
+use crate::feedback::Desk;
 use crate::openapi::{self, Doc};
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
@@ -37,6 +39,7 @@ pub(crate) struct App {
     pub(crate) artefacts: Option<Artefacts>,
     pub(crate) admin: Option<Arc<dyn Admin>>,
     pub(crate) openapi: Buffer,
+    pub(crate) feedback: Desk,
     /// Uploads that may be written side by side.
     pub(crate) uploads: Arc<Semaphore>,
 }
@@ -85,6 +88,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::DELETE, "/v1/tasks/{task}", || delete(tasks::remove), openapi::tasks::remove),
     route(Method::GET, "/v1/tasks/{task}/explain", || get(explain::explain), openapi::query::explain_get),
     route(Method::POST, "/v1/tasks/{task}/explain", || post(explain::explain), openapi::query::explain_post),
+    route(Method::POST, "/v1/queries/{query}/feedback", || post(feedback::give), openapi::query::feedback),
     route(Method::GET, "/v1/models", || get(models::list), openapi::models::list),
     route(Method::POST, "/v1/models", || post(models::register), openapi::models::register),
     route(Method::GET, "/v1/models/{task}/{model}", || get(models::show), openapi::models::show),

@@ -17,6 +17,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use modelless_store::UnixMicros;
 use modelless_types::{Goals, Micros, Refusal, TaskKind};
 use modelless_wire::Input;
+use serde::Deserialize;
+use std::borrow::Cow;
 use std::io::Write as _;
 use std::time::SystemTime;
 
@@ -99,7 +101,7 @@ fn together(core: &Core, view: &View, task: &TaskView, parts: Vec<Answered>) -> 
     };
     let variant = |part: &Answered| task.variant(part.answer.variant);
     let accuracy = parts.iter().filter_map(variant).min_by_key(|variant| variant.accuracy);
-    let ids: Vec<String> = parts.iter().map(|part| query_id(core, part)).collect();
+    let ids: Vec<String> = parts.iter().map(|part| query_id(core, task, part)).collect();
     for (header, value) in [
         (name("modelless-model"), all(&|part| Some(variant(part)?.model_header.clone()))),
         (name("modelless-variant"), all(&|part| Some(variant(part)?.variant_header.clone()))),
@@ -119,12 +121,28 @@ fn together(core: &Core, view: &View, task: &TaskView, parts: Vec<Answered>) -> 
     Ok(response)
 }
 
-fn query_id(core: &Core, part: &Answered) -> String {
+fn query_id(core: &Core, task: &TaskView, part: &Answered) -> String {
     core.ids.issue(QueryId {
+        label: best_label(&part.answer.body).and_then(|label| task.label(&label)),
         variant: part.answer.variant,
         at_unix_us: UnixMicros::of(SystemTime::now()).0,
         number: core.number_base.wrapping_add(part.key.0),
     })
+}
+
+/// The label of a body that begins with `[{"label": ...`, or with several such brackets: the best comes first.
+fn best_label(body: &[u8]) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Best<'a> {
+        #[serde(borrow)]
+        label: Cow<'a, str>,
+    }
+    let start = body.iter().position(|byte| *byte != b'[')?;
+    if body.get(start) != Some(&b'{') || start == 0 {
+        return None;
+    }
+    let first = serde_json::Deserializer::from_slice(&body[start..]).into_iter::<Best<'_>>().next()?;
+    first.ok().map(|best| best.label)
 }
 
 async fn read<'a>(
@@ -145,7 +163,7 @@ const fn name(text: &'static str) -> HeaderName {
 }
 
 fn respond(core: &Core, view: &View, task: &TaskView, answered: Answered) -> axum::response::Response {
-    let id = query_id(core, &answered);
+    let id = query_id(core, task, &answered);
     let Answered { key: _, answer, node, predicted, queued, total } = answered;
     let mut response = raw_json(StatusCode::OK, answer.body);
     let headers = response.headers_mut();
@@ -201,6 +219,20 @@ fn decimal(value: u64, digits: u8) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_best_label_is_read_from_the_answer_itself() {
+        for (body, label) in [
+            (r#"[{"label":"bag","score":0.9},{"label":"coat","score":0.1}]"#, Some("bag")),
+            (r#"[[{"label":"a \"b\"","score":1.0}]]"#, Some("a \"b\"")),
+            (r#"{"outputs":{"label":{}}}"#, None),
+            ("[[0.5,0.5]]", None),
+            ("[]", None),
+            ("", None),
+        ] {
+            assert_eq!(best_label(body.as_bytes()).as_deref(), label, "{body}");
+        }
+    }
 
     #[test]
     fn times_and_prices_are_written_exactly() {

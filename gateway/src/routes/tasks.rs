@@ -8,7 +8,7 @@ use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind};
-use modelless_types::{AccuracyRule, Batching, DType, Labels, TaskKind, TenantId, TensorSpec};
+use modelless_types::{AccuracyRule, Batching, DType, Labels, LiveRule, TaskKind, TenantId, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -37,6 +37,8 @@ struct NewTaskBody {
     metric: Option<String>,
     #[serde(default)]
     accuracy_rule: AccuracyRule,
+    #[serde(default)]
+    live_accuracy: LiveRule,
     #[serde(default)]
     labels: Labels,
     #[serde(default)]
@@ -105,6 +107,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             kind: new.kind,
             metric: new.metric.unwrap_or_else(|| show::usual_metric(new.kind).to_owned()),
             accuracy_rule: new.accuracy_rule,
+            live_accuracy: new.live_accuracy,
             labels: new.labels,
             inputs: new.inputs.into_iter().map(TensorSpec::from).collect(),
             outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),

@@ -1,11 +1,15 @@
 //! Tasks, models and variants.
 
 use super::profile::profile;
+use crate::feedback::measured;
 use crate::view::{TaskView, VariantView, View};
+use modelless_decision::Coverage;
+use modelless_decision::feedback::posterior;
 use modelless_decision::frontier::{Point, frontier};
-use modelless_store::{Measuring, SpaceKind, UnixMicros};
+use modelless_store::{LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros};
 use modelless_types::{
-    Accuracy, CostPer1k, Engine, Goals, Micros, Model, Prefer, Task, TaskKind, TensorSpec, VariantId,
+    Accuracy, AccuracyMeasure, CostPer1k, Engine, Goals, Micros, Model, Prefer, Provenance, Task, TaskKind,
+    TensorSpec, VariantId,
 };
 use serde_json::{Value, json};
 use std::time::SystemTime;
@@ -28,6 +32,7 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "kind": task.kind.name(),
         "metric": task.metric,
         "accuracy_rule": task.accuracy_rule.name(),
+        "live_accuracy": task.live_accuracy.name(),
         "description": task.description,
         "defaults": goals(&task.defaults),
         "batching": task.batching,
@@ -127,6 +132,13 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
     let shown = |(variant, best): (&VariantView, &Option<Best>)| {
         let mut shown = self::variant(of, variant, best.as_ref(), on_frontier(variant.variant.id));
         shown["unavailable"] = json!(unavailable(view, variant.variant.settings.engine));
+        let id = variant.variant.id;
+        let marks = view.catalog.stale.iter().filter(|stale| stale.variant == id);
+        shown["stale"] = marks.map(stale).collect();
+        let live = view.catalog.live_accuracy(id);
+        shown["live_accuracy"] =
+            live.map_or(Value::Null, |live| live_accuracy(live, measured(&view.catalog, id)));
+        shown["coverage"] = coverage(view, of, variant);
         shown
     };
     of.variants.iter().zip(&best).map(shown).collect()
@@ -168,6 +180,53 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
         "on_frontier": on_frontier,
         "profiles": variant.profiles.iter().map(profile).collect::<Vec<_>>(),
     })
+}
+
+/// A profile that is off, until it is measured again.
+fn stale(of: &StaleProfile) -> Value {
+    json!({
+        "device_class": of.device_class,
+        "node": of.node,
+        "slowdown": ratio(of.ratio_ppm, 1_000_000),
+        "since_unix_us": of.since.0,
+        "provenance": Provenance::Live,
+    })
+}
+
+/// What verdicts on a variant's answers come to, beside what was measured of it.
+pub(crate) fn live_accuracy(of: &LiveAccuracy, measured: Option<&AccuracyMeasure>) -> Value {
+    let live = posterior(of.correct, of.wrong);
+    json!({
+        "value": live.mean.as_f64(),
+        "interval": [live.low.as_f64(), live.high.as_f64()],
+        "correct": of.correct,
+        "wrong": of.wrong,
+        "provenance": Provenance::Live,
+        "measured": measured.map(|measured| measured.value.as_f64()),
+        "flagged": of.flagged.is_some(),
+        "flagged_value": of.flagged.map(Accuracy::as_f64),
+    })
+}
+
+/// How many batches of all nodes took longer than was predicted of 99 in 100.
+fn coverage(view: &View, of: &TaskView, variant: &VariantView) -> Value {
+    let offers = view.nodes.iter().flat_map(|node| &node.info.offers);
+    let its = offers.filter(|o| o.task == of.task.id && o.ordinal == variant.variant.ordinal);
+    let all = its.fold(Coverage::default(), |sum, offer| sum.plus(offer.run.coverage));
+    if all.is_empty() {
+        return Value::Null;
+    }
+    json!({
+        "batches": all.batches,
+        "above_p99": all.above,
+        "share": ratio(all.above, all.batches),
+        "provenance": Provenance::Live,
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
+fn ratio(part: u64, of: u64) -> f64 {
+    part as f64 / of as f64
 }
 
 /// Who measures a variant, or why that failed.

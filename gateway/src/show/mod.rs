@@ -6,6 +6,6 @@ mod fleet;
 mod profile;
 
 pub(crate) use catalog::{
-    measuring, model, model_in_full, task, task_in_full, unavailable, usual_metric, variants,
+    live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable, usual_metric, variants,
 };
 pub(crate) use fleet::{demand, finding, members, nodes, replicas, transition};

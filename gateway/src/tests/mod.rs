@@ -1,6 +1,7 @@
 //! The gateway against a store in memory and a node that does as it is told.
 
 mod admin;
+mod feedback;
 mod moved;
 mod profiles;
 mod queries;

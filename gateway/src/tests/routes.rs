@@ -1,5 +1,6 @@
 use super::world::{NODE, PNG, World};
 use crate::Config;
+use crate::ids::QueryId;
 use crate::openapi::document;
 use crate::routes::ROUTES;
 use http::Method;
@@ -74,7 +75,10 @@ async fn the_documents_examples_are_valid_requests() {
     for operation in modelless_testkit::openapi::operations(&document).unwrap() {
         let Some(body) = operation.body("application/json") else { continue };
         let sample = modelless_testkit::openapi::sample(&body.schema);
-        let path = operation.path.replace("{task}", "fashion");
+        let query =
+            QueryId { variant: VariantId(1), at_unix_us: super::feedback::now(), number: 1, label: None };
+        let query = world.handle.query_ids().issue(query);
+        let path = operation.path.replace("{task}", "fashion").replace("{query}", &query);
         let method = Method::from_bytes(operation.method.as_bytes()).unwrap();
         let got = world.ask(method, &path, "application/json", sample.to_string().as_bytes()).await;
         // Registering fails because the sample names a task that is not there, and for no other reason.

@@ -175,6 +175,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         kind,
         metric: "top-1".to_owned(),
         accuracy_rule: AccuracyRule::default(),
+        live_accuracy: modelless_types::LiveRule::default(),
         labels,
         inputs,
         outputs,

@@ -243,6 +243,27 @@ fn a_slow_device_is_noticed_and_answers_get_cheaper_instead_of_late() {
 }
 
 #[test]
+fn a_device_that_stays_slow_has_its_profiles_marked_once_and_one_that_is_slow_now_and_then_never() {
+    let world = |faults: Vec<(u64, u64)>| {
+        let mut world = one_node("drift", vec![poisson("all", 60.0, only("cnn_l-fp32", ms(500)))]);
+        world.duration = Micros::from_secs(120);
+        let slow = |(from, to)| Fault::Slow {
+            node: 0,
+            at: Micros::from_secs(from),
+            until: Micros::from_secs(to),
+            factor: 2.5,
+        };
+        world.faults = faults.into_iter().map(slow).collect();
+        let outcome = outcome(&world);
+        (outcome.drifted, outcome.steadied)
+    };
+    assert_eq!(world(vec![(5, 20)]), (0, 0));
+    assert_eq!(world(vec![(5, 60)]), (1, 1));
+    assert_eq!(world(vec![(5, 120)]), (1, 0));
+    assert_eq!(world((0..6).map(|at| (20 * at, 20 * at + 10)).collect()), (0, 0));
+}
+
+#[test]
 fn best_effort_waits_for_a_load_that_no_deadline_would() {
     let goals = Goals { fallback: Fallback::BestEffort, ..only("cnn_l-fp32", ms(1)) };
     let stream = Stream::new("patient", FASHION, Arrivals::At(vec![ms(10); 20]), goals);

@@ -7,9 +7,15 @@ mod crashes;
 mod data;
 mod database;
 mod demo;
+#[cfg(feature = "demos")]
+mod demos;
+mod drifting;
 mod encrypted;
 mod ending;
 mod engines;
+mod feedback;
+#[cfg(feature = "generator")]
+mod generating;
 mod goals;
 mod guide;
 mod half_dead;

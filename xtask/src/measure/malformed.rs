@@ -102,6 +102,12 @@ fn number(count: usize) -> f64 {
 fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> {
     let mut known = Known::default();
     known.path.insert("task".to_owned(), demo::TENSOR_TASK.to_owned());
+    let answered = server.send(&demo::tensor_request(
+        demo::TENSOR_TASK,
+        demo::tensor_body(demo::TENSOR_FLOATS, &mut Rng::new(1)),
+    ))?;
+    let query = answered.header("modelless-query-id").context("an answer without the query's name")?;
+    known.path.insert("query".to_owned(), query.to_owned());
     let picture = std::fs::read(context.root.join("examples/fashion/pictures/shirt.png"))?;
     for operation in openapi::operations(document)? {
         let path = &operation.path;

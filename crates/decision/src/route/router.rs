@@ -8,7 +8,7 @@ mod back;
 mod loss;
 
 use super::load::{LoadView, NodeReport};
-use super::pick::{Verdict, mix, pick_elsewhere};
+use super::pick::Verdict;
 use super::snapshot::{NodeIx, Snapshot, Table};
 use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
@@ -16,6 +16,7 @@ use crate::query::{Class, Query};
 use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use back::Returned;
 use modelless_types::{
     Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time, VariantSet,
 };
@@ -182,8 +183,8 @@ pub struct Router {
     timers: BTreeSet<(Time, QueryKey)>,
     /// Those of the open queries that have lost a node already.
     retried: BTreeSet<QueryKey>,
-    /// Those that a node has given back because it had fallen behind, and which; it does not get them again.
-    returned: BTreeMap<QueryKey, NodeId>,
+    /// Those that a node has given back because it had fallen behind; it does not get them again until it shows room.
+    returned: BTreeMap<QueryKey, Returned>,
     waiting: u32,
     waiting_bytes: Bytes,
     actions: VecDeque<Action>,
@@ -262,11 +263,6 @@ impl Router {
                 self.settle(now, class, query, verdict);
             }
         }
-    }
-
-    fn decide(&self, now: Time, class: ClassId, query: &Query) -> Verdict {
-        let not = self.returned.get(&query.key).and_then(|id| self.snapshot.node_ix(*id));
-        pick_elsewhere(&self.snapshot, &self.load, class, query, now, mix(self.seed ^ query.key.0), not)
     }
 
     /// Does what a verdict other than `Wait` says. The query stands in no queue.
@@ -404,10 +400,11 @@ impl Router {
     }
 
     /// Credit came free somewhere: serve what waits, earliest deadline first over all classes. A class whose head
-    /// cannot go keeps its place; the others go on.
+    /// cannot go keeps its place; the others go on. One that may not go where the rest of its class may holds nobody up.
     fn serve_waiting(&mut self, now: Time) {
         let mut blocked: BTreeSet<ClassId> = BTreeSet::new();
-        while let Some((class, key)) = self.first_waiting(&blocked) {
+        let mut passed: BTreeSet<QueryKey> = BTreeSet::new();
+        while let Some((class, key)) = self.first_waiting(&blocked, &passed) {
             let Some(query) = self.open.get(&key).map(|open| open.query) else {
                 blocked.insert(class);
                 continue;
@@ -427,6 +424,9 @@ impl Router {
                     self.take(key);
                     self.refuse(key, refusal);
                 }
+                Verdict::Wait { .. } | Verdict::Load { .. } if self.returned.contains_key(&key) => {
+                    passed.insert(key);
+                }
                 Verdict::Wait { .. } | Verdict::Load { .. } => {
                     blocked.insert(class);
                 }
@@ -434,10 +434,16 @@ impl Router {
         }
     }
 
-    fn first_waiting(&self, blocked: &BTreeSet<ClassId>) -> Option<(ClassId, QueryKey)> {
-        let heads = self.queues.iter().filter(|(class, _)| !blocked.contains(class));
-        let heads =
-            heads.filter_map(|(class, queue)| queue.first().map(|(deadline, key)| (*deadline, *key, *class)));
+    fn first_waiting(
+        &self,
+        blocked: &BTreeSet<ClassId>,
+        passed: &BTreeSet<QueryKey>,
+    ) -> Option<(ClassId, QueryKey)> {
+        let open = self.queues.iter().filter(|(class, _)| !blocked.contains(class));
+        let heads = open.filter_map(|(class, queue)| {
+            let (deadline, key) = queue.iter().find(|(_, key)| !passed.contains(key))?;
+            Some((*deadline, *key, *class))
+        });
         heads.min().map(|(_, key, class)| (class, key))
     }
 
@@ -512,6 +518,9 @@ impl Machine for Router {
                     self.over(key);
                 }
                 self.report(now, node, &report, true);
+                if let Some(ix) = self.snapshot.node_ix(node) {
+                    self.load.ended(ix);
+                }
                 self.serve_waiting(now);
             }
             Event::HandedBack { key, node, report, why } => self.handed_back(now, key, node, &report, why),

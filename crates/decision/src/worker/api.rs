@@ -445,6 +445,19 @@ pub enum Action {
         /// What.
         variant: VariantId,
     },
+    /// What was measured of a variant is off, and has been for so long that it had better be measured again: its profile is
+    /// to be marked as stale.
+    Drifted {
+        /// Which.
+        variant: VariantId,
+        /// How much slower than measured it is now, in parts per million.
+        ratio_ppm: u64,
+    },
+    /// It has kept to its profile again for as long: the mark is to be taken back.
+    Steadied {
+        /// Which.
+        variant: VariantId,
+    },
     /// A replica changed state: to be stored and shown.
     Transition {
         /// Where.

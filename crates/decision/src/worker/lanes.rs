@@ -27,6 +27,8 @@ pub(super) struct Batch {
     pub(super) runner: Runner,
     pub(super) members: Vec<Member>,
     pub(super) expected: Moments,
+    /// The part of it that the batch runs.
+    pub(super) running: Moments,
     pub(super) prepared: bool,
     /// What handing it over to an idle lane takes besides.
     pub(super) handover: Moments,
@@ -48,6 +50,11 @@ impl Batch {
     /// The 99th percentile of its time on the device.
     fn latest(&self) -> Micros {
         (self.expected + self.handover).p99()
+    }
+
+    /// The same of the time that it runs, which its inputs' being written is no part of.
+    pub(super) fn runs_at_most(&self) -> Micros {
+        (self.running + self.handover).p99()
     }
 
     fn len(&self) -> u32 {

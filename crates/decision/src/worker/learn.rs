@@ -2,7 +2,7 @@
 
 use super::lanes::{Batch, Spent};
 use super::machine::Worker;
-use crate::estimate::{Correction, Moments};
+use crate::estimate::Moments;
 use alloc::vec::Vec;
 use modelless_types::{Micros, Time, VariantId};
 
@@ -36,7 +36,7 @@ impl Worker {
     pub(super) fn learn(&mut self, now: Time, batch: &Batch, spent: Spent) {
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         if let Some(variant) = self.residency.variant_mut(batch.variant) {
-            let predicted = variant.run.uncorrected(size);
+            variant.run.judge(spent.took > batch.runs_at_most());
             let took = if spent.idle_before {
                 let over = Moments::exactly(spent.took).mean - variant.run.estimate(size).mean;
                 self.handover = self.handover.observe(over);
@@ -44,7 +44,9 @@ impl Worker {
             } else {
                 spent.took
             };
-            variant.run.correction = variant.run.correction.observe(took, predicted);
+            variant.run.observe(size, took);
+            let correction = variant.run.correction;
+            self.watch(now, batch.variant, &correction);
             self.seen.insert(batch.variant, now);
             self.fade_at.get_or_insert(now + FADE_EVERY);
         }
@@ -62,11 +64,12 @@ impl Worker {
         for id in stale {
             self.seen.remove(&id);
             if let Some(variant) = self.residency.variant_mut(id) {
-                variant.run.correction = variant.run.correction.faded();
+                variant.run.fade();
             }
+            self.unseen(id);
         }
         self.residency.compare(&mut self.actions);
-        let left = self.residency.variants().any(|v| v.run.correction != Correction::NONE);
+        let left = self.residency.variants().any(|v| v.run.is_corrected());
         self.fade_at = left.then_some(now + FADE_EVERY);
     }
 }

@@ -3,6 +3,7 @@
 use super::api::{Action, BatchId, Event, Failure, LaneIx, WorkerConfig, WorkerVariant};
 use super::batching::{Caps, Rates};
 use super::bind::Bound;
+use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
 use super::needs::Needs;
@@ -36,6 +37,8 @@ pub struct Worker {
     pub(super) fade_at: Option<Time>,
     /// When a batch of a variant last ended well.
     pub(super) seen: BTreeMap<VariantId, Time>,
+    /// How long corrections have been far from, or near to, what the profile says.
+    pub(super) drifts: BTreeMap<VariantId, Drift>,
     /// Inputs handled so far.
     pub(super) inputs: u64,
     /// When to ask again whether those who wait can be in time here; `None` while none could go elsewhere.
@@ -68,6 +71,7 @@ impl Worker {
             next_batch: 0,
             fade_at: None,
             seen: BTreeMap::new(),
+            drifts: BTreeMap::new(),
             look_back: None,
             inputs: 0,
             draining: false,
@@ -186,6 +190,8 @@ impl Worker {
         let taken = queries.iter().filter_map(|key| self.queue.remove(*key));
         let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
         let (variant, reasons) = (binding.variant, binding.reasons.clone());
+        let size = u32::try_from(queries.len()).unwrap_or(u32::MAX);
+        let running = self.residency.variant(variant).map_or(Moments::ZERO, |known| known.run.running(size));
         let runner =
             self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx), WorkerVariant::runner);
         let expected = binding.expected;
@@ -197,6 +203,7 @@ impl Worker {
             runner,
             members,
             expected,
+            running,
             handover,
             prepared: false,
             started: None,
@@ -293,8 +300,10 @@ impl Machine for Worker {
             }
             Event::Recut { device, width } => self.recut(now, device, width),
             Event::Catalog(variants) => {
-                self.residency.catalog(now, variants, &mut self.actions);
+                let remeasured = self.residency.catalog(now, variants, &mut self.actions);
+                self.start_anew(now, &remeasured);
                 let residency = &self.residency;
+                self.drifts.retain(|variant, _| residency.variant(*variant).is_some());
                 self.caps.keep(|variant| residency.variant(variant).is_some());
                 self.quarantine.keep(residency.variants());
             }

@@ -21,6 +21,7 @@
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
 //! | `learn` | what live batches teach about the profiles |
+//! | `drift` | profiles that are off for too long |
 //! | `behind` | who goes back to the gateway because another node may still be in time |
 //! | `needs` | who depends on what is in memory, and how long others can wait |
 //! | `load` | how busy it is, for people |
@@ -31,6 +32,7 @@ mod batching;
 mod behind;
 mod bind;
 mod cutting;
+mod drift;
 mod ending;
 mod lanes;
 mod learn;

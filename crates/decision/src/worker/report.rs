@@ -30,6 +30,8 @@ pub struct ReplicaView {
     pub cause: String,
     /// What live traffic says of its profile.
     pub correction: Correction,
+    /// That has been so far from the profile for so long that it is to be measured again.
+    pub drifted: bool,
 }
 
 impl Worker {
@@ -43,6 +45,7 @@ impl Worker {
                 memory: replica.memory,
                 cause: replica.cause.clone(),
                 correction: self.residency.variant(variant).map_or(Correction::NONE, |v| v.run.correction),
+                drifted: self.has_drifted(variant),
             };
         self.residency.replicas().map(view).collect()
     }

@@ -130,6 +130,65 @@ fn a_query_waits_for_the_credit_of_another_node_and_goes_there() {
     assert_eq!(sent(&actions(&mut router)), Some((2, false)));
 }
 
+/// Something else is answered by a node.
+fn answers(router: &mut Router, now: Time, node: u32) -> Vec<Action> {
+    let report = report(4, 0.0);
+    router.handle(now, Event::Finished { key: QueryKey(77), node: NodeId(node), report });
+    actions(router)
+}
+
+#[test]
+fn who_waits_for_another_node_goes_back_where_it_came_from_once_that_one_has_got_on() {
+    let (mut router, _) = asked(2, 0);
+    assert_eq!(back(&mut router, Time(1_000), 1, LATE), []);
+    router.handle(Time(1_100), Event::Report { node: NodeId(1), report: report(4, 0.0) });
+    assert_eq!(actions(&mut router), [], "it speaks, which says nothing: it has ended nothing");
+    assert_eq!(sent(&answers(&mut router, Time(1_200), 1)), Some((1, false)), "it works again");
+}
+
+#[test]
+fn where_the_other_node_has_gone_a_query_waits_for_the_one_that_gave_it_back() {
+    for before in [true, false] {
+        let (mut router, _) = asked(2, 0);
+        if before {
+            router.handle(Time(900), Event::NodeDown { node: NodeId(2) });
+        }
+        assert_eq!(back(&mut router, Time(1_000), 1, LATE), [], "nobody else: it stays in line");
+        router.handle(Time(1_100), Event::NodeDown { node: NodeId(2) });
+        router.handle(Time(1_200), Event::Report { node: NodeId(1), report: report(4, 0.0) });
+        assert_eq!(actions(&mut router), []);
+        assert_eq!(sent(&answers(&mut router, Time(1_300), 1)), Some((1, false)));
+    }
+}
+
+#[test]
+fn one_that_waits_for_a_node_which_does_not_get_on_is_refused_while_it_still_helps() {
+    let (mut router, _) = asked(2, 0);
+    router.handle(Time(900), Event::NodeDown { node: NodeId(2) });
+    assert_eq!(back(&mut router, Time(1_000), 1, LATE), []);
+    let wake = router.poll_timeout().expect("it waits until it would be too late").at;
+    assert!(wake < Time(10) + LATENCY, "{wake:?}");
+    router.handle_timeout(wake);
+    let refusal = Refusal::TooLate { waited: wake - Time(10) };
+    assert_eq!(actions(&mut router), [Action::Refuse { key: QueryKey(1), refusal }]);
+    assert_eq!((router.open(), router.poll_timeout()), (0, None));
+}
+
+#[test]
+fn one_that_came_back_holds_up_nobody_of_its_class() {
+    let (mut router, _) = asked(2, 0);
+    assert_eq!(back(&mut router, Time(1_000), 1, LATE), []);
+    // The first has no credit; whoever comes now waits behind the one that came back.
+    router.handle(Time(1_010), Event::Report { node: NodeId(1), report: report(0, 0.0) });
+    let admits: VariantSet = [0].into_iter().collect();
+    router.handle(Time(1_020), Event::Arrive(query(2, Time(1_020), admits, LATENCY)));
+    assert_eq!(actions(&mut router), []);
+    router.handle(Time(1_030), Event::Report { node: NodeId(1), report: report(4, 0.0) });
+    let told = actions(&mut router);
+    let goes = |action: &Action| matches!(action, Action::Send { key: QueryKey(2), node: NodeId(1), .. });
+    assert!(told.len() == 1 && goes(&told[0]), "{told:?}");
+}
+
 #[test]
 fn with_one_node_no_query_may_come_back() {
     let (_, told) = asked(1, 4);

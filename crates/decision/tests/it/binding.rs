@@ -105,6 +105,8 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         | Action::Refuse { .. }
         | Action::HandBack { .. }
         | Action::Recut { .. }
+        | Action::Drifted { .. }
+        | Action::Steadied { .. }
         | Action::Load { .. }
         | Action::Unload { .. }
         | Action::Transition { .. } => None,

@@ -109,6 +109,8 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Unload { .. }
+                | Action::Drifted { .. }
+                | Action::Steadied { .. }
                 | Action::Transition { .. } => {}
             }
         }

@@ -185,7 +185,9 @@ impl World {
                 | Action::Revoke { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
-                | Action::Recut { .. } => {}
+                | Action::Recut { .. }
+                | Action::Drifted { .. }
+                | Action::Steadied { .. } => {}
             }
         }
     }

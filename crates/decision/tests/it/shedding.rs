@@ -98,7 +98,9 @@ impl World {
                 | Action::QuarantineOver { .. }
                 | Action::Load { .. }
                 | Action::Unload { .. }
-                | Action::Recut { .. } => {}
+                | Action::Recut { .. }
+                | Action::Drifted { .. }
+                | Action::Steadied { .. } => {}
             }
         }
     }

@@ -322,7 +322,7 @@ impl Shell {
                         held.0 = Held::Unloading;
                     }
                 }
-                Action::Transition { .. } => {}
+                Action::Transition { .. } | Action::Drifted { .. } | Action::Steadied { .. } => {}
             }
         }
         prop_assert_eq!(self.worker.machine.open(), self.queries.len());

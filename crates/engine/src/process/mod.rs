@@ -72,6 +72,9 @@ pub struct ProcessConfig {
     pub spare: bool,
     /// How much its runners stand back behind everything else, as `nice` counts.
     pub nice: u8,
+    /// Its runners are for models on GPUs: they reach the driver, and are confined less for it. Of a set of engines: models
+    /// on GPUs get such runners, beside the usual ones.
+    pub gpu: bool,
 }
 
 impl Default for ProcessConfig {
@@ -90,6 +93,7 @@ impl Default for ProcessConfig {
             servers: BTreeMap::new(),
             spare: true,
             nice: 0,
+            gpu: false,
         }
     }
 }

@@ -2,15 +2,15 @@
 //! readers poll, and the lock that lets one registration happen at a time.
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
-use super::{fleet, measuring};
+use super::{fleet, learnt, measuring};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{
     App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
 };
 use modelless_types::{
-    AccuracyRule, AppId, Bytes, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId, Variant,
-    VariantId,
+    AccuracyRule, AppId, Bytes, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId,
+    Variant, VariantId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
         catalog.spaces.push(space(row.read(name))?);
     }
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching \
+               batching, live_accuracy \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -87,6 +87,8 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
             profiles,
         });
     }
+    catalog.stale = learnt::marks(&mut tx, name).await?;
+    catalog.live = learnt::within(&mut tx, name).await?;
     Ok(catalog)
 }
 
@@ -119,6 +121,7 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         defaults: row.json()?,
         description: row.text()?,
         batching: row.opt_word(|text| text.parse().ok())?,
+        live_accuracy: row.word(LiveRule::parse)?,
     })
 }
 
@@ -137,8 +140,8 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let id = tx.next_id("tasks").await?;
     tx.exec(
         "INSERT INTO tasks (id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, \
-         defaults, description, batching, next_ordinal) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0)",
+         defaults, description, batching, live_accuracy, next_ordinal) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0)",
         args![
             id,
             new.tenant.0,
@@ -153,6 +156,7 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
             json("defaults", &new.defaults)?,
             new.description.as_str(),
             new.batching.map(|batching| batching.to_string()),
+            new.live_accuracy.name(),
         ],
     )
     .await?;
@@ -246,7 +250,7 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching \
+               batching, live_accuracy \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))
@@ -308,6 +312,7 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     if !profile.is_estimated() {
         measuring::done(&mut tx, variant, &profile.device_class).await?;
     }
+    learnt::measured(&mut tx, variant, &profile.device_class).await?;
     tx.commit().await
 }
 
@@ -343,6 +348,7 @@ pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool) -> Result<()
     let sql = "DELETE FROM profiles WHERE variant IN (SELECT id FROM variants WHERE model = $1)";
     tx.exec(sql, args![id.0]).await?;
     measuring::forget(&mut tx, id).await?;
+    learnt::forget(&mut tx, id).await?;
     tx.exec("DELETE FROM variants WHERE model = $1", args![id.0]).await?;
     tx.exec("DELETE FROM models WHERE id = $1", args![id.0]).await?;
     tx.commit().await

@@ -28,7 +28,9 @@ pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result
     if let Some(row) = tx.first(sql, place()).await? {
         let there: Profile = row.read(&db.name).json()?;
         // An estimate is there until somebody measures.
-        if !there.is_estimated() {
+        if !there.is_estimated()
+            && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
+        {
             return Ok(None);
         }
     }

@@ -7,12 +7,13 @@ use super::conn::{Db, Tx, args};
 use crate::error::{Error, Result};
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 5] = [
+const STEPS: [(i64, &str, &str); 6] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
     (4, "measuring", include_str!("../../../../migrations/0004_measuring.sql")),
     (5, "node_holders", include_str!("../../../../migrations/0005_node_holders.sql")),
+    (7, "live", include_str!("../../../../migrations/0007_live.sql")),
 ];
 
 /// The newest version known here.

@@ -8,6 +8,7 @@
 mod catalog;
 pub(crate) mod conn;
 mod fleet;
+mod learnt;
 mod measuring;
 mod migrate;
 mod open;
@@ -17,13 +18,16 @@ pub use open::{open, open_postgres, open_sqlite};
 
 use crate::api::Store;
 use crate::error::Result;
+use crate::learnt::{Feedback, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
 use async_trait::async_trait;
 use conn::{Db, Pools};
-use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
+use modelless_types::{
+    Accuracy, DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
+};
 use std::fmt;
 
 /// A store in a SQLite file or a Postgres database. Cheap to clone; clones share connections.
@@ -86,6 +90,26 @@ impl Store for SqlStore {
 
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         catalog::put_profile(&self.db, variant, profile).await
+    }
+
+    async fn mark_stale(&self, stale: StaleProfile) -> Result<bool> {
+        learnt::mark(&self.db, stale).await
+    }
+
+    async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
+        learnt::unmark(&self.db, variant, device_class, node).await
+    }
+
+    async fn put_feedback(&self, given: Vec<Feedback>, expired: UnixMicros) -> Result<Vec<Verdict>> {
+        learnt::put_feedback(&self.db, given, expired).await
+    }
+
+    async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>> {
+        learnt::all(&self.db).await
+    }
+
+    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
+        learnt::flag(&self.db, variant, flagged).await
     }
 
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {

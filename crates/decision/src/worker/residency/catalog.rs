@@ -24,17 +24,21 @@ impl Residency {
         }
     }
 
-    /// What can be run changed: new ones are known, those gone are drained, corrections of the others stay.
+    /// What can be run changed: new ones are known, those gone are drained, corrections of the others stay, except of those
+    /// that were measured again. Which these are.
     pub(in crate::worker) fn catalog(
         &mut self,
         now: Time,
         variants: Vec<WorkerVariant>,
         actions: &mut VecDeque<Action>,
-    ) {
+    ) -> Vec<VariantId> {
         let mut old = core::mem::take(&mut self.variants);
+        let mut remeasured = Vec::new();
         for mut variant in variants {
             if let Some(known) = old.remove(&variant.id) {
-                variant.run.correction = known.run.correction;
+                if !variant.run.inherit(&known.run) {
+                    remeasured.push(variant.id);
+                }
                 variant.memory = known.memory.max(variant.memory);
             }
             self.variants.insert(variant.id, variant);
@@ -81,5 +85,6 @@ impl Residency {
             }
             self.want_pinned(now, device);
         }
+        remeasured
     }
 }

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod fleet;
+mod learnt;
 mod measuring;
 mod plans;
 

@@ -1,0 +1,118 @@
+//! Verdicts on answers, on their way to the store.
+//!
+//! A query's name says who answered it and when, and with which label, signed: so any gateway of the cluster takes the verdict and
+//! none has to remember anything. Verdicts that come together are stored in one transaction: whoever comes first writes for all
+//! that wait, and those who come meanwhile wait for their turn.
+
+use crate::core::Core;
+use crate::errors::ApiError;
+use modelless_decision::feedback::judge;
+use modelless_store::{Catalog, Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
+use modelless_types::{AccuracyMeasure, VariantId};
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Verdicts that may wait for the store.
+const WAITING: usize = 4_096;
+/// A store that takes longer is away.
+const WITHIN: Duration = Duration::from_secs(5);
+
+struct Given {
+    feedback: Feedback,
+    told: oneshot::Sender<Verdict>,
+}
+
+/// Where verdicts wait.
+#[derive(Default)]
+pub(crate) struct Desk {
+    waiting: Mutex<Vec<Given>>,
+    /// Held by whoever writes.
+    writing: tokio::sync::Mutex<()>,
+}
+
+impl Desk {
+    /// Stores a verdict.
+    pub(crate) async fn put(
+        &self,
+        core: &Core,
+        store: &dyn Store,
+        feedback: Feedback,
+    ) -> Result<Verdict, ApiError> {
+        let (told, mut stored) = oneshot::channel();
+        {
+            let mut waiting = self.waiting();
+            if waiting.len() >= WAITING {
+                let message = format!("{WAITING} verdicts wait for the store already; give it again later");
+                return Err(ApiError::unavailable("feedback_full", message));
+            }
+            waiting.push(Given { feedback, told });
+        }
+        let _turn = self.writing.lock().await;
+        if let Ok(verdict) = stored.try_recv() {
+            return Ok(verdict);
+        }
+        let batch = mem::take(&mut *self.waiting());
+        if !batch.is_empty() {
+            write(core, store, batch).await?;
+        }
+        // Without an answer whoever wrote it went away, or the store failed: given again, it counts once all the same.
+        stored.try_recv().map_err(|_| away("the verdict may not be stored"))
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn away(why: &str) -> ApiError {
+    ApiError::unavailable("store_away", format!("{why}; give it again"))
+}
+
+async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), ApiError> {
+    let now = UnixMicros::of(SystemTime::now());
+    let expired = UnixMicros(
+        now.0.saturating_sub(core.config.feedback_within().as_micros().try_into().unwrap_or(u64::MAX)),
+    );
+    let (given, told): (Vec<_>, Vec<_>) = batch.into_iter().map(|one| (one.feedback, one.told)).unzip();
+    let stored = timeout(WITHIN, store.put_feedback(given, expired)).await;
+    let verdicts = stored.map_err(|_| away(&format!("the store did not answer within {WITHIN:?}")))??;
+    let mut changed: Vec<LiveAccuracy> = Vec::new();
+    for verdict in &verdicts {
+        changed.retain(|known| known.variant != verdict.live.variant);
+        changed.push(verdict.live);
+    }
+    for (verdict, told) in verdicts.into_iter().zip(told) {
+        // Who does not wait any longer need not be told.
+        let _ = told.send(verdict);
+    }
+    let view = core.view();
+    for live in changed {
+        let Some(measured) = measured(&view.catalog, live.variant) else { continue };
+        let flag = judge(measured, (live.correct, live.wrong), live.flagged);
+        if flag == live.flagged {
+            continue;
+        }
+        match timeout(WITHIN, store.flag_accuracy(live.variant, flag)).await {
+            Ok(Ok(())) => {
+                tracing::warn!(variant = %live.variant, ?flag, "what is said of a variant's live accuracy changed");
+                core.look_at_catalog();
+            }
+            // The next verdict tries it again.
+            Ok(Err(error)) => tracing::warn!(%error, "a variant's live accuracy could not be flagged"),
+            Err(_) => {
+                tracing::warn!("a variant's live accuracy could not be flagged: the store does not answer")
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a variant's answers are held against: the lowest of what was measured of it on any device class, as an answer's name
+/// does not say where it was given.
+pub(crate) fn measured(catalog: &Catalog, variant: VariantId) -> Option<&AccuracyMeasure> {
+    let variant = catalog.variants.iter().find(|known| known.id == variant)?;
+    variant.profiles.iter().map(|profile| &profile.accuracy).min_by_key(|accuracy| accuracy.value)
+}

@@ -1,0 +1,120 @@
+use super::world::{Got, PNG, Setup, World, ask};
+use crate::Config;
+use crate::ids::QueryId;
+use http::Method;
+use modelless_decision::feedback::posterior;
+use modelless_store::{Store as _, UnixMicros};
+use modelless_types::VariantId;
+use serde_json::{Value, json};
+use std::time::SystemTime;
+
+pub(super) fn now() -> u64 {
+    UnixMicros::of(SystemTime::now()).0
+}
+
+/// A query that the small model answered with `cat`.
+fn query(world: &World, number: u64) -> String {
+    world.handle.query_ids().issue(QueryId {
+        variant: VariantId(1),
+        at_unix_us: now(),
+        number,
+        label: Some(0),
+    })
+}
+
+async fn say(world: &World, query: &str, body: &Value) -> Got {
+    let path = format!("/v1/queries/{query}/feedback");
+    ask(world.service.router(), Method::POST, &path, "application/json", body.to_string().as_bytes()).await
+}
+
+#[tokio::test]
+async fn an_answer_that_was_given_can_be_judged_by_its_own_name() {
+    let world = World::new().await;
+    let got = world.post("/v1/tasks/fashion?accuracy=0.94", "image/png", PNG).await;
+    let id = got.header("modelless-query-id").to_owned();
+    let told = say(&world, &id, &json!({"verdict": "wrong"})).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    let told = told.json();
+    assert_eq!(
+        (&told["variant"], &told["verdict"], &told["stored"]),
+        (&json!("large-fp32"), &json!("wrong"), &json!("new"))
+    );
+    assert_eq!((&told["live_accuracy"]["correct"], &told["live_accuracy"]["wrong"]), (&json!(0), &json!(1)));
+    // The fake answers with a label that the task does not have.
+    assert_eq!(say(&world, &id, &json!({"label": "cat"})).await.refusal(), (400, "no_label".to_owned()));
+    let text = world.metrics.encode();
+    assert!(text.contains(r#"modelless_feedback_total{task="fashion",verdict="wrong"} 1"#), "{text}");
+}
+
+#[tokio::test]
+async fn the_right_label_is_compared_with_the_one_that_was_answered_and_the_last_word_stands() {
+    let world = World::new().await;
+    let id = query(&world, 1);
+    for (body, verdict, stored, correct) in [
+        (json!({"label": "cat"}), "correct", "new", 1),
+        (json!({"verdict": "correct"}), "correct", "said before", 1),
+        (json!({"label": "dog"}), "wrong", "changed", 0),
+    ] {
+        let told = say(&world, &id, &body).await.json();
+        assert_eq!((&told["verdict"], &told["stored"]), (&json!(verdict), &json!(stored)), "{told}");
+        assert_eq!(told["live_accuracy"]["correct"], json!(correct), "{told}");
+        assert_eq!(told["live_accuracy"]["measured"], json!(0.9), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_judged_is_refused_by_name() {
+    let world = World::with(Setup {
+        config: Config { feedback_within_s: 60, ..Config::default() },
+        ..Setup::default()
+    })
+    .await;
+    let ids = world.handle.query_ids();
+    let at = |at_unix_us| ids.issue(QueryId { variant: VariantId(1), at_unix_us, number: 1, label: Some(0) });
+    let right = json!({"verdict": "correct"});
+    for (query, body, wanted) in [
+        ("nonsense".to_owned(), right.clone(), (400, "malformed")),
+        (format!("B{}", &at(now())[1..]), right.clone(), (404, "unknown_query")),
+        (at(now() - 61_000_000), right.clone(), (410, "query_expired")),
+        (at(now() + 3_600_000_000), right.clone(), (410, "query_expired")),
+        (
+            ids.issue(QueryId { variant: VariantId(99), at_unix_us: now(), number: 1, label: None }),
+            right,
+            (410, "variant_gone"),
+        ),
+        (at(now()), json!({"label": "cart"}), (400, "unknown_label")),
+        (at(now()), json!({"label": "cat", "verdict": "correct"}), (400, "malformed")),
+        (at(now()), json!({}), (400, "malformed")),
+        (at(now()), json!({"verdict": "maybe"}), (400, "malformed")),
+    ] {
+        let got = say(&world, &query, &body).await;
+        assert_eq!(got.refusal(), (wanted.0, wanted.1.to_owned()), "{query} {body}");
+    }
+    let near = say(&world, &at(now()), &json!({"label": "cart"})).await.json();
+    assert!(near["error"].as_str().unwrap().contains("cat"), "{near}");
+    assert_eq!(world.store.live_accuracies().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn what_answers_worse_than_measured_is_flagged_and_many_verdicts_at_once_all_count() {
+    let world = World::new().await;
+    let verdict = |right| json!({"verdict": if right { "correct" } else { "wrong" }});
+    // 70 of 100 where 90 % were measured.
+    let ids: Vec<String> = (0..100).map(|number| query(&world, number)).collect();
+    let all = ids.iter().zip(0..).map(|(id, at)| {
+        let (world, body) = (&world, verdict(at % 10 < 7));
+        async move { say(world, id, &body).await.status.as_u16() }
+    });
+    let all = futures_util::future::join_all(all).await;
+    assert!(all.iter().all(|status| *status == 200), "{all:?}");
+    let live = world.store.live_accuracies().await.unwrap();
+    assert_eq!((live[0].correct, live[0].wrong), (70, 30));
+    let last = say(&world, &query(&world, 1_000), &verdict(true)).await.json();
+    assert_eq!(last["live_accuracy"]["correct"], json!(71), "{last}");
+    let flagged = world.store.live_accuracies().await.unwrap()[0].flagged.expect("it is flagged");
+    assert!(flagged.ppm().abs_diff(posterior(70, 30).mean.ppm()) < 20_000, "{flagged}");
+    assert_eq!(
+        world.store.catalog().await.unwrap().live_accuracy(VariantId(1)).unwrap().flagged,
+        Some(flagged)
+    );
+}
