@@ -13,7 +13,6 @@ mod generate;
 mod giving_way;
 mod out;
 mod plot;
-#[path = "profile/run.rs"]
 mod profile;
 mod progress;
 mod replay;

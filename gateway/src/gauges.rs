@@ -47,14 +47,3 @@ pub(crate) fn gauges(view: &View) -> Vec<NodeGauges> {
     };
     view.nodes.iter().map(|status| node(status)).collect()
 }
-
-fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
-    let Coverage { batches, above } = offer.run.coverage;
-    let of_task = |model: &&Model| model.task == offer.task;
-    let its = |variant: &&Variant| {
-        variant.ordinal == offer.ordinal
-            && view.catalog.models.iter().filter(of_task).any(|model| model.id == variant.model)
-    };
-    let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
-    Some(CoverageGauge { variant: variant.name.clone(), batches, above })
-}

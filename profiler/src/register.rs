@@ -336,7 +336,7 @@ impl Registrar {
         let mut profile = if anew {
             self.profiler.profile(subject, set, report).await?
         } else {
-            self.measured(subject, (set, key.as_deref()), report).await?
+            self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?
         };
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {

@@ -287,13 +287,14 @@ async fn it_pauses_while_others_have_work_and_then_goes_on_where_it_was() {
     let start = tokio::time::Instant::now();
     let mut paused = Vec::new();
     let mut loaded = 0;
-    let mut report = |_: &str, progress| match progress {
-        Progress::Paused => paused.push(start.elapsed().as_secs()),
-        Progress::Loading => loaded += 1,
-        _ => {}
+    let mut report = |_: &str, progress| {
+        if progress == Progress::Paused {
+            paused.push(start.elapsed().as_secs());
+        }
+        loaded += i32::from(progress == Progress::Loading);
     };
     let profile = measured(&profiler(&engine).beside(watched), &mut report).await.unwrap();
-    assert!(start.elapsed() >= Duration::from_secs(60), "it did not wait");
+    assert!(start.elapsed() >= Duration::from_mins(1), "it did not wait");
     assert_eq!((paused.as_slice(), loaded), (&[0][..], 1), "it was not begun anew");
     assert!(profile.latency.iter().all(|point| (point.mean_us - 3_000.0).abs() < 1.0), "{profile:?}");
     assert!(
