@@ -14,6 +14,7 @@ use modelless_engine::{
     default_engines_dir,
 };
 use modelless_types::{Bytes, Engine, Processor};
+use modelless_wire::Gpu;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -107,7 +108,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path, half_of_memory(), false, &Tokens::new())?;
+        let engines = set(&path, half_of_memory(), (false, false, 0), &Tokens::new())?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -215,26 +216,41 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
 pub(crate) type Tokens = BTreeMap<String, Option<PathBuf>>;
 
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
-/// memory.
-pub(crate) fn engine(library: PathBuf, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+/// memory; all stand back by `nice`.
+pub(crate) fn engine(
+    library: PathBuf,
+    gpus: &[Gpu],
+    tokens: &Tokens,
+    nice: u8,
+) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), false, tokens).map(Arc::new)
+    set(&Ok(library), half_of_memory(), (false, !gpus.is_empty(), nice), tokens).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.
-pub(crate) fn serving(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, true, tokens).map(Arc::new)
+pub(crate) fn serving(
+    library: PathBuf,
+    memory: Bytes,
+    gpus: &[Gpu],
+    tokens: &Tokens,
+) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, (true, !gpus.is_empty(), 0), tokens).map(Arc::new)
 }
 
 /// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
-pub(crate) fn quarantine(library: PathBuf, memory: Bytes, tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, false, tokens).map(Arc::new)
+pub(crate) fn quarantine(
+    library: PathBuf,
+    memory: Bytes,
+    gpus: &[Gpu],
+    tokens: &Tokens,
+) -> anyhow::Result<Arc<EngineSet>> {
+    set(&Ok(library), memory, (false, !gpus.is_empty(), 0), tokens).map(Arc::new)
 }
 
 fn set(
     onnx: &Result<PathBuf, String>,
     memory: Bytes,
-    spare: bool,
+    (spare, gpus, nice): (bool, bool, u8),
     tokens: &Tokens,
 ) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
@@ -245,7 +261,7 @@ fn set(
         };
         let servers = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
         let spare = spare && engine == Engine::Onnx;
-        Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, ..config })
+        Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, nice, gpu: gpus, ..config })
     })?)
 }
 

@@ -22,6 +22,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("LIBTORCH_RPATH", "the build of libtorch's runner"),
     ("BIN", "tests and measurements: the program under test"),
     ("PYTHON", "tests: a Python with the clients that they use"),
+    ("DEMO_PYTHON", "tests: a Python with what the recipes of demos need"),
+    ("TEST_DEMOS", "tests: `all` for the long ones"),
     ("TEST_POSTGRES", "tests: a database server"),
     ("TEST_PEER", "tests: a server of others"),
     ("TEST_PEER_GRPC", "tests: the same by gRPC"),

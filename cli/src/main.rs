@@ -5,11 +5,15 @@
 
 mod client;
 mod demo;
+mod dump;
 mod engines;
 mod environment;
 mod exit;
+mod generate;
+mod giving_way;
 mod out;
 mod plot;
+#[path = "profile/run.rs"]
 mod profile;
 mod progress;
 mod replay;
@@ -46,6 +50,9 @@ enum Command {
     /// Register, list, show and remove models.
     #[command(subcommand)]
     Model(client::model::Command),
+    /// List, show and make the ways in which models are run.
+    #[command(subcommand)]
+    Variant(client::variant::Command),
     /// List and show the machines behind a server.
     #[command(subcommand)]
     Node(client::node::Command),
@@ -55,8 +62,9 @@ enum Command {
     Feedback(client::feedback::Options),
     /// Show what would answer a query, and why.
     Explain(client::explain::Options),
-    /// Measure models without a server.
-    Profile(profile::Options),
+    /// Measure models; show, export, import and draw what was measured.
+    #[command(subcommand)]
+    Profile(profile::Command),
     /// Install and list inference libraries.
     #[command(subcommand)]
     Engine(engines::Command),
@@ -75,6 +83,10 @@ fn main() -> ExitCode {
             args.iter().skip(3).cloned(),
         );
     }
+    // A program of others that makes variants is started in a box, which this process becomes.
+    if args.get(1).is_some_and(|role| role == "boxed") {
+        return modelless_engine::boxed_main(args.into_iter().skip(2));
+    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => return exit::clap(&error),
@@ -91,11 +103,12 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Scheduler(options) => roles::scheduler::run(&options),
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
+        Command::Variant(command) => client::variant::run(command),
         Command::Node(command) => client::node::run(&command),
         Command::Query(options) => client::query::run(&options),
         Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),
-        Command::Profile(options) => profile::run(&options),
+        Command::Profile(command) => profile::run(command),
         Command::Engine(command) => engines::run(command),
         Command::Replay(options) => replay::run(&options),
     }

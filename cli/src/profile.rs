@@ -1,180 +1,113 @@
-//! `modelless profile`: the models of a package, measured on this machine without a server.
+//! `modelless profile`: what was measured of variants, and measuring it.
 
-use crate::engines::{self, LibraryOption};
-use crate::exit::usage;
-use crate::out;
-use crate::progress::{Phase, count};
-use crate::table::Table;
-use anyhow::Context;
-use clap::Args;
-use modelless_engine::Engine;
-use modelless_executor::node;
-use modelless_profiler::{Config, LabelledSet, Package, Profiler, Progress, Report, Subject};
-use modelless_store::{MemStore, Store};
-use modelless_types::{AccuracyMeasure, Profile, Task, TenantId};
-use serde::Serialize;
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::sync::Arc;
+mod run;
 
-#[derive(Args, Debug)]
-pub(crate) struct Options {
-    /// A folder with task.toml and models/*.toml.
-    package: PathBuf,
-    /// A labelled set instead of the one in task.toml: NAME-images-idx3-ubyte[.gz], or a .csv of FILE,LABEL.
-    #[arg(long, value_name = "FILE")]
-    set: Option<PathBuf>,
-    /// What that set is called where its figures are shown. Otherwise its file's name.
-    #[arg(long, requires = "set")]
-    set_name: Option<String>,
-    /// Leave latency out: only compare answers with labels.
-    #[arg(long)]
-    accuracy_only: bool,
-    /// Only this variant; may be given several times.
-    #[arg(long = "variant", value_name = "NAME")]
-    variants: Vec<String>,
-    /// Write the accuracies to this file, for `also` in a task.toml.
-    #[arg(long, value_name = "FILE")]
-    write: Option<PathBuf>,
-    /// For programs.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    library: LibraryOption,
+use crate::client;
+use clap::Subcommand;
+use modelless_decision::search::Why;
+use modelless_profiler::Progress;
+use std::time::Duration;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Measure the models of a package on this machine, without a server.
+    Run(Box<run::Options>),
+    /// What a server has measured of a task's variants, or of one variant in full.
+    Show(client::profile::Show),
+    /// Write profiles of a server to a file: JSON, or CSV by its name.
+    Export(client::profile::Export),
+    /// Give a server profiles out of a file: JSON, or CSV by its name.
+    Import(client::profile::Import),
+    /// Draw accuracy against latency of a task's variants.
+    Plot(client::profile::Plot),
 }
 
-impl Options {
-    /// The command that makes the same figures again.
-    fn command(&self) -> String {
-        let mut words = vec!["modelless profile".to_owned(), self.package.display().to_string()];
-        if let Some(set) = &self.set {
-            words.push(format!("--set {}", set.display()));
-        }
-        if self.accuracy_only {
-            words.push("--accuracy-only".to_owned());
-        }
-        words.join(" ")
+pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Run(options) => run::run(&options),
+        Command::Show(options) => client::profile::show(&options),
+        Command::Export(options) => client::profile::export(&options),
+        Command::Import(options) => client::profile::import(&options),
+        Command::Plot(options) => client::profile::plot(&options),
     }
-}
-
-/// What was measured of one variant.
-#[derive(Serialize)]
-struct Measured {
-    variant: String,
-    accuracy: AccuracyMeasure,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    profile: Option<Profile>,
-}
-
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let library = engines::library(&options.library)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let measured = runtime.block_on(async {
-        let engine = engines::engine(library, &engines::Tokens::new())?;
-        let measured = measure(options, engine.clone()).await;
-        engine.shutdown().await;
-        measured
-    })?;
-    if let Some(path) = &options.write {
-        let accuracies: BTreeMap<&str, &AccuracyMeasure> =
-            measured.iter().map(|one| (one.variant.as_str(), &one.accuracy)).collect();
-        let text = serde_json::to_string_pretty(&accuracies)? + "\n";
-        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if options.json { out::json(&measured) } else { out::line(table(&measured)) }
-}
-
-async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<Vec<Measured>> {
-    let package = Package::read(&options.package)?;
-    // Only so that the task is checked and numbered as it would be.
-    let task = MemStore::default().create_task(package.task.new_task(TenantId::DEFAULT)?).await?;
-    let set = set(options, &package, &task)?;
-    if set.is_none() && options.accuracy_only {
-        return Err(usage("--accuracy-only needs a labelled set: give --set FILE, or one in task.toml"));
-    }
-    let all =
-        package.models.iter().flat_map(|model| model.variants.iter().map(move |variant| (model, variant)));
-    let wanted = |name: &str| options.variants.is_empty() || options.variants.iter().any(|v| v == name);
-    let chosen: Vec<_> = all.filter(|(_, variant)| wanted(&variant.name)).collect();
-    if chosen.is_empty() {
-        return Err(usage(format!("no variant of this package is called {}", options.variants.join(" or "))));
-    }
-    let profiler =
-        Profiler::new(engine, Config::default(), node::device_class(&node::hardware()), options.command());
-    let mut phase = Phase::start("measuring");
-    let mut measured = Vec::new();
-    for (model, variant) in chosen {
-        let artefact = File::open(&variant.file);
-        let artefact = artefact.with_context(|| format!("cannot read {}", variant.file.display()))?;
-        let settings = variant.settings();
-        let tokenizer = model.tokenizer()?;
-        let subject = Subject {
-            name: &variant.name,
-            task: &task,
-            adapter: &model.adapter,
-            settings: &settings,
-            artefact,
-            tokenizer: tokenizer.clone(),
-            declared: model.declared(),
-        };
-        let report: Report<'_> = &mut |name: &str, progress| phase.at(name, &detail(progress));
-        let (accuracy, profile) = match &set {
-            Some(set) if options.accuracy_only => (profiler.accuracy(subject, set, report).await?, None),
-            set => {
-                let profile = profiler.profile(subject, set.as_ref(), report).await?;
-                (profile.accuracy.clone(), Some(profile))
-            }
-        };
-        measured.push(Measured { variant: variant.name.clone(), accuracy, profile });
-    }
-    phase.done(&format!("{} measured on {}", count(measured.len(), "variant"), profiler.device_class()));
-    Ok(measured)
-}
-
-fn set(options: &Options, package: &Package, task: &Task) -> anyhow::Result<Option<LabelledSet>> {
-    let Some(path) = &options.set else { return Ok(package.open_set(task)?) };
-    let name = match &options.set_name {
-        Some(name) => name.clone(),
-        None => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-    };
-    Ok(Some(LabelledSet::open(path, &name, task)?))
 }
 
 /// Where a variant is, in a few words.
 pub(crate) fn detail(progress: Progress) -> String {
     match progress {
+        Progress::LoadingCold => "loading from the disk".to_owned(),
         Progress::Loading => "loading".to_owned(),
-        Progress::Latency { batch } => format!("timing batches of {batch}"),
+        Progress::Latency { batch, series, why } => {
+            let why = match why {
+                Why::Bracket => "where does throughput stop growing",
+                Why::Again => "again, for a middle value",
+                Why::Bend => "where does the curve bend",
+                Why::Held => "is it predicted well",
+                Why::Unsteady => "it is not steady yet",
+                Why::Tail => "for the slowest in a hundred",
+            };
+            format!("timing batches of {batch}, series {series}: {why}")
+        }
         Progress::Accuracy { done, of } => format!("{done} of {of} labelled items"),
+        Progress::Paused => "paused: there are queries to answer".to_owned(),
     }
 }
 
-fn table(measured: &[Measured]) -> Table {
-    let mut head = vec!["variant", ">accuracy", "95 % interval", ">items"];
-    if measured.iter().any(|one| one.profile.is_some()) {
-        head.extend([">ms at 1", ">ms at largest", ">memory", ">load ms"]);
-    }
-    let mut table = Table::new(&head);
-    for one in measured {
-        let AccuracyMeasure { value, low, high, samples, .. } = &one.accuracy;
-        let mut row = vec![
-            one.variant.clone(),
-            format!("{:.4}", value.as_f64()),
-            format!("{:.4} to {:.4}", low.as_f64(), high.as_f64()),
-            samples.to_string(),
-        ];
-        if let Some(profile) = &one.profile {
-            let ms = |us: f64| format!("{:.3}", us / 1_000.0);
-            row.push(profile.latency.first().map(|point| ms(point.mean_us)).unwrap_or_default());
-            let last = profile.latency.last();
-            row.push(
-                last.map(|point| format!("{} ({})", ms(point.mean_us), point.batch)).unwrap_or_default(),
-            );
-            row.push(profile.memory.to_string());
-            row.push(format!("{:.0}", profile.load_time.as_millis_f64()));
+/// About how much of one variant is done, of a thousand. It never goes back for a while, but nobody knows beforehand what a
+/// curve will take.
+pub(crate) fn permille(progress: Progress, before: u64) -> u64 {
+    let now = match progress {
+        Progress::LoadingCold => 10,
+        Progress::Loading => 40,
+        Progress::Latency { .. } => before + (600_u64.saturating_sub(before)) / 12,
+        Progress::Accuracy { done, of } => {
+            let share = u64::try_from(done * 400 / of.max(1)).unwrap_or(400);
+            600 + share
         }
-        table.row(row);
+        Progress::Paused => before,
+    };
+    now.max(before).min(1_000)
+}
+
+/// `60s`, `2m`, `500ms`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let why = || format!("{text:?} is no duration; write it as 60s, 2m or 500ms");
+    let number: u64 = number.parse().map_err(|_| why())?;
+    let time = match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        _ => None,
+    };
+    time.filter(|time| !time.is_zero() && *time <= Duration::from_hours(24)).ok_or_else(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("60s"), Ok(Duration::from_mins(1)));
+        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "60", "s", "-1s", "1.5s", "0s", "9999999999m", "60 s", "25h"] {
+            assert!(duration(wrong).unwrap_err().contains("60s"), "{wrong}");
+        }
     }
-    table
+
+    #[test]
+    fn progress_never_goes_back_and_ends_at_all_of_it() {
+        let timing = Progress::Latency { batch: 1, series: 1, why: Why::Again };
+        let mut at = 0;
+        for progress in [Progress::Loading, timing, timing, Progress::Paused, timing] {
+            let next = permille(progress, at);
+            assert!(next >= at && next < 600);
+            at = next;
+        }
+        assert_eq!(permille(Progress::Accuracy { done: 10, of: 10 }, at), 1_000);
+        assert_eq!(permille(Progress::Accuracy { done: 0, of: 0 }, at), 600);
+    }
 }

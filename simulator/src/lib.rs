@@ -21,6 +21,7 @@ mod heap;
 mod memory;
 mod node;
 mod outcome;
+mod pause;
 mod quarantine;
 mod rng;
 mod scenario;

@@ -2,6 +2,7 @@
 //!
 //! A failed stage does not stop the others, except those that need it; the table at the end shows all of them.
 
+mod demos;
 mod peer;
 mod python;
 mod stages;
@@ -14,6 +15,8 @@ use anyhow::{Result, bail, ensure};
 
 use crate::{root, say};
 use stages::{Context, STAGES, Stage};
+
+pub(crate) use python::recipes;
 
 pub(crate) enum Outcome {
     Passed,

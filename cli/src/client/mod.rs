@@ -7,8 +7,11 @@ mod http;
 mod measuring;
 pub(crate) mod model;
 pub(crate) mod node;
+pub(crate) mod profile;
 pub(crate) mod query;
 pub(crate) mod task;
+pub(crate) mod variant;
+mod versions;
 
 pub(crate) use goals::GoalOptions;
 pub(crate) use http::{Api, Reply, segment};

@@ -1,4 +1,4 @@
-//! `up --demo text`: two sentence encoders, and heads that tell praise from blame.
+//! `up --demo text`: two sentence encoders, heads that tell praise from blame, and a small recurrent model that does so too.
 
 use super::made::{Fetch, Kind, Recipe};
 
@@ -15,8 +15,12 @@ pub(super) const RECIPE: Recipe = Recipe {
         "text/sentences/task.toml",
         "text/sentences/models/all-minilm-l6-v2.toml",
         "text/sentences/models/paraphrase-minilm-l3-v2.toml",
+        "text/gru/train.py",
+        "text/gru/model.onnx",
+        "text/gru/tokenizer.json",
         "text/ratings/task.toml",
         "text/ratings/models/all-minilm-l6-v2-rating.toml",
+        "text/ratings/models/gru-rating.toml",
         "text/ratings/models/paraphrase-minilm-l3-v2-rating.toml",
     ],
     depends_on: &["make.py", "tools.txt", "models.txt", "data.txt"],

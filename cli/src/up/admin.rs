@@ -1,6 +1,7 @@
 //! What the gateway asks to register models: measures them in runners of their own, beside what serves.
 
 use crate::engines;
+use crate::giving_way;
 use async_trait::async_trait;
 use modelless_adapter::AdapterSpec;
 use modelless_engine::{Engine, EngineError};
@@ -8,15 +9,17 @@ use modelless_executor as executor;
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::{
     Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar,
+    usual_variant_name,
 };
-use modelless_store::{Artefacts, Registered, SetArtefact, Store};
-use modelless_types::{Accuracy, Task, TenantId, VariantSettings};
-use modelless_wire::NodeStatus;
+use modelless_store::{Artefacts, Registered, SetArtefact, Signed, Store, UnixMicros};
+use modelless_types::{Accuracy, Model, Task, TenantId, Variant, VariantSettings};
+use modelless_wire::{Gpu, NodeStatus};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,6 +33,8 @@ pub(crate) struct Registry {
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
     pub(crate) tokens: engines::Tokens,
+    /// This machine's, where models may use them.
+    pub(crate) gpus: Vec<Gpu>,
     /// What is measured here is measured for.
     pub(crate) device_class: String,
     /// The work goes on when whoever asked for it goes away; a drain ends it.
@@ -40,6 +45,20 @@ pub(crate) struct Registry {
     pub(crate) executor: Arc<OnceLock<executor::Handle>>,
 }
 
+/// Whether queries are answered meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Beside {
+    /// They are, and go first.
+    Serving,
+    /// They are not yet.
+    Nothing,
+}
+
+/// How much runners that measure beside serving stand back, as `nice` counts: where all cores are taken, a tenth of one is
+/// left to them.
+const BEHIND: u8 = 10;
+/// How long serving may put off measuring what somebody registers.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the executor may take to know what was registered. It reads the store for that.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
@@ -74,8 +93,13 @@ impl Places {
 
 impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
-    pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.tokens)?;
+    pub(crate) fn registrar(
+        &self,
+        command: &str,
+        beside: Beside,
+    ) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
+        let nice = if beside == Beside::Serving { BEHIND } else { 0 };
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.tokens, nice)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
@@ -92,18 +116,30 @@ impl Registry {
             turn = self.places.measuring.acquire() => turn.map_err(|_| ending())?,
             () = self.stop.cancelled() => return Err(ending()),
         };
-        let (registrar, engine) = self
-            .registrar("modelless model register")
+        let (mut registrar, engine) = self
+            .registrar("modelless model register", Beside::Serving)
             .map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        let (busy, watched) = watch::channel(false);
+        registrar.profiler =
+            registrar.profiler.beside(watched).within(request.budget_ms.map(Duration::from_millis));
         let registered = tokio::select! {
             registered = register(&registrar, request) => registered,
             () = self.stop.cancelled() => Err(ending()),
+            never = self.give_way(&busy) => match never {},
         };
         engine.shutdown().await;
         if let Ok(registered) = &registered {
             self.known(registered).await;
         }
         registered
+    }
+
+    /// Says when what is served goes first. Somebody waits for the registration, so not for long.
+    async fn give_way(&self, busy: &watch::Sender<bool>) -> Infallible {
+        match self.executor.get() {
+            Some(node) => giving_way::tell(node.status(), Instant::now() + PATIENCE, busy).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits until the executor offers what was registered: a query that comes next finds something to run.
@@ -137,6 +173,9 @@ impl Admin for Registry {
 }
 
 async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Registered, AdminError> {
+    if let Some(there) = already(&*registrar.store, registrar.tenant, &request).await? {
+        return Ok(there);
+    }
     let task = task_of(&*registrar.store, registrar.tenant, &request).await?;
     let set = labelled(&registrar.artefacts, &task, &request).await?;
     let model = registration(request)?;
@@ -160,6 +199,39 @@ pub(crate) async fn task_of(
     Ok(task.clone())
 }
 
+/// The model, if it is there already as it is asked for: then an earlier attempt got as far as storing it. One that is to
+/// be promoted is.
+pub(crate) async fn already(
+    store: &dyn Store,
+    tenant: TenantId,
+    request: &RegisterRequest,
+) -> Result<Option<Registered>, AdminError> {
+    let catalog = store.catalog().await?;
+    let Some(task) = catalog.task_named(tenant, &request.task) else { return Ok(None) };
+    let named = |model: &&Model| model.name == request.name && model.version == request.version;
+    let Some(model) = catalog.models_of(task.id).find(named) else { return Ok(None) };
+    let wanted = registration(request.clone())?;
+    let known: Vec<&Variant> = catalog.variants_of(model.id).collect();
+    let same = |new: &NewRegistrationVariant| {
+        known.iter().any(|known| {
+            (&known.name, &known.settings, &known.artefact) == (&new.name, &new.settings, &new.artefact)
+        })
+    };
+    let space = catalog.spaces.iter().find(|space| space.id == model.space).map(|space| &space.name);
+    let adapter = wanted.adapter.to_json().map_err(|error| AdminError::Invalid(error.to_string()))?;
+    let as_asked = (&model.architecture, &model.licence, &model.owner, &model.adapter)
+        == (&wanted.architecture, &wanted.licence, &wanted.owner, &adapter)
+        && wanted.space.as_ref().is_none_or(|wanted| Some(wanted) == space)
+        && wanted.variants.iter().all(same);
+    if !as_asked {
+        return Ok(None);
+    }
+    if wanted.promote {
+        store.promote(model.id, wanted.by).await?;
+    }
+    Ok(Some(Registered { model: model.clone(), variants: known.into_iter().cloned().collect() }))
+}
+
 /// The labelled set that was uploaded for it.
 pub(crate) async fn labelled(
     artefacts: &Artefacts,
@@ -169,7 +241,7 @@ pub(crate) async fn labelled(
     let Some(set) = request.set.clone() else { return Ok(None) };
     let (artefacts, task) = (artefacts.clone(), task.clone());
     let read = move || {
-        let file = artefacts.open(&set.artefact_sha256)?;
+        let file = artefacts.hold(&set.artefact_sha256)?;
         LabelledSet::unpack(file, Path::new(&set.artefact_sha256), &set.name, &task)
     };
     let read = tokio::task::spawn_blocking(read).await;
@@ -184,15 +256,19 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         version,
         architecture,
         licence,
+        owner,
+        promote,
+        by,
         space,
         adapter,
         variants,
         set,
         declared_accuracy,
+        budget_ms: _,
     } = request;
     let invalid = |error: &dyn std::fmt::Display| AdminError::Invalid(error.to_string());
     let variants = variants.into_iter().map(|variant| NewRegistrationVariant {
-        name: variant.name.unwrap_or_else(|| format!("{name}-{}", variant.precision)),
+        name: variant.name.unwrap_or_else(|| usual_variant_name(&name, version, &variant.precision)),
         settings: VariantSettings {
             engine: variant.engine,
             precision: variant.precision,
@@ -211,6 +287,9 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         version,
         architecture,
         licence,
+        owner,
+        promote,
+        by: Signed { who: by, at: UnixMicros::of(SystemTime::now()) },
         space,
         adapter: AdapterSpec::parse(&adapter.to_string()).map_err(|error| invalid(&error))?,
         declared: declared_accuracy.and_then(Accuracy::floor_from_f64),
@@ -227,7 +306,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
             ..
         }
         | Error::Cancelled(_)
-        | Error::Read { .. } => AdminError::Unavailable(error.to_string()),
+        | Error::Read { .. }
+        | Error::Write { .. }
+        | Error::Tools(_) => AdminError::Unavailable(error.to_string()),
         Error::Engine { .. }
         | Error::Batch { .. }
         | Error::Manifest { .. }
@@ -238,6 +319,9 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::Space { .. }
         | Error::Prepare { .. }
         | Error::Output { .. }
+        | Error::Dump { .. }
+        | Error::Calibration { .. }
+        | Error::Generator { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
     }
 }

@@ -35,7 +35,7 @@ pub use runner::{
     builtin_runner_main, hostile_runner_main, hostile_runner_of, remote_authority, remote_authority_of,
     runner_main,
 };
-pub use sandbox::{Confinement, Layer, Sandbox, State as LayerState};
+pub use sandbox::{Boxed, Confinement, Entered, Layer, Sandbox, State as LayerState, boxed_main};
 pub use seam::{
     Availability, BatchError, BatchResult, Done, Engine, EngineError, EngineEvent, Freed, Io, LoadSpec,
     Loaded,

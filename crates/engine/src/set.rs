@@ -11,7 +11,7 @@ use crate::seam::{
 use crate::slot::{BatchSlot, Vacancy};
 use crate::{ProcessConfig, ProcessEngine};
 use async_trait::async_trait;
-use modelless_types::{Bytes, Engine as Kind, VariantId};
+use modelless_types::{Bytes, Engine as Kind, Processor, VariantId, VariantSettings};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub struct EngineSet {
     /// By [`place`]; or why it is not there.
-    engines: [Result<ProcessEngine, String>; Kind::ALL.len()],
+    engines: [Result<ProcessEngine, String>; PLACES],
     /// Where a variant is resident. A runner that dies leaves an entry behind; its engine knows better.
     seats: RwLock<BTreeMap<VariantId, u8>>,
     /// The same for what was loaded last of those that share an entry: the usual case takes no lock.
@@ -34,17 +34,21 @@ impl EngineSet {
     /// Engines without runners. `find` says how to run one of a kind, or why that cannot be.
     pub fn new(find: impl Fn(Kind) -> Result<ProcessConfig, String>) -> Result<Self, EngineError> {
         let (sender, receiver) = mpsc::channel(EVENTS);
-        let start = |kind| -> Result<Result<ProcessEngine, String>, EngineError> {
-            match find(kind) {
-                Ok(config) => {
-                    let config = ProcessConfig { engine: kind, ..config };
-                    ProcessEngine::telling(config, sender.clone()).map(Ok)
-                }
-                Err(why) => Ok(Err(why)),
-            }
+        let start = |config: Result<ProcessConfig, String>| match config {
+            Ok(config) => ProcessEngine::telling(config, sender.clone()).map(Ok),
+            Err(why) => Ok(Err(why)),
         };
-        let [onnx, openvino, torch, remote] = Kind::ALL.map(start);
-        let engines = [onnx?, openvino?, torch?, remote?];
+        let found = Kind::ALL.map(|kind| find(kind).map(|config| ProcessConfig { engine: kind, ..config }));
+        // Models on GPUs are confined less, so they have runners of their own, and none is started ahead.
+        let on_gpus = |kind| match &found[place(kind, Processor::Cpu)] {
+            Ok(config) if config.gpu => Ok(ProcessConfig { spare: false, ..config.clone() }),
+            Ok(_) => Err(NO_GPU.to_owned()),
+            Err(why) => Err(why.clone()),
+        };
+        let on_gpus = [on_gpus(Kind::Onnx), on_gpus(Kind::Torch)].map(start);
+        let usual = found.map(|config| start(config.map(|config| ProcessConfig { gpu: false, ..config })));
+        let ([onnx, openvino, torch, remote], [onnx_gpu, torch_gpu]) = (usual, on_gpus);
+        let engines = [onnx?, openvino?, torch?, remote?, onnx_gpu?, torch_gpu?];
         ProcessEngine::share_machine(&engines.iter().filter_map(|one| one.as_ref().ok()).collect::<Vec<_>>());
         Ok(Self {
             engines,
@@ -54,9 +58,9 @@ impl EngineSet {
         })
     }
 
-    /// One of the engines, where it is there.
+    /// One of the engines, where it is there, as it runs models on the CPU.
     pub fn get(&self, kind: Kind) -> Option<&ProcessEngine> {
-        self.engines[place(kind)].as_ref().ok()
+        self.engines[place(kind, Processor::Cpu)].as_ref().ok()
     }
 
     /// The engine that has a variant.
@@ -71,7 +75,7 @@ impl EngineSet {
     }
 
     async fn availability(&self, kind: Kind) -> (Kind, Availability) {
-        let availability = match &self.engines[place(kind)] {
+        let availability = match &self.engines[place(kind, Processor::Cpu)] {
             Ok(engine) => engine.check().await,
             Err(reason) => Availability::Unavailable { reason: reason.clone() },
         };
@@ -91,12 +95,21 @@ fn tag(variant: VariantId) -> u64 {
     u64::from(variant.0) + 1
 }
 
-const fn place(kind: Kind) -> usize {
-    match kind {
-        Kind::Onnx => 0,
-        Kind::Openvino => 1,
-        Kind::Torch => 2,
-        Kind::Remote => 3,
+/// One for each kind, and those of them again that can run models on GPUs.
+const PLACES: usize = Kind::ALL.len() + 2;
+
+const NO_GPU: &str = "this node has no GPU that models may use: NVIDIA's driver tells of none under /proc/driver/nvidia, or the \
+                      node's file says `gpus = []`";
+
+const fn place(kind: Kind, processor: Processor) -> usize {
+    match (kind, processor) {
+        (Kind::Onnx, Processor::Cpu) => 0,
+        // OpenVINO says itself that it has no GPU here, and a server's is its own matter.
+        (Kind::Openvino, _) => 1,
+        (Kind::Torch, Processor::Cpu) => 2,
+        (Kind::Remote, _) => 3,
+        (Kind::Onnx, Processor::Cuda(_) | Processor::Tensorrt(_)) => 4,
+        (Kind::Torch, Processor::Cuda(_) | Processor::Tensorrt(_)) => 5,
     }
 }
 
@@ -126,8 +139,9 @@ impl Engine for EngineSet {
     }
 
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
-        let (kind, variant) = (spec.settings.engine, spec.variant);
-        let place = place(kind);
+        let VariantSettings { engine: kind, processor, .. } = spec.settings;
+        let variant = spec.variant;
+        let place = place(kind, processor);
         let engine = self.engines[place]
             .as_ref()
             .map_err(|why| EngineError::Unavailable(format!("{kind} is not available: {why}")))?;

@@ -48,10 +48,13 @@ pub fn hardware() -> Hardware {
 }
 
 /// What hardware that behaves alike is called, so that figures of one are not taken for another's:
-/// `cpu:<model>:<cores>`, the processor's name without trade marks and clock.
+/// `cpu:<model>:<cores>`, the processor's name without trade marks and clock, and after another colon the GPUs, since a
+/// variant may run on one: `cpu:<model>:<cores>:<gpu>+<gpu>`.
 pub fn device_class(hardware: &Hardware) -> String {
     let model = Some(slug(&hardware.cpu)).filter(|slug| !slug.is_empty());
-    format!("cpu:{}:{}", model.unwrap_or_else(|| slug(&hardware.arch)), hardware.cores)
+    let class = format!("cpu:{}:{}", model.unwrap_or_else(|| slug(&hardware.arch)), hardware.cores);
+    let gpus: Vec<String> = hardware.gpus.iter().map(|gpu| slug(&gpu.name)).collect();
+    if gpus.is_empty() { class } else { format!("{class}:{}", gpus.join("+")) }
 }
 
 /// A product's name as lower-case words joined by `-`.
@@ -189,6 +192,18 @@ mod tests {
             assert_eq!(device_class(&hardware), expected, "{model}");
             assert_eq!(isa(&info), ["avx2", "amx_int8"]);
         }
+    }
+
+    #[test]
+    fn a_machine_with_gpus_is_not_of_the_class_of_one_without() {
+        let gpu = |name: &str| Gpu { name: name.to_owned(), memory: None };
+        let gpus = vec![gpu("NVIDIA L4"), gpu("NVIDIA L4")];
+        let hardware = Hardware { cpu: "AMD EPYC 9R14".into(), cores: 8, gpus, ..Hardware::default() };
+        assert_eq!(device_class(&hardware), "cpu:amd-epyc-9r14:8:nvidia-l4+nvidia-l4");
+        assert!(
+            crate::node::prices::listed(&device_class(&hardware)).is_some(),
+            "its cores have a price still"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub(crate) mod fleet;
 pub(crate) mod models;
+pub(crate) mod profiles;
 pub(crate) mod query;
 mod schemas;
 pub(crate) mod tasks;
@@ -122,6 +123,7 @@ fn error(status: u16) -> Value {
         }
         429 => "The quota is used up.",
         501 => "Not served by this gateway.",
+        507 => "The server's disk is full.",
         503 => {
             "Overloaded, loading, shutting down, or nothing can run it now; `Retry-After` says when to try again."
         }

@@ -1,6 +1,7 @@
 //! What bodies look like.
 
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
+use crate::profiles::{PROFILES, PROFILES_VERSION};
 use modelless_types::{
     AccuracyRule, DType, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState, TaskKind,
 };
@@ -167,11 +168,15 @@ fn requests() -> Value {
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "default": 1},
             "architecture": text(),
             "licence": {"type": "string", "description": "An SPDX expression where there is one."},
+            "owner": {"type": "string", "description": "Whom to ask about it."},
+            "promote": {"type": "boolean", "default": false, "description": "Make it the default version. The first of its name is in any case."},
+            "by": {"type": "string", "description": "Who registers it, for the history. Nothing proves it."},
             "adapter": {"description": "How the task's input becomes tensors and tensors its output."},
             "space": {"type": "string", "description": "The output space of its vectors, where that is not the task's default."},
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
             "set": reference("LabelledSet"),
             "declared_accuracy": {"type": "number", "minimum": 0, "maximum": 1},
+            "budget_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": 86_400_000, "description": "So long at most measuring may take. What is not known well by then is marked as coarse."},
         }), &["task", "name", "adapter", "variants"]),
         "RegisterVariant": strict(json!({
             "name": text(),
@@ -185,7 +190,26 @@ fn requests() -> Value {
             "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
+        "ProfileFile": object(json!({
+            "format": {"const": PROFILES}, "version": {"const": PROFILES_VERSION},
+            "profiles": {"type": "array", "items": reference("ProfileEntry"), "example": []},
+        }), &["format", "version", "profiles"]),
+        "ProfileEntry": object(json!({
+            "task": text(), "model": text(), "model_version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+            "variant": text(), "artefact_sha256": sha256(),
+            "settings": {"type": ["object", "null"], "description": "How it is run; compared where it is given."},
+            "profile": {"type": "object", "description": "As docs/profiles.md has it."},
+        }), &["task", "variant", "artefact_sha256", "profile"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
+        "Promote": strict(json!({
+            "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+            "force": {"type": "boolean", "default": false, "description": "Also where no node can run it yet, or where it answers in another output space."},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &["version"]),
+        "RollBack": strict(json!({
+            "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &[]),
     })
 }
 
@@ -210,15 +234,21 @@ fn answers() -> Value {
         }), &["value", "interval", "samples", "set", "provenance"]),
         "Profile": object(json!({
             "device_class": text(),
+            "coarse": {"type": "boolean", "description": "The time for measuring was over before everything was known well."},
+            "largest_batch": {"type": ["object", "null"], "description": "Where larger batches could not be run, and why."},
             "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({
                 "batch": count(), "mean_ms": number(), "deviation_ms": number(), "p99_ms": number(), "samples": count(),
+                "series": count(), "median_ms": number(), "spread_ms": number(), "outliers": count(), "worst_ms": number(),
+                "peak_bytes": number_or_null(),
             }), &["batch", "mean_ms"])}}), &["provenance", "by_batch"]),
             "decode": timed(), "prepare": timed(), "memory": timed(), "load": timed(),
             "accuracy": reference("Accuracy"), "also": list("Accuracy"),
         }), &["device_class", "latency", "accuracy"]),
         "Variant": object(json!({
             "task": text(), "id": count(), "name": text(), "model": text(), "model_id": count(),
-            "model_version": count(), "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
+            "model_version": count(),
+            "default": {"type": "boolean", "description": "Whether it is of the default version: others answer only where they are pinned."},
+            "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
             "optimisation": text(), "processor": text(),
             "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
             "on_frontier": {"type": ["boolean", "null"]}, "unavailable": {"type": ["string", "null"], "description": "Why no node can run it, where all lack its engine."},
@@ -229,9 +259,15 @@ fn answers() -> Value {
             "device_class": text(), "node": text(), "state": enumeration(&["running", "failed", "waiting"]),
             "progress": text(), "why": text_or_null(), "attempts": count(), "again_in_ms": number_or_null(),
         }), &["device_class", "node", "state", "attempts"]),
+        "VersionChange": object(json!({
+            "version": count(), "action": enumeration(&["registered", "promoted", "rolled_back", "removed"]),
+            "default_before": {"type": ["integer", "null"]}, "default_after": {"type": ["integer", "null"]},
+            "who": text(), "at_unix_us": count(),
+        }), &["version", "action", "who", "at_unix_us"]),
         "Model": object(json!({
             "task": text(), "id": count(), "name": text(), "version": count(), "architecture": text(),
-            "licence": text(), "variants": {"type": "array"},
+            "licence": text(), "owner": text(), "variants": {"type": "array"},
+            "default": {"type": "boolean", "description": "Whether it answers queries that pin nothing."},
         }), &["task", "name", "version"]),
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),

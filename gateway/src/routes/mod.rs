@@ -8,8 +8,10 @@ mod fleet;
 mod health;
 mod media;
 mod models;
+mod profiles;
 mod query;
 mod tasks;
+mod versions;
 
 pub(crate) use media::LIST_MAX;
 
@@ -110,8 +112,23 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/models", || post(models::register), openapi::models::register),
     route(Method::GET, "/v1/models/{task}/{model}", || get(models::show), openapi::models::show),
     route(Method::DELETE, "/v1/models/{task}/{model}", || delete(models::remove), openapi::models::remove),
+    route(
+        Method::POST,
+        "/v1/models/{task}/{model}/promote",
+        || post(versions::promote),
+        openapi::models::promote,
+    ),
+    route(
+        Method::POST,
+        "/v1/models/{task}/{model}/rollback",
+        || post(versions::roll_back),
+        openapi::models::roll_back,
+    ),
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
+    route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
+    route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
     route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),

@@ -9,11 +9,13 @@ use crate::suggest::{excerpt, suggest};
 use crate::view::TaskView;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use modelless_types::Model;
+use modelless_types::{Model, Variant};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// So many changes of versions are shown with a model.
+const CHANGES: u32 = 50;
 /// A model is shown without what the store has to say of its measuring where that takes longer.
 const MEASURING_WITHIN: Duration = Duration::from_secs(2);
 
@@ -64,11 +66,17 @@ pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String
     }
     let variants = shown.iter_mut().filter_map(|model| model["variants"].as_array_mut()).flatten();
     app.with_live(&view, variants.collect()).await;
-    Ok(json_response(StatusCode::OK, &json!({"versions": shown})))
+    // Likewise: who changed which version answers.
+    let changes = app.store.version_changes(task.task.id, &name, CHANGES);
+    let history: Option<Vec<Value>> = match tokio::time::timeout(MEASURING_WITHIN, changes).await {
+        Ok(Ok(changes)) => Some(changes.iter().map(show::version_change).collect()),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    Ok(json_response(StatusCode::OK, &json!({"versions": shown, "history": history})))
 }
 
 /// All versions of a name, newest first.
-fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Model>>, ApiError> {
+pub(super) fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Model>>, ApiError> {
     let versions: Vec<_> = task.models.iter().filter(|model| model.name == name).collect();
     if versions.is_empty() {
         let near = suggest(name, task.models.iter().map(|model| model.name.as_str()));
@@ -102,18 +110,23 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         .variants
         .iter()
         .map(|variant| {
-            let measured = !variant.profiles.is_empty();
+            let measured = is_measured(variant);
             json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal, "measured": measured})
         })
         .collect();
     // What nodes have yet to measure is accepted, and shown with the model from now on.
-    let all = registered.variants.iter().all(|variant| !variant.profiles.is_empty());
+    let all = registered.variants.iter().all(is_measured);
     let status = if all { StatusCode::CREATED } else { StatusCode::ACCEPTED };
     let model = &registered.model;
     let body = json!({
-        "id": model.id, "name": model.name, "version": model.version, "variants": variants,
+        "id": model.id, "name": model.name, "version": model.version, "owner": model.owner,
+        "default": model.promoted > 0, "variants": variants,
     });
     Ok(json_response(status, &body))
+}
+
+fn is_measured(variant: &Variant) -> bool {
+    variant.profiles.iter().any(|profile| !profile.is_estimated())
 }
 
 pub(super) async fn remove(
@@ -124,7 +137,8 @@ pub(super) async fn remove(
     let mut params = Params::of(&uri)?;
     let force = params.take_flag("force")?;
     let version = params.take_number("version", 0, u32::MAX)?;
-    params.finish(&["force", "version"])?;
+    let by = params.take("by");
+    params.finish(&["force", "version", "by"])?;
     let view = app.core.view();
     let task = view.task(&task)?;
     let mut versions = named(task, &name)?;
@@ -142,7 +156,7 @@ pub(super) async fn remove(
     }
     let mut removed = Vec::new();
     for model in versions {
-        app.store.remove_model(model.id, force).await?;
+        app.store.remove_model(model.id, force, super::versions::signed(by.clone())).await?;
         removed.push(json!({"name": model.name, "version": model.version}));
     }
     app.catalog_changed().await;

@@ -3,7 +3,9 @@
 mod admin;
 mod feedback;
 mod moved;
+mod profiles;
 mod queries;
 mod routes;
 mod sockets;
+mod versions;
 pub(crate) mod world;

@@ -1,17 +1,22 @@
 //! End to end: a real `modelless up --demo` with real runners, over real sockets, asked by raw HTTP, by the command
 //! line and by Hugging Face's client; on SQLite and on Postgres. And a cluster of real processes.
 
+mod bad_input;
 mod clients;
 mod cluster;
 mod crashes;
 mod data;
 mod database;
 mod demo;
+#[cfg(feature = "demos")]
+mod demos;
 mod drifting;
 mod encrypted;
 mod ending;
 mod engines;
 mod feedback;
+#[cfg(feature = "generator")]
+mod generating;
 mod goals;
 mod guide;
 mod half_dead;
@@ -20,6 +25,9 @@ mod live;
 mod registering;
 #[cfg(feature = "remote")]
 mod remote;
+mod restarts;
 mod store;
 mod strings;
+mod texts;
 mod twins;
+mod versions;

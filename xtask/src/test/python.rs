@@ -18,6 +18,11 @@ pub(super) fn peer(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-peer"), "crates/engine/tests/peer/requirements.txt")
 }
 
+/// What the recipes of demos run with.
+pub(crate) fn recipes(root: &Path, target: &Path) -> Result<PathBuf> {
+    environment(root, &target.join("python-demos"), "examples/imagenet/tools.txt")
+}
+
 /// Makes one, or finds it as it should be, and gives its `python`.
 fn environment(root: &Path, folder: &Path, requirements: &str) -> Result<PathBuf> {
     let requirements = root.join(requirements);

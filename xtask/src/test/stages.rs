@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::{Postgres, server};
 
 use super::peer::Peer;
-use super::{Outcome, python, system};
+use super::{Outcome, demos, python, system};
 use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
 use crate::{measure, say, tidy};
 
@@ -60,6 +60,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: torch,
     },
     Stage {
+        name: "generator",
+        what: "the tool that makes variants, its own tests, and packages made with it",
+        quick: false,
+        needs: &["system", "engine"],
+        run: generator,
+    },
+    Stage {
         name: "remote",
         what: "the suite that every engine passes, against a KServe server",
         quick: false,
@@ -81,6 +88,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: e2e,
     },
     Stage {
+        name: "demos",
+        what: "demos that are made of packages, where those can be had",
+        quick: false,
+        needs: &["system", "engine"],
+        run: demos,
+    },
+    Stage {
         name: "bench",
         what: "every measurement in its short form, with loose bounds",
         quick: false,
@@ -95,6 +109,8 @@ pub(super) struct Context {
     target: PathBuf,
     postgres: Option<Postgres>,
     python: Option<PathBuf>,
+    /// Python with what the recipes of demos need.
+    recipes: Option<PathBuf>,
     /// Where the server of others listens, while it runs.
     peers: Option<(String, String)>,
     /// Torch's runner with a hostile model in it, once built.
@@ -113,6 +129,7 @@ impl Context {
             target,
             postgres: None,
             python: None,
+            recipes: None,
             torch_probe: None,
             peers: None,
             binary: None,
@@ -159,6 +176,9 @@ impl Context {
         command.env("MODELLESS_TEST_POSTGRES", url);
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
+        }
+        if let Some(python) = &self.recipes {
+            command.env("MODELLESS_DEMO_PYTHON", python);
         }
         if let Some((peer, grpc)) = &self.peers {
             command.env("MODELLESS_TEST_PEER", peer).env("MODELLESS_TEST_PEER_GRPC", grpc);
@@ -290,6 +310,33 @@ fn torch_probe(root: &Path, binary: PathBuf, manifest: &str) -> Result<PathBuf> 
     Ok(target.join("release/modelless-probe-torch"))
 }
 
+/// Its libraries are kept in the folder of engines, so only the first run fetches them.
+fn generator(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    let tools = program(&context.root, binary).args(["variant", "tools", "--json"]).output()?;
+    let said = String::from_utf8_lossy(&tools.stderr);
+    if !tools.status.success() {
+        ensure!(said.contains("pip could not fetch"), "{}", said.trim());
+        let why = said.lines().next().unwrap_or_default();
+        return Ok(Outcome::Skipped(format!("what the tool needs cannot be had here: {why}")));
+    }
+    let tools: serde_json::Value = serde_json::from_slice(&tools.stdout).context("variant tools --json")?;
+    let text = |name: &str| tools[name].as_str().with_context(|| format!("`variant tools` names no {name}"));
+    let folder = context.root.join("profiler/generator");
+    let path = std::env::join_paths([Path::new(text("libraries")?), &folder, &folder.join("tests")])?;
+    let mut python = program(&folder, text("python")?);
+    python.args(["-B", "-m", "unittest", "discover", "-s", "tests"]).env("PYTHONPATH", path);
+    run(python.env("OMP_NUM_THREADS", "1"))?;
+    context.nextest(&[
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/generator",
+        "--filterset",
+        "test(generating::)",
+    ])
+}
+
 fn remote(context: &mut Context) -> Result<Outcome> {
     context.binary()?;
     let peer = Peer::start(&context.root, &context.target)?;
@@ -329,6 +376,21 @@ fn e2e(context: &mut Context) -> Result<Outcome> {
         context.python = Some(python::ensure(&context.root, &context.target)?);
     }
     context.nextest(&["--package", "modelless-tests"])
+}
+
+fn demos(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
+    match demos::ensure(&context.root, &context.target)? {
+        Ok(python) => context.recipes = Some(python),
+        Err(why) => return Ok(Outcome::Skipped(why)),
+    }
+    // The long form takes minutes: it measures ten variants with a development build.
+    let all = std::env::var("MODELLESS_TEST_DEMOS").is_ok_and(|wanted| wanted == "all");
+    let tests = if all { "test(demos::)" } else { "test(demos::) and not test(the_whole_imagenet_demo)" };
+    let package = ["--package", "modelless-tests", "--features", "modelless-tests/demos"];
+    let outcome = context.nextest(&[&package[..], &["--filterset", tests]].concat());
+    context.recipes = None;
+    outcome
 }
 
 fn bench(context: &mut Context) -> Result<Outcome> {

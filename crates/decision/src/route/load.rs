@@ -87,6 +87,19 @@ pub(super) struct NodeLoad {
     pub(super) wait: Moments,
     /// It looks dead: until then, or until it speaks, it gets nothing.
     pub(super) doubted_until: Time,
+    /// Reports that were news.
+    news: u64,
+    /// Queries of which it said what became of them.
+    ended: u64,
+}
+
+/// How a node stood at some moment, for asking later whether it has got on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Stand {
+    news: u64,
+    ended: u64,
+    inputs: u64,
+    wait: f64,
 }
 
 impl NodeLoad {
@@ -98,6 +111,15 @@ impl NodeLoad {
         // A query larger than the whole byte credit may still go to a node that has nothing else.
         let fits = self.outstanding.bytes + bytes <= self.limit.bytes || self.outstanding.queries == 0;
         self.trusted(now) && self.outstanding.queries < self.limit.queries && fits
+    }
+}
+
+impl Stand {
+    /// Whether a node that stood so has got on: it has spoken anew, and has ended something or has less to do than it had.
+    /// That it speaks alone says nothing: one that is held up does, too.
+    pub(super) fn got_on(&self, since: &Self) -> bool {
+        let anew = if self.inputs == 0 { self.news != since.news } else { self.inputs != since.inputs };
+        anew && (self.ended != since.ended || self.wait < since.wait)
     }
 }
 
@@ -143,7 +165,10 @@ impl LoadView {
         let (made, known) = (report.made, load.made);
         let first = !core::mem::replace(&mut load.up, true) || made.is_unknown();
         let worked = worked && made.inputs >= known.inputs;
-        load.limit = report.limit;
+        // Copies are shared out anew, but what was overtaken by a newer one says nothing of the credit either.
+        if first || made.at >= known.at {
+            load.limit = report.limit;
+        }
         if first || worked || made.inputs > known.inputs {
             load.alive = now;
             load.doubts = 0;
@@ -154,6 +179,7 @@ impl LoadView {
             return;
         }
         load.made = made;
+        load.news += 1;
         load.reported = now;
         load.wait = report.wait;
         let at = node.0 as usize;
@@ -174,6 +200,11 @@ impl LoadView {
         }
     }
 
+    /// Whether a node has spoken and is not gone.
+    pub(super) fn is_up(&self, node: NodeIx) -> bool {
+        self.nodes.get(node.0 as usize).is_some_and(|load| load.up)
+    }
+
     /// Whether a node is up and not in doubt.
     pub(super) fn trusted(&self, now: Time, node: NodeIx) -> bool {
         self.nodes.get(node.0 as usize).is_some_and(|load| load.trusted(now))
@@ -190,6 +221,20 @@ impl LoadView {
         if let Some(load) = self.at(node) {
             load.doubted_until = now + Micros(time.0 << load.doubts.min(DOUBLED));
             load.doubts += 1;
+        }
+    }
+
+    /// How a node stands.
+    pub(super) fn stand(&self, node: NodeIx) -> Option<Stand> {
+        let load = self.nodes.get(node.0 as usize)?;
+        let NodeLoad { news, ended, made, wait, .. } = load;
+        Some(Stand { news: *news, ended: *ended, inputs: made.inputs, wait: wait.mean })
+    }
+
+    /// A node said what became of a query.
+    pub(super) fn ended(&mut self, node: NodeIx) {
+        if let Some(load) = self.at(node) {
+            load.ended += 1;
         }
     }
 

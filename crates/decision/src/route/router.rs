@@ -8,7 +8,7 @@ mod back;
 mod loss;
 
 use super::load::{LoadView, NodeReport};
-use super::pick::{Verdict, mix, pick_elsewhere};
+use super::pick::Verdict;
 use super::snapshot::{NodeIx, Snapshot, Table};
 use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
@@ -16,6 +16,7 @@ use crate::query::{Class, Query};
 use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
+use back::Returned;
 use modelless_types::{
     Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time, VariantSet,
 };
@@ -129,6 +130,13 @@ pub enum Action {
         /// Why.
         refusal: Refusal,
     },
+    /// Tell a node that it may give a query back after all: another that could answer it has come since.
+    MayReturn {
+        /// The query.
+        key: QueryKey,
+        /// The node.
+        node: NodeId,
+    },
     /// Tell a node that nobody waits for a query any longer.
     Cancel {
         /// The query.
@@ -153,10 +161,11 @@ enum Where {
         class: ClassId,
         until: Time,
     },
-    /// `guard` is when the node has kept it past its time.
+    /// `guard` is when the node has kept it past its time; whether it may give it back.
     Sent {
         node: NodeIx,
         guard: Time,
+        returnable: bool,
     },
 }
 
@@ -182,8 +191,8 @@ pub struct Router {
     timers: BTreeSet<(Time, QueryKey)>,
     /// Those of the open queries that have lost a node already.
     retried: BTreeSet<QueryKey>,
-    /// Those that a node has given back because it had fallen behind, and which; it does not get them again.
-    returned: BTreeMap<QueryKey, NodeId>,
+    /// Those that a node has given back because it had fallen behind; it does not get them again until it shows room.
+    returned: BTreeMap<QueryKey, Returned>,
     waiting: u32,
     waiting_bytes: Bytes,
     actions: VecDeque<Action>,
@@ -264,11 +273,6 @@ impl Router {
         }
     }
 
-    fn decide(&self, now: Time, class: ClassId, query: &Query) -> Verdict {
-        let not = self.returned.get(&query.key).and_then(|id| self.snapshot.node_ix(*id));
-        pick_elsewhere(&self.snapshot, &self.load, class, query, now, mix(self.seed ^ query.key.0), not)
-    }
-
     /// Does what a verdict other than `Wait` says. The query stands in no queue.
     fn settle(&mut self, now: Time, class: ClassId, query: Query, verdict: Verdict) {
         match verdict {
@@ -317,7 +321,7 @@ impl Router {
         self.timers.insert((guard, query.key));
         let key = query.key;
         let returnable = self.returnable(now, class, &query, node);
-        self.open.insert(key, Open { query, at: Where::Sent { node, guard } });
+        self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable } });
         let queue = self.queues.get(&class);
         self.actions.push_back(Action::Send {
             key,
@@ -380,7 +384,7 @@ impl Router {
                 self.waiting -= 1;
                 self.waiting_bytes = Bytes(self.waiting_bytes.0 - open.query.bytes.0);
             }
-            Where::Sent { node, guard } => {
+            Where::Sent { node, guard, .. } => {
                 self.timers.remove(&(guard, key));
                 self.load.release(node, open.query.bytes);
             }
@@ -400,14 +404,19 @@ impl Router {
     fn report(&mut self, now: Time, node: NodeId, report: &NodeReport, worked: bool) {
         let Some(ix) = self.snapshot.node_ix(node) else { return };
         let snapshot = &self.snapshot;
+        let before = self.load.trusted(now, ix);
         self.load.report(now, ix, report, worked, |class| snapshot.class_id(class));
+        if !before {
+            self.offer_return(now);
+        }
     }
 
     /// Credit came free somewhere: serve what waits, earliest deadline first over all classes. A class whose head
-    /// cannot go keeps its place; the others go on.
+    /// cannot go keeps its place; the others go on. One that may not go where the rest of its class may holds nobody up.
     fn serve_waiting(&mut self, now: Time) {
         let mut blocked: BTreeSet<ClassId> = BTreeSet::new();
-        while let Some((class, key)) = self.first_waiting(&blocked) {
+        let mut passed: BTreeSet<QueryKey> = BTreeSet::new();
+        while let Some((class, key)) = self.first_waiting(&blocked, &passed) {
             let Some(query) = self.open.get(&key).map(|open| open.query) else {
                 blocked.insert(class);
                 continue;
@@ -427,6 +436,9 @@ impl Router {
                     self.take(key);
                     self.refuse(key, refusal);
                 }
+                Verdict::Wait { .. } | Verdict::Load { .. } if self.returned.contains_key(&key) => {
+                    passed.insert(key);
+                }
                 Verdict::Wait { .. } | Verdict::Load { .. } => {
                     blocked.insert(class);
                 }
@@ -434,10 +446,16 @@ impl Router {
         }
     }
 
-    fn first_waiting(&self, blocked: &BTreeSet<ClassId>) -> Option<(ClassId, QueryKey)> {
-        let heads = self.queues.iter().filter(|(class, _)| !blocked.contains(class));
-        let heads =
-            heads.filter_map(|(class, queue)| queue.first().map(|(deadline, key)| (*deadline, *key, *class)));
+    fn first_waiting(
+        &self,
+        blocked: &BTreeSet<ClassId>,
+        passed: &BTreeSet<QueryKey>,
+    ) -> Option<(ClassId, QueryKey)> {
+        let open = self.queues.iter().filter(|(class, _)| !blocked.contains(class));
+        let heads = open.filter_map(|(class, queue)| {
+            let (deadline, key) = queue.iter().find(|(_, key)| !passed.contains(key))?;
+            Some((*deadline, *key, *class))
+        });
         heads.min().map(|(_, key, class)| (class, key))
     }
 
@@ -459,9 +477,10 @@ impl Router {
         for key in keys {
             let Some(open) = self.open.get(&key).cloned() else { continue };
             match open.at {
-                Where::Sent { node, guard } => {
+                Where::Sent { node, guard, returnable } => {
                     if let Some(node) = moved(node, &self.snapshot) {
-                        self.open.insert(key, Open { query: open.query, at: Where::Sent { node, guard } });
+                        let at = Where::Sent { node, guard, returnable };
+                        self.open.insert(key, Open { query: open.query, at });
                     } else {
                         self.timers.remove(&(guard, key));
                         self.open.remove(&key);
@@ -512,6 +531,9 @@ impl Machine for Router {
                     self.over(key);
                 }
                 self.report(now, node, &report, true);
+                if let Some(ix) = self.snapshot.node_ix(node) {
+                    self.load.ended(ix);
+                }
                 self.serve_waiting(now);
             }
             Event::HandedBack { key, node, report, why } => self.handed_back(now, key, node, &report, why),
@@ -536,6 +558,7 @@ impl Machine for Router {
             }
             Event::Table(table) => {
                 self.rebuild(now, table);
+                self.offer_return(now);
                 self.serve_waiting(now);
             }
         }

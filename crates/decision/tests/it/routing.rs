@@ -7,6 +7,9 @@ use modelless_types::{Accuracy, AppId, Bytes, Goals, Micros, NodeId, QueryKey, R
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+/// How long a node says that one would wait there, whenever it says what became of a query.
+const BACK_WAIT: f64 = 1_000.0;
+
 #[derive(Clone, Debug)]
 enum Step {
     Arrive(Goals, u64),
@@ -55,8 +58,8 @@ struct Shell {
     now: Time,
     open: BTreeMap<QueryKey, (Query, Accuracy)>,
     at_node: BTreeMap<QueryKey, NodeId>,
-    /// Those that a node has given back because it had fallen behind.
-    returned: BTreeMap<QueryKey, NodeId>,
+    /// Those that a node has given back because it had fallen behind, and whether it may have got on since.
+    returned: BTreeMap<QueryKey, (NodeId, bool)>,
     /// How many the table has.
     nodes: usize,
     accuracy: BTreeMap<u8, Accuracy>,
@@ -71,7 +74,7 @@ impl Shell {
                 Action::Send { key, node, returnable, .. } => {
                     let from = self.returned.get(&key);
                     prop_assert!(!returnable || from.is_none(), "{key} may go back again");
-                    prop_assert!(from != Some(&node), "{key} is where it came from");
+                    prop_assert!(from != Some(&(node, false)), "{key} is where it came from");
                     prop_assert!(!returnable || self.nodes > 1, "there is no other node");
                     let (query, floor) = self.open.get(&key).copied().expect("only what is open is sent");
                     prop_assert!(self.at_node.insert(key, node).is_none(), "{key} is at two nodes");
@@ -83,6 +86,11 @@ impl Shell {
                     prop_assert!(self.open.remove(&key).is_some(), "{key} left twice");
                     self.at_node.remove(&key);
                     self.left += 1;
+                }
+                Action::MayReturn { key, node } => {
+                    prop_assert_eq!(self.at_node.get(&key), Some(&node), "it is elsewhere");
+                    prop_assert!(!self.returned.contains_key(&key), "{} may go back again", key);
+                    prop_assert!(self.nodes > 1, "there is no other node");
                 }
                 Action::Cancel { .. } | Action::Wake { .. } => {}
             }
@@ -119,6 +127,10 @@ impl Shell {
                 self.at_node.remove(key);
             }
         }
+    }
+
+    fn gets_on(&mut self, node: NodeId) {
+        self.returned.values_mut().filter(|(by, _)| *by == node).for_each(|(_, got_on)| *got_on = true);
     }
 
     fn nth(&self, at: usize) -> Option<(QueryKey, NodeId)> {
@@ -172,7 +184,8 @@ impl Shell {
                     self.open.remove(&key);
                     self.left += 1;
                 }
-                self.feed(Event::Finished { key, node: said_by, report: Self::report(credit, 1_000.0) })
+                self.gets_on(said_by);
+                self.feed(Event::Finished { key, node: said_by, report: Self::report(credit, BACK_WAIT) })
             }
             Step::HandedBack(at, credit, drains) => {
                 let Some((key, node)) = self.nth(at) else { return Ok(()) };
@@ -180,9 +193,9 @@ impl Shell {
                 let why = if drains { Refusal::Draining } else { Refusal::TooLate { waited: Micros(9) } };
                 let again = !drains && self.returned.contains_key(&key);
                 if !drains {
-                    self.returned.entry(key).or_insert(node);
+                    self.returned.entry(key).or_insert((node, false));
                 }
-                let report = Self::report(credit, 1_000.0);
+                let report = Self::report(credit, BACK_WAIT);
                 self.feed(Event::HandedBack { key, node, report, why })?;
                 if again {
                     prop_assert!(
@@ -193,6 +206,9 @@ impl Shell {
                 Ok(())
             }
             Step::Report(node, credit, wait) => {
+                if wait < BACK_WAIT {
+                    self.gets_on(NodeId(node));
+                }
                 self.feed(Event::Report { node: NodeId(node), report: Self::report(credit, wait) })
             }
             Step::NodeDown(node) => {
@@ -213,7 +229,10 @@ impl Shell {
                 let table = tables[at].clone();
                 self.nodes = table.nodes.len();
                 // Those whose node is no longer in it are the router's to place again.
-                self.at_node.retain(|_, node| table.nodes.iter().any(|n| n.id == *node));
+                let there = |node: NodeId| table.nodes.iter().any(|n| n.id == node);
+                self.at_node.retain(|_, node| there(*node));
+                // What was known of one that left is forgotten.
+                self.returned.values_mut().for_each(|(by, got_on)| *got_on |= !there(*by));
                 self.feed(Event::Table(table))
             }
             Step::Wait(us) => self.sleep(self.now + Micros(us)),

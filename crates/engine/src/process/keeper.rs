@@ -181,6 +181,11 @@ impl Keeper {
         }?;
         self.runner.started(process.pid(), process.pidfd());
         let (version, confinement) = process.hello(limit)?;
+        if self.inner.config.gpu {
+            for hole in confinement.warnings() {
+                tracing::warn!(model = %self.model, "a model on a GPU: {hole}");
+            }
+        }
         *lock(&self.inner.confinement) = Some(confinement);
         tracing::debug!(model = %self.model, pid = process.pid(), version, "a runner started");
         Ok(process)

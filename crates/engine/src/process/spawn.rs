@@ -5,7 +5,7 @@ use super::lane::Usage;
 use crate::clock;
 use crate::control::{self, Ask, Gently, Say};
 use crate::heap::TUNED;
-use crate::sandbox::{Confinement, Layer, State};
+use crate::sandbox::{Confinement, LIBRARIES, Layer, State};
 use crate::seam::EngineError;
 use modelless_types::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -87,16 +87,30 @@ impl Process {
         if let Some(bytes) = config.memory_limit {
             command.arg("--memory-limit").arg(bytes.0.saturating_add(RESERVED.0).to_string());
         }
+        if config.gpu {
+            command.args(["--gpu", "yes"]);
+        }
         if !config.sandbox.without.is_empty() {
             let sandbox = serde_json::to_string(&config.sandbox).expect("it has no maps; this is a bug");
             command.arg("--sandbox").arg(sandbox);
         }
-        command.env_clear().envs([QUIET, TUNED]).envs(&config.environment);
+        command.env_clear().envs([QUIET, TUNED]);
+        if config.gpu {
+            // Where the libraries of CUDA are, which ONNX Runtime opens by name.
+            command.envs(std::env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders)));
+            // It has no folder to keep what it compiles in.
+            command.env("CUDA_CACHE_DISABLE", "1");
+        }
+        command.envs(&config.environment);
         // Its own process group, so that Ctrl-C in a terminal reaches the server only, which then drains.
         command.process_group(0).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(EngineError::system("start a runner process"))?;
         // The parent's copy of the runner's socket closes here, or its end would never be seen.
         drop(command);
+        if config.nice > 0 {
+            // Its threads have it from its first one. If it cannot be, it only runs sooner than it need.
+            let _ = rustix::process::setpriority_process(Some(Pid::from_child(&child)), config.nice.into());
+        }
         let stderr = child.stderr.take();
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match pidfd {

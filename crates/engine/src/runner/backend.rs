@@ -335,33 +335,43 @@ pub(super) struct Loaded {
     pub(super) cold: usize,
 }
 
+/// When a model is run for the first time whose outputs are known without.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FirstRun {
+    /// Once it is attached to its slots, beside everything else.
+    Later,
+    /// As a part of the load, which gives way: later it would not.
+    Now,
+}
+
 /// Finds out what one item looks like, and has the programs run once: the first run takes memory and time that later ones
 /// do not, and shows the shapes that a model leaves open. Where an earlier run has shown them, nothing waits for this one.
 pub(super) fn settle(
     model: Model,
     settings: &VariantSettings,
     expect: Option<&Io>,
-    shown: bool,
+    shown: Option<FirstRun>,
 ) -> Result<Loaded, String> {
     let Model { mut programs, first_runs, inputs: declared_inputs, outputs, device } = model;
     let (inputs, fixed_batch) = specs::inputs(&declared_inputs, expect)?;
     // Two items, where allowed, tell a batch axis from an axis of one.
     let (rows, strings) = (fixed_batch.unwrap_or(settings.max_batch.min(2)), settings.strings());
     if let Some(declared) = &outputs
-        && shown
+        && let Some(first_run) = shown
         && let Ok(outputs) = specs::outputs(declared, &Err("it was not run".to_owned()), rows, expect)
     {
+        let cold = match first_run {
+            FirstRun::Later => first_runs,
+            FirstRun::Now => {
+                let one = fixed_batch.unwrap_or(1);
+                for program in programs.iter_mut().take(first_runs.max(1)) {
+                    warm(&mut **program, &inputs, one, strings);
+                }
+                0
+            }
+        };
         let stretch = specs::stretch((&declared_inputs, declared), &outputs, expect);
-        return Ok(Loaded {
-            programs,
-            inputs,
-            outputs,
-            fixed_batch,
-            stretch,
-            device,
-            strings,
-            cold: first_runs,
-        });
+        return Ok(Loaded { programs, inputs, outputs, fixed_batch, stretch, device, strings, cold });
     }
     let layout = specs::inputs_only(&inputs, rows, strings)?;
     let arena = Arc::new(Mapping::private(layout.arena_bytes()).map_err(|error| error.to_string())?);

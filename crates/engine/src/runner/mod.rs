@@ -25,6 +25,7 @@ use crate::sandbox::{self, Policy, Sandbox};
 use crate::seam::Io;
 use crate::shm::Mapping;
 use crate::slot::Layout;
+use backend::FirstRun;
 use lane::{Seat, Seats};
 use modelless_types::{Bytes, Engine, TensorSpec, VariantSettings};
 use rustix::process::{Pid, Signal};
@@ -46,6 +47,8 @@ struct Args {
     gently: Gently,
     /// A port that it needs to connect to.
     connect: Option<u16>,
+    /// It is for models on GPUs.
+    gpu: bool,
 }
 
 impl Args {
@@ -57,6 +60,7 @@ impl Args {
             sandbox: Sandbox::default(),
             gently: Gently::Not,
             connect: None,
+            gpu: false,
         };
         let mut args = args.into_iter();
         while let Some(name) = args.next() {
@@ -69,6 +73,7 @@ impl Args {
                 }
                 Some("--memory-limit") => parsed.memory_limit = number(),
                 Some("--connect") => parsed.connect = number().and_then(|port| u16::try_from(port).ok()),
+                Some("--gpu") => parsed.gpu = value == "yes",
                 Some("--gently") => {
                     parsed.gently = if value == "idle" { Gently::Idle } else { Gently::Nice };
                 }
@@ -158,9 +163,13 @@ fn run(open: Open, args: &Args, probe: Option<Probe>) -> Result<(), String> {
     let led = starting::lead();
     let started = opened.and_then(|mut backend| {
         // All is mapped, the library has read what it wants to know of the machine, and no thread runs yet.
-        let Needs { read, code, connect } = backend.needs();
+        let Needs { mut read, code, connect } = backend.needs();
+        if args.gpu {
+            // The parts of the library that are for GPUs lie beside it, and it opens them with the first model.
+            read.extend(args.library.parent().map(Path::to_owned));
+        }
         let (connect, memory) = (connect.or(args.connect), args.memory_limit.map(Bytes));
-        let policy = Policy { read, code, connect, memory };
+        let policy = Policy { read, write: Vec::new(), code, connect, memory, gpu: args.gpu };
         confinement = Some(sandbox::enter(&args.sandbox, &policy));
         let version = backend.start()?;
         Ok((backend, version))
@@ -220,7 +229,8 @@ impl Host {
                 let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
                 let backend = &mut *self.backend;
                 // One that waits for idle moments is not awaited: its first run may be part of it.
-                let shown = shown && gently != Gently::Idle;
+                let first_run = if gently == Gently::Idle { FirstRun::Now } else { FirstRun::Later };
+                let shown = shown.then_some(first_run);
                 let loaded = gentle::gently(gently, |pool| {
                     // Mapped by the thread that gives way, since unmapping a large file takes a while too.
                     let bytes =
@@ -302,13 +312,13 @@ fn load(
     backend: &mut dyn Backend,
     artefact: &Mapping,
     (settings, lanes, token): (&VariantSettings, u16, Option<&Secret>),
-    expect: Option<(&Io, bool)>,
+    expect: Option<(&Io, Option<FirstRun>)>,
     pool: &Threads,
 ) -> Result<backend::Loaded, String> {
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
-    let (expect, shown) = (expect.map(|(io, _)| io), expect.is_some_and(|(_, shown)| shown));
+    let (expect, shown) = (expect.map(|(io, _)| io), expect.and_then(|(_, shown)| shown));
     let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());

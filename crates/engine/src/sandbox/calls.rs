@@ -3,7 +3,7 @@
 //! A list of what is allowed, because nobody knows all that is dangerous, and kernels learn new calls. What was found
 //! missing from it on another machine shows as an engine that says "operation not permitted", never as a hole.
 
-use super::{Policy, State};
+use super::{Policy, State, gpu};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -22,9 +22,13 @@ enum Arg {
     IsWhole(u8, u64),
     /// These bits of it are those.
     Bits(u8, u64, u64),
+    /// Its lower half is anything but this.
+    IsNot(u8, u64),
+    /// All of it is anything but this.
+    IsNotWhole(u8, u64),
 }
 
-use Arg::{Bits, Is, IsWhole};
+use Arg::{Bits, Is, IsNot, IsNotWhole, IsWhole};
 
 /// Nothing about these can reach out of the process.
 const ALWAYS: &[i64] = &[
@@ -127,6 +131,7 @@ pub(super) fn filter(policy: &Policy) -> State {
         programs.iter().try_for_each(|program| seccompiler::apply_filter_all_threads(program))
     });
     match installed {
+        Ok(()) if policy.gpu => State::Partly(gpu::HOLE.to_owned()),
         Ok(()) => State::On,
         Err(error) => State::Missing(error.to_string()),
     }
@@ -138,9 +143,42 @@ fn programs(policy: &Policy) -> Result<[BpfProgram; 2]> {
     let no = |error: i32| SeccompAction::Errno(error.unsigned_abs());
     let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let absent = SeccompFilter::new(absent, SeccompAction::Allow, no(libc::ENOSYS), arch)?;
-    let allowed = SeccompFilter::new(allowed(policy)?, no(libc::EPERM), SeccompAction::Allow, arch)?;
-    Ok([absent.try_into()?, allowed.try_into()?])
+    let (refused, granted) = (no(libc::EPERM), SeccompAction::Allow);
+    let listed = if policy.gpu {
+        SeccompFilter::new(forbidden()?, granted, refused, arch)?
+    } else {
+        SeccompFilter::new(allowed(policy)?, refused, granted, arch)?
+    };
+    Ok([absent.try_into()?, listed.try_into()?])
 }
+
+/// What reaches out of the process, for one whose driver may make every other call.
+fn forbidden() -> Result<Rules> {
+    let mut rules: Rules = gpu::FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    let mut when = |call: i64, args: &[Arg]| -> Result<()> {
+        rules.entry(call).or_default().push(rule(args)?);
+        Ok(())
+    };
+    // What lacks a part of what makes it a thread, or has a namespace of its own, is more than a thread.
+    for part in THREAD {
+        when(libc::SYS_clone, &[Bits(0, part.unsigned_abs().into(), 0)])?;
+    }
+    for part in APART {
+        let part = u64::from(part.unsigned_abs());
+        when(libc::SYS_clone, &[Bits(0, part, part)])?;
+    }
+    when(libc::SYS_tgkill, &[IsNot(0, std::process::id().into())])?;
+    // Others' limits, and its own to be changed.
+    when(libc::SYS_prlimit64, &[IsNot(0, 0)])?;
+    when(libc::SYS_prlimit64, &[IsNotWhole(2, 0)])?;
+    Ok(rules)
+}
+
+/// What makes a thread of this process rather than a process.
+const THREAD: [libc::c_int; 4] = [libc::CLONE_THREAD, libc::CLONE_VM, libc::CLONE_SIGHAND, libc::CLONE_FILES];
+/// Namespaces, which nothing here gets of its own.
+const APART: [libc::c_int; 4] =
+    [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWPID];
 
 fn allowed(policy: &Policy) -> Result<Rules> {
     let mut rules: Rules = ALWAYS.iter().map(|call| (*call, Vec::new())).collect();
@@ -149,10 +187,8 @@ fn allowed(policy: &Policy) -> Result<Rules> {
         Ok(())
     };
     // A thread of this process, never a process, never with a namespace of its own.
-    let thread =
-        (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_FILES).unsigned_abs();
-    let apart =
-        (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID).unsigned_abs();
+    let all = |parts: [libc::c_int; 4]| parts.into_iter().fold(0, |all, part| all | part).unsigned_abs();
+    let (thread, apart) = (all(THREAD), all(APART));
     when(libc::SYS_clone, &[Bits(0, u64::from(thread | apart), u64::from(thread))])?;
     // To itself only: `abort` needs it.
     when(libc::SYS_tgkill, &[Is(0, u64::from(std::process::id()))])?;
@@ -223,6 +259,8 @@ fn rule(args: &[Arg]) -> Result<SeccompRule> {
     let conditions = args.iter().map(|arg| match *arg {
         Is(at, value) => SeccompCondition::new(at, Len::Dword, Op::Eq, value),
         IsWhole(at, value) => SeccompCondition::new(at, Len::Qword, Op::Eq, value),
+        IsNot(at, value) => SeccompCondition::new(at, Len::Dword, Op::Ne, value),
+        IsNotWhole(at, value) => SeccompCondition::new(at, Len::Qword, Op::Ne, value),
         Bits(at, mask, value) => SeccompCondition::new(at, Len::Qword, Op::MaskedEq(mask), value),
     });
     Ok(SeccompRule::new(conditions.collect::<std::result::Result<_, _>>()?)?)
@@ -236,7 +274,8 @@ mod tests {
     fn the_filters_can_be_made_for_every_policy() {
         let remote = Policy { connect: Some(8_001), ..Policy::default() };
         let late = Policy { read: vec!["/usr/lib".into()], code: true, ..Policy::default() };
-        for policy in [Policy::default(), remote, late] {
+        let gpu = Policy { gpu: true, ..Policy::default() };
+        for policy in [Policy::default(), remote, late, gpu] {
             assert!(programs(&policy).unwrap().iter().all(|program| !program.is_empty()));
         }
     }

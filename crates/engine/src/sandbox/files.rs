@@ -3,11 +3,12 @@
 //! It also forbids to trace, and so to read the memory of, every process that is not in the same domain. Each runner
 //! is a domain of its own.
 
-use super::{Policy, State};
+use super::{Policy, State, gpu};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, NetPort, PathBeneath, PathFd,
     RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
+use std::path::Path;
 
 /// The newest interface that this was written for. What an older kernel lacks is left out and told.
 const NEWEST: ABI = ABI::V7;
@@ -26,13 +27,34 @@ fn restrict(policy: &Policy) -> Result<RestrictionStatus, RulesetError> {
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
         .create()?;
-    for path in &policy.read {
+    let gpu = if policy.gpu { gpu::readable() } else { Vec::new() };
+    for path in policy.read.iter().chain(&gpu) {
         // One that is not there cannot be read either way.
         if let Ok(opened) = PathFd::new(path) {
             let mut access = AccessFs::from_read(NEWEST);
             if !path.is_dir() {
                 access &= AccessFs::from_file(NEWEST);
             }
+            rules = rules.add_rule(PathBeneath::new(opened, access))?;
+        }
+    }
+    for path in &policy.write {
+        if let Ok(opened) = PathFd::new(path) {
+            // Plain files and folders: no device, no socket, nothing to run.
+            let access = AccessFs::ReadFile
+                | AccessFs::ReadDir
+                | AccessFs::WriteFile
+                | AccessFs::Truncate
+                | AccessFs::MakeReg
+                | AccessFs::MakeDir
+                | AccessFs::RemoveFile
+                | AccessFs::RemoveDir;
+            rules = rules.add_rule(PathBeneath::new(opened, access))?;
+        }
+    }
+    for device in if policy.gpu { gpu::devices(Path::new("/dev")) } else { Vec::new() } {
+        if let Ok(opened) = PathFd::new(device) {
+            let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
             rules = rules.add_rule(PathBeneath::new(opened, access))?;
         }
     }

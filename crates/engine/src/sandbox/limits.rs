@@ -1,6 +1,6 @@
 //! Limits, root's capabilities, and who may look into the process.
 
-use super::State;
+use super::{Policy, State};
 use modelless_types::Bytes;
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
@@ -14,10 +14,32 @@ const DESCRIPTORS: u64 = 256;
 /// Memory is what the process alone can write to: an inference library reserves address space that it never uses, so
 /// a limit of that says nothing. There is no limit on processes: it would count those of the user, not of the runner,
 /// and starting any is forbidden anyway.
-pub(super) fn limit(memory: Option<Bytes>) -> State {
-    let mut wanted = vec![(Resource::Core, 0), (Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)];
-    wanted.extend(memory.map(|bytes| (Resource::Data, bytes.0)));
-    for (resource, value) in wanted {
+pub(super) fn limit(policy: &Policy) -> State {
+    let mut wanted = vec![(Resource::Core, 0)];
+    if policy.gpu {
+        // A driver keeps files of its own in memory, and one descriptor for each piece that it maps.
+        wanted.push((Resource::Nofile, 4 * DESCRIPTORS));
+    } else {
+        wanted.extend([(Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)]);
+    }
+    wanted.extend(policy.memory.map(|bytes| (Resource::Data, bytes.0)));
+    set(&wanted)
+}
+
+/// For a program of others: so much memory, address space and time, and no file larger than that.
+pub(super) fn of_others(memory: Bytes, space: u64, file: Bytes, cpu_seconds: u64) -> State {
+    set(&[
+        (Resource::Core, 0),
+        (Resource::Fsize, file.0),
+        (Resource::Nofile, 4 * DESCRIPTORS),
+        (Resource::Data, memory.0),
+        (Resource::As, space),
+        (Resource::Cpu, cpu_seconds),
+    ])
+}
+
+fn set(wanted: &[(Resource, u64)]) -> State {
+    for &(resource, value) in wanted {
         // Never more than it was started with.
         let most = rustix::process::getrlimit(resource).maximum.map_or(value, |most| most.min(value));
         let limit = Rlimit { current: Some(most), maximum: Some(most) };

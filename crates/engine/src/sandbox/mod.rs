@@ -7,15 +7,21 @@
 //! Layers that belong to a thread reach threads that are started later, not those that exist. So they are entered when
 //! the library is open and has read what it wants to know of the machine, and before any thread is started.
 
+mod boxed;
 mod calls;
+mod denied;
 mod files;
+mod gpu;
 mod limits;
 
+pub(crate) use gpu::LIBRARIES;
 use modelless_types::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+
+pub use boxed::{Boxed, Entered, boxed_main};
 
 /// How much a thread that loads gives way to others of its own process, as `nice` counts.
 pub(crate) const GIVING_WAY: i32 = 10;
@@ -90,12 +96,16 @@ impl Sandbox {
 pub(crate) struct Policy {
     /// Files and folders it may read: libraries that it opens late. None: it can open no file at all.
     pub(crate) read: Vec<PathBuf>,
+    /// Folders in which it may make, write and remove files.
+    pub(crate) write: Vec<PathBuf>,
     /// It may make code at run time.
     pub(crate) code: bool,
     /// The one TCP port it may connect to.
     pub(crate) connect: Option<u16>,
     /// Private memory, in all.
     pub(crate) memory: Option<Bytes>,
+    /// It may reach the driver of this machine's GPUs.
+    pub(crate) gpu: bool,
 }
 
 /// What became of a layer.
@@ -187,7 +197,7 @@ pub(crate) fn enter(sandbox: &Sandbox, policy: &Policy) -> Confinement {
                 (Layer::Landlock | Layer::Seccomp, Err(error)) => {
                     State::Missing(format!("no_new_privs: {error}"))
                 }
-                (Layer::Limits, _) => limits::limit(policy.memory),
+                (Layer::Limits, _) => limits::limit(policy),
                 (Layer::Capabilities, _) => limits::drop_capabilities(),
                 (Layer::Undumpable, _) => limits::hide(),
                 (Layer::Landlock, Ok(())) => files::close(policy, alone),

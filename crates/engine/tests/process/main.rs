@@ -4,6 +4,7 @@
 
 mod agreement;
 mod beside;
+mod boxed;
 mod conformance;
 mod failures;
 mod isolation;

@@ -4,7 +4,7 @@ use super::beside::{a_moment, threads};
 use super::conformance::spec_of;
 use super::*;
 use modelless_engine::{Availability, BatchError, EngineEvent, EngineSet, ProcessConfig};
-use modelless_types::Micros;
+use modelless_types::{Micros, Processor};
 
 fn set() -> EngineSet {
     EngineSet::new(|kind| match kind {
@@ -112,6 +112,30 @@ async fn an_engine_that_is_not_there_says_so_and_harms_no_other() {
     assert!(
         matches!(none.check().await, Availability::Unavailable { reason } if reason.contains("torch: no torch"))
     );
+}
+
+#[tokio::test]
+async fn a_variant_for_a_gpu_never_runs_elsewhere_and_says_what_is_missing() {
+    let on_gpu = || {
+        let settings =
+            VariantSettings { processor: Processor::Cuda(0), ..VariantSettings::new(Kind::Onnx, "fp32", 8) };
+        LoadSpec { settings, ..spec(1, "echo.onnx") }
+    };
+    let error = set().load(on_gpu()).await.unwrap_err();
+    assert!(matches!(&error, EngineError::Unavailable(why) if why.contains("no GPU")), "{error}");
+    // Where GPUs may be used, its runner is apart from those of other models, and looks for the library's part itself.
+    let engines = EngineSet::new(|kind| match kind {
+        Kind::Onnx => Ok(ProcessConfig { gpu: true, ..config_of(Kind::Onnx) }),
+        Kind::Openvino | Kind::Torch | Kind::Remote => Err(format!("no {kind} in this test")),
+    })
+    .unwrap();
+    engines.load(spec_of(Kind::Onnx, 2, "echo")).await.unwrap();
+    let error = engines.load(on_gpu()).await.unwrap_err();
+    assert!(
+        matches!(&error, EngineError::Refused { why, .. } if why.contains("onnxruntime-gpu") || why.contains("no /dev/nvidia0")),
+        "{error}"
+    );
+    assert!(echo(&engines, 2).await.is_ok(), "the others go on");
 }
 
 #[tokio::test]

@@ -110,7 +110,7 @@ impl NodeLink for Worker {
                     }
                 }
             },
-            ToNode::Demand(_) | ToNode::Pin(_) | ToNode::Wake { .. } => {}
+            ToNode::Demand(_) | ToNode::MayReturn { .. } | ToNode::Pin(_) | ToNode::Wake { .. } => {}
         }
     }
 }
@@ -239,6 +239,7 @@ impl Desk {
                 self.ends(key, refusal.name());
             }
             Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
+            Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
             Action::Wake { .. } => {}
         }
     }
@@ -352,6 +353,7 @@ impl Desk {
             space: SpaceId(1),
             accuracy: Accuracy::from_ppm(900_000).expect("at most one"),
             max_batch: 1,
+            candidate: false,
         };
         let task = TaskInfo {
             id: TaskId(3),

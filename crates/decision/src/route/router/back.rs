@@ -2,17 +2,68 @@
 //!
 //! One that drains is asked for nothing more, so what it had goes wherever it can, as if it had just come. One that has
 //! fallen behind gives a query back at most once: another node that can be in time by what is known here gets it, or it waits
-//! for the credit of such a one, or it hears what the node would have told it.
+//! for the credit of such a one, or it hears what the node would have told it. The node that gave it back gets it again only
+//! once it has got on; where there is no other node, the query waits for that, as it would have waited there.
 
-use super::super::load::NodeReport;
-use super::super::pick::Verdict;
+use super::super::load::{NodeReport, Stand};
+use super::super::pick::{Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
-use super::Router;
+use super::{Action, Open, Router, Where};
 use crate::estimate::Moments;
 use crate::query::Query;
+use alloc::vec::Vec;
 use modelless_types::{ClassId, NodeId, QueryKey, Refusal, Time};
 
+/// Who gave a query back, and how it stood then.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Returned {
+    by: NodeId,
+    stood: Option<Stand>,
+}
+
 impl Router {
+    /// Which node gets a query, if any. One that has given it back must have got on since.
+    pub(super) fn decide(&self, now: Time, class: ClassId, query: &Query) -> Verdict {
+        let seed = mix(self.seed ^ query.key.0);
+        let pick = |not| pick_elsewhere(&self.snapshot, &self.load, class, query, now, seed, not);
+        let Some(node) = self.barred(query.key) else { return pick(None) };
+        match pick(Some(node)) {
+            no @ Verdict::Refuse(_) if self.is_alone(class, node) => match pick(None) {
+                Verdict::Send(_) => self.until_too_late(class, query, node),
+                wait @ Verdict::Wait { .. } => wait,
+                Verdict::Load { .. } | Verdict::Refuse(_) => no,
+            },
+            verdict @ (Verdict::Send(_)
+            | Verdict::Wait { .. }
+            | Verdict::Load { .. }
+            | Verdict::Refuse(_)) => verdict,
+        }
+    }
+
+    /// The node that may not have a query, since it has given it back and has not got on.
+    fn barred(&self, key: QueryKey) -> Option<NodeIx> {
+        let returned = self.returned.get(&key)?;
+        let node = self.snapshot.node_ix(returned.by)?;
+        let got_on = self.load.stand(node).zip(returned.stood).is_some_and(|(now, then)| now.got_on(&then));
+        (!got_on).then_some(node)
+    }
+
+    /// Whether no other node that is up could answer a class, be it after a load.
+    fn is_alone(&self, class: ClassId, node: NodeIx) -> bool {
+        let Some(candidates) = self.snapshot.candidates(class) else { return true };
+        let others = candidates.nodes.iter().map(|entry| entry.node);
+        let others = others.chain(candidates.cold.iter().map(|cold| cold.node));
+        !others.into_iter().any(|other| other != node && self.load.is_up(other))
+    }
+
+    /// Until the node, idle, would be too late.
+    fn until_too_late(&self, class: ClassId, query: &Query, node: NodeIx) -> Verdict {
+        let candidates = self.snapshot.candidates(class);
+        let entry = candidates.and_then(|all| all.nodes.iter().find(|entry| entry.node == node));
+        let service = entry.map_or(Moments::ZERO, |entry| entry.fastest).mean();
+        Verdict::Wait { until: Time(query.expires.0.saturating_sub(service.0)) }
+    }
+
     pub(super) fn handed_back(
         &mut self,
         now: Time,
@@ -37,8 +88,10 @@ impl Router {
     /// Once, to another node that can be in time.
     fn elsewhere(&mut self, now: Time, query: Query, (node, from): (NodeId, NodeIx), why: Refusal) {
         let late = matches!(why, Refusal::TooLate { .. });
+        let room = matches!(why, Refusal::QueueFull { .. } | Refusal::BytesFull { .. });
         let why = if late { Refusal::TooLate { waited: now - query.arrived } } else { why };
-        if self.returned.insert(query.key, node).is_some() {
+        let returned = Returned { by: node, stood: self.load.stand(from) };
+        if self.returned.insert(query.key, returned).is_some() {
             return self.refuse(query.key, why); // it was not to come back again
         }
         let class = self.class_id(query.class);
@@ -48,6 +101,10 @@ impl Router {
         match self.decide(now, class, &query) {
             verdict @ (Verdict::Send(_) | Verdict::Load { in_time: true, .. }) => {
                 self.settle(now, class, query, verdict);
+            }
+            // The node gave it back since another could answer it. That one has gone: it waits here as it would have there.
+            Verdict::Wait { until } if until > now && (late || room) && self.is_alone(class, from) => {
+                self.wait(now, class, query, until);
             }
             Verdict::Wait { until } if until > now && self.only_lacks_credit(now, class, &query, from) => {
                 self.wait(now, class, query, until);
@@ -72,6 +129,28 @@ impl Router {
         let Some(candidates) = self.snapshot.candidates(class) else { return false };
         let other = |at: NodeIx| at != node && self.load.trusted(now, at);
         candidates.nodes.iter().any(|entry| other(entry.node)) && !self.returned.contains_key(&query.key)
+    }
+
+    /// Another node is there than before, or has something else in memory: what was sent when nobody else could answer it may come
+    /// back from now on. (The other way round nothing need be told: what comes back then waits.)
+    pub(super) fn offer_return(&mut self, now: Time) {
+        let kept: Vec<(QueryKey, Query, NodeIx)> = {
+            let kept = self.open.iter().filter_map(|(key, open)| match open.at {
+                Where::Sent { node, returnable: false, .. } => Some((*key, open.query, node)),
+                Where::Sent { .. } | Where::Waiting { .. } => None,
+            });
+            kept.filter(|(key, ..)| !self.returned.contains_key(key)).collect()
+        };
+        for (key, query, node) in kept {
+            let class = self.class_id(query.class);
+            let Some(id) = self.snapshot.node(node).map(|node| node.id) else { continue };
+            if self.returnable(now, class, &query, node)
+                && let Some(Open { at: Where::Sent { returnable, .. }, .. }) = self.open.get_mut(&key)
+            {
+                *returnable = true;
+                self.actions.push_back(Action::MayReturn { key, node: id });
+            }
+        }
     }
 
     /// A query has left: nothing is remembered of it.

@@ -9,6 +9,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // What `modelless boxed` does.
+    if args.first().is_some_and(|arg| arg == "boxed") {
+        return modelless_engine::boxed_main(args.into_iter().skip(1));
+    }
     let mut word = |named: bool| {
         let text = args.first().and_then(|arg| arg.to_str()).filter(|arg| !arg.starts_with("--"))?.to_owned();
         (!named || ["probe", "misbehave"].contains(&text.as_str())).then(|| {

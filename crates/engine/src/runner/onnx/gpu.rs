@@ -25,9 +25,7 @@ pub(super) fn provide(
             vec![tensorrt.build().error_on_failure(), cuda(number, settings.gpu_memory)]
         }
     };
-    library::has_processor(library, settings.processor).map_err(|why| {
-        format!("{why}. (A confined runner sees neither: GPUs do not work yet, see docs/engines.md)")
-    })?;
+    library::has_processor(library, settings.processor)?;
     builder.with_execution_providers(providers).map_err(|error| error.to_string())
 }
 

@@ -1,0 +1,268 @@
+//! `modelless variant`: the ways in which models are run, with what is known of each and from where.
+
+use super::{Api, Server, bytes, dollars, list, number, text};
+use crate::exit::usage;
+use crate::generate;
+use crate::out;
+use crate::table::Table;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// All variants, or those of one task.
+    List(List),
+    /// One variant with everything that is known of it.
+    Show(Show),
+    #[command(flatten)]
+    Make(generate::Command),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Only of this task.
+    task: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    /// The variant.
+    name: String,
+    /// Its task. Needed where several tasks have a variant of this name.
+    #[arg(long)]
+    task: Option<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::List(options) => {
+            let all = fetched(&options.server.api()?, options.task.as_deref())?;
+            if options.server.json { out::json(&json!({"variants": all})) } else { out::line(table(&all)) }
+        }
+        Command::Show(options) => {
+            let all = fetched(&options.server.api()?, options.task.as_deref())?;
+            let variant = named(&all, &options.name)?;
+            if options.server.json { out::json(variant) } else { out::line(in_full(variant)) }
+        }
+        Command::Make(command) => generate::run(command),
+    }
+}
+
+fn fetched(api: &Api, task: Option<&str>) -> anyhow::Result<Vec<Value>> {
+    let only = |task| form_urlencoded::Serializer::new("?".to_owned()).append_pair("task", task).finish();
+    let query = task.map(only).unwrap_or_default();
+    let answer = api.get(&format!("/v1/variants{query}"))?.ok()?.json()?;
+    Ok(list(&answer, "variants").to_vec())
+}
+
+/// The one of that name; names are unique in a task only.
+fn named<'a>(all: &'a [Value], name: &str) -> anyhow::Result<&'a Value> {
+    let found: Vec<&Value> = all.iter().filter(|variant| text(variant, "name") == name).collect();
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err(usage(format!("there is no variant {name:?}; `modelless variant list` shows all"))),
+        [..] => {
+            let tasks: Vec<&str> = found.iter().map(|variant| text(variant, "task")).collect();
+            Err(usage(format!("{} have a variant {name:?}; say which with --task", tasks.join(" and "))))
+        }
+    }
+}
+
+/// The profile that floors are compared with: of the device class where it is measured lowest.
+fn profile(variant: &Value) -> &Value {
+    let value = |profile: &&Value| profile["accuracy"]["value"].as_f64().unwrap_or(f64::INFINITY);
+    let lowest = list(variant, "profiles").iter().min_by(|a, b| value(a).total_cmp(&value(b)));
+    lowest.unwrap_or(&Value::Null)
+}
+
+/// With its interval, as in `0.9235 (0.9110-0.9344)`.
+fn accuracy(measure: &Value) -> String {
+    let interval = list(measure, "interval");
+    match interval {
+        [low, high] => {
+            format!("{} ({}-{})", number(&measure["value"], 4), number(low, 4), number(high, 4))
+        }
+        _ => number(&measure["value"], 4),
+    }
+}
+
+/// Whether queries that pin nothing may be answered by it.
+fn serves(variant: &Value) -> &'static str {
+    match variant["default"].as_bool() {
+        Some(true) => "yes",
+        Some(false) => "candidate",
+        None => "-",
+    }
+}
+
+/// Whether another is better on every axis.
+fn dominated(variant: &Value) -> &'static str {
+    match variant["on_frontier"].as_bool() {
+        Some(true) => "no",
+        Some(false) => "yes",
+        None => "-",
+    }
+}
+
+fn resident(variant: &Value) -> String {
+    let nodes: Vec<&str> =
+        list(&variant["estimate"], "resident_on").iter().filter_map(Value::as_str).collect();
+    if nodes.is_empty() { "-".to_owned() } else { nodes.join(", ") }
+}
+
+fn table(all: &[Value]) -> Table {
+    let mut table = Table::new(&[
+        "task",
+        "variant",
+        "model",
+        ">version",
+        "default",
+        "accuracy (95 %)",
+        "source",
+        ">p99 ms",
+        ">memory",
+        ">usd/1000",
+        "dominated",
+        "resident on",
+    ]);
+    for variant in all {
+        let profile = profile(variant);
+        let source = text(&profile["accuracy"], "provenance");
+        let source = if source.is_empty() { "unmeasured" } else { source };
+        table.row([
+            text(variant, "task").to_owned(),
+            text(variant, "name").to_owned(),
+            text(variant, "model").to_owned(),
+            variant["model_version"].to_string(),
+            serves(variant).to_owned(),
+            accuracy(&profile["accuracy"]),
+            source.to_owned(),
+            number(&variant["estimate"]["latency_p99_ms"], 2),
+            bytes(&profile["memory"]["bytes"]),
+            dollars(&variant["estimate"]["cost_usd_per_1000"]),
+            dominated(variant).to_owned(),
+            resident(variant),
+        ]);
+    }
+    table
+}
+
+fn in_full(variant: &Value) -> String {
+    let mut lines = vec![
+        format!("{} of task {}", text(variant, "name"), text(variant, "task")),
+        format!(
+            "model {} version {} (default: {})",
+            text(variant, "model"),
+            variant["model_version"],
+            serves(variant)
+        ),
+        format!(
+            "engine {}, {}, {} threads, batches up to {}, optimisation {}, on {}",
+            text(variant, "engine"),
+            text(variant, "precision"),
+            variant["threads"],
+            variant["max_batch"],
+            text(variant, "optimisation"),
+            text(variant, "processor"),
+        ),
+        format!(
+            "artefact {} ({})",
+            text(&variant["artefact"], "sha256"),
+            bytes(&variant["artefact"]["bytes"])
+        ),
+        format!("dominated: {}; resident on: {}", dominated(variant), resident(variant)),
+    ];
+    if let Some(why) = variant["unavailable"].as_str() {
+        lines.push(why.to_owned());
+    }
+    if list(variant, "profiles").is_empty() {
+        lines.push("\nnothing is measured of it yet; `modelless model show` tells who is at it".to_owned());
+    }
+    for profile in list(variant, "profiles") {
+        lines.push(format!("\non {}", text(profile, "device_class")));
+        lines.extend(of_accuracy("accuracy", &profile["accuracy"]));
+        for also in list(profile, "also") {
+            lines.extend(of_accuracy("also", also));
+        }
+        lines.push(format!(
+            "  memory {}, at its peak {} ({}); loads in {} ms ({})",
+            bytes(&profile["memory"]["bytes"]),
+            bytes(&profile["memory"]["peak_bytes"]),
+            text(&profile["memory"], "provenance"),
+            number(&profile["load"]["ms"], 1),
+            text(&profile["load"], "provenance"),
+        ));
+        let mut latency = Table::new(&[">batch", ">mean ms", ">deviation ms", ">p99 ms", ">samples"]);
+        for point in list(&profile["latency"], "by_batch") {
+            latency.row([
+                point["batch"].to_string(),
+                number(&point["mean_ms"], 3),
+                number(&point["deviation_ms"], 3),
+                number(&point["p99_ms"], 3),
+                point["samples"].to_string(),
+            ]);
+        }
+        lines.push(format!("  latency ({})\n{latency}", text(&profile["latency"], "provenance")));
+    }
+    lines.join("\n")
+}
+
+fn of_accuracy(what: &str, measure: &Value) -> Option<String> {
+    measure.is_object().then(|| {
+        format!(
+            "  {what} {} {} on {:?} with {} samples, on {} by `{}`",
+            accuracy(measure),
+            text(measure, "provenance"),
+            text(measure, "set"),
+            measure["samples"],
+            text(measure, "device_class"),
+            text(measure, "command"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variant(task: &str) -> Value {
+        let accuracy = |value: f64| {
+            json!({"value": value, "interval": [value - 0.01, value + 0.01], "samples": 2000, "set": "s",
+                "provenance": "measured", "device_class": "cpu:a:1", "command": "modelless up"})
+        };
+        let profile = |value| {
+            json!({"device_class": "cpu:a:1", "accuracy": accuracy(value), "memory": {"bytes": 2048},
+                "latency": {"provenance": "measured", "by_batch": [{"batch": 1, "mean_ms": 1.5}]}})
+        };
+        json!({"task": task, "name": "m-fp32", "model": "m", "model_version": 2, "default": false, "threads": 1,
+            "on_frontier": true, "profiles": [profile(0.92), profile(0.9)],
+            "estimate": {"latency_p99_ms": 1.75, "cost_usd_per_1000": 0.0004, "resident_on": ["a", "b"]}})
+    }
+
+    #[test]
+    fn a_variant_is_listed_by_its_lowest_accuracy_and_says_that_it_is_a_candidate() {
+        let row = table(&[variant("t")]).to_string();
+        for part in ["0.9000 (0.8900-0.9100)", "measured", "candidate", "1.75", "2.0 KiB", "0.000400", "a, b"]
+        {
+            assert!(row.contains(part), "{part}: {row}");
+        }
+        let unmeasured = json!({"task": "t", "name": "n", "profiles": [], "on_frontier": null});
+        let row = table(std::slice::from_ref(&unmeasured)).to_string();
+        assert!(row.contains("unmeasured"), "{row}");
+        assert!(in_full(&unmeasured).contains("nothing is measured"));
+    }
+
+    #[test]
+    fn a_name_that_two_tasks_have_is_asked_about() {
+        let both = [variant("t"), variant("u")];
+        assert!(named(&both, "m-fp32").unwrap_err().to_string().contains("t and u"));
+        assert!(named(&both[..1], "m-fp32").is_ok());
+        assert!(named(&both, "x").unwrap_err().to_string().contains("variant list"));
+        let shown = in_full(&both[0]);
+        assert!(shown.contains("on cpu:a:1") && shown.contains("2000 samples"), "{shown}");
+    }
+}

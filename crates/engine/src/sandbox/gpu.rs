@@ -1,0 +1,170 @@
+//! What a runner is let reach for a model on a GPU, and what not even then.
+//!
+//! A driver is code that nobody outside of its maker can list the system calls of, and it changes with every release. So the
+//! list is turned round here: what reaches other processes, the network, the machine's settings or the kernel's newer and
+//! larger doors is forbidden, and the rest is allowed. Landlock says as ever which files there are: the driver's devices and
+//! the folders of libraries, and no other. It is a hole, and said as one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Said of the filter of system calls of such a runner.
+pub(super) const HOLE: &str = "a GPU's driver may make system calls that nobody can list, so only those that are known to reach out are forbidden";
+
+/// Where NVIDIA's libraries and the loader look for parts of them, and what they ask of the machine.
+const READABLE: [&str; 12] = [
+    "/proc/driver/nvidia",
+    "/proc/devices",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/self/maps",
+    "/proc/sys/vm",
+    "/sys/bus/pci",
+    "/sys/devices",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/cuda",
+    "/etc/ld.so.cache",
+];
+
+/// The environment's list of folders with libraries: where those of CUDA are that came with a package.
+pub(crate) const LIBRARIES: &str = "LD_LIBRARY_PATH";
+
+/// Files and folders that it may read.
+pub(super) fn readable() -> Vec<PathBuf> {
+    let named = std::env::var_os(LIBRARIES).unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|path| path.is_absolute());
+    READABLE.iter().map(PathBuf::from).chain(named).collect()
+}
+
+/// The driver's devices in `/dev`: all GPUs, since no library can be told to open only one of them.
+pub(super) fn devices(dev: &Path) -> Vec<PathBuf> {
+    let named = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
+    let ours = |path: &PathBuf| {
+        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("nvidia"))
+    };
+    let mut found: Vec<PathBuf> = named(dev).into_iter().filter(ours).collect();
+    let (folders, mut devices): (Vec<_>, Vec<_>) = found.drain(..).partition(|path| path.is_dir());
+    devices.extend(folders.iter().flat_map(|folder| named(folder)));
+    devices.sort_unstable();
+    devices
+}
+
+/// Forbidden whatever their arguments.
+pub(super) const FORBIDDEN: &[i64] = &[
+    // The network. Unix sockets too: nobody is there whom it should talk to.
+    libc::SYS_socket,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    // Other programs and processes.
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_fork,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_kcmp,
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    // Memory and messages that outlive a process and have no owner that landlock knows.
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_semget,
+    libc::SYS_semctl,
+    libc::SYS_msgget,
+    libc::SYS_msgctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    // Who may do what with files.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    // Rights and namespaces.
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setgroups,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_capset,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_setrlimit,
+    // The machine, and the kernel's larger doors.
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_kexec_load,
+    libc::SYS_reboot,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_syslog,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_devices_are_found_and_no_others() {
+        let dev = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dev.path().join("nvidia-caps")).unwrap();
+        for name in ["nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1", "sda", "kvm"] {
+            fs::write(dev.path().join(name), "").unwrap();
+        }
+        let found = devices(dev.path());
+        let found: Vec<_> = found.iter().map(|path| path.strip_prefix(dev.path()).unwrap()).collect();
+        let expected = ["nvidia-caps/nvidia-cap1", "nvidia-uvm", "nvidia0", "nvidiactl"].map(Path::new);
+        assert_eq!(found, expected);
+        assert!(devices(&dev.path().join("nothing here")).is_empty());
+    }
+}

@@ -1,0 +1,411 @@
+//! The package that comes of it: `task.toml`, `models/*.toml` with their files, the set that accuracy is measured with, and
+//! `generated.json`, which tells how everything was made, what was refused and why.
+//!
+//! Manifests are the author's with other variants in them, so whatever they say stays said. What another variant dominates is
+//! kept, and a line above it tells by which.
+
+use super::measured::Measured;
+use super::run::{Outcome, Piece};
+use super::{Base, Request, after, at, digest};
+use crate::dominated::{Offer, dominated};
+use crate::error::Error;
+use crate::manifest::VariantManifest;
+use modelless_adapter::AdapterSpec;
+use modelless_types::VariantSettings;
+use serde::Serialize;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// A variant of the package.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Entry {
+    /// Unique in its task.
+    pub name: String,
+    /// The model it is of.
+    pub model: String,
+    /// Between the task and its tensors.
+    pub adapter: AdapterSpec,
+    /// How it is run.
+    pub settings: VariantSettings,
+    /// Its file.
+    pub file: PathBuf,
+    /// Its digest.
+    pub sha256: String,
+    /// Its size.
+    pub bytes: u64,
+    /// How it was made; `None` for those of the author.
+    pub made: Option<Piece>,
+    /// What stands in the manifest of the author.
+    original: Option<Table>,
+}
+
+/// All that came of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Generated {
+    /// The variants, those of the author first.
+    pub entries: Vec<Entry>,
+    /// Every recipe and what became of it.
+    pub pieces: Vec<Piece>,
+}
+
+/// Something in `generated.json`.
+#[derive(Serialize)]
+struct Told<'a> {
+    variant: &'a str,
+    model: &'a str,
+    sha256: &'a str,
+    bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made: Option<&'a Piece>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<&'a modelless_types::Profile>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dominated_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<&'static str>,
+}
+
+/// Puts what was made in its place, and writes everything but what is measured.
+pub(super) fn place(request: &Request, bases: &[Base], pieces: Vec<Piece>) -> Result<Generated, Error> {
+    let models = request.out.join("models");
+    fs::create_dir_all(&models).map_err(at(&models))?;
+    let mut entries = Vec::new();
+    let originals = originals(request)?;
+    for (variant, original) in request.model.variants.iter().zip(originals) {
+        let name = renamed(request, &variant.name);
+        let end = variant.file.extension().map_or("onnx".into(), |end| end.to_string_lossy().into_owned());
+        let file = models.join(format!("{}.{end}", plain(&name)));
+        bring(&variant.file, &file)?;
+        entries.push(entry(
+            name,
+            request.model.name.clone(),
+            &request.model.adapter,
+            variant.settings(),
+            file,
+            original,
+        )?);
+    }
+    let parent = &request.model.variants[request.parent];
+    for piece in pieces.iter().filter(|piece| piece.outcome == Outcome::Made) {
+        let Some(base) = bases.iter().find(|base| base.name == piece.base) else { continue };
+        let Some(file) = &piece.file else { continue };
+        let model = format!("{}{}", request.model.name, after("-", &base.name));
+        let name = format!("{}-{}", renamed(request, &model), piece.recipe);
+        if entries.iter().any(|known| known.name == name) {
+            continue;
+        }
+        let path = models.join(format!("{}.onnx", plain(&name)));
+        bring(&request.work().join("made").join(file), &path)?;
+        let settings = VariantSettings { precision: piece.precision.clone(), ..parent.settings() };
+        let mut new = entry(name, model, &base.adapter, settings, path, None)?;
+        new.made = Some(piece.clone());
+        entries.push(new);
+    }
+    if let Some(tokenizer) = request.model.adapter.tokenizer() {
+        bring(Path::new(tokenizer), &models.join(TOKENIZER))?;
+    }
+    let generated = Generated { entries, pieces };
+    write(request, &generated, &Measured::default())?;
+    Ok(generated)
+}
+
+/// What the tokenizer is called in the package.
+const TOKENIZER: &str = "tokenizer.json";
+
+fn entry(
+    name: String,
+    model: String,
+    adapter: &AdapterSpec,
+    settings: VariantSettings,
+    file: PathBuf,
+    original: Option<Table>,
+) -> Result<Entry, Error> {
+    let content = fs::read(&file).map_err(|source| Error::Read { path: file.clone(), source })?;
+    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    let sha256 = digest(&[&content]);
+    Ok(Entry { name, model, adapter: adapter.clone(), settings, file, sha256, bytes, made: None, original })
+}
+
+/// Variants of a version of its own must not have the names of those that are there.
+fn renamed(request: &Request, name: &str) -> String {
+    let (model, version) = (&request.model.name, request.version);
+    if version == request.model.version {
+        return name.to_owned();
+    }
+    match name.strip_prefix(model.as_str()) {
+        Some(rest) => format!("{model}.v{version}{rest}"),
+        None => format!("{name}.v{version}"),
+    }
+}
+
+fn plain(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.chars().map(|c| if fits(c) { c } else { '_' }).collect()
+}
+
+/// The variants as the author wrote them; those that stand there as `artefact` only are none.
+fn originals(request: &Request) -> Result<Vec<Option<Table>>, Error> {
+    let table = parse(request.model.path(), request.model.text())?;
+    let mut written = match table.get("variants") {
+        Some(Value::Array(all)) => all.iter().map(|one| one.as_table().cloned()).collect(),
+        Some(_) | None => Vec::new(),
+    };
+    written.resize(request.model.variants.len(), None);
+    Ok(written)
+}
+
+/// The same file under another name, by a link where that is possible. Appears in one rename.
+fn bring(from: &Path, to: &Path) -> Result<(), Error> {
+    let staged = staged(to);
+    let _ = fs::remove_file(&staged);
+    if fs::hard_link(from, &staged).is_err() {
+        fs::copy(from, &staged).map_err(at(to))?;
+    }
+    // Where both are one file already, renaming leaves the second name.
+    let renamed = fs::rename(&staged, to).map_err(at(to));
+    let _ = fs::remove_file(&staged);
+    renamed
+}
+
+fn save(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let staged = staged(path);
+    let written = File::create(&staged).and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&staged, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&staged);
+    }
+    written.map_err(at(path))
+}
+
+fn staged(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.part"))
+}
+
+/// Writes manifests, set and report with what is known by now.
+pub fn write(request: &Request, generated: &Generated, measured: &Measured) -> Result<(), Error> {
+    let sets = request.out.join("sets");
+    fs::create_dir_all(&sets).map_err(at(&sets))?;
+    save(&sets.join("accuracy.jsonl.gz"), &request.sets.accuracy.pack()?)?;
+    save(&request.out.join("task.toml"), task(request)?.as_bytes())?;
+    let marks = Marks::of(request, generated, measured);
+    let mut models: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, entry) in generated.entries.iter().enumerate() {
+        models.entry(&entry.model).or_default().push(at);
+    }
+    for (model, entries) in models {
+        let path = request.out.join("models").join(format!("{}.toml", plain(model)));
+        match manifest(request, generated, &entries, (measured, &marks))? {
+            Some(text) => save(&path, text.as_bytes())?,
+            // Nothing of it is left to be registered.
+            None => drop(fs::remove_file(&path)),
+        }
+    }
+    save(&request.out.join("generated.json"), report(request, generated, measured, &marks).as_bytes())
+}
+
+/// What there is to say of each entry beside its figures.
+struct Marks {
+    dominated: Vec<Option<usize>>,
+    left_out: Vec<Option<&'static str>>,
+}
+
+const HALF: &str = "useful only on devices that compute in half precision, which was not seen to gain here";
+
+impl Marks {
+    fn of(request: &Request, generated: &Generated, measured: &Measured) -> Self {
+        let parent = &generated.entries[request.parent];
+        let quickest = |name: &str| {
+            let latency = &measured.profiles.get(name)?.latency;
+            Some((latency.first()?.mean_us, latency.last()?.mean_us))
+        };
+        let gains = |entry: &Entry| match (quickest(&entry.name), quickest(&parent.name)) {
+            (Some(own), Some(parents)) => own.0 < parents.0 || own.1 < parents.1,
+            _ => false,
+        };
+        let left_out: Vec<_> = generated
+            .entries
+            .iter()
+            .map(|entry| {
+                let half = entry.made.as_ref().is_some_and(|piece| piece.recipe == "fp16");
+                (half && !gains(entry)).then_some(HALF)
+            })
+            .collect();
+        // Only what is offered can make another unwanted.
+        let offers: Vec<(usize, Offer)> = generated
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| left_out[*at].is_none())
+            .filter_map(|(at, entry)| Some((at, Offer::of(measured.profiles.get(&entry.name)?, entry.bytes))))
+            .collect();
+        let mut marked = vec![None; generated.entries.len()];
+        let only: Vec<Offer> = offers.iter().map(|(_, offer)| offer.clone()).collect();
+        for ((at, _), by) in offers.iter().zip(dominated(&only)) {
+            marked[*at] = by.map(|by| offers[by].0);
+        }
+        Self { dominated: marked, left_out }
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<Table, Error> {
+    let why = |error: toml::de::Error| Error::Manifest { path: path.to_owned(), why: error.to_string() };
+    text.parse::<Table>().map_err(why)
+}
+
+fn text(table: &Table) -> Result<String, Error> {
+    toml::to_string(table).map_err(|error| Error::Manifest {
+        path: PathBuf::from("a manifest that was made"),
+        why: error.to_string(),
+    })
+}
+
+/// The task's manifest with the other set. What is known from elsewhere is not of these variants.
+fn task(request: &Request) -> Result<String, Error> {
+    let path = request.manifest.path();
+    let read = fs::read_to_string(&path).map_err(|source| Error::Read { path: path.clone(), source })?;
+    let mut table = parse(&path, &read)?;
+    table.remove("also");
+    let mut set = Table::new();
+    set.insert("name".to_owned(), request.sets.accuracy.name().into());
+    set.insert("path".to_owned(), "sets/accuracy.jsonl.gz".into());
+    table.insert("labelled-set".to_owned(), Value::Table(set));
+    text(&table)
+}
+
+/// A model's manifest with the entries that are of it; `None` where all of them are left out.
+fn manifest(
+    request: &Request,
+    generated: &Generated,
+    entries: &[usize],
+    (measured, marks): (&Measured, &Marks),
+) -> Result<Option<String>, Error> {
+    let Some(first) = entries.first().map(|at| &generated.entries[*at]) else { return Ok(None) };
+    let mut table = parse(request.model.path(), request.model.text())?;
+    for written_below in ["artefact", "variants"] {
+        table.remove(written_below);
+    }
+    table.insert("name".to_owned(), first.model.as_str().into());
+    table.insert("task".to_owned(), request.task.name.as_str().into());
+    table.insert("version".to_owned(), i64::from(request.version).into());
+    let mut adapter = first.adapter.clone();
+    if adapter.tokenizer().is_some() {
+        adapter.set_tokenizer(TOKENIZER.to_owned());
+    }
+    let adapter = Value::try_from(&adapter)
+        .map_err(|error| Error::Manifest { path: request.model.path().to_owned(), why: error.to_string() })?;
+    table.insert("adapter".to_owned(), adapter);
+    let parent = &request.model.variants[request.parent];
+    let mut made = format!(
+        "# Made by `modelless variant generate` of {} (sha256 {}).\n# How each was made, and what was measured: generated.json.\n",
+        parent.name, generated.entries[request.parent].sha256
+    );
+    made.push_str(&text(&table)?);
+    let mut any = false;
+    for &at in entries {
+        let entry = &generated.entries[at];
+        made.push('\n');
+        for line in said(generated, at, measured, marks) {
+            let _ = writeln!(made, "# {line}");
+        }
+        let block = format!("[[variants]]\n{}", text(&variant(entry, parent))?);
+        if marks.left_out[at].is_none() {
+            any = true;
+            made.push_str(&block);
+        } else {
+            for line in block.lines() {
+                let _ = writeln!(made, "# {line}");
+            }
+        }
+    }
+    Ok(any.then_some(made))
+}
+
+/// A variant as a manifest has it.
+fn variant(entry: &Entry, parent: &VariantManifest) -> Table {
+    let mut table = entry.original.clone().unwrap_or_else(|| {
+        let mut table = Table::new();
+        table.insert("precision".to_owned(), entry.settings.precision.as_str().into());
+        table.insert("threads".to_owned(), i64::from(parent.threads).into());
+        table.insert("max_batch".to_owned(), i64::from(parent.max_batch).into());
+        if parent.optimisation != modelless_types::Optimisation::default() {
+            table.insert("optimisation".to_owned(), parent.optimisation.name().into());
+        }
+        table
+    });
+    table.insert("name".to_owned(), entry.name.as_str().into());
+    let file = entry.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    table.insert("file".to_owned(), file.into());
+    table
+}
+
+/// What is said of a variant above it.
+fn said(generated: &Generated, at: usize, measured: &Measured, marks: &Marks) -> Vec<String> {
+    let entry = &generated.entries[at];
+    let mut lines = Vec::new();
+    if let Some(check) = entry.made.as_ref().and_then(|piece| piece.check.as_ref()) {
+        let items = check["items"].as_u64().unwrap_or(0);
+        let how = match check["top1"].as_f64() {
+            Some(top1) => format!("{:.1} % of its first labels are its parent's", 100.0 * top1),
+            None => format!(
+                "its answers and its parent's have a cosine of {:.4}",
+                check["cosine_mean"].as_f64().unwrap_or(0.0)
+            ),
+        };
+        lines.push(format!("{how}, on {items} items."));
+    }
+    if let Some(profile) = measured.profiles.get(&entry.name)
+        && let (Some(one), Some(most)) = (profile.latency.first(), profile.latency.last())
+    {
+        lines.push(format!(
+            "Measured on {}: accuracy {:.4} ({} items), {:.3} ms at {}, {:.3} ms at {}, {} in memory.",
+            profile.device_class,
+            profile.accuracy.value.as_f64(),
+            profile.accuracy.samples,
+            one.mean_us / 1_000.0,
+            one.batch,
+            most.mean_us / 1_000.0,
+            most.batch,
+            profile.memory
+        ));
+    }
+    if let Some(by) = marks.dominated[at] {
+        lines.push(format!("Dominated: {} is at least as good in everything.", generated.entries[by].name));
+    }
+    lines.extend(marks.left_out[at].map(|why| format!("Left out: {why}.")));
+    lines
+}
+
+fn report(request: &Request, generated: &Generated, measured: &Measured, marks: &Marks) -> String {
+    let told = generated.entries.iter().enumerate().map(|(at, entry)| Told {
+        variant: &entry.name,
+        model: &entry.model,
+        sha256: &entry.sha256,
+        bytes: entry.bytes,
+        made: entry.made.as_ref(),
+        profile: measured.profiles.get(&entry.name),
+        dominated_by: marks.dominated[at].map(|by| generated.entries[by].name.as_str()),
+        left_out: marks.left_out[at],
+    });
+    let not: Vec<&Piece> = generated.pieces.iter().filter(|piece| piece.outcome != Outcome::Made).collect();
+    let sets = &request.sets;
+    let whole = json!({
+        "task": request.task.name,
+        "model": request.model.name,
+        "version": request.version,
+        "parent": request.model.variants[request.parent].name,
+        "calibration_set": {"name": sets.calibration.name(), "items": sets.calibration.len()},
+        "accuracy_set": {"name": sets.accuracy.name(), "items": sets.accuracy.len()},
+        "variants": told.collect::<Vec<_>>(),
+        "not_made": not,
+    });
+    serde_json::to_string_pretty(&whole).expect("it is plain data; this is a bug") + "\n"
+}

@@ -1,0 +1,34 @@
+"""How many answers are right on dumped tensors (`modelless variant dump`): numpy and ONNX Runtime alone, no code of ours.
+
+    python count_right.py DUMP MODEL.onnx...
+
+One number a line. Batches are those in which accuracy is measured: what rounds by batch gives the same answers only so.
+"""
+
+import json
+import pathlib
+import sys
+
+import numpy as np
+import onnxruntime
+
+
+def main():
+    dump = pathlib.Path(sys.argv[1])
+    about = json.loads((dump / "dump.json").read_text())
+    labels = np.load(dump / about["labels"])
+    inputs = {one["name"]: np.load(dump / one["file"]) for one in about["inputs"]}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    for path in sys.argv[2:]:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        right = 0
+        for start in range(0, len(labels), about["batch"]):
+            part = slice(start, start + about["batch"])
+            answer = session.run(None, {name: values[part] for name, values in inputs.items()})[0]
+            right += int((answer.argmax(1) == labels[part]).sum())
+        print(right)
+
+
+if __name__ == "__main__":
+    main()

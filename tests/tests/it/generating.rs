@@ -1,0 +1,290 @@
+//! Variants made from the command line: from one file and a labelled set to a package that registers as it is, whose figures
+//! numpy and ONNX Runtime find again without any code of ours.
+
+use crate::demo::{fashion, picture};
+use anyhow::{Context, Result, ensure};
+use modelless_testkit::{Request, Server, server};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A package with one model of the demo as its author might have it: one file in fp32.
+fn package(model: &str) -> Result<TempDir> {
+    let folder = modelless_testkit::temp_dir("generating")?;
+    for place in ["models", "sample"] {
+        fs::create_dir(folder.path().join(place))?;
+    }
+    for name in ["sample/sample-2000-images-idx3-ubyte.gz", "sample/sample-2000-labels-idx1-ubyte.gz"] {
+        fs::copy(fashion().join(name), folder.path().join(name))?;
+    }
+    fs::copy(
+        fashion().join(format!("models/{model}.onnx")),
+        folder.path().join(format!("models/{model}.onnx")),
+    )?;
+    let task = fs::read_to_string(fashion().join("task.toml"))?;
+    let task: Vec<&str> = task.lines().filter(|line| !line.starts_with("also")).collect();
+    fs::write(folder.path().join("task.toml"), task.join("\n"))?;
+    let manifest = fs::read_to_string(fashion().join(format!("models/{model}.toml")))?;
+    let (head, _) = manifest.split_once("[[variants]]").context("no variants")?;
+    let alone = format!("{head}[[variants]]\nprecision = \"fp32\"\nfile = \"{model}.onnx\"\n");
+    fs::write(folder.path().join(format!("models/{model}.toml")), alone)?;
+    Ok(folder)
+}
+
+fn modelless(words: &[&str]) -> Result<Output> {
+    Ok(Command::new(server::binary()?).args(words).output()?)
+}
+
+fn generate(package: &Path, out: &Path, words: &[&str]) -> Result<Output> {
+    let (package, out) = (package.to_string_lossy(), out.to_string_lossy());
+    modelless(&[&["variant", "generate", &package, "--out", &out, "--json"], words].concat())
+}
+
+fn generated(package: &Path, out: &Path, words: &[&str]) -> Result<Value> {
+    let output = generate(package, out, words)?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+/// What is said where it fails.
+fn said(package: &Path, out: &Path, words: &[&str]) -> Result<String> {
+    let output = generate(package, out, words)?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(!output.status.success(), "it went well: {said}");
+    ensure!(
+        !out.join("models").exists() && !out.join("task.toml").exists(),
+        "something was written after: {said}"
+    );
+    Ok(said)
+}
+
+fn variants(report: &Value) -> Result<Vec<&Value>> {
+    Ok(report["variants"].as_array().context("no variants")?.iter().collect())
+}
+
+/// How many answers of each are right, as others count them.
+fn independent(dump: &Path, files: &[PathBuf]) -> Result<Vec<f64>> {
+    let tools = modelless(&["variant", "tools", "--json"])?;
+    let tools: Value = serde_json::from_slice(&tools.stdout)?;
+    let text = |name: &str| tools[name].as_str().with_context(|| format!("no {name}"));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/count_right.py");
+    let mut command = Command::new(text("python")?);
+    command.env("PYTHONPATH", text("libraries")?).arg(script).arg(dump).args(files);
+    let output = command.output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout)?.lines().map(|line| Ok(line.parse()?)).collect()
+}
+
+#[test]
+fn one_file_becomes_a_frontier_that_registers_and_whose_accuracy_others_find_again() -> Result<()> {
+    let package = package("cnn_m")?;
+    let out = package.path().join("out");
+    let report = generated(package.path(), &out, &[])?;
+    ensure!(report["calibration_set"]["items"] == 256, "{report}");
+    let variants = variants(&report)?;
+    let wanted: Vec<&Value> = variants
+        .iter()
+        .copied()
+        .filter(|one| one["dominated_by"].is_null() && one["left_out"].is_null())
+        .collect();
+    ensure!(wanted.len() >= 4, "a frontier of {}: {report}", wanted.len());
+    let parent = variants.iter().find(|one| one["made"].is_null()).context("no parent")?;
+    let accuracy = |one: &Value| {
+        one["profile"]["accuracy"]["value"].as_f64().map(|ppm| ppm / 1e6).context("no accuracy")
+    };
+    let useful = wanted.iter().filter(|one| {
+        let near = accuracy(one).is_ok_and(|own| accuracy(parent).is_ok_and(|parents| own > parents - 0.02));
+        near && !one["made"].is_null()
+            && one["bytes"].as_u64() < parent["bytes"].as_u64().map(|bytes| bytes / 2)
+    });
+    ensure!(useful.count() >= 1, "nothing worth having that its author did not supply: {report}");
+    for one in &variants {
+        ensure!(one["made"].is_null() || one["made"]["check"]["items"] == 512, "{one}");
+    }
+
+    // Numpy and ONNX Runtime, on what the adapter gives to the model, to the last item.
+    let dump = package.path().join("dump");
+    let words =
+        ["variant", "dump", &out.to_string_lossy(), "--model", "cnn_m", "--out", &dump.to_string_lossy()];
+    let dumped = modelless(&words)?;
+    ensure!(dumped.status.success(), "{}", String::from_utf8_lossy(&dumped.stderr));
+    let name = |one: &Value| one["variant"].as_str().map(str::to_owned).context("no name");
+    let files: Vec<PathBuf> = variants
+        .iter()
+        .map(|one| Ok(out.join(format!("models/{}.onnx", name(one)?))))
+        .collect::<Result<_>>()?;
+    for (one, right) in variants.iter().zip(independent(&dump, &files)?) {
+        let about = &one["profile"]["accuracy"];
+        let samples = about["samples"].as_f64().context("no samples")?;
+        ensure!(about["samples"] == 1_744, "{about}");
+        let ours = accuracy(one)? * samples;
+        ensure!((ours - right).abs() < 0.01, "{}: {ours} against {right}", name(one)?);
+    }
+
+    let server = Server::start(&["--demo"])?;
+    let registered =
+        server.command(&["model", "register", &out.to_string_lossy(), "--server", &server.url()])?;
+    let clash = String::from_utf8_lossy(&registered.stderr).into_owned();
+    ensure!(
+        !registered.status.success() && clash.contains("cnn_m"),
+        "the demo has a model of that name: {clash}"
+    );
+    let next = package.path().join("next");
+    generated(package.path(), &next, &["--version", "2", "--only", "int8-entropy"])?;
+    let registered =
+        server.command(&["model", "register", &next.to_string_lossy(), "--server", &server.url()])?;
+    ensure!(registered.status.success(), "{}", String::from_utf8_lossy(&registered.stderr));
+    let ask = "/v1/tasks/fashion?variant=cnn_m.v2-int8-entropy&latency_ms=20000";
+    let answer =
+        server.send(&Request::post(ask).header("content-type", "image/png").body(picture("boot.png")))?;
+    ensure!(answer.status == 200 && answer.json()?[0]["label"] == "Ankle boot", "{answer}");
+    server.stop()
+}
+
+#[test]
+fn a_second_run_makes_nothing_again_and_a_damaged_artefact_is_made_again() -> Result<()> {
+    let package = package("mlp_s")?;
+    let out = package.path().join("out");
+    let words = ["--no-measure", "--only", "int8", "--only", "svd"];
+    let first = generated(package.path(), &out, &words)?;
+    let again = generated(package.path(), &out, &words)?;
+    let made = |report: &Value| -> Result<Vec<(Value, Value)>> {
+        let made = variants(report)?.into_iter().filter(|one| !one["made"].is_null());
+        Ok(made.map(|one| (one["sha256"].clone(), one["made"]["reused"].clone())).collect())
+    };
+    let (first, again) = (made(&first)?, made(&again)?);
+    ensure!(first.len() >= 4 && first.iter().all(|(_, reused)| reused == false), "{first:?}");
+    ensure!(again.iter().all(|(_, reused)| reused == true), "{again:?}");
+    ensure!(first.iter().map(|(sha256, _)| sha256).eq(again.iter().map(|(sha256, _)| sha256)));
+
+    let damaged = out.join("models/mlp_s-int8-entropy.onnx");
+    fs::OpenOptions::new().write(true).open(&damaged)?.set_len(100)?;
+    let mended = made(&generated(package.path(), &out, &words)?)?;
+    ensure!(mended.iter().filter(|(_, reused)| reused == false).count() == 1, "{mended:?}");
+    ensure!(fs::metadata(&damaged)?.len() > 100);
+    Ok(())
+}
+
+#[test]
+fn a_smaller_input_is_a_model_of_its_own() -> Result<()> {
+    let package = package("cnn_l")?;
+    let out = package.path().join("out");
+    let report = generated(package.path(), &out, &["--only", "size", "--size", "26"])?;
+    let smaller: Vec<&Value> =
+        variants(&report)?.into_iter().filter(|one| one["model"] == "cnn_l-at-26").collect();
+    ensure!(smaller.len() >= 2, "{report}");
+    let manifest = fs::read_to_string(out.join("models/cnn_l-at-26.toml"))?;
+    ensure!(manifest.contains("width = 26") && manifest.contains("height = 26"), "{manifest}");
+    let at_one = |one: &Value| one["profile"]["latency"][0]["mean_us"].as_f64().context("no latency");
+    let whole = variants(&report)?.into_iter().find(|one| one["model"] == "cnn_l").context("no parent")?;
+    ensure!(at_one(smaller[0])? < at_one(whole)?, "fewer pixels take less time: {report}");
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_used_is_told_by_name_and_leaves_no_package() -> Result<()> {
+    let package = package("mlp_s")?;
+    let (out, model) = (package.path().join("out"), package.path().join("models/mlp_s.onnx"));
+    let whole = fs::read(&model)?;
+    fs::write(&model, &whole[..whole.len() / 2])?;
+    let damaged = said(package.path(), &out, &[])?;
+    ensure!(damaged.contains("mlp_s.onnx") && damaged.contains("damaged"), "{damaged}");
+
+    // The operators' version is written where the domain is empty: raised beyond all that there are.
+    let mut strange = whole.clone();
+    let opset = strange.windows(4).rposition(|bytes| bytes == [0x42, 0x02, 0x10, 13]).or_else(|| {
+        strange.windows(6).rposition(|bytes| bytes == [0x42, 0x04, 0x0a, 0x00, 0x10, 13]).map(|at| at + 2)
+    });
+    strange[opset.context("no opset")? + 3] = 127;
+    fs::write(&model, strange)?;
+    let opset = said(package.path(), &out, &[])?;
+    ensure!(opset.contains("unknown-opset") && opset.contains("127"), "{opset}");
+    fs::write(&model, &whole)?;
+
+    let set = package.path().join("set.jsonl");
+    fs::write(&set, "\n")?;
+    let set = set.to_string_lossy();
+    ensure!(said(package.path(), &out, &["--set", &set])?.contains("empty"));
+    let images = package.path().join("sample/sample-2000-images-idx3-ubyte.gz");
+    let shared = said(package.path(), &out, &["--calibration-set", &images.to_string_lossy()])?;
+    ensure!(shared.contains("2000 of its inputs"), "{shared}");
+    let unknown = said(package.path(), &out, &["--only", "int3"])?;
+    ensure!(unknown.contains("int3") && unknown.contains("int8-entropy"), "{unknown}");
+    let missing = said(package.path(), &out, &["--variant", "mlp_s-int8"])?;
+    ensure!(missing.contains("it has mlp_s-fp32"), "{missing}");
+    let slow = said(package.path(), &out, &["--time", "1", "--memory", "40MiB"])?;
+    ensure!(slow.contains("memory") || slow.contains("--time"), "{slow}");
+    Ok(())
+}
+
+#[test]
+fn a_set_with_what_is_no_number_is_told_with_its_item() -> Result<()> {
+    let folder = modelless_testkit::temp_dir("generating")?;
+    fs::create_dir(folder.path().join("models"))?;
+    let floats = |value: f32| -> String {
+        let bytes: Vec<u8> = (0..784).flat_map(|_| value.to_le_bytes()).collect();
+        base64(&bytes)
+    };
+    let line = |value: f32| json!({"label": 0, "input": floats(value)}).to_string();
+    let values = [0.1, 0.2, 0.3, 0.4, f32::NAN, 0.6, 0.7, 0.8];
+    fs::write(folder.path().join("set.jsonl"), values.map(line).join("\n"))?;
+    let example = fashion().join("../fashion-tensor");
+    let task = fs::read_to_string(example.join("task.toml"))?;
+    let (head, _) = task.split_once("[labelled-set]").context("no set")?;
+    let head: Vec<&str> = head.lines().filter(|line| !line.starts_with("also")).collect();
+    let set = "[labelled-set]\nname = \"eight\"\npath = \"set.jsonl\"\n";
+    fs::write(folder.path().join("task.toml"), format!("{}\n{set}", head.join("\n")))?;
+    let model = fs::read_to_string(example.join("models/cnn_m.toml"))?;
+    let file = fashion().join("models/cnn_m.onnx").canonicalize()?;
+    let model: Vec<String> = model
+        .lines()
+        .map(|line| if line.starts_with("file") { format!("file = {file:?}") } else { line.to_owned() })
+        .collect();
+    fs::write(folder.path().join("models/cnn_m.toml"), model.join("\n"))?;
+    let said = said(folder.path(), &folder.path().join("out"), &[])?;
+    ensure!(said.contains("not-finite") || said.contains("finite"), "{said}");
+    ensure!(said.contains("item"), "{said}");
+    Ok(())
+}
+
+/// A disk of one mebibyte, where the kernel lets us have one.
+#[test]
+fn a_full_disk_is_told_and_room_later_is_enough() -> Result<()> {
+    let package = package("cnn_l")?;
+    let disk = package.path().join("disk");
+    fs::create_dir(&disk)?;
+    let script = format!(
+        "mount -t tmpfs -o size=6m none {0} && {1} variant generate {2} --out {0}/out --no-measure --only int8 --only fp16; \
+         echo ended with $?; find {0}/out -name '.*.part' | wc -l; mount -o remount,size=64m {0} && \
+         {1} variant generate {2} --out {0}/out --no-measure --only int8 --only fp16 --json",
+        disk.display(),
+        server::binary()?.display(),
+        package.path().display()
+    );
+    let output =
+        Command::new("unshare").args(["--map-root-user", "--mount", "sh", "-c", &script]).output()?;
+    let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{out}\n{said}");
+    ensure!(out.starts_with("ended with 1\n0\n"), "{out}\n{said}");
+    ensure!(said.contains("make room and start again"), "{said}");
+    let report = out.split_once("0\n").context("nothing was told")?.1;
+    let report: Value = serde_json::from_str(report)?;
+    ensure!(variants(&report)?.len() == 6, "{report}");
+    Ok(())
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for part in bytes.chunks(3) {
+        let number =
+            part.iter().chain(&[0, 0]).take(3).fold(0_u32, |number, byte| number << 8 | u32::from(*byte));
+        for at in 0..4 {
+            let letter = LETTERS[(number >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= part.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
