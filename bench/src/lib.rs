@@ -95,6 +95,7 @@ fn task() -> TaskInfo {
         space: v.space,
         accuracy: v.accuracy,
         max_batch: v.max_batch,
+        candidate: false,
     });
     let variants = variants.collect();
     TaskInfo { id: FASHION, default_space: FASHION_SPACE, defaults: Goals::default(), variants }

@@ -13,7 +13,7 @@ pub(crate) use node::{half_of_memory, size};
 use crate::demo::Demo;
 use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
-use crate::roles::Measurer;
+use crate::roles::{Measurer, clearing};
 use crate::signals::{Signals, until_second_signal};
 use crate::{engines, out};
 use admin::{Places, Registry};
@@ -82,6 +82,7 @@ async fn up(options: Options, config: Config) -> anyhow::Result<()> {
 /// Everything that runs, built and not yet running.
 struct Parts {
     store: Arc<dyn Store>,
+    artefacts: Artefacts,
     executor: (executor::Service, executor::Handle),
     gateway: (gateway::Service, gateway::Handle),
     scheduler: (scheduler::Service, scheduler::Handle),
@@ -101,6 +102,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let phase = Phase::start("opening the store");
     let address = options.database.clone().unwrap_or_else(|| format!("sqlite:{}", data.database().display()));
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(&address).await?);
+    clearing::begin(&*store, &artefacts).await?;
     phase.done(&format!("{} opened", store.describe()));
 
     let library = options.library.clone();
@@ -154,7 +156,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         gateway::Config { seed: settings.map(|s: RouterSettings| s.seed), ..config.gateway.clone() };
     let deps = gateway::Deps {
         store: Arc::clone(&store),
-        artefacts: Some(artefacts),
+        artefacts: Some(artefacts.clone()),
         nodes: vec![(handle.status(), Arc::clone(&link))],
         clock,
         recorder: router_log,
@@ -170,6 +172,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let scheduler = scheduler::build(scheduler::Config::default(), Arc::clone(&store), nodes);
     Ok(Parts {
         store,
+        artefacts,
         executor: (executor, handle),
         gateway: (gateway, gateway_handle),
         scheduler,
@@ -242,6 +245,7 @@ impl Parts {
             only_stale: true,
         };
         sharing.spawn(measurer.run(stop.clone()));
+        sharing.spawn(clearing::run(Arc::clone(&self.store), self.artefacts, end_executor.clone()));
         let mut serving = JoinSet::new();
         serving.spawn(gateway.run(end_gateway.clone()));
 

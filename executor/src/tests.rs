@@ -6,6 +6,7 @@ mod limits;
 mod loading;
 mod quarantine;
 mod real;
+mod recurrent;
 mod remotes;
 mod slots;
 mod stalled;
@@ -17,7 +18,7 @@ use modelless_decision::worker::Worker;
 use modelless_drive::{Clock, Recorder, replay};
 use modelless_engine::FakeEngine;
 use modelless_engine::fake::{Computes, FakeModel, Fault};
-use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, DType, DeviceIx, Engine as EngineKind,
     Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey, Refusal, ReplicaState,
@@ -165,6 +166,9 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
         version: 1,
         architecture: "none".into(),
         licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter: r#"{"kind": "tensor"}"#.into(),
         variants: vec![variant("good", 900_000, 200.0), variant("fast", 800_000, 50.0)],

@@ -23,6 +23,15 @@ pub struct RegisterRequest {
     /// Licence, as an SPDX expression where there is one.
     #[serde(default)]
     pub licence: String,
+    /// Whom to ask about it.
+    #[serde(default)]
+    pub owner: String,
+    /// Whether it becomes the default version of its name; the first one does in any case.
+    #[serde(default)]
+    pub promote: bool,
+    /// Who registers it, in their own words.
+    #[serde(default)]
+    pub by: String,
     /// How the task's input becomes its tensors and its tensors the task's output.
     pub adapter: serde_json::Value,
     /// The output space of its vectors; left out, the task's default. Only vectors have to do with it.

@@ -136,10 +136,19 @@ impl From<StoreError> for ApiError {
             StoreError::NotFound { .. } => Self::not_found("not_found", message),
             StoreError::InUse { .. }
             | StoreError::TooManyVariants { .. }
+            | StoreError::DefaultChanged { .. }
+            | StoreError::NothingBefore { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
             StoreError::Invalid { .. } => Self::malformed(message),
             StoreError::Unreachable { .. } | StoreError::Locked { .. } => {
                 Self::unavailable("store_unavailable", message)
+            }
+            StoreError::Io { ref source, .. } if is_full(source) => {
+                // Which file it was is for the log.
+                tracing::error!(error = message, "the disk is full");
+                let message =
+                    "the server's disk is full: nothing of this was kept. Make room there and send it again";
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, "disk_full", message)
             }
             StoreError::NewerDatabase { .. }
             | StoreError::Corrupt { .. }
@@ -154,6 +163,12 @@ impl From<StoreError> for ApiError {
             }
         }
     }
+}
+
+/// No room left, by whatever limit.
+fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
 #[derive(Serialize)]

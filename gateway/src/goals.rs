@@ -70,7 +70,7 @@ impl Goal {
                 "a whole number from 0 to 9, where 1 is the highest level and 0 the default one"
             }
             Self::Fallback => "one of reject, best_effort",
-            Self::Model => "the name of a model of this task",
+            Self::Model => "the name of a model of this task, or NAME@VERSION",
             Self::Variant => "the name of a variant of this task",
         }
     }

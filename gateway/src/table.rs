@@ -13,7 +13,9 @@ use std::sync::Arc;
 /// tables.
 pub(crate) fn build(catalog: &Catalog, nodes: &[Arc<NodeStatus>], handover: Moments) -> Table {
     let classes = offered_on(nodes);
-    let tasks: Vec<TaskInfo> = catalog.tasks.iter().map(|task| task_info(catalog, task, &classes)).collect();
+    let defaults = catalog.defaults();
+    let tasks: Vec<TaskInfo> =
+        catalog.tasks.iter().map(|task| task_info(catalog, task, &classes, &defaults)).collect();
     let known: BTreeSet<(TaskId, u8)> =
         tasks.iter().flat_map(|task| task.variants.iter().map(|v| (task.id, v.ordinal))).collect();
     let nodes = nodes.iter().map(|status| node_info(status, &known, handover)).collect();
@@ -49,7 +51,12 @@ fn offered_on(nodes: &[Arc<NodeStatus>]) -> Classes<'_> {
     classes
 }
 
-fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo {
+fn task_info(
+    catalog: &Catalog,
+    task: &Task,
+    classes: &Classes<'_>,
+    defaults: &BTreeSet<ModelId>,
+) -> TaskInfo {
     let spaces: BTreeMap<ModelId, SpaceId> =
         catalog.models_of(task.id).map(|model| (model.id, model.space)).collect();
     let mut variants: Vec<VariantInfo> = catalog
@@ -63,6 +70,7 @@ fn task_info(catalog: &Catalog, task: &Task, classes: &Classes<'_>) -> TaskInfo 
                 space: *spaces.get(&variant.model)?,
                 accuracy: accuracy(catalog, task, variant, classes.get(&(task.id, variant.ordinal)))?,
                 max_batch: variant.settings.max_batch,
+                candidate: !defaults.contains(&variant.model),
             })
         })
         .collect();

@@ -8,9 +8,9 @@ use http::HeaderValue;
 use modelless_decision::route::{Table, TaskInfo};
 use modelless_store::Catalog;
 use modelless_telemetry::{Metrics, TaskMetrics, VariantMetrics};
-use modelless_types::{Accuracy, Goals, Model, NodeId, Refusal, Task, TenantId, Variant, VariantId};
+use modelless_types::{Accuracy, Goals, Model, ModelId, NodeId, Refusal, Task, TenantId, Variant, VariantId};
 use modelless_wire::NodeStatus;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A variant with what answers say of it.
@@ -34,6 +34,8 @@ pub(crate) struct TaskView {
     pub(crate) task: Task,
     /// Newest version of a name first.
     pub(crate) models: Vec<Arc<Model>>,
+    /// Of each name the version that answers where nothing is pinned.
+    pub(crate) defaults: BTreeSet<ModelId>,
     pub(crate) variants: Vec<VariantView>,
     /// Positions of the task's labels.
     labels: HashMap<String, u16>,
@@ -113,7 +115,9 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
     variants.sort_by_key(|view| view.variant.ordinal);
     let at = |(at, label): (usize, &String)| Some((label.clone(), u16::try_from(at).ok()?));
     let labels = task.labels.iter().enumerate().filter_map(at).collect();
-    TaskView { task: task.clone(), models, variants, labels, metrics: metrics.task(&task.name) }
+    let defaults = catalog.defaults();
+    let defaults = models.iter().map(|model| model.id).filter(|id| defaults.contains(id)).collect();
+    TaskView { task: task.clone(), models, defaults, variants, labels, metrics: metrics.task(&task.name) }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {
@@ -141,19 +145,60 @@ impl TaskView {
 
     /// Goals as decisions take them: pins by number.
     pub(crate) fn resolve(&self, given: &Given) -> Result<Goals, ApiError> {
-        let model = given.model.as_ref().map(|name| {
-            // The newest version of that name.
-            let found = self.models.iter().find(|model| model.name == *name);
-            let known = || self.models.iter().map(|model| model.name.as_str());
-            found.map(|model| model.id).ok_or_else(|| self.no_such("model", name, known()))
-        });
+        let of_variant = given.variant.as_ref().and_then(|name| self.named_variant(name));
+        let model = given.model.as_ref().map(|name| self.pinned(name, of_variant));
         let variant = given.variant.as_ref().map(|name| {
-            let found = self.variants.iter().find(|view| view.variant.name == *name);
+            let found = self.named_variant(name);
             let known = || self.variants.iter().map(|view| view.variant.name.as_str());
             found.map(|view| view.variant.id).ok_or_else(|| self.no_such("variant", name, known()))
         });
         let (model, variant) = (model.transpose()?, variant.transpose()?);
         Ok(given.resolved(model, variant))
+    }
+
+    fn named_variant(&self, name: &str) -> Option<&VariantView> {
+        self.variants.iter().find(|view| view.variant.name == *name)
+    }
+
+    /// The version that a pin by name means: of `NAME@VERSION` that one, of `NAME` the default, or that of the variant which
+    /// is pinned beside it.
+    fn pinned(&self, pin: &str, variant: Option<&VariantView>) -> Result<ModelId, ApiError> {
+        let versions = |name: &str| self.models.iter().filter(|model| model.name == name).collect::<Vec<_>>();
+        let of_name = versions(pin);
+        if let Some(newest) = of_name.first() {
+            let pinned_variant = variant.filter(|view| view.model.name == pin).map(|view| view.model.id);
+            let default = of_name.iter().map(|model| model.id).find(|id| self.defaults.contains(id));
+            return pinned_variant.or(default).ok_or_else(|| {
+                let why = format!(
+                    "all versions of model {pin} of task {:?} are candidates; pin one, as in {pin}@{}",
+                    self.task.name, newest.version
+                );
+                ApiError::from(Refusal::PinUnusable { why })
+            });
+        }
+        if let Some((name, wanted)) = pin.rsplit_once('@') {
+            let of_name = versions(name);
+            let found = of_name.iter().find(|model| model.version.to_string() == wanted);
+            if let Some(model) = found {
+                return Ok(model.id);
+            }
+            if !of_name.is_empty() {
+                let known: Vec<String> = of_name.iter().map(|model| model.version.to_string()).collect();
+                let (task, wanted) = (&self.task.name, excerpt(wanted));
+                let why = format!(
+                    "model {name} of task {task:?} has no version {wanted}; it has {}",
+                    known.join(", ")
+                );
+                return Err(ApiError::from(Refusal::PinUnusable { why }));
+            }
+        }
+        let known = self.models.iter().map(|model| model.name.as_str());
+        Err(self.no_such("model", pin, known))
+    }
+
+    /// Whether queries that pin nothing may be answered by it.
+    pub(crate) fn is_default(&self, model: ModelId) -> bool {
+        self.defaults.contains(&model)
     }
 
     fn no_such<'a>(&self, what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> ApiError {

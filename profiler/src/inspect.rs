@@ -4,6 +4,7 @@
 use crate::error::Error;
 use crate::manifest::ModelManifest;
 use crate::onnx::{Declared, OnnxModel};
+use crate::torchscript::{Argument, TorchScript};
 use modelless_adapter::{Adapter, AdapterSpec, SpecError, Tokenizer};
 use modelless_types::{Engine, Task, TaskKind, TensorSpec};
 use std::fs;
@@ -33,11 +34,18 @@ impl ModelManifest {
         let tokenizer = self.tokenizer()?;
         for (number, variant) in self.variants.iter().enumerate() {
             let at = |why: String| self.fault_of(number, format!("{}: {why}", variant.file.display()));
-            if !matches!(variant.engine, Engine::Onnx | Engine::Openvino) {
-                if !variant.file.is_file() {
-                    return Err(at("there is no such file".to_owned()));
+            match variant.engine {
+                Engine::Onnx | Engine::Openvino => {}
+                Engine::Torch => {
+                    torchscript(&variant.file, &self.adapter, task).map_err(at)?;
+                    continue;
                 }
-                continue;
+                Engine::Remote => {
+                    if !variant.file.is_file() {
+                        return Err(at("there is no such file".to_owned()));
+                    }
+                    continue;
+                }
             }
             let model = read(&variant.file).map_err(at)?;
             let (inputs, outputs) = items(&model, &self.adapter, task).map_err(at)?;
@@ -74,11 +82,56 @@ fn differing(labels: &[String], task: &Task) -> String {
 pub(crate) fn read(file: &Path) -> Result<OnnxModel, String> {
     let content = fs::read(file).map_err(|error| format!("it cannot be read: {error}"))?;
     let model = OnnxModel::read(&content).map_err(|why| format!("{why}; expected an ONNX model"))?;
+    if model.opset.is_none_or(|version| version == 0) {
+        return Err("it does not say which version of the operators (opset) it is made of; export it again"
+            .to_owned());
+    }
     if model.external {
         let why = "its weights lie in files beside it, which would not come along; save it as one file";
         return Err(why.to_owned());
     }
     Ok(model)
+}
+
+/// TorchScript names no shapes, but how many tensors it takes and gives; which ones they are is told by their order.
+fn torchscript(file: &Path, adapter: &AdapterSpec, task: &Task) -> Result<(), String> {
+    let content = fs::read(file).map_err(|error| format!("it cannot be read: {error}"))?;
+    let model = TorchScript::read(&content).map_err(|why| format!("{why}; expected a TorchScript model"))?;
+    let (given, wanted) = adapter.tensors(task);
+    let signature = || {
+        let argument = |input: &Argument| format!("{}: {}", input.name, input.kind);
+        let arguments: Vec<String> = model.inputs.iter().map(argument).collect();
+        format!("forward({}) -> {}", arguments.join(", "), model.output)
+    };
+    let names: Vec<String> = given.iter().map(|tensor| format!("`{}`", tensor.name)).collect();
+    if let Some(other) = model.inputs.iter().take(given.len()).find(|input| !input.takes_a_tensor()) {
+        return Err(format!(
+            "its `{}` takes {}, and tensors are all that it can be given: {}",
+            other.name,
+            other.kind,
+            signature()
+        ));
+    }
+    let needed = model.inputs.iter().filter(|input| !input.may_be_left_out).count();
+    if given.len() < needed || given.len() > model.inputs.len() {
+        return Err(format!(
+            "it takes {needed} tensors and is given {} ({}): {}",
+            given.len(),
+            names.join(", "),
+            signature()
+        ));
+    }
+    match model.outputs() {
+        Some(gives) if gives < wanted.len() => Err(format!(
+            "it gives {gives} tensors and the task has {} outputs: {}",
+            wanted.len(),
+            signature()
+        )),
+        None if !model.output.contains("Tensor") => {
+            Err(format!("it gives no tensors at all: {}", signature()))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// One item of each tensor, with open axes as adapter and task say.
@@ -201,6 +254,11 @@ mod tests {
         }
         fs::copy(repository("examples/fashion/models/cnn_m.onnx"), folder.path().join("cnn.onnx")).unwrap();
         fs::write(folder.path().join("text.onnx"), "no model").unwrap();
+        for file in ["echo.pt", "types.pt"] {
+            fs::copy(repository("crates/engine/tests/models").join(file), folder.path().join(file)).unwrap();
+        }
+        let whole = fs::read(folder.path().join("echo.pt")).unwrap();
+        fs::write(folder.path().join("half.pt"), &whole[..whole.len() / 2]).unwrap();
         let path = folder.path().join("model.toml");
         fs::write(&path, lines).unwrap();
         let read = ModelManifest::read(&path).and_then(|model| model.inspect(task));
@@ -222,6 +280,39 @@ mod tests {
             let text = fs::read_to_string(repository("examples").join(name).join("task.toml")).unwrap();
             let task = task(&text.split("[labelled-set]").next().unwrap().replace("also =", "# also ="));
             assert!(package.models.iter().all(|model| model.inspect(&task).is_ok()), "{name}");
+        }
+    }
+
+    #[test]
+    fn torchscript_that_does_not_fit_is_told_with_its_signature_and_line() {
+        let tensors = |inputs: &str| {
+            let outputs = "outputs = [{ name = \"y\", dtype = \"FP32\", shape = [4] }]";
+            task(&format!(
+                "name = \"t\"\nkind = \"tensor\"\nmetric = \"accuracy\"\ninputs = [{inputs}]\n{outputs}\n"
+            ))
+        };
+        let one = "{ name = \"x\", dtype = \"FP32\", shape = [4] }";
+        let two = format!("{one}, {}", one.replace("\"x\"", "\"z\""));
+        let manifest = |file: &str| {
+            format!(
+                "name = \"m\"\n[[variants]]\nengine = \"torch\"\nprecision = \"fp32\"\nfile = \"{file}\"\n[adapter]\n\
+                 kind = \"tensor\"\n"
+            )
+        };
+        assert_eq!(said(&tensors(one), &manifest("echo.pt")), Ok(()));
+        for (inputs, file, words) in [
+            (
+                two.as_str(),
+                "echo.pt",
+                "it takes 1 tensors and is given 2 (`x`, `z`): forward(x: Tensor) -> Tensor",
+            ),
+            (one, "types.pt", "it takes 8 tensors and is given 1"),
+            (one, "half.pt", "no zip archive, or damaged; expected a TorchScript model"),
+            (one, "cnn.onnx", "expected a TorchScript model"),
+            (one, "none.pt", "cannot be read"),
+        ] {
+            let error = said(&tensors(inputs), &manifest(file)).unwrap_err();
+            assert!(error.contains("line 5:") && error.contains(words), "{file}: {error}");
         }
     }
 

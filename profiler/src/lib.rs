@@ -12,6 +12,7 @@
 mod accuracy;
 mod dominated;
 mod dump;
+mod earlier;
 mod error;
 pub mod generate;
 mod idx;
@@ -23,13 +24,17 @@ mod profile;
 mod register;
 mod set;
 mod stats;
+mod torchscript;
 
 pub use accuracy::Tally;
 pub use dominated::{Offer, dominated};
 pub use dump::{Dump, Dumped, DumpedTensor};
 pub use error::Error;
-pub use manifest::{ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest};
+pub use manifest::{
+    ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest, usual_variant_name,
+};
 pub use onnx::{Declared, OnnxModel};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
 pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};
 pub use set::LabelledSet;
+pub use torchscript::{Argument, Parameter, TorchScript};

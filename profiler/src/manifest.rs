@@ -119,6 +119,9 @@ pub struct ModelManifest {
     /// Licence.
     #[serde(default)]
     pub licence: String,
+    /// Whom to ask about it: a person or a team.
+    #[serde(default)]
+    pub owner: String,
     /// The output space of its vectors; left out, the task's default.
     pub space: Option<String>,
     /// How accurate it is said to be, for when there is no labelled set.
@@ -181,7 +184,7 @@ impl Source {
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VariantManifest {
-    /// Unique in its task; left out, the model's name and the precision.
+    /// Unique in its task; left out, the model's name, its version from the second on, and the precision.
     #[serde(default)]
     pub name: String,
     /// The library that runs it.
@@ -372,6 +375,7 @@ impl ModelManifest {
             version: one(),
             architecture: String::new(),
             licence: String::new(),
+            owner: String::new(),
             space: None,
             accuracy: None,
             labels: None,
@@ -393,7 +397,7 @@ impl ModelManifest {
         for variant in &mut self.variants {
             variant.file = folder.join(&variant.file);
             if variant.name.is_empty() {
-                variant.name = format!("{}-{}", self.name, variant.precision);
+                variant.name = usual_variant_name(&self.name, self.version, &variant.precision);
             }
         }
     }
@@ -465,6 +469,14 @@ impl VariantManifest {
             gpu_memory: self.gpu_memory,
             string_bytes: self.string_bytes,
         }
+    }
+}
+
+/// What a variant is called where nobody says: names are unique in a task, so those of later versions say which.
+pub fn usual_variant_name(model: &str, version: u32, precision: &str) -> String {
+    match version {
+        0 | 1 => format!("{model}-{precision}"),
+        _ => format!("{model}-v{version}-{precision}"),
     }
 }
 

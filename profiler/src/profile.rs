@@ -117,6 +117,11 @@ impl Profiler {
         Self { engine, config, device_class, command, next }
     }
 
+    /// How it measures.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// What this machine is called.
     pub fn device_class(&self) -> &str {
         &self.device_class

@@ -3,20 +3,25 @@
 //! A model is measured before it is stored, and stored in one transaction: what is registered can be served, and a
 //! registration that fails leaves nothing behind but an artefact that nobody needs. Doing it again is harmless.
 
+use crate::earlier;
 use crate::error::Error;
 use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::{AdapterSpec, Tokenizer};
 use modelless_store::{
-    Artefacts, Evidence, NewModel, NewSpace, NewVariant, Registered, SetArtefact, SpaceKind, Store,
+    Artefacts, Evidence, NewModel, NewSpace, NewVariant, Registered, SetArtefact, Signed, SpaceKind, Store,
+    UnixMicros,
 };
-use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Model, Task, TenantId, Variant, VariantSettings};
+use modelless_types::{
+    Accuracy, AccuracyMeasure, Bytes, Model, Profile, Task, TenantId, Variant, VariantSettings,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// Accuracies known from elsewhere, by the name of the variant.
 pub type Known = BTreeMap<String, Vec<AccuracyMeasure>>;
@@ -32,6 +37,12 @@ pub struct NewRegistration {
     pub architecture: String,
     /// Licence.
     pub licence: String,
+    /// Whom to ask about it.
+    pub owner: String,
+    /// Whether it becomes the default version of its name; the first one does in any case.
+    pub promote: bool,
+    /// Who registers it.
+    pub by: Signed,
     /// The output space of its vectors; `None`: the task's default.
     pub space: Option<String>,
     /// Between the task and its tensors. A tokenizer is named by its sha256, and was put away before.
@@ -91,6 +102,9 @@ impl Registrar {
             version,
             architecture,
             licence,
+            owner,
+            promote,
+            by,
             space,
             adapter,
             declared,
@@ -114,7 +128,9 @@ impl Registrar {
                 tokenizer: tokenizer.clone(),
                 declared,
             };
-            let mut profile = self.profiler.profile(subject, set, &mut *report).await?;
+            let key =
+                earlier::key(&self.profiler, &subject, &variant.artefact, (kept.as_ref(), set.is_some()));
+            let mut profile = self.measured(subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
             let NewRegistrationVariant { name, settings, artefact } = variant;
             measured.push(NewVariant {
@@ -134,11 +150,29 @@ impl Registrar {
             version,
             architecture,
             licence,
+            owner,
+            promote,
+            by,
             space,
             adapter,
             variants: measured,
         };
         Ok(self.store.register_with(model, Evidence { set: kept, declared }).await?)
+    }
+
+    /// Measured now, or by an earlier attempt.
+    async fn measured(
+        &self,
+        subject: Subject<'_>,
+        (set, key): (Option<&LabelledSet>, Option<&str>),
+        report: Report<'_>,
+    ) -> Result<Profile, Error> {
+        if let Some(profile) = earlier::found(&*self.store, key).await? {
+            return Ok(profile);
+        }
+        let profile = self.profiler.profile(subject, set, report).await?;
+        earlier::keep(&*self.store, key, &profile).await;
+        Ok(profile)
     }
 
     /// Puts the artefacts of a manifest away.
@@ -160,6 +194,9 @@ impl Registrar {
             version: manifest.version,
             architecture: manifest.architecture.clone(),
             licence: manifest.licence.clone(),
+            owner: manifest.owner.clone(),
+            promote: false,
+            by: Signed { who: "modelless up".to_owned(), at: UnixMicros::of(SystemTime::now()) },
             space: manifest.space.clone(),
             adapter,
             declared: manifest.declared(),
@@ -198,8 +235,20 @@ impl Registrar {
         (task, tenant): (&Task, TenantId),
         model: NewRegistration,
     ) -> Result<Registered, Error> {
-        let NewRegistration { name, version, architecture, licence, space, adapter, declared, set, variants } =
-            model;
+        let NewRegistration {
+            name,
+            version,
+            architecture,
+            licence,
+            owner,
+            promote,
+            by,
+            space,
+            adapter,
+            declared,
+            set,
+            variants,
+        } = model;
         let space = self::space(store, task, &name, (space, &adapter)).await?;
         // Read, so that one which nobody can use is refused here and not at every node.
         tokenizer(artefacts, &name, &adapter).await?;
@@ -221,6 +270,9 @@ impl Registrar {
             version,
             architecture,
             licence,
+            owner,
+            promote,
+            by,
             space,
             adapter,
             variants: new,
@@ -271,7 +323,16 @@ impl Registrar {
             tokenizer,
             declared: elsewhere.map(|profile| profile.accuracy.value).or(declared),
         };
-        let mut profile = self.profiler.profile(subject, set, report).await?;
+        let known = self.store.evidence(model.id).await?.set;
+        let known = known.filter(|known| set.is_some_and(|set| set.name() == known.name));
+        let key = earlier::key(&self.profiler, &subject, &variant.artefact, (known.as_ref(), set.is_some()));
+        // One that is measured for the second time here is measured anew; registered again after it was removed it is not.
+        let anew = variant.profile_on(self.profiler.device_class()).is_some();
+        let mut profile = if anew {
+            self.profiler.profile(subject, set, report).await?
+        } else {
+            self.measured(subject, (set, key.as_deref()), report).await?
+        };
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
                 profile.accuracy = elsewhere.accuracy.clone();
@@ -336,7 +397,7 @@ async fn space(
 }
 
 fn open(artefacts: &Artefacts, sha256: &str) -> Result<(File, Bytes), Error> {
-    let file = artefacts.open(sha256)?;
+    let file = artefacts.hold(sha256)?;
     let read = |source| Error::Read { path: sha256.into(), source };
     let bytes = file.metadata().map_err(read)?.len();
     Ok((file, Bytes(bytes)))

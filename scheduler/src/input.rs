@@ -3,8 +3,9 @@
 use crate::demand::Demands;
 use modelless_decision::plan::{Input, PlanDevice, PlanVariant};
 use modelless_store::Catalog;
-use modelless_types::{DeviceIx, Variant};
+use modelless_types::{DeviceIx, ModelId, Variant};
 use modelless_wire::NodeStatus;
+use std::collections::BTreeSet;
 
 /// Only what a node offers and has a profile for can be planned there.
 pub(crate) fn input(
@@ -13,6 +14,7 @@ pub(crate) fn input(
     discretionary_permille: u16,
     demands: &Demands,
 ) -> Input {
+    let defaults = catalog.defaults();
     let device = |node: &NodeStatus| PlanDevice {
         node: node.node,
         device: DeviceIx(0),
@@ -21,14 +23,14 @@ pub(crate) fn input(
         variants: catalog
             .variants
             .iter()
-            .filter_map(|variant| planned(catalog, node, variant, demands))
+            .filter_map(|variant| planned((catalog, &defaults), node, variant, demands))
             .collect(),
     };
     Input { devices: nodes.iter().filter(|node| !node.draining).map(device).collect() }
 }
 
 fn planned(
-    catalog: &Catalog,
+    (catalog, defaults): (&Catalog, &BTreeSet<ModelId>),
     node: &NodeStatus,
     variant: &Variant,
     demands: &Demands,
@@ -49,5 +51,6 @@ fn planned(
         cost: run.cost(1, node.price),
         memory: profile.memory,
         demand: demands.level(task, variant.ordinal),
+        candidate: !defaults.contains(&variant.model),
     })
 }

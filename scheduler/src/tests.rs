@@ -3,7 +3,7 @@ use modelless_decision::Moments;
 use modelless_decision::RunModel;
 use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready};
-use modelless_store::{MemStore, NewModel, NewTask, NewVariant};
+use modelless_store::{MemStore, NewModel, NewTask, NewVariant, Signed};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, Engine, Goals, Micros, PricePerHour, Profile,
     Provenance, StageTime, TaskKind, TenantId, Variant, VariantSettings,
@@ -90,6 +90,9 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         version: 1,
         architecture: "made up".into(),
         licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter: "{}".into(),
         variants,
@@ -303,7 +306,7 @@ async fn what_is_pinned_on_nodes_that_are_not_reached_yet_stays_until_they_are_g
     let (_, plan) = planned(&store).await;
     let left: std::collections::BTreeSet<_> = plan.pins.iter().map(|pin| pin.node.0).collect();
     assert_eq!((plan.pins.len(), left), (4, [1, 2].into()), "the second is announced, the third is not");
-    store.remove_model(variants[0].model, true).await.unwrap();
+    store.remove_model(variants[0].model, true, Signed::default()).await.unwrap();
     later.round().await.unwrap();
     assert_eq!(planned(&store).await.1.pins, [], "nor does what is not registered any more");
     drop(handle);

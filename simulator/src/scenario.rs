@@ -306,6 +306,7 @@ impl TaskSpec {
             space: v.space,
             accuracy: v.accuracy,
             max_batch: v.max_batch,
+            candidate: false,
         });
         TaskInfo {
             id: self.id,

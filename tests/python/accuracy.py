@@ -101,7 +101,7 @@ def main():
             file, figure = manifest.parent / variant["file"], figures[name]
             ask = lambda tensors: right(file, given["name"], tensors, classes, about["batch"])
             rows.append({
-                "variant": name, "samples": len(classes), "measured": round(figure["value"] * len(classes)),
+                "variant": name, "samples": len(classes), "measured": round(figure["value"] * len(classes) / 1e6),
                 "on_dumped_tensors": ask(theirs), "on_own_tensors": ask(own), "pixels_apart": round(apart, 4),
             })
             assert figure["samples"] == len(classes), f"{name} was measured on {figure['samples']} samples"

@@ -4,6 +4,7 @@
 //! in `docs/measurements.md`. The short form runs in CI: few repetitions, a development build, a loose bound, and
 //! nothing written.
 
+mod accuracy_python;
 mod attribution;
 mod chaos;
 mod cluster;
@@ -23,6 +24,7 @@ mod models;
 mod overhead;
 mod pick;
 mod record;
+mod recurrent;
 mod same_weights;
 mod start;
 mod throughput;
@@ -59,6 +61,8 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &accuracy_python::MEASURE,
+    &recurrent::MEASURE,
     &drift::MEASURE,
     &coverage::MEASURE,
     &generate::MEASURE,

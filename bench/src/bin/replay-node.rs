@@ -20,7 +20,7 @@ use modelless_executor::{Config, Deps, build};
 use modelless_live::{Member, RedisLive, Role, keep_announced};
 use modelless_simulator::VariantSpec;
 use modelless_simulator::batching::{MODELS, spec};
-use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, PutArtefact, Store};
+use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, PutArtefact, Signed, Store};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Bytes, DType, Engine, Goals, Micros, NodeId, Profile,
     Provenance, StageTime, TaskKind, TenantId, TensorSpec, VariantSettings,
@@ -148,6 +148,9 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         version: 1,
         architecture: "none".into(),
         licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter: r#"{"kind": "tensor"}"#.into(),
         variants: vec![variant],

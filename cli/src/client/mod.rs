@@ -10,6 +10,7 @@ pub(crate) mod node;
 pub(crate) mod query;
 pub(crate) mod task;
 pub(crate) mod variant;
+mod versions;
 
 pub(crate) use goals::GoalOptions;
 pub(crate) use http::{Api, Reply, segment};

@@ -1,6 +1,7 @@
 //! `modelless model`: what answers.
 
 use super::feedback::warnings;
+use super::versions::{self, history, path, stands, who};
 use super::{Api, Server, list, measuring, segment, task, text};
 use crate::exit::usage;
 use crate::out;
@@ -11,7 +12,9 @@ use bytes::Bytes;
 use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
 use modelless_adapter::AdapterSpec;
-use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest};
+use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest, usual_variant_name};
+use modelless_store::sha256_of;
+use modelless_types::Engine;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,18 +22,22 @@ use std::path::{Path, PathBuf};
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Upload a model, have it measured there, and serve it.
-    Register(Register),
+    Register(Box<Register>),
     /// All models.
     List(List),
     /// One model with its adapter and variants.
     Show(Show),
+    /// Make a version the default: it answers queries that pin nothing.
+    Promote(versions::Promote),
+    /// Go back to the version that was the default before.
+    Rollback(versions::Rollback),
     /// Take a model out of service.
     Remove(Remove),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Register {
-    /// A model.toml or its folder; an ONNX file, described by options; or a folder with task.toml and models/*.toml.
+    /// A model.toml or its folder; an ONNX or TorchScript (.pt) file, described by options; or a folder with task.toml and models/*.toml.
     path: PathBuf,
     /// The task it is for. A manifest may name its own; that of a folder with task.toml is made if need be.
     #[arg(long)]
@@ -44,6 +51,13 @@ pub(crate) struct Register {
     /// What that set is called where its figures are shown. Otherwise its file's name.
     #[arg(long, requires = "set")]
     set_name: Option<String>,
+    /// Make it the default version, so that it answers queries that pin nothing. The first version of a name is in any
+    /// case; later ones are candidates until they are promoted.
+    #[arg(long)]
+    promote: bool,
+    /// Whom to ask about it, in place of what the manifest says.
+    #[arg(long)]
+    owner: Option<String>,
     /// Do not wait until the nodes of a cluster have measured it. `modelless model show` tells how far they are.
     #[arg(long)]
     no_wait: bool,
@@ -98,9 +112,16 @@ impl FileOptions {
         model.architecture = self.architecture.clone().unwrap_or_default();
         model.licence = self.licence.clone().unwrap_or_default();
         model.accuracy = self.accuracy;
+        if file.extension().is_some_and(|end| end.eq_ignore_ascii_case("pt"))
+            && let Some(variant) = model.variants.first_mut()
+        {
+            variant.engine = Engine::Torch;
+        }
         if let (Some(precision), Some(variant)) = (&self.precision, model.variants.first_mut()) {
             variant.precision.clone_from(precision);
-            variant.name = format!("{}-{precision}", model.name);
+        }
+        if let Some(variant) = model.variants.first_mut() {
+            variant.name = usual_variant_name(&model.name, model.version, &variant.precision);
         }
         Ok(model)
     }
@@ -119,9 +140,9 @@ pub(crate) struct List {
 pub(crate) struct Show {
     /// The model.
     name: String,
-    /// Its task.
+    /// Its task. Needed where several tasks have a model of this name.
     #[arg(long)]
-    task: String,
+    task: Option<String>,
     #[command(flatten)]
     server: Server,
 }
@@ -130,13 +151,13 @@ pub(crate) struct Show {
 pub(crate) struct Remove {
     /// The model.
     name: String,
-    /// Its task.
+    /// Its task. Needed where several tasks have a model of this name.
     #[arg(long)]
-    task: String,
+    task: Option<String>,
     /// Which of its versions.
     #[arg(long)]
     version: Option<u32>,
-    /// Even while it serves.
+    /// Even while it serves, or while it is the default of several versions.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -158,24 +179,29 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             if options.server.json { out::json(&answer) } else { out::line(models(&answer)) }
         }
         Command::Show(options) => {
-            let path = format!("/v1/models/{}/{}", segment(&options.task), segment(&options.name));
-            let answer = options.server.api()?.get(&path)?.ok()?.json()?;
+            let api = options.server.api()?;
+            let answer = api.get(&path(&api, options.task.as_deref(), &options.name)?)?.ok()?.json()?;
             if options.server.json { out::json(&answer) } else { out::line(versions(&answer)) }
         }
+        Command::Promote(options) => versions::promote(&options),
+        Command::Rollback(options) => versions::roll_back(&options),
         Command::Remove(options) => remove(&options),
     }
 }
 
 fn models(answer: &Value) -> Table {
-    let mut table = Table::new(&["task", "model", ">version", "architecture", "licence", "variants"]);
+    let mut table =
+        Table::new(&["task", "model", ">version", "default", "architecture", "licence", "owner", "variants"]);
     for model in list(answer, "models") {
         let variants: Vec<&str> = list(model, "variants").iter().filter_map(Value::as_str).collect();
         table.row([
             text(model, "task").to_owned(),
             text(model, "name").to_owned(),
             model["version"].to_string(),
+            stands(model).to_owned(),
             text(model, "architecture").to_owned(),
             text(model, "licence").to_owned(),
+            text(model, "owner").to_owned(),
             variants.join(", "),
         ]);
     }
@@ -212,16 +238,21 @@ fn versions(answer: &Value) -> String {
         let off = off.map(|said| format!("\n{said}")).collect::<String>();
         let kept = list(model, "variants").iter().filter_map(coverage).collect::<String>();
         format!(
-            "{} version {} of task {} ({}, {})\nadapter {}\n\n{table}{off}{at_it}{kept}",
+            "{} version {} of task {} (default: {}; {}, {}; owner: {})\nadapter {}\n\n{table}{off}{at_it}{kept}",
             text(model, "name"),
             model["version"],
             text(model, "task"),
+            stands(model),
             text(model, "architecture"),
             text(model, "licence"),
+            Some(text(model, "owner")).filter(|owner| !owner.is_empty()).unwrap_or("not said"),
             model["adapter"]
         )
     };
-    list(answer, "versions").iter().map(shown).collect::<Vec<_>>().join("\n\n")
+    let mut parts: Vec<String> = list(answer, "versions").iter().map(shown).collect();
+    let history = history(list(answer, "history"));
+    parts.extend(history);
+    parts.join("\n\n")
 }
 
 /// How well live batches keep to what was predicted.
@@ -244,9 +275,11 @@ fn remove(options: &Remove) -> anyhow::Result<()> {
     if options.force {
         query.append_pair("force", "true");
     }
+    query.append_pair("by", &who());
     let query = query.finish();
-    let path = format!("/v1/models/{}/{}?{query}", segment(&options.task), segment(&options.name));
-    let answer = options.server.api()?.delete(&path)?.ok()?.json()?;
+    let api = options.server.api()?;
+    let path = path(&api, options.task.as_deref(), &options.name)?;
+    let answer = api.delete(&format!("{path}?{query}"))?.ok()?.json()?;
     if options.server.json {
         return out::json(&answer);
     }
@@ -272,7 +305,7 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
     });
     if !options.path.exists() {
         return Err(usage(format!(
-            "there is no {}; give a model.toml, an ONNX file or a folder",
+            "there is no {}; give a model.toml, an ONNX or TorchScript file or a folder",
             options.path.display()
         )));
     }
@@ -284,12 +317,15 @@ fn wanted(options: &Register) -> anyhow::Result<Wanted> {
         let name = name.unwrap_or_else(|| task.name.clone());
         return Ok(Wanted { task: name, models, set, manifest: Some(task) });
     }
-    let is_onnx = options.path.extension().is_some_and(|end| end.eq_ignore_ascii_case("onnx"));
-    let model = if is_onnx {
+    let ends = |ends: &[&str]| {
+        let own = options.path.extension().and_then(|own| own.to_str());
+        own.is_some_and(|own| ends.iter().any(|end| own.eq_ignore_ascii_case(end)))
+    };
+    let model = if ends(&["onnx", "pt"]) {
         options.file.manifest(&options.path)?
     } else if options.file.are_given() {
         return Err(usage(
-            "options that describe a model are for a single ONNX file; a manifest says all of that itself",
+            "options that describe a model are for a single ONNX or TorchScript file; a manifest says all of that itself",
         ));
     } else {
         ModelManifest::read(if options.path.is_dir() { &single } else { &options.path })?
@@ -324,7 +360,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
         Some((path, name)) => {
             phase.at(name, "sending the labelled set");
             let packed = LabelledSet::open(path, name, &task)?.pack()?;
-            Some(json!({"name": name, "artefact_sha256": upload(&api, packed.into())?}))
+            Some(json!({"name": name, "artefact_sha256": sent(&api, packed.into())?}))
         }
         None => None,
     };
@@ -343,12 +379,12 @@ fn register(options: &Register) -> anyhow::Result<()> {
                 "processor": variant.processor,
                 "gpu_memory": variant.gpu_memory,
                 "string_bytes": variant.string_bytes,
-                "artefact_sha256": upload(&api, read(&variant.file)?)?,
+                "artefact_sha256": sent(&api, read(&variant.file)?)?,
             }));
         }
         let mut adapter = model.adapter.clone();
         if let Some(file) = adapter.tokenizer().map(PathBuf::from) {
-            adapter.set_tokenizer(upload(&api, read(&file)?)?);
+            adapter.set_tokenizer(sent(&api, read(&file)?)?);
         }
         let adapter: Value = serde_json::from_str(&adapter.to_json()?)?;
         let body = json!({
@@ -357,6 +393,9 @@ fn register(options: &Register) -> anyhow::Result<()> {
             "version": model.version,
             "architecture": model.architecture,
             "licence": model.licence,
+            "owner": options.owner.as_ref().unwrap_or(&model.owner),
+            "promote": options.promote,
+            "by": who(),
             "space": model.space,
             "adapter": adapter,
             "variants": variants,
@@ -385,7 +424,15 @@ fn register(options: &Register) -> anyhow::Result<()> {
     let lines = registered.iter().map(|model| {
         let variants: Vec<&str> =
             list(model, "variants").iter().map(|variant| text(variant, "name")).collect();
-        format!("{} version {}: {}", text(model, "name"), model["version"], variants.join(", "))
+        let default = if model["default"] == false {
+            let (name, version) = (text(model, "name"), &model["version"]);
+            format!(
+                " (a candidate: try it with model={name}@{version}, then `modelless model promote {name} --version {version}`)"
+            )
+        } else {
+            String::new()
+        };
+        format!("{} version {}: {}{default}", text(model, "name"), model["version"], variants.join(", "))
     });
     out::line(lines.collect::<Vec<_>>().join("\n"))
 }
@@ -406,8 +453,13 @@ fn read(path: &Path) -> anyhow::Result<Bytes> {
     Ok(fs::read(path).with_context(|| format!("cannot read {}", path.display()))?.into())
 }
 
-/// Sends bytes and gives their address there.
-fn upload(api: &Api, bytes: Bytes) -> anyhow::Result<String> {
+/// Sends bytes, unless they are there already, and gives their address there.
+fn sent(api: &Api, bytes: Bytes) -> anyhow::Result<String> {
+    let sha256 = sha256_of(&bytes[..])?;
+    let there = api.get(&format!("/v1/artefacts/{sha256}"))?;
+    if there.status.is_success() {
+        return Ok(sha256);
+    }
     let reply = api.send(Method::PUT, "/v1/artefacts", Some("application/octet-stream"), bytes)?.ok()?;
     let answer = reply.json()?;
     answer["sha256"].as_str().map(str::to_owned).context("the server kept the artefact but did not say where")

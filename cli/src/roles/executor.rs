@@ -1,6 +1,7 @@
 //! `modelless executor`: a node as a process of its own.
 
 use super::artefacts::Fetching;
+use super::clearing;
 use super::holding::Holding;
 use super::measuring::Measurer;
 use super::{
@@ -173,6 +174,7 @@ async fn serve(
     let library = LibraryOption { path: settings.onnxruntime.clone() };
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
+    clearing::begin(&*store, &artefacts).await?;
     let tokens = settings.executor.tokens();
     let registry = Registry {
         store: Arc::clone(&store),
@@ -202,7 +204,7 @@ async fn serve(
     let quarantine = engines::quarantine(library, settings.executor.memory, gpus, &tokens)?;
     warnings.extend(engines::confinement(&engine).await);
 
-    let fetched = artefacts.clone();
+    let (fetched, cleared) = (artefacts.clone(), artefacts.clone());
     let clock = Clock::start();
     let deps = executor::Deps {
         store: Arc::clone(&store),
@@ -239,6 +241,7 @@ async fn serve(
     let (ended, drained) = (CancellationToken::new(), CancellationToken::new());
     let mut tasks = JoinSet::new();
     tasks.spawn(server.run(ended.clone()));
+    tasks.spawn(clearing::run(Arc::clone(&store), cleared, ended.clone()));
     let status = handle.status();
     let describe = move || describe(&status.borrow(), instance, Some(&told));
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, drained.clone()));

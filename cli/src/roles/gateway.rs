@@ -1,6 +1,7 @@
 //! `modelless gateway`: where clients ask, as a process of its own.
 
 use super::artefacts::Given;
+use super::clearing;
 use super::nodes::{Side, keep_all};
 use super::register::{Joined, Registering};
 use super::{
@@ -107,6 +108,7 @@ async fn role(
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
+    clearing::begin(&*store, &artefacts).await?;
     let clock = Clock::start();
     let joined = Joined::default();
     let deps = gateway::Deps {
@@ -143,6 +145,7 @@ async fn role(
             joining.add_node(status, link);
         }),
     };
+    tasks.spawn(clearing::run(Arc::clone(&store), artefacts, ended.clone()));
     tasks.spawn(keep_all(side, nodes, members, ended.clone()));
     let (described, instance, name) = (handle.clone(), random()?, settings.name);
     let http = bound.http;

@@ -4,6 +4,7 @@
 //! nodes. All that they say to each other goes over `wire`.
 
 mod artefacts;
+pub(crate) mod clearing;
 pub(crate) mod executor;
 pub(crate) mod gateway;
 mod holding;

@@ -1,7 +1,7 @@
 //! What a gateway of a cluster does to register a model: checks what can be checked without running it and stores it.
 //! Nodes measure it and offer it then; see `measuring`.
 
-use crate::up::admin::{admin, labelled, registration, task_of};
+use crate::up::admin::{admin, already, labelled, registration, task_of};
 use async_trait::async_trait;
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::Registrar;
@@ -51,6 +51,9 @@ impl Admin for Registering {
             somebody_runs(&nodes, variant.engine).map_err(AdminError::Unavailable)?;
         }
         let tenant = TenantId::DEFAULT;
+        if let Some(there) = already(&*self.store, tenant, &request).await? {
+            return Ok(there);
+        }
         let task = task_of(&*self.store, tenant, &request).await?;
         // Read whole, so that a set which nobody can use is refused here and not at every node.
         labelled(&self.artefacts, &task, &request).await.map_err(not_here)?;

@@ -8,13 +8,14 @@ use modelless_executor as executor;
 use modelless_gateway::{Admin, AdminError, RegisterRequest};
 use modelless_profiler::{
     Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar,
+    usual_variant_name,
 };
-use modelless_store::{Artefacts, Registered, SetArtefact, Store};
-use modelless_types::{Accuracy, Task, TenantId, VariantSettings};
+use modelless_store::{Artefacts, Registered, SetArtefact, Signed, Store, UnixMicros};
+use modelless_types::{Accuracy, Model, Task, TenantId, Variant, VariantSettings};
 use modelless_wire::{Gpu, NodeStatus};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -139,6 +140,9 @@ impl Admin for Registry {
 }
 
 async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Registered, AdminError> {
+    if let Some(there) = already(&*registrar.store, registrar.tenant, &request).await? {
+        return Ok(there);
+    }
     let task = task_of(&*registrar.store, registrar.tenant, &request).await?;
     let set = labelled(&registrar.artefacts, &task, &request).await?;
     let model = registration(request)?;
@@ -162,6 +166,39 @@ pub(crate) async fn task_of(
     Ok(task.clone())
 }
 
+/// The model, if it is there already as it is asked for: then an earlier attempt got as far as storing it. One that is to
+/// be promoted is.
+pub(crate) async fn already(
+    store: &dyn Store,
+    tenant: TenantId,
+    request: &RegisterRequest,
+) -> Result<Option<Registered>, AdminError> {
+    let catalog = store.catalog().await?;
+    let Some(task) = catalog.task_named(tenant, &request.task) else { return Ok(None) };
+    let named = |model: &&Model| model.name == request.name && model.version == request.version;
+    let Some(model) = catalog.models_of(task.id).find(named) else { return Ok(None) };
+    let wanted = registration(request.clone())?;
+    let known: Vec<&Variant> = catalog.variants_of(model.id).collect();
+    let same = |new: &NewRegistrationVariant| {
+        known.iter().any(|known| {
+            (&known.name, &known.settings, &known.artefact) == (&new.name, &new.settings, &new.artefact)
+        })
+    };
+    let space = catalog.spaces.iter().find(|space| space.id == model.space).map(|space| &space.name);
+    let adapter = wanted.adapter.to_json().map_err(|error| AdminError::Invalid(error.to_string()))?;
+    let as_asked = (&model.architecture, &model.licence, &model.owner, &model.adapter)
+        == (&wanted.architecture, &wanted.licence, &wanted.owner, &adapter)
+        && wanted.space.as_ref().is_none_or(|wanted| Some(wanted) == space)
+        && wanted.variants.iter().all(same);
+    if !as_asked {
+        return Ok(None);
+    }
+    if wanted.promote {
+        store.promote(model.id, wanted.by).await?;
+    }
+    Ok(Some(Registered { model: model.clone(), variants: known.into_iter().cloned().collect() }))
+}
+
 /// The labelled set that was uploaded for it.
 pub(crate) async fn labelled(
     artefacts: &Artefacts,
@@ -171,7 +208,7 @@ pub(crate) async fn labelled(
     let Some(set) = request.set.clone() else { return Ok(None) };
     let (artefacts, task) = (artefacts.clone(), task.clone());
     let read = move || {
-        let file = artefacts.open(&set.artefact_sha256)?;
+        let file = artefacts.hold(&set.artefact_sha256)?;
         LabelledSet::unpack(file, Path::new(&set.artefact_sha256), &set.name, &task)
     };
     let read = tokio::task::spawn_blocking(read).await;
@@ -186,6 +223,9 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         version,
         architecture,
         licence,
+        owner,
+        promote,
+        by,
         space,
         adapter,
         variants,
@@ -194,7 +234,7 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
     } = request;
     let invalid = |error: &dyn std::fmt::Display| AdminError::Invalid(error.to_string());
     let variants = variants.into_iter().map(|variant| NewRegistrationVariant {
-        name: variant.name.unwrap_or_else(|| format!("{name}-{}", variant.precision)),
+        name: variant.name.unwrap_or_else(|| usual_variant_name(&name, version, &variant.precision)),
         settings: VariantSettings {
             engine: variant.engine,
             precision: variant.precision,
@@ -213,6 +253,9 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         version,
         architecture,
         licence,
+        owner,
+        promote,
+        by: Signed { who: by, at: UnixMicros::of(SystemTime::now()) },
         space,
         adapter: AdapterSpec::parse(&adapter.to_string()).map_err(|error| invalid(&error))?,
         declared: declared_accuracy.and_then(Accuracy::floor_from_f64),

@@ -33,7 +33,7 @@ fn wrong_usage_ends_with_64_before_anything_is_opened() {
     std::fs::write(&manifest, text).unwrap();
     check(&register, 64, "--task");
     // Options that describe a model are for a file that has no manifest.
-    check(&[&register[..], &["--name", "n"]].concat(), 64, "single ONNX file");
+    check(&[&register[..], &["--name", "n"]].concat(), 64, "single ONNX or TorchScript file");
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn members(task: &TaskInfo, set: VariantSet) -> impl Iterator<Item = &VariantInf
     task.variants.iter().filter(move |v| set.contains(v.ordinal))
 }
 
-/// Everything inside one output space that the pins leave: the pinned model's or variant's space, else the default.
+/// Everything inside one output space that the pins leave: the pinned model's or variant's space, else the default. Without
+/// a pin no candidate: what is being tried answers only who asked for it by name.
 fn pinned(task: &TaskInfo, goals: &Goals) -> Result<VariantSet, Refusal> {
     let unusable = |why: &str| Refusal::PinUnusable { why: why.into() };
     let mut space = task.default_space;
@@ -89,13 +90,21 @@ fn pinned(task: &TaskInfo, goals: &Goals) -> Result<VariantSet, Refusal> {
         space = variant.ok_or_else(|| unusable("this task has no such model with a variant"))?.space;
     }
     let fits = |v: &&VariantInfo| {
+        let asked_for = goals.variant.is_some() || goals.model.is_some();
         v.space == space
+            && (asked_for || !v.candidate)
             && goals.variant.is_none_or(|id| v.id == id)
             && goals.model.is_none_or(|model| v.model == model)
     };
     let set: VariantSet = task.variants.iter().filter(fits).map(|v| v.ordinal).collect();
     if set.is_empty() {
-        return Err(Refusal::NothingRunnable { why: "the task has no variant with a known accuracy".into() });
+        let why = if task.variants.iter().any(|v| v.candidate) {
+            "of the task's models only candidates have a known accuracy, and those answer where they are pinned; promote a \
+             version that is to answer"
+        } else {
+            "the task has no variant with a known accuracy"
+        };
+        return Err(Refusal::NothingRunnable { why: why.into() });
     }
     Ok(set)
 }

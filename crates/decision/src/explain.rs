@@ -24,6 +24,8 @@ pub enum Finding {
     LessPreferred,
     /// It answers in another output space than the query asks for.
     OtherSpace,
+    /// It is of a version that is not the default, and the query does not pin it.
+    Candidate,
     /// The query pins something else.
     NotPinned,
     /// It is measured below the floor.
@@ -203,6 +205,8 @@ impl Weigh<'_> {
             Some(Finding::OtherSpace)
         } else if !pinned {
             Some(Finding::NotPinned)
+        } else if variant.candidate && self.goals.variant.is_none() && self.goals.model.is_none() {
+            Some(Finding::Candidate)
         } else if self.goals.accuracy.is_some_and(|floor| variant.accuracy < floor) {
             Some(Finding::BelowFloor)
         } else {

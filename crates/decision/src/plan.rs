@@ -5,6 +5,8 @@
 //! fastest variant of the frontier) comes first, then the most accurate, then what lies between, task after task in
 //! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned
 //! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
+//! Candidates (versions that are not the default) come after all of these, so that promoting one finds it in memory where
+//! there is room.
 
 use crate::frontier::{Point, frontier};
 use alloc::collections::BTreeSet;
@@ -32,6 +34,9 @@ pub struct PlanVariant {
     /// Coarse, so that a plan rests while demand only wavers.
     #[serde(default)]
     pub demand: u8,
+    /// Of a version that answers only where it is pinned.
+    #[serde(default)]
+    pub candidate: bool,
 }
 
 /// A device as the plan sees it.
@@ -137,6 +142,7 @@ enum Rank {
     Parachute,
     Best,
     Between,
+    Candidate,
     Beaten,
 }
 
@@ -146,6 +152,7 @@ impl Rank {
             Self::Parachute => "pinned: the fastest of its task",
             Self::Best => "pinned: the most accurate of its task",
             Self::Between | Self::Beaten => "pinned: on the frontier of its task",
+            Self::Candidate => "pinned: a candidate, so that it is there when it is tried or promoted",
         }
     }
 }
@@ -161,8 +168,10 @@ const AHEAD: u8 = 2;
 fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<(Rank, &'a PlanVariant)> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
     let mut order: Vec<(Turn, TaskId, &PlanVariant)> = Vec::new();
-    for task in tasks {
-        let mut of_task: Vec<&PlanVariant> = device.variants.iter().filter(|v| v.task == task).collect();
+    // Candidates are weighed among themselves: they must not take the place of what answers.
+    for (task, candidate) in tasks.into_iter().flat_map(|task| [(task, false), (task, true)]) {
+        let of_kind = |v: &&PlanVariant| v.task == task && v.candidate == candidate;
+        let mut of_task: Vec<&PlanVariant> = device.variants.iter().filter(of_kind).collect();
         of_task.sort_by_key(|v| (v.latency, core::cmp::Reverse(v.accuracy), v.id));
         let point = |v: &&PlanVariant| Point { accuracy: v.accuracy, latency: v.latency, cost: v.cost };
         let points: Vec<Point> = of_task.iter().map(point).collect();
@@ -172,6 +181,8 @@ fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Ve
         for (turn, (variant, on)) in of_task.into_iter().zip(on_frontier).enumerate() {
             let rank = if !on {
                 Rank::Beaten
+            } else if candidate {
+                Rank::Candidate
             } else if core::mem::take(&mut parachute) {
                 Rank::Parachute
             } else if Some(variant.accuracy) == most {
@@ -202,6 +213,7 @@ mod tests {
             cost: CostPer1k(us),
             memory: Bytes::from_mib(mib),
             demand: 0,
+            candidate: false,
         }
     }
 
@@ -257,6 +269,21 @@ mod tests {
             assert_eq!(pinned(&plan(&input(5, 7), &before)), [11]);
             assert_eq!(pinned(&plan(&input(7, 5), &before)), [1]);
         }
+    }
+
+    #[test]
+    fn candidates_come_last_take_nobodys_place_and_are_there_when_there_is_room() {
+        let new = |id, ppm, us| PlanVariant { candidate: true, demand: 9, ..variant(id, 1, ppm, us, 10) };
+        // Better on every axis than what answers.
+        let variants =
+            alloc::vec![variant(1, 1, 800_000, 10, 10), variant(2, 1, 900_000, 20, 10), new(3, 950_000, 5)];
+        assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 2]);
+        let both = plan(&device(30, variants.clone()), &Plan::default());
+        assert_eq!(pinned(&both), [1, 2, 3]);
+        // Promoted, it is the one that answers, and the others give way where room is short.
+        let promoted: Vec<_> =
+            variants.into_iter().map(|v| PlanVariant { candidate: !v.candidate, demand: 0, ..v }).collect();
+        assert_eq!(pinned(&plan(&device(10, promoted), &both)), [3]);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
+use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
 use modelless_types::{
     Accuracy, DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
@@ -55,10 +56,29 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Adds a variant to a model.
     async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant>;
 
-    /// Removes a model with its variants and profiles (not its artefacts). Refused while a replica of it serves
-    /// or loads, unless forced. Replicas at rest go with it; others keep their rows until whoever holds them has
+    /// Makes a model the default version of its name, and tells what it was before. One that is the default already
+    /// stays it, and nothing is noted.
+    async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange>;
+
+    /// Takes the default version back: the one that was the default before it is again. Refused if `model` is not the
+    /// default (any more), so that two who do this at once go back one step and not two; and if there is none before it.
+    async fn roll_back(&self, model: ModelId, by: Signed) -> Result<VersionChange>;
+
+    /// What was done to versions of a name, newest first. It outlives the models. See [`crate::VERSION_CHANGES_KEPT`].
+    async fn version_changes(&self, task: TaskId, name: &str, limit: u32) -> Result<Vec<VersionChange>>;
+
+    /// Keeps what was measured for a model that is not stored yet, under a key that says with what. See
+    /// [`crate::MEASURED_KEPT`].
+    async fn keep_measured(&self, key: &str, profile: &Profile, at: UnixMicros) -> Result<()>;
+
+    /// What was kept under a key since then.
+    async fn measured(&self, key: &str, since: UnixMicros) -> Result<Option<Profile>>;
+
+    /// Removes a model with its variants and profiles (not its artefacts). Refused while a replica of it serves or
+    /// loads, or while it is the default version and there are others, unless forced: then the version that was the
+    /// default before it is again, if there is one. Replicas at rest go with it; others keep their rows until whoever holds them has
     /// recorded their end and calls [`Store::remove_replica`].
-    async fn remove_model(&self, model: ModelId, force: bool) -> Result<()>;
+    async fn remove_model(&self, model: ModelId, force: bool, by: Signed) -> Result<()>;
 
     /// Keeps what was measured of a variant, in place of what was known on that device class.
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;

@@ -1,8 +1,8 @@
 //! Artefacts by content: a file is found under the sha256 of what is in it, so equal ones are kept once and a
 //! changed one is noticed.
 //!
-//! Everything here blocks on the disk; call it where that may be. It does not know who needs an artefact, so it
-//! never deletes one.
+//! Everything here blocks on the disk; call it where that may be. Who needs an artefact is not known here: what is to go
+//! is told by whoever knows ([`Artefacts::clear`]).
 
 use crate::check;
 use crate::error::{Error, Result};
@@ -15,6 +15,10 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+mod clearing;
+
+pub use clearing::Cleared;
 
 /// Half-written files of a crashed process are cleared away once they are this old.
 const LEFTOVER_AFTER: Duration = Duration::from_hours(24);
@@ -126,6 +130,30 @@ impl Artefacts {
         Opened::open(path, sha256, &self.verified)
     }
 
+    /// Opens an artefact for who registers something with it: it will not be cleared away soon.
+    pub fn hold(&self, sha256: &str) -> Result<File> {
+        self.want(sha256)?;
+        self.open(sha256)
+    }
+
+    /// How large an artefact is, if it is here and whole; it will not be cleared away soon. For who is about to use it.
+    pub fn wanted(&self, sha256: &str) -> Result<Option<u64>> {
+        match self.hold(sha256) {
+            Ok(file) => {
+                let about = file.metadata();
+                let path = self.path(sha256)?;
+                about.map(|about| Some(about.len())).map_err(|source| Error::Io {
+                    doing: "read the artefact",
+                    path,
+                    source,
+                })
+            }
+            // One that is damaged is as good as none: when it is sent again it is healed.
+            Err(Error::NotFound { .. } | Error::ArtefactCorrupt { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn incoming(&self) -> PathBuf {
         self.folder.join("incoming")
     }
@@ -141,6 +169,20 @@ impl Artefacts {
             {
                 tracing::info!(file = %entry.path().display(), "cleared away an artefact that was never finished");
             }
+        }
+    }
+}
+
+/// The address of what is read.
+pub fn sha256_of(mut from: impl Read) -> std::io::Result<String> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(read) => hash.update(&buffer[..read]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::records::{
     Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Space, SpaceKind,
     UnixMicros,
 };
+use crate::versions::Signed;
 use modelless_types::variant_set::MAX_VARIANTS;
 use modelless_types::{Profile, Task, TaskKind, TenantId};
 use std::collections::BTreeSet;
@@ -130,6 +131,10 @@ pub(crate) fn model(new: &NewModel) -> Result<()> {
     name("model", &new.name)?;
     text("architecture", &new.architecture)?;
     text("licence", &new.licence)?;
+    if !new.owner.is_empty() {
+        name("owner", &new.owner)?;
+    }
+    signed(&new.by)?;
     json("adapter", &new.adapter)?;
     if let Some(new) = &new.space {
         space(new)?;
@@ -142,6 +147,19 @@ pub(crate) fn model(new: &NewModel) -> Result<()> {
         }
     }
     Ok(())
+}
+
+pub(crate) fn signed(by: &Signed) -> Result<()> {
+    if !by.who.is_empty() {
+        name("who", &by.who)?;
+    }
+    number("time", by.at.0)
+}
+
+pub(crate) fn measured(key: &str, known: &Profile, at: UnixMicros) -> Result<()> {
+    sha256("key", key)?;
+    profile(known)?;
+    number("time", at.0)
 }
 
 /// Whether a model of this tenant may be registered for the task.

@@ -71,6 +71,26 @@ pub enum Error {
         /// The state it is in.
         found: ReplicaState,
     },
+    /// A version is taken back that is not the default, or not any more.
+    #[error("version {version} of {name:?} is not the default one: {now}. Look again before you roll back")]
+    DefaultChanged {
+        /// The models' name.
+        name: String,
+        /// The version that was to be taken back.
+        version: u32,
+        /// What is the default.
+        now: String,
+    },
+    /// There is nothing to go back to.
+    #[error(
+        "version {version} of {name:?} is the first default that is still there: no earlier one is known to go back to;          promote the one that is to answer"
+    )]
+    NothingBefore {
+        /// The models' name.
+        name: String,
+        /// The default version.
+        version: u32,
+    },
     /// Another process uses the data folder.
     #[error(
         "the data folder {} is in use by {}; stop that one, or give another folder with --data",
@@ -178,6 +198,22 @@ impl Error {
     pub(crate) fn model_in_use(name: String, replica: ReplicaId, state: ReplicaState, node: &str) -> Self {
         let by = format!("{replica} of it is {state} on node {node:?}; remove it by force, or wait");
         Self::InUse { what: "model", name, by }
+    }
+
+    pub(crate) fn default_in_use(name: String, next: Option<u32>) -> Self {
+        let then = match next {
+            Some(version) => format!("then version {version} is the default again"),
+            None => "then no version of it answers before one is promoted".to_owned(),
+        };
+        let by = format!(
+            "it is the default version, which answers queries; promote another first, or remove it by force: {then}"
+        );
+        Self::InUse { what: "model", name, by }
+    }
+
+    pub(crate) fn not_default(name: String, version: u32, now: Option<u32>) -> Self {
+        let now = now.map_or_else(|| "none is".to_owned(), |now| format!("version {now} is"));
+        Self::DefaultChanged { name, version, now }
     }
 
     pub(crate) fn exists(what: &'static str, name: impl Into<String>) -> Self {

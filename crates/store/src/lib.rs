@@ -20,9 +20,10 @@ mod opened;
 mod records;
 mod sql;
 mod url;
+mod versions;
 
 pub use api::Store;
-pub use artefacts::{Artefacts, PutArtefact};
+pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use learnt::{FEEDBACK_KEPT, Feedback, Kept, LIVE_MEMORY, LiveAccuracy, StaleProfile, Verdict};
@@ -35,6 +36,11 @@ pub use records::{
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
 pub use url::redact;
+pub use versions::{Signed, VersionAction, VersionChange};
 
 /// Plans older than this many are forgotten when a new one is saved.
 pub const PLANS_KEPT: u64 = 1_000;
+/// Of all models together so many changes of versions are remembered.
+pub const VERSION_CHANGES_KEPT: u64 = 10_000;
+/// So many measurements are kept for registrations that were cut short.
+pub const MEASURED_KEPT: u64 = 1_000;

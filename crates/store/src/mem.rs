@@ -12,12 +12,14 @@ use crate::records::{
     NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition,
     UnixMicros,
 };
-use crate::{PLANS_KEPT, check};
+use crate::versions::{Signed, VersionAction, VersionChange};
+use crate::{MEASURED_KEPT, PLANS_KEPT, VERSION_CHANGES_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
-    Accuracy, AppId, DeviceIx, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId,
-    TenantId, Variant, VariantId,
+    Accuracy, AppId, DeviceIx, Model, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task,
+    TaskId, TenantId, Variant, VariantId,
 };
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -38,6 +40,9 @@ struct State {
     ordinals: BTreeMap<TaskId, usize>,
     evidence: BTreeMap<ModelId, Evidence>,
     measurings: BTreeMap<(VariantId, String), Measuring>,
+    version_changes: Vec<VersionChange>,
+    /// Oldest first.
+    measured: Vec<(String, Profile, UnixMicros)>,
     /// Who answered a query, when, and whether that was right.
     feedback: BTreeMap<String, Feedback>,
     /// The last id given out, by kind of thing.
@@ -153,6 +158,45 @@ impl State {
         found.ok_or_else(|| Error::not_found("variant", id))
     }
 
+    fn model(&self, id: ModelId) -> Result<Model> {
+        let found = self.catalog.models.iter().find(|model| model.id == id);
+        found.cloned().ok_or_else(|| Error::not_found("model", id))
+    }
+
+    /// The versions of a name that were promoted, the default first.
+    fn promoted(&self, task: TaskId, tenant: TenantId, name: &str) -> Vec<(u32, ModelId)> {
+        let of_name =
+            |model: &&Model| (model.task, model.tenant, model.name.as_str()) == (task, tenant, name);
+        let mut found: Vec<&Model> =
+            self.catalog.models.iter().filter(of_name).filter(|model| model.promoted > 0).collect();
+        found.sort_by_key(|model| Reverse(model.promoted));
+        found.into_iter().map(|model| (model.version, model.id)).collect()
+    }
+
+    fn set_promoted(&mut self, id: ModelId, promoted: u64) {
+        let model = self.catalog.models.iter_mut().find(|model| model.id == id);
+        model.expect("it was there a moment ago; this is a bug").promoted = promoted;
+    }
+
+    /// Does something to a version and adds it to the history.
+    fn noted(
+        &mut self,
+        model: &Model,
+        action: VersionAction,
+        by: Signed,
+        act: impl FnOnce(&mut Self),
+    ) -> VersionChange {
+        let default = |state: &Self| {
+            state.promoted(model.task, model.tenant, &model.name).first().map(|(version, _)| *version)
+        };
+        let before = default(self);
+        act(self);
+        let noted = change(self.next("version change"), model, action, (before, default(self)), by);
+        self.version_changes.push(noted.clone());
+        self.version_changes.retain(|known| known.seq + VERSION_CHANGES_KEPT > noted.seq);
+        noted
+    }
+
     fn node(&mut self, id: NodeId) -> Result<&mut Node> {
         self.nodes.iter_mut().find(|node| node.id == id).ok_or_else(|| Error::not_found("node", id))
     }
@@ -179,6 +223,17 @@ impl State {
         self.ordinals.insert(task, used + added.len());
         Ok(added)
     }
+}
+
+fn change(
+    seq: u64,
+    model: &Model,
+    action: VersionAction,
+    (before, after): (Option<u32>, Option<u32>),
+    by: Signed,
+) -> VersionChange {
+    let (task, name, version) = (model.task, model.name.clone(), model.version);
+    VersionChange { seq, task, name, version, action, before, after, by }
 }
 
 #[async_trait]
@@ -239,8 +294,13 @@ impl Store for MemStore {
                 Some(space) => state.space(new.tenant, space.clone())?,
                 None => default_space,
             };
-            let (model, variants) = new.numbered(ModelId(state.next_id("model")?), space);
-            state.catalog.models.push(model.clone());
+            let promote = new.promote || state.promoted(new.task, new.tenant, &new.name).is_empty();
+            let promoted = if promote { state.catalog.version } else { 0 };
+            let by = new.by.clone();
+            let (model, variants) = new.numbered(ModelId(state.next_id("model")?), space, promoted);
+            state.noted(&model, VersionAction::Registered, by, |state| {
+                state.catalog.models.push(model.clone());
+            });
             let variants = state.add_variants(model.task, model.id, variants)?;
             state.evidence.insert(model.id, evidence);
             Ok(Registered { model, variants })
@@ -256,10 +316,76 @@ impl Store for MemStore {
         })
     }
 
-    async fn remove_model(&self, id: ModelId, force: bool) -> Result<()> {
+    async fn promote(&self, id: ModelId, by: Signed) -> Result<VersionChange> {
+        check::signed(&by)?;
+        self.write(|state| {
+            let model = state.model(id)?;
+            if state.promoted(model.task, model.tenant, &model.name).first().is_some_and(|(_, of)| *of == id)
+            {
+                let default = Some(model.version);
+                return Ok(change(0, &model, VersionAction::Promoted, (default, default), by));
+            }
+            state.catalog.version += 1;
+            let now = state.catalog.version;
+            Ok(state.noted(&model, VersionAction::Promoted, by, |state| state.set_promoted(id, now)))
+        })
+    }
+
+    async fn roll_back(&self, id: ModelId, by: Signed) -> Result<VersionChange> {
+        check::signed(&by)?;
         self.register(|state| {
-            let model = state.catalog.models.iter().find(|model| model.id == id);
-            let name = model.ok_or_else(|| Error::not_found("model", id))?.name.clone();
+            let model = state.model(id)?;
+            let promoted = state.promoted(model.task, model.tenant, &model.name);
+            if promoted.first().is_none_or(|(_, of)| *of != id) {
+                let default = promoted.first().map(|(version, _)| *version);
+                return Err(Error::not_default(model.name, model.version, default));
+            }
+            if promoted.len() < 2 {
+                return Err(Error::NothingBefore { name: model.name, version: model.version });
+            }
+            Ok(state.noted(&model, VersionAction::RolledBack, by, |state| state.set_promoted(id, 0)))
+        })
+    }
+
+    async fn version_changes(&self, task: TaskId, name: &str, limit: u32) -> Result<Vec<VersionChange>> {
+        let wanted = |known: &&VersionChange| known.task == task && known.name == name;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.read(|state| state.version_changes.iter().rev().filter(wanted).take(limit).cloned().collect())
+    }
+
+    async fn keep_measured(&self, key: &str, profile: &Profile, at: UnixMicros) -> Result<()> {
+        check::measured(key, profile, at)?;
+        self.write(|state| {
+            state.measured.retain(|(known, ..)| known != key);
+            state.measured.push((key.to_owned(), profile.clone(), at));
+            let most = usize::try_from(MEASURED_KEPT).unwrap_or(usize::MAX);
+            let over = state.measured.len().saturating_sub(most);
+            state.measured.drain(..over);
+            Ok(())
+        })
+    }
+
+    async fn measured(&self, key: &str, since: UnixMicros) -> Result<Option<Profile>> {
+        check::number("time", since.0)?;
+        self.read(|state| {
+            let found = state.measured.iter().find(|(known, _, at)| known == key && *at >= since);
+            found.map(|(_, profile, _)| profile.clone())
+        })
+    }
+
+    async fn remove_model(&self, id: ModelId, force: bool, by: Signed) -> Result<()> {
+        check::signed(&by)?;
+        self.register(|state| {
+            let model = state.model(id)?;
+            let name = format!("{} version {}", model.name, model.version);
+            let promoted = state.promoted(model.task, model.tenant, &model.name);
+            let same = |known: &Model| {
+                (known.task, known.tenant, &known.name) == (model.task, model.tenant, &model.name)
+            };
+            let alone = state.catalog.models.iter().filter(|known| same(known)).count() == 1;
+            if promoted.first().is_some_and(|(_, of)| *of == id) && !alone && !force {
+                return Err(Error::default_in_use(name, promoted.get(1).map(|(version, _)| *version)));
+            }
             let variants: Vec<VariantId> = state.catalog.variants_of(id).map(|variant| variant.id).collect();
             let busy =
                 state.replicas.values().find(|replica| variants.contains(&replica.variant) && replica.busy());
@@ -274,7 +400,9 @@ impl Store for MemStore {
             state.catalog.stale.retain(|stale| !variants.contains(&stale.variant));
             state.catalog.live.retain(|live| !variants.contains(&live.variant));
             state.catalog.variants.retain(|variant| variant.model != id);
-            state.catalog.models.retain(|model| model.id != id);
+            state.noted(&model, VersionAction::Removed, by, |state| {
+                state.catalog.models.retain(|model| model.id != id);
+            });
             Ok(())
         })
     }

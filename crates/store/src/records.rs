@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::learnt::{LiveAccuracy, StaleProfile};
+use crate::versions::Signed;
 use modelless_types::{
     Accuracy, AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, LiveRule, Model, ModelId,
     NodeId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId,
@@ -9,6 +10,7 @@ use modelless_types::{
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::SystemTime;
 
@@ -205,6 +207,12 @@ pub struct NewModel {
     pub architecture: String,
     /// Licence.
     pub licence: String,
+    /// Whom to ask about it; may be empty.
+    pub owner: String,
+    /// Whether it becomes the default version of its name. The first one does in any case.
+    pub promote: bool,
+    /// Who registers it.
+    pub by: Signed,
     /// The output space of its answers; `None`: the task's default.
     pub space: Option<NewSpace>,
     /// The adapter's JSON.
@@ -214,7 +222,7 @@ pub struct NewModel {
 }
 
 impl NewModel {
-    pub(crate) fn numbered(self, id: ModelId, space: SpaceId) -> (Model, Vec<NewVariant>) {
+    pub(crate) fn numbered(self, id: ModelId, space: SpaceId, promoted: u64) -> (Model, Vec<NewVariant>) {
         let model = Model {
             id,
             task: self.task,
@@ -223,6 +231,8 @@ impl NewModel {
             version: self.version,
             architecture: self.architecture,
             licence: self.licence,
+            owner: self.owner,
+            promoted,
             space,
             adapter: self.adapter,
         };
@@ -342,6 +352,19 @@ impl Catalog {
     /// The models of a task.
     pub fn models_of(&self, task: TaskId) -> impl Iterator<Item = &Model> {
         self.models.iter().filter(move |model| model.task == task)
+    }
+
+    /// Of each name the version that answers where nothing is pinned: the one that was promoted last. A name whose versions
+    /// are all candidates has none.
+    pub fn defaults(&self) -> BTreeSet<ModelId> {
+        let mut last: BTreeMap<(TaskId, TenantId, &str), &Model> = BTreeMap::new();
+        for model in self.models.iter().filter(|model| model.promoted > 0) {
+            let known = last.entry((model.task, model.tenant, &model.name)).or_insert(model);
+            if model.promoted > known.promoted {
+                *known = model;
+            }
+        }
+        last.into_values().map(|model| model.id).collect()
     }
 
     /// The variants of a model.

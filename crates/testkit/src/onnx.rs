@@ -1,17 +1,22 @@
-//! The smallest ONNX file: one `Identity` node, for tests in which every answer must be its own question.
+//! The smallest ONNX file: one node, such as an `Identity` for tests in which every answer must be its own question.
 //!
 //! Written by hand as protobuf (field numbers are those of `onnx.proto`), so that no test needs Python.
 
 /// A model that gives its `f32` input `x[n, width]` back as output `y[n, width]`, for any `n`.
 pub fn identity(width: u64) -> Vec<u8> {
-    let node = message(&[text(1, "x"), text(2, "y"), text(4, "Identity")]);
+    unary("Identity", width, 13)
+}
+
+/// The same with another operator of one input, such as `Sqrt`, and of another version of the operators.
+pub fn unary(operator: &str, width: u64, opset: u64) -> Vec<u8> {
+    let node = message(&[text(1, "x"), text(2, "y"), text(4, operator)]);
     let graph = message(&[
         field(1, &node),
-        text(2, "identity"),
+        text(2, "one"),
         field(11, &value_info("x", width)),
         field(12, &value_info("y", width)),
     ]);
-    let opset = message(&[number(2, 13)]);
+    let opset = message(&[number(2, opset)]);
     message(&[number(1, 8), field(7, &graph), field(8, &opset)])
 }
 

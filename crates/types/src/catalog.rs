@@ -109,6 +109,13 @@ pub struct Model {
     pub architecture: String,
     /// Licence, as an SPDX expression where there is one.
     pub licence: String,
+    /// Whom to ask about it: a person or team, in the owner's words. Empty where nobody said.
+    #[serde(default)]
+    pub owner: String,
+    /// When it was promoted, in versions of the catalogue; 0 for a candidate. Of the versions of a name the one that was
+    /// promoted last is the default: it answers where nothing is pinned.
+    #[serde(default)]
+    pub promoted: u64,
     /// The output space of its answers.
     pub space: SpaceId,
     /// How the task's input becomes its tensors and its tensors the task's output, in the adapter's own

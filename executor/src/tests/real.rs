@@ -5,7 +5,7 @@ use crate::{Config, Deps, Handle, build};
 use modelless_decision::query::Class;
 use modelless_drive::Clock;
 use modelless_engine::{Library, ProcessConfig, ProcessEngine, default_engines_dir};
-use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Store};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_testkit::server::cargo_build;
 use modelless_types::{
     AccuracyRule, Bytes, DType, DeviceIx, Goals, Profile, ReplicaState, TaskId, TaskKind, TenantId,
@@ -95,6 +95,9 @@ impl Node {
             version: 1,
             architecture: "any".into(),
             licence: "Apache-2.0".into(),
+            owner: String::new(),
+            promote: false,
+            by: Signed::default(),
             space: None,
             adapter: r#"{"kind": "tensor"}"#.into(),
             variants: variants.collect(),

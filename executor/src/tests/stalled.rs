@@ -5,8 +5,8 @@ use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
     Catalog, Evidence, Feedback, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode, NewTask,
-    NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan,
-    StaleProfile, Store, Transition, UnixMicros, Verdict,
+    NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Signed,
+    StaleProfile, Store, Transition, UnixMicros, Verdict, VersionChange,
 };
 use modelless_types::{
     Accuracy, DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId,
@@ -66,8 +66,23 @@ impl Store for Stalls {
     async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant> {
         self.here().await.add_variant(model, variant).await
     }
-    async fn remove_model(&self, model: ModelId, force: bool) -> Result<()> {
-        self.here().await.remove_model(model, force).await
+    async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
+        self.here().await.promote(model, by).await
+    }
+    async fn roll_back(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
+        self.here().await.roll_back(model, by).await
+    }
+    async fn version_changes(&self, task: TaskId, name: &str, limit: u32) -> Result<Vec<VersionChange>> {
+        self.here().await.version_changes(task, name, limit).await
+    }
+    async fn keep_measured(&self, key: &str, profile: &Profile, at: UnixMicros) -> Result<()> {
+        self.here().await.keep_measured(key, profile, at).await
+    }
+    async fn measured(&self, key: &str, since: UnixMicros) -> Result<Option<Profile>> {
+        self.here().await.measured(key, since).await
+    }
+    async fn remove_model(&self, model: ModelId, force: bool, by: Signed) -> Result<()> {
+        self.here().await.remove_model(model, force, by).await
     }
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         self.here().await.put_profile(variant, profile).await

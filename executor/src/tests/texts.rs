@@ -3,7 +3,7 @@
 use super::real::{Node, file};
 use super::*;
 use modelless_engine::Engine as _;
-use modelless_store::{Artefacts, NewModel, NewSpace, NewTask, NewVariant, SpaceKind};
+use modelless_store::{Artefacts, NewModel, NewSpace, NewTask, NewVariant, Signed, SpaceKind};
 use modelless_types::{AccuracyRule, Goals};
 use serde::Deserialize;
 use std::fs::File;
@@ -65,6 +65,9 @@ async fn serving(pooling: &str, tokens: &str) -> Node {
         version: 1,
         architecture: "any".into(),
         licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter,
         variants: vec![variant],

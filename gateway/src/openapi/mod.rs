@@ -122,6 +122,7 @@ fn error(status: u16) -> Value {
         }
         429 => "The quota is used up.",
         501 => "Not served by this gateway.",
+        507 => "The server's disk is full.",
         503 => {
             "Overloaded, loading, shutting down, or nothing can run it now; `Retry-After` says when to try again."
         }

@@ -34,7 +34,14 @@ pub(crate) fn show() -> Doc {
     Doc::new("showModel", "models", "One model in all its versions")
         .parameter(task_parameter())
         .parameter(model_parameter())
-        .answers(200, "Newest first.", &listed("versions", "Model"))
+        .answers(
+            200,
+            "Newest first, with what was done to them lately.",
+            &json!({"type": "object", "properties": {
+                "versions": {"type": "array", "items": reference("Model")},
+                "history": {"type": ["array", "null"], "items": reference("VersionChange")},
+            }}),
+        )
         .errors(&[404])
 }
 
@@ -58,20 +65,71 @@ pub(crate) fn register() -> Doc {
         .errors(&[400, 404, 409, 413, 415, 501, 503])
 }
 
+/// A name as the store takes it.
+fn by() -> Value {
+    json!({"type": "string", "maxLength": 200})
+}
+
 pub(crate) fn remove() -> Doc {
-    let force = query_parameter("force", "Also while a replica of it serves.", &json!({"type": "boolean"}));
+    let force = query_parameter(
+        "force",
+        "Also while a replica of it serves, or while it is the default version of several.",
+        &json!({"type": "boolean"}),
+    );
     let version = query_parameter(
         "version",
         "Which version; needed where there are several.",
         &json!({"type": "integer", "minimum": 0, "maximum": u32::MAX}),
     );
+    let by = query_parameter("by", "Who does it, for the history. Nothing proves it.", &by());
     let schema = json!({"type": "object", "properties": {"removed": {"type": "array"}}});
     Doc::new("removeModel", "models", "Remove a model")
         .parameter(task_parameter())
         .parameter(model_parameter())
-        .parameters(vec![force, version])
+        .parameters(vec![force, version, by])
         .answers(200, "Removed.", &schema)
         .errors(&[400, 404, 409])
+}
+
+fn changed() -> Value {
+    json!({"type": "object", "required": ["name", "default"], "properties": {
+        "name": {"type": "string"}, "default": {"type": ["integer", "null"]}, "before": {"type": ["integer", "null"]},
+        "change": reference("VersionChange"),
+    }})
+}
+
+pub(crate) fn promote() -> Doc {
+    Doc::new("promoteModel", "models", "Make a version the default")
+        .describe(
+            "The default version of a name answers queries that pin nothing; the others answer only where they are pinned \
+             (`model=NAME@VERSION`, or one of their variants). Queries that were taken in before are answered as they were \
+             admitted.",
+        )
+        .parameter(task_parameter())
+        .parameter(model_parameter())
+        .json_body(true, &reference("Promote"))
+        .answers(200, "It is the default.", &changed())
+        .errors(&[400, 404, 409, 415, 503])
+}
+
+pub(crate) fn roll_back() -> Doc {
+    Doc::new("rollBackModel", "models", "Go back to the default version before this one")
+        .parameter(task_parameter())
+        .parameter(model_parameter())
+        .json_body(true, &reference("RollBack"))
+        .answers(200, "The earlier one is the default again.", &changed())
+        .errors(&[400, 404, 409, 415, 503])
+}
+
+pub(crate) fn artefact() -> Doc {
+    let schema = json!({"type": "object", "required": ["sha256", "bytes"], "properties": {
+        "sha256": {"type": "string"}, "bytes": {"type": "integer"},
+    }});
+    Doc::new("showArtefact", "models", "Whether an artefact is here")
+        .describe("One that is here whole need not be sent. Nobody clears it away within a day of this.")
+        .parameter(path("sha256", "Its sha256 in lower-case hexadecimal."))
+        .answers(200, "It is here.", &schema)
+        .errors(&[400, 404, 501, 503])
 }
 
 pub(crate) fn upload() -> Doc {
@@ -82,5 +140,5 @@ pub(crate) fn upload() -> Doc {
         .describe("The bytes are kept under their sha256, which registering then names.")
         .body(true, json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}))
         .answers(201, "Kept.", &schema)
-        .errors(&[400, 408, 413, 415, 501])
+        .errors(&[400, 408, 413, 415, 501, 507])
 }

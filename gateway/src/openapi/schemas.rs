@@ -167,6 +167,9 @@ fn requests() -> Value {
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "default": 1},
             "architecture": text(),
             "licence": {"type": "string", "description": "An SPDX expression where there is one."},
+            "owner": {"type": "string", "description": "Whom to ask about it."},
+            "promote": {"type": "boolean", "default": false, "description": "Make it the default version. The first of its name is in any case."},
+            "by": {"type": "string", "description": "Who registers it, for the history. Nothing proves it."},
             "adapter": {"description": "How the task's input becomes tensors and tensors its output."},
             "space": {"type": "string", "description": "The output space of its vectors, where that is not the task's default."},
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
@@ -186,6 +189,15 @@ fn requests() -> Value {
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
+        "Promote": strict(json!({
+            "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+            "force": {"type": "boolean", "default": false, "description": "Also where no node can run it yet, or where it answers in another output space."},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &["version"]),
+        "RollBack": strict(json!({
+            "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &[]),
     })
 }
 
@@ -218,7 +230,9 @@ fn answers() -> Value {
         }), &["device_class", "latency", "accuracy"]),
         "Variant": object(json!({
             "task": text(), "id": count(), "name": text(), "model": text(), "model_id": count(),
-            "model_version": count(), "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
+            "model_version": count(),
+            "default": {"type": "boolean", "description": "Whether it is of the default version: others answer only where they are pinned."},
+            "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
             "optimisation": text(), "processor": text(),
             "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
             "on_frontier": {"type": ["boolean", "null"]}, "unavailable": {"type": ["string", "null"], "description": "Why no node can run it, where all lack its engine."},
@@ -229,9 +243,15 @@ fn answers() -> Value {
             "device_class": text(), "node": text(), "state": enumeration(&["running", "failed", "waiting"]),
             "progress": text(), "why": text_or_null(), "attempts": count(), "again_in_ms": number_or_null(),
         }), &["device_class", "node", "state", "attempts"]),
+        "VersionChange": object(json!({
+            "version": count(), "action": enumeration(&["registered", "promoted", "rolled_back", "removed"]),
+            "default_before": {"type": ["integer", "null"]}, "default_after": {"type": ["integer", "null"]},
+            "who": text(), "at_unix_us": count(),
+        }), &["version", "action", "who", "at_unix_us"]),
         "Model": object(json!({
             "task": text(), "id": count(), "name": text(), "version": count(), "architecture": text(),
-            "licence": text(), "variants": {"type": "array"},
+            "licence": text(), "owner": text(), "variants": {"type": "array"},
+            "default": {"type": "boolean", "description": "Whether it answers queries that pin nothing."},
         }), &["task", "name", "version"]),
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),

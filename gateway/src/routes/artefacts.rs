@@ -1,6 +1,7 @@
 //! `PUT /v1/artefacts`: bytes in, their sha256 out. Only bytes: a client never names a file of this machine.
+//! `GET /v1/artefacts/{sha256}`: whether they are here already.
 
-use super::{Answer, FromApp};
+use super::{Answer, FromApp, Named};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use axum::body::Body;
@@ -31,10 +32,7 @@ pub(super) async fn upload(State(app): FromApp, request: Request) -> Answer {
     }
     let limit = app.core.config.max_artefact_bytes;
     body::check_head(&head.headers, limit)?;
-    let Some(artefacts) = app.artefacts.clone() else {
-        let message = "this gateway keeps no artefacts; ask one that runs beside an executor";
-        return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message));
-    };
+    let Some(artefacts) = app.artefacts.clone() else { return Err(kept_elsewhere()) };
     let Ok(place) = Arc::clone(&app.uploads).try_acquire_owned() else {
         return Err(ApiError::unavailable(
             "busy",
@@ -57,6 +55,36 @@ pub(super) async fn upload(State(app): FromApp, request: Request) -> Answer {
     let put = put?;
     let body = json!({"sha256": put.sha256, "bytes": put.bytes});
     Ok(json_response(StatusCode::CREATED, &body))
+}
+
+/// Whether an artefact is here, whole, so that it need not be sent. It stays at hand for a day then.
+pub(super) async fn there(State(app): FromApp, Named(sha256): Named<String>) -> Answer {
+    let Some(artefacts) = app.artefacts.clone() else { return Err(kept_elsewhere()) };
+    let Ok(place) = Arc::clone(&app.uploads).try_acquire_owned() else {
+        return Err(ApiError::unavailable(
+            "busy",
+            "too many artefacts are being uploaded; try again in a moment",
+        ));
+    };
+    let wanted = sha256.clone();
+    let found = tokio::task::spawn_blocking(move || {
+        let _place = place; // it may be read through
+        artefacts.wanted(&wanted)
+    });
+    let found = found.await.map_err(|error| {
+        tracing::error!(%error, "reading an artefact failed; this is a bug");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the artefact could not be read")
+    })?;
+    let Some(bytes) = found? else {
+        let message = format!("there is no artefact {sha256} at this gateway");
+        return Err(ApiError::not_found("unknown_artefact", message));
+    };
+    Ok(json_response(StatusCode::OK, &json!({"sha256": sha256, "bytes": bytes})))
+}
+
+fn kept_elsewhere() -> ApiError {
+    let message = "this gateway keeps no artefacts; ask one that runs beside an executor";
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message)
 }
 
 /// A piece, or `None` when all of them have come.

@@ -14,21 +14,31 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// So many changes of versions are shown with a model.
+const CHANGES: u32 = 50;
 /// A model is shown without what the store has to say of its measuring where that takes longer.
 const MEASURING_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn list(State(app): FromApp, uri: Uri) -> Answer {
-    of_tasks(&app, &uri, "models", |task| task.models.iter().map(|model| show::model(task, model)).collect())
+    let shown =
+        of_tasks(&app, &uri, |task| task.models.iter().map(|model| show::model(task, model)).collect())?;
+    Ok(json_response(StatusCode::OK, &json!({"models": shown})))
 }
 
 pub(super) async fn variants(State(app): FromApp, uri: Uri) -> Answer {
     let view = app.core.view();
     let shown = |task: &TaskView| show::variants(&view, task);
-    of_tasks(&app, &uri, "variants", shown)
+    let mut shown = of_tasks(&app, &uri, shown)?;
+    app.with_live(&view, shown.iter_mut().collect()).await;
+    Ok(json_response(StatusCode::OK, &json!({"variants": shown})))
 }
 
 /// One list over all tasks, or over the one that is asked for.
-fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) -> Vec<Value>) -> Answer {
+fn of_tasks(
+    app: &super::App,
+    uri: &Uri,
+    show: impl Fn(&TaskView) -> Vec<Value>,
+) -> Result<Vec<Value>, ApiError> {
     let mut params = Params::of(uri)?;
     let only = params.take("task");
     params.finish(&["task"])?;
@@ -38,8 +48,7 @@ fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) ->
         None => view.tasks.values().collect(),
     };
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let all: Vec<Value> = tasks.into_iter().flat_map(show).collect();
-    Ok(json_response(StatusCode::OK, &json!({ what: all })))
+    Ok(tasks.into_iter().flat_map(show).collect())
 }
 
 pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String, String)>) -> Answer {
@@ -55,11 +64,19 @@ pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String
             variant["measuring"] = own.map(show::measuring).collect();
         }
     }
-    Ok(json_response(StatusCode::OK, &json!({"versions": shown})))
+    let variants = shown.iter_mut().filter_map(|model| model["variants"].as_array_mut()).flatten();
+    app.with_live(&view, variants.collect()).await;
+    // Likewise: who changed which version answers.
+    let changes = app.store.version_changes(task.task.id, &name, CHANGES);
+    let history: Option<Vec<Value>> = match tokio::time::timeout(MEASURING_WITHIN, changes).await {
+        Ok(Ok(changes)) => Some(changes.iter().map(show::version_change).collect()),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    Ok(json_response(StatusCode::OK, &json!({"versions": shown, "history": history})))
 }
 
 /// All versions of a name, newest first.
-fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Model>>, ApiError> {
+pub(super) fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Model>>, ApiError> {
     let versions: Vec<_> = task.models.iter().filter(|model| model.name == name).collect();
     if versions.is_empty() {
         let near = suggest(name, task.models.iter().map(|model| model.name.as_str()));
@@ -102,7 +119,8 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
     let status = if all { StatusCode::CREATED } else { StatusCode::ACCEPTED };
     let model = &registered.model;
     let body = json!({
-        "id": model.id, "name": model.name, "version": model.version, "variants": variants,
+        "id": model.id, "name": model.name, "version": model.version, "owner": model.owner,
+        "default": model.promoted > 0, "variants": variants,
     });
     Ok(json_response(status, &body))
 }
@@ -115,7 +133,8 @@ pub(super) async fn remove(
     let mut params = Params::of(&uri)?;
     let force = params.take_flag("force")?;
     let version = params.take_number("version", 0, u32::MAX)?;
-    params.finish(&["force", "version"])?;
+    let by = params.take("by");
+    params.finish(&["force", "version", "by"])?;
     let view = app.core.view();
     let task = view.task(&task)?;
     let mut versions = named(task, &name)?;
@@ -133,7 +152,7 @@ pub(super) async fn remove(
     }
     let mut removed = Vec::new();
     for model in versions {
-        app.store.remove_model(model.id, force).await?;
+        app.store.remove_model(model.id, force, super::versions::signed(by.clone())).await?;
         removed.push(json!({"name": model.name, "version": model.version}));
     }
     app.catalog_changed().await;

@@ -6,7 +6,7 @@ use crate::view::{TaskView, VariantView, View};
 use modelless_decision::Coverage;
 use modelless_decision::feedback::posterior;
 use modelless_decision::frontier::{Point, frontier};
-use modelless_store::{LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros};
+use modelless_store::{LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange};
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, Engine, Goals, Micros, Model, Prefer, Provenance, Task, TaskKind,
     TensorSpec, VariantId,
@@ -26,7 +26,9 @@ pub(crate) const fn usual_metric(kind: TaskKind) -> &'static str {
 /// A task in short.
 pub(crate) fn task(view: &View, of: &TaskView) -> Value {
     let task = &of.task;
-    let accuracies = || of.variants.iter().filter_map(|variant| variant.accuracy);
+    // What is to be had without a pin.
+    let serving = || of.variants.iter().filter(|view| of.is_default(view.model.id));
+    let accuracies = || serving().filter_map(|variant| variant.accuracy);
     json!({
         "name": task.name,
         "kind": task.kind.name(),
@@ -92,6 +94,8 @@ pub(crate) fn model(of: &TaskView, model: &Model) -> Value {
         "version": model.version,
         "architecture": model.architecture,
         "licence": model.licence,
+        "owner": model.owner,
+        "default": of.is_default(model.id),
         "variants": variants.map(|view| view.variant.name.as_str()).collect::<Vec<_>>(),
     })
 }
@@ -114,7 +118,7 @@ pub(crate) fn model_in_full(view: &View, of: &TaskView, which: &Model) -> Value 
 /// Every variant of a task with its profiles, and whether it is on the frontier.
 pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
     let best: Vec<Option<Best>> = of.variants.iter().map(|variant| Best::of(view, of, variant)).collect();
-    let points: Vec<(VariantId, Point)> = of
+    let points: Vec<(&VariantView, Point)> = of
         .variants
         .iter()
         .zip(&best)
@@ -124,11 +128,17 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
                 latency: best.as_ref()?.latency,
                 cost: best.as_ref()?.cost,
             };
-            Some((variant.variant.id, point))
+            Some((variant, point))
         })
         .collect();
-    let on = frontier(&points.iter().map(|(_, point)| *point).collect::<Vec<_>>());
-    let on_frontier = |id| points.iter().zip(&on).find(|((known, _), _)| *known == id).map(|(_, on)| *on);
+    // A candidate beats nobody that answers; where it would stand itself is shown all the same.
+    let on_frontier = |id: VariantId| {
+        let own = |view: &VariantView| view.variant.id == id;
+        let beside = points.iter().filter(|(view, _)| own(view) || of.is_default(view.model.id));
+        let (views, points): (Vec<&VariantView>, Vec<Point>) = beside.copied().unzip();
+        let on = frontier(&points);
+        views.into_iter().zip(on).find(|(view, _)| own(view)).map(|(_, on)| on)
+    };
     let shown = |(variant, best): (&VariantView, &Option<Best>)| {
         let mut shown = self::variant(of, variant, best.as_ref(), on_frontier(variant.variant.id));
         shown["unavailable"] = json!(unavailable(view, variant.variant.settings.engine));
@@ -160,6 +170,7 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
         "model": view.model.name,
         "model_id": view.model.id,
         "model_version": view.model.version,
+        "default": of.is_default(view.model.id),
         "engine": variant.settings.engine.name(),
         "precision": variant.settings.precision,
         "threads": variant.settings.threads,
@@ -179,6 +190,18 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
         // `null` where no node offers it, so that there is nothing to compare.
         "on_frontier": on_frontier,
         "profiles": variant.profiles.iter().map(profile).collect::<Vec<_>>(),
+    })
+}
+
+/// What was done to a version, by whom and when.
+pub(crate) fn version_change(change: &VersionChange) -> Value {
+    json!({
+        "version": change.version,
+        "action": change.action.name(),
+        "default_before": change.before,
+        "default_after": change.after,
+        "who": change.by.who,
+        "at_unix_us": change.by.at.0,
     })
 }
 

@@ -225,6 +225,9 @@ pub(crate) fn finding(finding: &Finding) -> Value {
             ("less_preferred", "it meets the goals; another is better by what is preferred")
         }
         Finding::OtherSpace => ("other_space", "it answers in another output space"),
+        Finding::Candidate => {
+            ("candidate", "it is of a version that is not the default, and the query does not pin it")
+        }
         Finding::NotPinned => ("not_pinned", "the query pins something else"),
         Finding::BelowFloor => ("below_floor", "it is measured below the accuracy asked for"),
         Finding::TooSlow => ("too_slow", "it takes longer than asked, even on an idle node"),
@@ -242,6 +245,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
         Finding::Chosen
         | Finding::LessPreferred
         | Finding::OtherSpace
+        | Finding::Candidate
         | Finding::NotPinned
         | Finding::BelowFloor
         | Finding::TooSlow

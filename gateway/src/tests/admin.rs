@@ -102,6 +102,8 @@ impl Admin for Registrar {
             version: request.version,
             architecture: request.architecture,
             licence: request.licence,
+            owner: request.owner,
+            promoted: 1,
             space: SpaceId(1),
             adapter: request.adapter.to_string(),
         };
@@ -174,6 +176,11 @@ async fn artefacts_are_kept_under_their_hash_up_to_the_limit() {
     ] {
         assert_eq!(world.ask(Method::PUT, "/v1/artefacts", media, &body).await.status, status);
     }
+    let there = world.get(&format!("/v1/artefacts/{sha256}")).await;
+    assert_eq!((there.status.as_u16(), &there.json()["bytes"]), (200, &json!(100_000)));
+    let gone = world.get(&format!("/v1/artefacts/{}", "ab".repeat(32))).await;
+    assert_eq!(gone.refusal(), (404, "unknown_artefact".to_owned()));
+    assert_eq!(world.get("/v1/artefacts/..%2Fdata").await.status, 400);
     let kept: Vec<_> = std::fs::read_dir(folder.path().join("incoming")).unwrap().collect();
     assert!(kept.is_empty(), "nothing half-written is left: {kept:?}");
     let got = World::new().await.ask(Method::PUT, "/v1/artefacts", "", &bytes).await;

@@ -6,4 +6,5 @@ mod moved;
 mod queries;
 mod routes;
 mod sockets;
+mod versions;
 pub(crate) mod world;

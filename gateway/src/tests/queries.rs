@@ -274,7 +274,14 @@ async fn a_variant_that_leaves_memory_is_no_longer_sent_to_and_a_removed_model_i
             break;
         }
     }
-    modelless_store::Store::remove_model(&*run.store, modelless_types::ModelId(2), true).await.unwrap();
+    modelless_store::Store::remove_model(
+        &*run.store,
+        modelless_types::ModelId(2),
+        true,
+        modelless_store::Signed::default(),
+    )
+    .await
+    .unwrap();
     run.handle.catalog_changed();
     loop {
         let got = run.with_connection(post(large)).await;

@@ -9,7 +9,7 @@ use http_body_util::BodyExt as _;
 use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_drive::{Clock, Recorder};
-use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Store};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Signed, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros,
@@ -193,6 +193,9 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
         version: 1,
         architecture: "cnn".to_owned(),
         licence: "MIT".to_owned(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter: r#"{"layout":"nchw"}"#.to_owned(),
         variants: vec![NewVariant {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What the first variant that is measured is known as to the engine.
-const FIRST: VariantId = VariantId(u32::MAX);
+pub(crate) const FIRST: VariantId = VariantId(u32::MAX);
 
-const TASK: &str = r#"
+pub(crate) const TASK: &str = r#"
 name = "bright"
 kind = "tensor"
 inputs = [{ name = "x", dtype = "FP32", shape = [1] }]
@@ -22,14 +22,14 @@ outputs = [{ name = "x", dtype = "FP32", shape = [1] }]
 labelled-set = { name = "four", path = "s-images-idx3-ubyte" }
 "#;
 
-const MODEL: &str = r#"
+pub(crate) const MODEL: &str = r#"
 name = "echo"
 adapter = { kind = "tensor" }
 variants = [{ precision = "fp32", file = "echo.onnx", max_batch = 4 }]
 "#;
 
 /// A task whose only model gives back what it gets: one number, so always class 0.
-fn package() -> (TempDir, Package) {
+pub(crate) fn package() -> (TempDir, Package) {
     let folder = temp_dir("package").unwrap();
     write_set(folder.path(), [0, 50, 100, 255], [0, 0, 0, 1]);
     write(folder.path(), "task.toml", TASK);
@@ -39,7 +39,7 @@ fn package() -> (TempDir, Package) {
     (folder, package)
 }
 
-fn echo() -> FakeModel {
+pub(crate) fn echo() -> FakeModel {
     FakeModel {
         inputs: vec![TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] }],
         computes: Computes::Echo,
@@ -49,7 +49,7 @@ fn echo() -> FakeModel {
     }
 }
 
-fn profiler(engine: &Arc<FakeEngine>) -> Profiler {
+pub(crate) fn profiler(engine: &Arc<FakeEngine>) -> Profiler {
     let engine: Arc<dyn Engine> = Arc::<FakeEngine>::clone(engine);
     Profiler::new(engine, Config::default(), "cpu:fake:1", "a command")
 }
@@ -128,6 +128,9 @@ async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with()
         version: 1,
         architecture: String::new(),
         licence: String::new(),
+        owner: String::new(),
+        promote: false,
+        by: modelless_store::Signed::default(),
         space: None,
         adapter: package.models[0].adapter.clone(),
         declared: None,
@@ -161,6 +164,8 @@ async fn a_registration_that_fails_leaves_nothing_behind() {
         (FakeModel { refuses: Some("no such operator".to_owned()), ..echo() }, "no such operator"),
         (broken(Fault::Crash("out of memory".to_owned())), "out of memory"),
         (FakeModel { computes: Computes::Sum, ..echo() }, "does not fit"),
+        // Slower than a batch may be.
+        (FakeModel { latency: Arc::new(|_| Duration::from_secs(40)), ..echo() }, "longer than 30000 ms"),
     ];
     for (model, said) in cases {
         let engine = Arc::new(FakeEngine::new());

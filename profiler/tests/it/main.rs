@@ -1,6 +1,7 @@
 //! Measuring and registering, with an engine of our own making and with the real one.
 #![allow(clippy::unwrap_used, reason = "helpers of tests; a failed one is a failed test")]
 
+mod again;
 mod fake;
 mod real;
 

@@ -1,6 +1,7 @@
 //! End to end: a real `modelless up --demo` with real runners, over real sockets, asked by raw HTTP, by the command
 //! line and by Hugging Face's client; on SQLite and on Postgres. And a cluster of real processes.
 
+mod bad_input;
 mod clients;
 mod cluster;
 mod crashes;
@@ -27,4 +28,6 @@ mod remote;
 mod restarts;
 mod store;
 mod strings;
+mod texts;
 mod twins;
+mod versions;

@@ -30,6 +30,9 @@ pub struct VariantInfo {
     pub accuracy: Accuracy,
     /// The largest batch it takes.
     pub max_batch: u32,
+    /// Of a version that is not the default of its name: it answers only where it is pinned.
+    #[serde(default)]
+    pub candidate: bool,
 }
 
 /// A task as routing sees it.

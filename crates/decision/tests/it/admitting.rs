@@ -24,10 +24,12 @@ proptest! {
         prop_assert!(members.iter().all(|v| all.variant.is_none_or(|id| v.id == id)));
         if all.model.is_none() && all.variant.is_none() {
             prop_assert_eq!(members[0].space, task.default_space);
+            prop_assert!(members.iter().all(|v| !v.candidate), "a candidate answers where it is pinned");
         }
         // Exactly the admissible set: nobody is left out either.
         let as_good = task.variants.iter().filter(|v| {
             v.space == members[0].space
+                && (!v.candidate || all.model.is_some() || all.variant.is_some())
                 && all.accuracy.is_none_or(|floor| v.accuracy >= floor)
                 && all.model.is_none_or(|model| v.model == model)
                 && all.variant.is_none_or(|id| v.id == id)

@@ -55,6 +55,8 @@ pub(crate) fn task() -> impl Strategy<Value = TaskInfo> {
                 space: SpaceId(if model == 3 { 2 } else { 1 }),
                 accuracy: Accuracy::from_ppm(tenths * 100_000).expect("at most one"),
                 max_batch,
+                // A version answers or is tried as a whole.
+                candidate: model == 2,
             })
             .collect(),
     })
@@ -208,6 +210,7 @@ pub(crate) fn alike(nodes: u32, mean_us: f64) -> Table {
         space: SpaceId(1),
         accuracy: Accuracy::ONE,
         max_batch: 1,
+        candidate: false,
     };
     let task =
         TaskInfo { id: TASK, default_space: SpaceId(1), defaults: Goals::default(), variants: vec![variant] };

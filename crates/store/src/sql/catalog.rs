@@ -2,12 +2,14 @@
 //! readers poll, and the lock that lets one registration happen at a time.
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
+use super::versions::{self, Change};
 use super::{fleet, learnt, measuring};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{
     App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
 };
+use crate::versions::{Signed, VersionAction};
 use modelless_types::{
     AccuracyRule, AppId, Bytes, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId,
     Variant, VariantId,
@@ -49,7 +51,8 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
     }
-    let sql = "SELECT id, task, tenant, name, version, architecture, licence, space, adapter FROM models ORDER BY id";
+    let sql = "SELECT id, task, tenant, name, version, architecture, licence, owner, promoted, space, adapter FROM models \
+               ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         let mut row = row.read(name);
         catalog.models.push(Model {
@@ -60,6 +63,8 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
             version: row.num()?,
             architecture: row.text()?,
             licence: row.text()?,
+            owner: row.text()?,
+            promoted: row.num()?,
             space: SpaceId(row.num()?),
             adapter: row.text()?,
         });
@@ -200,7 +205,7 @@ pub(crate) async fn register_model(db: &Db, new: NewModel, evidence: &Evidence) 
     check::model(&new)?;
     check::evidence(evidence)?;
     let mut tx = db.begin().await?;
-    tx.next("catalog").await?;
+    let now = tx.next("catalog").await?;
     let task = find_task(db, &mut tx, new.task).await?;
     check::owner(&task, new.tenant)?;
     let sql = "SELECT id FROM models WHERE task = $1 AND tenant = $2 AND name = $3 AND version = $4";
@@ -212,10 +217,13 @@ pub(crate) async fn register_model(db: &Db, new: NewModel, evidence: &Evidence) 
         Some(space) => find_or_make_space(db, &mut tx, new.tenant, space).await?,
         None => task.default_space,
     };
+    let of_name = (new.task.0, new.tenant.0, new.name.as_str());
+    let before = versions::promoted(db, &mut tx, of_name).await?.first().map(|first| first.version);
+    let promoted = if new.promote || before.is_none() { now } else { 0 };
     let id = tx.next_id("models").await?;
     tx.exec(
-        "INSERT INTO models (id, task, tenant, name, version, architecture, licence, space, adapter) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        "INSERT INTO models (id, task, tenant, name, version, architecture, licence, owner, promoted, space, adapter) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
         args![
             id,
             new.task.0,
@@ -224,12 +232,17 @@ pub(crate) async fn register_model(db: &Db, new: NewModel, evidence: &Evidence) 
             new.version,
             new.architecture.as_str(),
             new.licence.as_str(),
+            new.owner.as_str(),
+            promoted,
             space.0,
             new.adapter.as_str(),
         ],
     )
     .await?;
-    let (model, variants) = new.numbered(ModelId(id), space);
+    let after = if promoted > 0 { Some(new.version) } else { before };
+    let change = Change { of: (new.task, &new.name, new.version), before, after };
+    versions::note(&mut tx, change, VersionAction::Registered, new.by.clone()).await?;
+    let (model, variants) = new.numbered(ModelId(id), space, promoted.unsigned_abs());
     let variants = insert_variants(db, &mut tx, &task, model.id, variants).await?;
     measuring::keep_evidence(&mut tx, model.id, evidence).await?;
     tx.commit().await?;
@@ -304,9 +317,7 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     check::profile(&profile)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
-    if tx.first("SELECT id FROM variants WHERE id = $1", args![variant.0]).await?.is_none() {
-        return Err(Error::not_found("variant", variant));
-    }
+    measuring::lock(&mut tx, variant).await?;
     upsert_profile(&mut tx, variant, &profile).await?;
     measuring::done(&mut tx, variant, &profile.device_class).await?;
     learnt::measured(&mut tx, variant, &profile.device_class).await?;
@@ -323,31 +334,41 @@ async fn upsert_profile(tx: &mut Tx, variant: VariantId, profile: &Profile) -> R
     .map(|_| ())
 }
 
-pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool) -> Result<()> {
+pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool, by: Signed) -> Result<()> {
+    check::signed(&by)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
     // No replica is added or moved from here on.
     tx.next("replicas").await?;
-    let row = tx.first("SELECT name FROM models WHERE id = $1", args![id.0]).await?;
-    let name = row.ok_or_else(|| Error::not_found("model", id))?.read(&db.name).text()?;
+    let of = versions::named(db, &mut tx, id).await?;
+    let sql = "SELECT o.id FROM models o JOIN models m ON o.task = m.task AND o.tenant = m.tenant AND o.name = m.name \
+               WHERE m.id = $1 AND o.id <> m.id LIMIT 1";
+    let alone = tx.first(sql, args![id.0]).await?.is_none();
+    if of.is_default(id) && !alone && !force {
+        return Err(Error::default_in_use(of.in_words(), of.next()));
+    }
     let sql = "SELECT r.id, r.variant, r.node, r.device, r.state, n.name FROM replicas r \
                JOIN variants v ON v.id = r.variant JOIN nodes n ON n.id = r.node WHERE v.model = $1 ORDER BY r.id";
     for row in tx.fetch(sql, args![id.0]).await? {
         let mut row = row.read(&db.name);
         let replica = fleet::replica(&mut row)?;
         if replica.busy() && !force {
-            return Err(Error::model_in_use(name, replica.id, replica.state, &row.text()?));
+            return Err(Error::model_in_use(of.in_words(), replica.id, replica.state, &row.text()?));
         }
     }
     let sql = "DELETE FROM replicas WHERE state IN ('inactive', 'failed') \
                AND variant IN (SELECT id FROM variants WHERE model = $1)";
     tx.exec(sql, args![id.0]).await?;
+    measuring::lock_all(&mut tx, id).await?;
     let sql = "DELETE FROM profiles WHERE variant IN (SELECT id FROM variants WHERE model = $1)";
     tx.exec(sql, args![id.0]).await?;
     measuring::forget(&mut tx, id).await?;
     learnt::forget(&mut tx, id).await?;
     tx.exec("DELETE FROM variants WHERE model = $1", args![id.0]).await?;
     tx.exec("DELETE FROM models WHERE id = $1", args![id.0]).await?;
+    let after = if of.is_default(id) { of.next() } else { of.default() };
+    let change = Change { of: (of.task, &of.name, of.version), before: of.default(), after };
+    versions::note(&mut tx, change, VersionAction::Removed, by).await?;
     tx.commit().await
 }
 

@@ -17,13 +17,33 @@ pub(crate) async fn evidence(db: &Db, model: ModelId) -> Result<Evidence> {
     rows.first().map_or_else(|| Ok(Evidence::default()), |row| row.read(&db.name).json())
 }
 
+/// Whoever claims a variant, measured it, or removes it stands in line with the others: else a claim that found no
+/// profile could be written after the profile was, and nobody would ever end it. SQLite has one writer anyway.
+pub(crate) async fn lock(tx: &mut Tx, variant: VariantId) -> Result<()> {
+    let sql = if tx.is_sqlite() {
+        "SELECT id FROM variants WHERE id = $1"
+    } else {
+        "SELECT id FROM variants WHERE id = $1 FOR UPDATE"
+    };
+    let there = tx.first(sql, args![variant.0]).await?;
+    there.map(|_| ()).ok_or_else(|| Error::not_found("variant", variant))
+}
+
+/// The same for all variants of a model.
+pub(crate) async fn lock_all(tx: &mut Tx, model: ModelId) -> Result<()> {
+    let sql = if tx.is_sqlite() {
+        "SELECT id FROM variants WHERE model = $1 ORDER BY id"
+    } else {
+        "SELECT id FROM variants WHERE model = $1 ORDER BY id FOR UPDATE"
+    };
+    tx.fetch(sql, args![model.0]).await.map(|_| ())
+}
+
 pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
     check::measuring(&wanted, now)?;
     let mut tx = db.begin().await?;
     let place = || args![wanted.variant.0, wanted.device_class.as_str()];
-    if tx.first("SELECT id FROM variants WHERE id = $1", args![wanted.variant.0]).await?.is_none() {
-        return Err(Error::not_found("variant", wanted.variant));
-    }
+    lock(&mut tx, wanted.variant).await?;
     let sql = "SELECT variant FROM profiles WHERE variant = $1 AND device_class = $2";
     if tx.first(sql, place()).await?.is_some()
         && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?

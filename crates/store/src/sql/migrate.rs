@@ -5,14 +5,16 @@
 
 use super::conn::{Db, Tx, args};
 use crate::error::{Error, Result};
+use std::collections::BTreeSet;
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 6] = [
+const STEPS: [(i64, &str, &str); 7] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
     (4, "measuring", include_str!("../../../../migrations/0004_measuring.sql")),
     (5, "node_holders", include_str!("../../../../migrations/0005_node_holders.sql")),
+    (6, "versions", include_str!("../../../../migrations/0006_versions.sql")),
     (7, "live", include_str!("../../../../migrations/0007_live.sql")),
 ];
 
@@ -29,19 +31,27 @@ pub(crate) async fn migrate(db: &Db) -> Result<()> {
         tx.fetch("SELECT 1 FROM (SELECT pg_advisory_xact_lock($1)) AS locked", args![POSTGRES_LOCK]).await?;
     }
     let found = version(&mut tx).await?;
-    if found == KNOWN {
+    let done = if found == 0 { BTreeSet::new() } else { applied(&mut tx).await? };
+    if STEPS.iter().all(|(version, ..)| done.contains(version)) {
         return Ok(());
     }
     if found == 0 {
         tx.script("CREATE TABLE modelless_schema (version BIGINT NOT NULL PRIMARY KEY, name TEXT NOT NULL)")
             .await?;
     }
-    for (version, name, text) in STEPS.into_iter().filter(|(version, ..)| *version > found) {
+    for (version, name, text) in STEPS.into_iter().filter(|(version, ..)| !done.contains(version)) {
         tx.script(text).await?;
         tx.exec("INSERT INTO modelless_schema (version, name) VALUES ($1, $2)", args![version, name]).await?;
     }
     tracing::info!(database = %db.name, from = found, to = KNOWN, "database brought up to date");
     tx.commit().await
+}
+
+/// The steps that were run. Two that were made side by side may have come in either order.
+async fn applied(tx: &mut Tx) -> Result<BTreeSet<i64>> {
+    let name = tx.name();
+    let rows = tx.fetch("SELECT version FROM modelless_schema", Vec::new()).await?;
+    rows.iter().map(|row| row.read(&name).int()).collect()
 }
 
 /// The version of a database of ours, 0 for an empty one, an error for one that must not be touched.

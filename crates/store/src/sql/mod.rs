@@ -13,6 +13,7 @@ mod measuring;
 mod migrate;
 mod open;
 mod plans;
+mod versions;
 
 pub use open::{open, open_postgres, open_sqlite};
 
@@ -23,6 +24,7 @@ use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
 };
+use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
 use conn::{Db, Pools};
 use modelless_types::{
@@ -84,8 +86,28 @@ impl Store for SqlStore {
         catalog::add_variant(&self.db, model, variant).await
     }
 
-    async fn remove_model(&self, model: ModelId, force: bool) -> Result<()> {
-        catalog::remove_model(&self.db, model, force).await
+    async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
+        versions::promote(&self.db, model, by).await
+    }
+
+    async fn roll_back(&self, model: ModelId, by: Signed) -> Result<VersionChange> {
+        versions::roll_back(&self.db, model, by).await
+    }
+
+    async fn version_changes(&self, task: TaskId, name: &str, limit: u32) -> Result<Vec<VersionChange>> {
+        versions::changes(&self.db, task, name, limit).await
+    }
+
+    async fn keep_measured(&self, key: &str, profile: &Profile, at: UnixMicros) -> Result<()> {
+        versions::keep_measured(&self.db, key, profile, at).await
+    }
+
+    async fn measured(&self, key: &str, since: UnixMicros) -> Result<Option<Profile>> {
+        versions::measured(&self.db, key, since).await
+    }
+
+    async fn remove_model(&self, model: ModelId, force: bool, by: Signed) -> Result<()> {
+        catalog::remove_model(&self.db, model, force, by).await
     }
 
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {

@@ -1,6 +1,8 @@
 //! Things to store.
 
-use modelless_store::{NewModel, NewNode, NewTask, NewTransition, NewVariant, Replica, Store, UnixMicros};
+use modelless_store::{
+    NewModel, NewNode, NewTask, NewTransition, NewVariant, Replica, Signed, Store, UnixMicros,
+};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Batching, Bytes, DType, Engine, Goals, Micros,
     Prefer, PricePerHour, Profile, Provenance, ReplicaState, StageTime, Task, TaskId, TaskKind, TenantId,
@@ -56,6 +58,9 @@ pub(crate) fn model(task: TaskId, name: &str, variants: &[&str]) -> NewModel {
         version: 1,
         architecture: "cnn".to_owned(),
         licence: "Apache-2.0".to_owned(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter: r#"{"resize": {"shortest": 28}, "mean": [0.2860]}"#.to_owned(),
         variants: variants.iter().map(|name| variant(name)).collect(),

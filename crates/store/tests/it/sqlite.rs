@@ -2,8 +2,8 @@
 
 use crate::backends::open_at;
 use crate::samples::{a_task, model};
-use modelless_store::{Error, PlanId, SavePlan, Store, UnixMicros, open, open_sqlite};
-use modelless_types::{Engine, VariantSettings};
+use modelless_store::{Error, NewModel, PlanId, SavePlan, Signed, Store, UnixMicros, open, open_sqlite};
+use modelless_types::{Engine, Model, VariantSettings};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 use std::fs;
@@ -49,7 +49,20 @@ async fn refuses_a_database_of_a_newer_version() {
 async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it_holds() {
     let folder = tempfile::tempdir().unwrap();
     let path = filled(folder.path()).await;
-    let before = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
+    let store = open_sqlite(&path).await.unwrap();
+    let task = store.catalog().await.unwrap().tasks[0].id;
+    // The newest was not registered last.
+    for version in [7, 5] {
+        let variant = format!("many-{version}");
+        store.register_model(NewModel { version, ..model(task, "many", &[&variant]) }).await.unwrap();
+    }
+    let before = store.catalog().await.unwrap();
+    store.close().await;
+    change(&path, "ALTER TABLE models DROP COLUMN owner").await;
+    change(&path, "ALTER TABLE models DROP COLUMN promoted").await;
+    change(&path, "DROP TABLE version_changes").await;
+    change(&path, "DROP TABLE measured").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('version_changes', 'measured')").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN batching").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
@@ -61,7 +74,16 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
-    assert_eq!((after.models, after.variants), (before.models, before.variants));
+    let plain = |models: &[Model]| -> Vec<Model> {
+        models.iter().map(|model| Model { promoted: 0, ..model.clone() }).collect()
+    };
+    assert_eq!((plain(&after.models), &after.variants), (plain(&before.models), &before.variants));
+    let of_many = |model: &&Model| model.name == "many" && after.defaults().contains(&model.id);
+    let answers: Vec<u32> = after.models.iter().filter(of_many).map(|model| model.version).collect();
+    assert_eq!(answers, [7], "the newest answers");
+    let newest = after.models.iter().find(|model| model.version == 7).unwrap().id;
+    let back = open_sqlite(&path).await.unwrap().roll_back(newest, Signed::default()).await.unwrap();
+    assert_eq!(back.after, Some(5), "and the one before it is gone back to");
 }
 
 #[tokio::test]

@@ -353,6 +353,7 @@ impl Desk {
             space: SpaceId(1),
             accuracy: Accuracy::from_ppm(900_000).expect("at most one"),
             max_batch: 1,
+            candidate: false,
         };
         let task = TaskInfo {
             id: TaskId(3),

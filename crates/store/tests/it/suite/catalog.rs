@@ -3,7 +3,7 @@
 use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, a_task, model, node, profile, task, tensor_task, variant, walk};
-use modelless_store::{Error, NewModel, NewSpace, NewTask, NewVariant, SpaceKind, UnixMicros};
+use modelless_store::{Error, NewModel, NewSpace, NewTask, NewVariant, Signed, SpaceKind, UnixMicros};
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
     Accuracy, AppId, Bytes, DeviceIx, Micros, ModelId, Profile, SpaceId, TaskId, TenantId, VariantId,
@@ -96,11 +96,11 @@ async fn every_change_of_the_catalog_raises_its_version_and_nothing_else_does(ba
     let node = store.register_node(node("a"), UnixMicros(1)).await.unwrap();
     let replica = store.add_replica(v.id, node.id, DeviceIx(0)).await.unwrap();
     walk(&*store, &replica, &[Inactive, Loading, Active], 2).await;
-    store.remove_model(m.model.id, false).await.unwrap_err();
+    store.remove_model(m.model.id, false, Signed::default()).await.unwrap_err();
     let _ = store.save_plan(None, "{}".to_owned(), UnixMicros(1)).await.unwrap();
     assert_eq!(store.catalog_version().await.unwrap(), last);
 
-    raises!(store.remove_model(m.model.id, true));
+    raises!(store.remove_model(m.model.id, true, Signed::default()));
     raises!(store.remove_task(fashion.id));
     assert!(last > 0);
 }
@@ -144,7 +144,7 @@ async fn ordinals_are_never_used_again(backend: Backend) {
     let one = store.create_task(task("one")).await.unwrap();
     let two = store.create_task(task("two")).await.unwrap();
     let a = store.register_model(model(one.id, "a", &["a0", "a1"])).await.unwrap();
-    store.remove_model(a.model.id, false).await.unwrap();
+    store.remove_model(a.model.id, false, Signed::default()).await.unwrap();
     let b = store.register_model(model(one.id, "a", &["a0"])).await.unwrap();
     assert_eq!(b.variants[0].ordinal, 2);
     assert!(b.model.id > a.model.id && b.variants[0].id > a.variants[1].id, "nor are ids");
@@ -167,7 +167,7 @@ async fn the_variant_after_the_last_ordinal_is_refused(backend: Backend) {
     assert!(error.to_string().contains("fashion") && error.to_string().contains("256"), "{error}");
     let filled = store.register_model(many("two", 254..256)).await.unwrap();
     assert_eq!(filled.variants[1].ordinal, 255);
-    store.remove_model(filled.model.id, false).await.unwrap();
+    store.remove_model(filled.model.id, false, Signed::default()).await.unwrap();
     let error = store.add_variant(last.model.id, bare(256)).await.unwrap_err();
     assert!(matches!(error, Error::TooManyVariants { wanted: 1, free: 0, .. }), "{error}");
     store.register_model(many("none", 0..0)).await.unwrap();
@@ -230,7 +230,7 @@ async fn what_makes_no_sense_is_refused(backend: Backend) {
 
     missing(store.register_model(model(TaskId(99), "x", &[])).await);
     missing(store.add_variant(ModelId(99), variant("x")).await);
-    missing(store.remove_model(ModelId(99), true).await);
+    missing(store.remove_model(ModelId(99), true, Signed::default()).await);
     missing(store.remove_task(TaskId(99)).await);
     missing(store.create_task(NewTask { tenant: TenantId(9), ..task("x") }).await);
     assert_eq!(store.catalog().await.unwrap(), before);
@@ -276,7 +276,7 @@ async fn a_task_with_models_is_not_removed(backend: Backend) {
     let m = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap();
     let error = store.remove_task(fashion.id).await.unwrap_err();
     assert!(matches!(error, Error::InUse { what: "task", .. }), "{error}");
-    store.remove_model(m.model.id, false).await.unwrap();
+    store.remove_model(m.model.id, false, Signed::default()).await.unwrap();
     store.remove_task(fashion.id).await.unwrap();
     assert!(store.catalog().await.unwrap().tasks.is_empty());
     assert!(a_task(&*store).await.id > fashion.id);

@@ -3,7 +3,7 @@
 use super::{missing, store_suite};
 use crate::backends::Backend;
 use crate::samples::{a_task, change, model, node, walk};
-use modelless_store::{Error, Holder, NewNode, NodeState, Replica, UnixMicros};
+use modelless_store::{Error, Holder, NewNode, NodeState, Replica, Signed, UnixMicros};
 use modelless_types::ReplicaState::{Active, Draining, Failed, Inactive, Loading, Overloaded};
 use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaId, VariantId};
 
@@ -189,13 +189,13 @@ async fn a_model_that_serves_is_removed_only_by_force(backend: Backend) {
     let path = [Inactive, Loading, Active, Overloaded];
     for (from, to) in path.into_iter().zip(&path[1..]) {
         store.record_transition(change(&busy, from, *to, 5)).await.unwrap();
-        let error = store.remove_model(m.model.id, false).await.unwrap_err();
+        let error = store.remove_model(m.model.id, false, Signed::default()).await.unwrap_err();
         let Error::InUse { what: "model", by, .. } = error else { panic!("{error}") };
         assert!(by.contains(to.name()) && by.contains("\"a\""), "{by}");
     }
     assert_eq!(store.replicas(None).await.unwrap().len(), 3, "nothing was taken away");
 
-    store.remove_model(m.model.id, true).await.unwrap();
+    store.remove_model(m.model.id, true, Signed::default()).await.unwrap();
     let catalog = store.catalog().await.unwrap();
     assert_eq!((catalog.models.len(), catalog.variants.len()), (1, 1));
     let left: Vec<ReplicaId> = store.replicas(None).await.unwrap().iter().map(|r| r.id).collect();
@@ -207,5 +207,5 @@ async fn a_model_that_serves_is_removed_only_by_force(backend: Backend) {
     missing(store.add_replica(m.variants[0].id, node.id, DeviceIx(0)).await);
 
     walk(&*store, &bystander, &[Inactive, Loading, Active, Draining], 9).await;
-    store.remove_model(other.model.id, false).await.unwrap();
+    store.remove_model(other.model.id, false, Signed::default()).await.unwrap();
 }

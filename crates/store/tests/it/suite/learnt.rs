@@ -4,7 +4,7 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, model, profile, task};
 use modelless_store::{
-    Feedback, Kept, LIVE_MEMORY, LiveAccuracy, Measuring, StaleProfile, Store, UnixMicros, Verdict,
+    Feedback, Kept, LIVE_MEMORY, LiveAccuracy, Measuring, Signed, StaleProfile, Store, UnixMicros, Verdict,
 };
 use modelless_types::{Accuracy, VariantId};
 
@@ -125,7 +125,7 @@ async fn what_was_said_goes_with_its_model_and_with_time(backend: Backend) {
     assert!(live[0].correct + live[0].wrong < LIVE_MEMORY);
     store.mark_stale(by("one", variant)).await.unwrap();
     let catalog = store.catalog().await.unwrap();
-    store.remove_model(catalog.models[0].id, false).await.unwrap();
+    store.remove_model(catalog.models[0].id, false, Signed::default()).await.unwrap();
     let catalog = store.catalog().await.unwrap();
     assert_eq!((catalog.stale, catalog.live), (Vec::new(), Vec::new()));
     assert_eq!(store.live_accuracies().await.unwrap(), []);

@@ -3,7 +3,7 @@
 use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, model, profile, task};
-use modelless_store::{Evidence, Measuring, SetArtefact, UnixMicros};
+use modelless_store::{Evidence, Measuring, SetArtefact, Signed, UnixMicros};
 use modelless_types::{Accuracy, VariantId};
 
 store_suite! {
@@ -39,7 +39,7 @@ async fn what_a_model_is_measured_with_is_kept_until_it_is_removed(backend: Back
     let wrong = Evidence { set: Some(wrong), declared: None };
     refused(store.register_with(model(fashion.id, "o", &["x"]), wrong).await);
     store.claim_measuring(by("one", with.variants[0].id, 10), UnixMicros(1)).await.unwrap();
-    store.remove_model(with.model.id, false).await.unwrap();
+    store.remove_model(with.model.id, false, Signed::default()).await.unwrap();
     assert_eq!(store.evidence(with.model.id).await.unwrap(), Evidence::default());
     assert_eq!(store.measurings().await.unwrap(), []);
 }

@@ -5,6 +5,7 @@ mod fleet;
 mod learnt;
 mod measuring;
 mod plans;
+mod versions;
 
 use modelless_store::Error;
 

@@ -1,0 +1,69 @@
+//! Who changed which version of a model answers: the words for it.
+
+use crate::records::UnixMicros;
+use modelless_types::TaskId;
+use serde::{Deserialize, Serialize};
+
+/// Who changed something, in their own words, and when. Nothing proves it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Signed {
+    /// Who, for people. May be empty.
+    pub who: String,
+    /// When.
+    pub at: UnixMicros,
+}
+
+/// What was done to a version of a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VersionAction {
+    /// It was registered.
+    Registered,
+    /// It was made the default.
+    Promoted,
+    /// It was the default, and the one before it is again.
+    RolledBack,
+    /// It was removed.
+    Removed,
+}
+
+impl VersionAction {
+    /// As shown and stored.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Promoted => "promoted",
+            Self::RolledBack => "rolled_back",
+            Self::Removed => "removed",
+        }
+    }
+
+    /// From that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Registered, Self::Promoted, Self::RolledBack, Self::Removed]
+            .into_iter()
+            .find(|action| action.name() == name)
+    }
+}
+
+/// An entry in the history of a name's versions.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VersionChange {
+    /// Place in the history of all models.
+    pub seq: u64,
+    /// Of which task.
+    pub task: TaskId,
+    /// The models' name.
+    pub name: String,
+    /// To which of its versions something was done.
+    pub version: u32,
+    /// What.
+    pub action: VersionAction,
+    /// The default version before.
+    pub before: Option<u32>,
+    /// The default version from then on.
+    pub after: Option<u32>,
+    /// Who did it.
+    #[serde(flatten)]
+    pub by: Signed,
+}

@@ -1,0 +1,57 @@
+//! What an earlier attempt has measured. Registering measures one variant after the other and stores all of them at the
+//! end; where that was cut short, the next attempt takes up what was measured already.
+
+use crate::error::Error;
+use crate::profile::{Profiler, Subject};
+use modelless_store::{SetArtefact, Store, UnixMicros, sha256_of};
+use modelless_types::Profile;
+use serde_json::json;
+use std::time::{Duration, SystemTime};
+
+/// What is older is measured anew: the machine may have changed.
+const FRESH: Duration = Duration::from_hours(24);
+
+/// Everything that a measurement depends on, as an address. `None` where the labelled set has no address itself.
+pub(crate) fn key(
+    profiler: &Profiler,
+    subject: &Subject<'_>,
+    artefact: &str,
+    (set, measured): (Option<&SetArtefact>, bool),
+) -> Option<String> {
+    if measured && set.is_none() {
+        return None;
+    }
+    let task = subject.task;
+    let all = json!({
+        "artefact": artefact,
+        "settings": subject.settings,
+        "adapter": subject.adapter,
+        "task": [task.kind.name(), task.metric.as_str()],
+        "labels": task.labels,
+        "tensors": [&task.inputs, &task.outputs],
+        "set": set,
+        "declared": subject.declared,
+        "device_class": profiler.device_class(),
+        "how": profiler.config(),
+    });
+    sha256_of(all.to_string().as_bytes()).ok()
+}
+
+/// What was measured under a key lately.
+pub(crate) async fn found(store: &dyn Store, key: Option<&str>) -> Result<Option<Profile>, Error> {
+    let Some(key) = key else { return Ok(None) };
+    let since = SystemTime::now().checked_sub(FRESH).unwrap_or(SystemTime::UNIX_EPOCH);
+    let found = store.measured(key, UnixMicros::of(since)).await?;
+    if found.is_some() {
+        tracing::info!(key, "an earlier attempt has measured this variant");
+    }
+    Ok(found)
+}
+
+/// Keeps it for the next attempt. Nothing depends on that.
+pub(crate) async fn keep(store: &dyn Store, key: Option<&str>, profile: &Profile) {
+    let Some(key) = key else { return };
+    if let Err(error) = store.keep_measured(key, profile, UnixMicros::of(SystemTime::now())).await {
+        tracing::warn!(%error, "a measurement is not kept for a second attempt");
+    }
+}
