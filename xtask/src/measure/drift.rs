@@ -190,7 +190,8 @@ fn round(server: &Server, asked: &Asked, calm: Duration, burn: Duration, burners
     let runs = runs.into_inner().context("whoever asked panicked")?;
     let [began, ended, end] = at;
     // The second half of each part, when it has settled.
-    let settled = |seen: &Seen, from: Duration, to: Duration| mean(seen, from + (to - from) / 2, to);
+    let settled =
+        |seen: &Seen, from: Duration, to: Duration| mean(seen, from + to.saturating_sub(from) / 2, to);
     let before = (settled(&runs, Duration::ZERO, began)?, settled(&predicted, Duration::ZERO, began)?);
     let slowed = settled(&runs, began, ended)? / before.0;
     let after = settled(&runs, ended, end)? / before.0;
@@ -256,14 +257,14 @@ fn back_within(predicted: &Seen, before: f64, from: Duration, to: Duration, want
     for (at, value) in predicted.iter().filter(|(at, _)| (from..to).contains(at)) {
         if right(*value) {
             let since = *since.get_or_insert(*at);
-            if *at - since >= STAYS {
-                return (since - from).as_secs_f64();
+            if at.saturating_sub(since) >= STAYS {
+                return since.saturating_sub(from).as_secs_f64();
             }
         } else {
             since = None;
         }
     }
-    (to - from).as_secs_f64()
+    to.saturating_sub(from).as_secs_f64()
 }
 
 #[cfg(test)]
