@@ -80,6 +80,6 @@ async fn a_profile_ends_the_measuring_and_none_begins_where_there_is_one(backend
     store.claim_measuring(third.clone(), UnixMicros(1)).await.unwrap();
     let estimate = Profile { latency_provenance: Provenance::Estimated, ..profile("cpu:third:8") };
     store.put_profile(variant, estimate).await.unwrap();
-    assert_eq!(store.measurings().await.unwrap(), [third.clone()], "an estimate ends nothing");
+    assert_eq!(store.measurings().await.unwrap(), std::slice::from_ref(&third), "an estimate ends nothing");
     assert_eq!(store.claim_measuring(third.clone(), UnixMicros(1)).await.unwrap(), Some(third));
 }
