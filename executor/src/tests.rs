@@ -6,6 +6,7 @@ mod limits;
 mod loading;
 mod quarantine;
 mod real;
+mod recurrent;
 mod remotes;
 mod slots;
 mod stalled;
@@ -89,6 +90,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
             command: "none".into(),
         },
         also: Vec::new(),
+        detail: modelless_types::Detail::default(),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::QueryIds;
+use crate::members::{Members, Seen};
 use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::view::View;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
@@ -75,7 +76,7 @@ pub(crate) struct Core {
     pub(crate) held: AtomicU64,
     pub(crate) demand: Demands,
     /// Who else is there.
-    pub(crate) members: Mutex<Arc<Vec<Member>>>,
+    pub(crate) members: Mutex<Members>,
 }
 
 impl Core {
@@ -116,7 +117,12 @@ impl Core {
 
     /// Who else is there, as the live state told last.
     pub(crate) fn members(&self) -> Arc<Vec<Member>> {
-        Arc::clone(&self.members.lock().unwrap_or_else(PoisonError::into_inner))
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).all()
+    }
+
+    /// What nodes of a kind saw of their profiles, as the live state told last.
+    pub(crate) fn seen(&self) -> Arc<Seen> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).seen()
     }
 
     pub(crate) fn next_key(&self) -> QueryKey {
@@ -127,10 +133,12 @@ impl Core {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// `asked` is how often it had been asked to look anew before it looked.
-    pub(crate) fn publish(&self, view: View, asked: u64) {
-        let shown = Shown { version: view.catalog.version, asked };
-        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    /// `asked` is how often it had been asked to look anew before it looked; without a `view` that found nothing new.
+    pub(crate) fn publish(&self, view: Option<View>, asked: u64) {
+        if let Some(view) = view {
+            *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+        }
+        let shown = Shown { version: self.view().catalog.version, asked };
         self.shown.send_if_modified(|known| std::mem::replace(known, shown) != shown);
         self.loaded.store(true, Ordering::Release);
         self.refresh_ready();
@@ -350,6 +358,7 @@ impl Perform<Action> for Core {
             Action::Refuse { key, refusal } => {
                 self.pending.finish(key, Outcome::Refused(refusal));
             }
+            Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
             Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
             Action::Wake { node, task, ordinal } => self.to_node(node, ToNode::Wake { task, ordinal }),
         }

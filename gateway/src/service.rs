@@ -89,7 +89,7 @@ impl Service {
         };
         let catalog = Arc::new(store.catalog().await?);
         let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
-        let nothing = View::new(Arc::clone(&catalog), Arc::default(), Vec::new());
+        let nothing = View::new(Arc::clone(&catalog), Arc::default(), Vec::new(), Vec::new());
         let openapi = Buffer::from(openapi::document(&config).to_string());
         let core = Arc::new(Core::new(config, driver, ids, metrics, number_base, nothing));
         for (status, link) in nodes {
@@ -226,8 +226,10 @@ impl Handle {
 
     /// Who else is there, as the live state tells.
     pub fn set_members(&self, members: Vec<Member>) {
-        *self.core.members.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(members);
-        self.core.changed.notify_one();
+        let lent = self.core.members.lock().unwrap_or_else(PoisonError::into_inner).take(members);
+        if lent {
+            self.core.changed.notify_one();
+        }
     }
 
     /// What was asked of this gateway so far, class by class: the most asked for, up to a bound.

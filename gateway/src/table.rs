@@ -7,10 +7,11 @@ use modelless_store::Catalog;
 use modelless_types::{Accuracy, Goals, ModelId, SpaceId, Task, TaskId, Time, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The table of this moment. Tasks and variants in the order of ids and ordinals, so that equal worlds give equal
 /// tables.
-pub(crate) fn build(catalog: &Catalog, nodes: &[NodeStatus], handover: Moments) -> Table {
+pub(crate) fn build(catalog: &Catalog, nodes: &[Arc<NodeStatus>], handover: Moments) -> Table {
     let classes = offered_on(nodes);
     let defaults = catalog.defaults();
     let tasks: Vec<TaskInfo> =
@@ -37,22 +38,10 @@ pub(crate) fn shape(table: &Table) -> Table {
     shape
 }
 
-/// Whether a variant that both tables know became so much slower or quicker that routing should hear of it at once.
-pub(crate) fn leaps(before: &Table, now: &Table) -> bool {
-    now.nodes.iter().any(|node| {
-        let Some(known) = before.nodes.iter().find(|known| known.id == node.id) else { return false };
-        node.offers.iter().any(|offer| {
-            let place = (offer.task, offer.ordinal);
-            let was = known.offers.iter().find(|known| (known.task, known.ordinal) == place);
-            was.is_some_and(|was| offer.run.correction.leapt_from(&was.run.correction))
-        })
-    })
-}
-
 type Classes<'a> = BTreeMap<(TaskId, u8), BTreeSet<&'a str>>;
 
 /// The device classes of the nodes that offer each variant.
-fn offered_on(nodes: &[NodeStatus]) -> Classes<'_> {
+fn offered_on(nodes: &[Arc<NodeStatus>]) -> Classes<'_> {
     let mut classes = Classes::new();
     for node in nodes {
         for offer in &node.info.offers {
@@ -126,9 +115,9 @@ mod tests {
     use modelless_store::{MemStore, Store as _};
     use modelless_types::{AccuracyRule, Micros, NodeId, PricePerHour, TaskKind};
 
-    fn node(id: u32, class: &str, offers: Vec<Offer>) -> NodeStatus {
+    fn node(id: u32, class: &str, offers: Vec<Offer>) -> Arc<NodeStatus> {
         let info = NodeInfo { id: NodeId(id), rtt: Moments::ZERO, price: PricePerHour(1), offers };
-        NodeStatus::idle(info, &format!("node-{id}"), class)
+        Arc::new(NodeStatus::idle(info, &format!("node-{id}"), class))
     }
 
     /// A variant measured at 90 % on one device class and at 88 % on another, and its offer.
@@ -187,7 +176,7 @@ mod tests {
         let unknown = Offer { ordinal: 200, ..offer.clone() };
         let mut status = node(1, "fast", vec![offer, unknown]);
         assert_eq!(build(&catalog, std::slice::from_ref(&status), Moments::ZERO).nodes[0].offers.len(), 1);
-        status.draining = true;
+        Arc::make_mut(&mut status).draining = true;
         let table = build(&catalog, &[status], Moments::ZERO);
         assert!(table.nodes[0].offers.is_empty());
         assert_eq!(table.nodes.len(), 1, "it still has queries");

@@ -1,18 +1,17 @@
 //! Keeps the router's table and everybody's view in step with the catalogue and the nodes.
 //!
 //! What changes where queries may go (a variant resident or gone, a new model) counts at once, and so does an
-//! estimate that leaps; what only moves estimates a little is passed on about once a second. If the store does not answer, the last table stays.
+//! estimate that leaps; what only moves estimates a little is passed on about once a second, and what routing does not read makes no
+//! table at all. Making tables takes a tenth of a core at most. If the store does not answer, the last table stays.
 
 use crate::core::{Core, Node};
-use crate::members;
+use crate::known::{Change, Known, moved};
+use crate::members::{self, Seen};
 use crate::table;
 use crate::view::{self, Tasks, View};
-use modelless_decision::Coverage;
-use modelless_decision::route::{Event, Offer, Table};
+use modelless_decision::Moments;
+use modelless_decision::route::{Event, Table};
 use modelless_store::{Catalog, Store};
-use modelless_telemetry::{CoverageGauge, NodeGauges, ReplicaGauge};
-use modelless_types::{Model, Variant};
-use modelless_wire::NodeStatus;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,12 +27,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ESTIMATES: Duration = Duration::from_secs(1);
 /// Nodes that change all the time are looked at no more often than this.
 const PACE: Duration = Duration::from_millis(10);
+/// The next table waits for so many times as long as the last one took.
+const REST: u32 = 10;
 
 pub(crate) struct Updater {
     core: Arc<Core>,
     store: Arc<dyn Store>,
     catalog: Arc<Catalog>,
     tasks: Arc<Tasks>,
+    known: Known,
+    /// What is not in the table yet.
+    due: Change,
+    handover: Moments,
+    seen: Arc<Seen>,
     table: Table,
     shape: Table,
     fed: Instant,
@@ -45,8 +51,20 @@ impl Updater {
     pub(crate) fn new(core: Arc<Core>, store: Arc<dyn Store>, catalog: Arc<Catalog>) -> Self {
         let (table, shape) = (Table::default(), Table::default());
         let tasks = Arc::default();
-        let mut updater =
-            Self { core, store, catalog, tasks, table, shape, fed: Instant::now(), outage: false };
+        let mut updater = Self {
+            core,
+            store,
+            catalog,
+            tasks,
+            known: Known::default(),
+            due: Change::Nothing,
+            handover: Moments::ZERO,
+            seen: Arc::default(),
+            table,
+            shape,
+            fed: Instant::now(),
+            outage: false,
+        };
         updater.refresh(true, 0);
         updater
     }
@@ -91,10 +109,10 @@ impl Updater {
                 let asked = self.core.asked.load(Ordering::Acquire);
                 reading.spawn(read(Arc::clone(&self.store), self.catalog.version, asked));
             }
-            self.refresh(new_catalog, seen);
+            let took = self.refresh(new_catalog, seen);
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = sleep_until(looked + PACE) => {}
+                () = sleep_until(looked + PACE.max(took * REST)) => {}
             }
         }
         followers.shutdown().await;
@@ -119,30 +137,53 @@ impl Updater {
         }
     }
 
-    fn refresh(&mut self, new_catalog: bool, asked: u64) {
+    /// Looks at everything, and gives how long the table took if one was made.
+    fn refresh(&mut self, new_catalog: bool, asked: u64) -> Duration {
         let began = Instant::now();
         let nodes = self.core.nodes();
-        let statuses: Vec<NodeStatus> = nodes.iter().map(|node| node.status.borrow().clone()).collect();
-        let mut table = table::build(&self.catalog, &statuses, self.core.handover.estimate());
-        members::lend(&mut table, &statuses, &self.core.members());
-        let shape = table::shape(&table);
-        let reshaped = shape != self.shape;
-        let urgent = reshaped || table::leaps(&self.table, &table);
-        if urgent || (table != self.table && self.fed.elapsed() >= ESTIMATES) {
-            self.core.driver.feed(Event::Table(table.clone()), &*self.core);
-            self.table = table;
-            self.shape = shape;
-            self.fed = Instant::now();
+        let change = self.known.look(&nodes);
+        let (seen, handover) = (self.core.seen(), self.core.handover.estimate());
+        let lent = if Arc::ptr_eq(&seen, &self.seen) { Change::Nothing } else { Change::Estimates };
+        self.due = self.due.max(change).max(lent).max(moved(self.handover, handover));
+        let estimates = self.due == Change::Estimates && self.fed.elapsed() >= ESTIMATES;
+        let mut took = Duration::ZERO;
+        let mut reshaped = false;
+        if new_catalog || self.due == Change::Places || estimates {
+            (self.seen, self.handover) = (seen, handover);
+            reshaped = self.make_table();
+            took = began.elapsed();
+            self.core.metrics.table_updated(took);
         }
         // A node that came back stands in the table already, but as one that is down.
         self.core.tabled(&nodes);
         if new_catalog || reshaped {
             self.tasks = Arc::new(view::tasks(&self.catalog, &self.table, &self.core.metrics));
         }
-        let view = View::new(Arc::clone(&self.catalog), Arc::clone(&self.tasks), statuses);
-        self.core.metrics.set_nodes(&gauges(&view));
+        let shown = new_catalog || reshaped || change > Change::Nothing;
+        let view = shown.then(|| {
+            let (catalog, tasks) = (Arc::clone(&self.catalog), Arc::clone(&self.tasks));
+            View::new(catalog, tasks, self.known.statuses(), self.known.headers())
+        });
         self.core.publish(view, asked);
-        self.core.metrics.table_updated(began.elapsed());
+        took
+    }
+
+    /// Whether queries go elsewhere by it than by the last one.
+    fn make_table(&mut self) -> bool {
+        let statuses = self.known.statuses();
+        let mut table = table::build(&self.catalog, &statuses, self.handover);
+        members::lend(&mut table, &statuses, &self.seen);
+        self.known.tabled();
+        self.due = Change::Nothing;
+        self.fed = Instant::now();
+        if table == self.table {
+            return false;
+        }
+        let shape = table::shape(&table);
+        let reshaped = shape != self.shape;
+        self.core.driver.feed(Event::Table(table.clone()), &*self.core);
+        (self.table, self.shape) = (table, shape);
+        reshaped
     }
 }
 
@@ -174,45 +215,4 @@ async fn follow(core: Arc<Core>, node: Arc<Node>) -> Arc<Node> {
         core.changed.notify_one();
     }
     node
-}
-
-fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
-    let Coverage { batches, above } = offer.run.coverage;
-    let of_task = |model: &&Model| model.task == offer.task;
-    let its = |variant: &&Variant| {
-        variant.ordinal == offer.ordinal
-            && view.catalog.models.iter().filter(of_task).any(|model| model.id == variant.model)
-    };
-    let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
-    Some(CoverageGauge { variant: variant.name.clone(), batches, above })
-}
-
-fn gauges(view: &View) -> Vec<NodeGauges> {
-    let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
-        slowdown: replica.slowdown,
-        variant: view
-            .catalog
-            .variants
-            .iter()
-            .find(|variant| variant.id == replica.variant)
-            .map_or_else(|| replica.variant.to_string(), |variant| variant.name.clone()),
-        state: replica.state.name(),
-    };
-    let node = |node: &NodeStatus| NodeGauges {
-        node: node.name.clone(),
-        used: node.memory_used.0,
-        budget: node.memory_budget.0,
-        started_unix_us: node.started_unix_us,
-        lanes: u64::from(node.lanes),
-        lanes_busy: u64::from(node.load.lanes_busy),
-        queued: u64::from(node.load.queued),
-        running: u64::from(node.load.running),
-        batches: node.load.batches,
-        queries: node.load.queries,
-        crashes: node.load.crashes,
-        restarts: node.load.restarts,
-        replicas: node.replicas.iter().map(replica).collect(),
-        coverage: node.info.offers.iter().filter_map(|offer| coverage(view, offer)).collect(),
-    };
-    view.nodes.iter().map(node).collect()
 }

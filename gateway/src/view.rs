@@ -50,13 +50,17 @@ pub(crate) type Tasks = HashMap<String, TaskView>;
 pub(crate) struct View {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) tasks: Arc<Tasks>,
-    pub(crate) nodes: Vec<NodeStatus>,
+    pub(crate) nodes: Vec<Arc<NodeStatus>>,
     node_headers: Vec<(NodeId, HeaderValue)>,
 }
 
 impl View {
-    pub(crate) fn new(catalog: Arc<Catalog>, tasks: Arc<Tasks>, nodes: Vec<NodeStatus>) -> Self {
-        let node_headers = nodes.iter().map(|node| (node.node, header(&node.name))).collect();
+    pub(crate) fn new(
+        catalog: Arc<Catalog>,
+        tasks: Arc<Tasks>,
+        nodes: Vec<Arc<NodeStatus>>,
+        node_headers: Vec<(NodeId, HeaderValue)>,
+    ) -> Self {
         Self { catalog, tasks, nodes, node_headers }
     }
 
@@ -71,7 +75,7 @@ impl View {
     }
 
     pub(crate) fn node(&self, id: NodeId) -> Option<&NodeStatus> {
-        self.nodes.iter().find(|node| node.node == id)
+        self.nodes.iter().find(|node| node.node == id).map(|node| &**node)
     }
 
     pub(crate) fn node_header(&self, id: NodeId) -> Option<HeaderValue> {
@@ -122,7 +126,7 @@ fn space(catalog: &Catalog, model: &Model) -> HeaderValue {
 }
 
 /// Names may hold any letters; what no header can hold is shown as `?`.
-fn header(text: &str) -> HeaderValue {
+pub(crate) fn header(text: &str) -> HeaderValue {
     HeaderValue::from_bytes(text.as_bytes()).unwrap_or_else(|_| {
         let plain: String = text.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect();
         HeaderValue::try_from(plain).expect("printable ASCII is a header; this is a bug")

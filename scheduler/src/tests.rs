@@ -43,6 +43,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
             command: "none".into(),
         },
         also: Vec::new(),
+        detail: modelless_types::Detail::default(),
     }
 }
 
@@ -202,7 +203,7 @@ fn asked(second: u64, third: u64) -> Vec<Member> {
         in_time: 0,
         waiting: 0,
     };
-    let demand = vec![class(1, second), class(2, third)];
+    let demand = [class(1, second), class(2, third)].into();
     vec![Member { demand, ..Member::new(modelless_live::Role::Gateway, "g", 1) }]
 }
 

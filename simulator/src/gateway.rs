@@ -147,6 +147,7 @@ impl World<'_> {
                     self.post_to_node(at, node, frame);
                 }
                 Action::Refuse { key, refusal } => self.client_refused(key, &refusal)?,
+                Action::MayReturn { key, node } => self.post_to_node(at, node, ToNode::MayReturn { key }),
                 Action::Cancel { key, node } => self.post_to_node(at, node, ToNode::Cancel { key }),
                 Action::Wake { node, task, ordinal } => {
                     self.post_to_node(at, node, ToNode::Wake { task, ordinal });

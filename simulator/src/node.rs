@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::check::ensure;
+use crate::pause::Pause;
 use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
@@ -24,6 +25,9 @@ pub(crate) enum ToNode {
         spent: Micros,
         waiting: u32,
         first_in: Option<Micros>,
+    },
+    MayReturn {
+        key: QueryKey,
     },
     Cancel {
         key: QueryKey,
@@ -56,6 +60,8 @@ pub(crate) struct Batch {
     prepared: bool,
     started: bool,
     pub(crate) ended: bool,
+    /// What its node had lost to pauses when it began, or was put off last.
+    pub(crate) stolen: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +103,7 @@ pub(crate) struct Node {
     askers: BTreeMap<usize, Asker>,
     armed: Option<Time>,
     pub(crate) wards: Wards,
+    pub(crate) pause: Pause,
 }
 
 /// What a gateway said to wait, of a class.
@@ -127,6 +134,7 @@ impl Node {
             askers: BTreeMap::new(),
             armed: None,
             wards: Wards::default(),
+            pause: Pause::default(),
         }
     }
 }
@@ -340,6 +348,7 @@ impl World<'_> {
                 self.push(self.now + decode, Rank::Arrival, Ev::Decoded { node: at, life, key });
                 Ok(())
             }
+            ToNode::MayReturn { key } => self.feed_worker(at, Event::MayReturn { key }),
             ToNode::Cancel { key } => self.cancel(at, key),
             ToNode::Wake { task, ordinal } => self.feed_worker(at, Event::Wake { task, ordinal }),
         }
@@ -432,7 +441,8 @@ impl World<'_> {
             ensure(!dear, now, "no price ceiling is broken at dispatch", || format!("{key} at {cost:?}"))?;
         }
         let write = self.rng_runs.duration(VariantSpec::stage(spec.prepare).times(f64::from(size)));
-        let batch = Batch { device, lane, variant, members, prepared: false, started: false, ended: false };
+        let (prepared, started, ended) = (false, false, false);
+        let batch = Batch { device, lane, variant, members, prepared, started, ended, stolen: 0 };
         self.nodes[at].batches.insert(id, batch);
         let life = self.nodes[at].life;
         self.push(now + write, Rank::Completion, Ev::Prepared { node: at, life, batch: id });
@@ -478,14 +488,21 @@ impl World<'_> {
             held_up.map(|jitter| Moments::exactly(jitter.mean).times(self.rng_jitter.exponential()).mean());
         let took = handover + self.rng_runs.duration(time) + held_up.unwrap_or(Micros::ZERO);
         let took = if node.revoked.contains(&id) { Micros::ZERO } else { took };
+        let stolen = node.pause.stolen();
         let price = self.scenario.nodes[at].worker.devices[device].price;
         self.busy_us += took.0;
         self.device_nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
+        if let Some(batch) = self.nodes[at].batches.get_mut(&id) {
+            batch.stolen = stolen;
+        }
         self.push(self.now + took, Rank::Completion, Ev::Ran { node: at, life, batch: id });
     }
 
     /// The batch on a device has come to its end, or its process has.
     pub(crate) fn ran(&mut self, at: usize, id: BatchId) -> Result<(), Error> {
+        if self.still_owed(at, id) {
+            return Ok(());
+        }
         let Some(batch) = self.nodes[at].batches.get(&id).filter(|b| !b.ended) else { return Ok(()) };
         let (lane, variant) = ((batch.device, batch.lane), batch.variant);
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
@@ -552,41 +569,5 @@ impl World<'_> {
             self.feed_worker(at, Event::Done { batch, outcome })?;
         }
         Ok(())
-    }
-
-    /// A node is gone with all it had.
-    pub(crate) fn node_down(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        if !node.up {
-            return;
-        }
-        node.up = false;
-        let life = node.life;
-        node.life += 1;
-        for gateway in 0..self.gateways.len() {
-            let epoch = self.gateways[gateway].epoch;
-            let seen = self.now + self.scenario.detect;
-            self.push(seen, Rank::Completion, Ev::NodeLost { gateway, epoch, node: at, life });
-        }
-    }
-
-    /// A node starts, with nothing in memory.
-    pub(crate) fn node_up(&mut self, at: usize) -> Result<(), Error> {
-        let old = &self.nodes[at];
-        let spec = &self.scenario.nodes[at];
-        let worker = Worker::new(spec.worker.clone());
-        self.nodes[at] = Node::new(old.id, old.life + 1, worker, old.info.clone());
-        self.feed_worker(at, Event::Catalog(self.scenario.catalog()))?;
-        self.pin(at, &spec.pinned)?;
-        let life = self.nodes[at].life;
-        self.push_idle(self.now, Ev::Heartbeat { node: at, life });
-        self.push_idle(self.now, Ev::Beat { node: at, life });
-        self.refresh_table();
-        Ok(())
-    }
-
-    pub(crate) fn pin(&mut self, at: usize, variants: &[VariantId]) -> Result<(), Error> {
-        let pins = variants.iter().map(|variant| (DeviceIx(0), *variant)).collect();
-        self.feed_worker(at, Event::Pin(pins))
     }
 }

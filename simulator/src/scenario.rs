@@ -245,6 +245,15 @@ pub enum Fault {
         /// How many times as long.
         factor: f64,
     },
+    /// A node stands still for a while, its shell and its devices, and goes on as if nothing had been.
+    Pause {
+        /// Which.
+        node: usize,
+        /// Since when.
+        at: Micros,
+        /// Until when; shorter than it takes to find a node dead.
+        until: Micros,
+    },
     /// A node is told to drain.
     Drain {
         /// Which.
@@ -409,6 +418,7 @@ impl Scenario {
             Fault::NodeDown { node, .. }
             | Fault::RunnerCrash { node, .. }
             | Fault::Slow { node, .. }
+            | Fault::Pause { node, .. }
             | Fault::Drain { node, .. }
             | Fault::Recut { node, .. }
             | Fault::Pin { node, .. } => node >= self.nodes.len(),

@@ -293,7 +293,8 @@ impl<'a> World<'a> {
         self.finish()
     }
 
-    fn step(&mut self, event: Ev) -> Result<(), Error> {
+    pub(crate) fn step(&mut self, event: Ev) -> Result<(), Error> {
+        let Some(event) = self.unless_paused(event) else { return Ok(()) };
         let alive =
             |world: &Self, node: usize, life: u32| world.nodes[node].up && world.nodes[node].life == life;
         let there =
@@ -398,6 +399,7 @@ impl<'a> World<'a> {
             | Fault::GatewayDown { at, .. }
             | Fault::RunnerCrash { at, .. }
             | Fault::Slow { at, .. }
+            | Fault::Pause { at, .. }
             | Fault::Drain { at, .. }
             | Fault::Recut { at, .. }
             | Fault::Pin { at, .. } => *at,
@@ -425,6 +427,11 @@ impl<'a> World<'a> {
             }
             Fault::Slow { node, until, factor, .. } => {
                 self.nodes[*node].slow = *factor;
+                Some(*until)
+            }
+            Fault::Pause { node, at, until } => {
+                let length = Micros(until.0.saturating_sub(at.0));
+                self.pause(*node, length);
                 Some(*until)
             }
             Fault::Drain { node, .. } => {
@@ -455,6 +462,7 @@ impl<'a> World<'a> {
                 self.nodes[*node].slow = 1.0;
                 Ok(())
             }
+            Fault::Pause { node, .. } => self.go_on(*node),
             Fault::NodeDown { .. }
             | Fault::RunnerCrash { .. }
             | Fault::Drain { .. }

@@ -3,7 +3,7 @@
     python accuracy.py PACKAGE DUMPS MEASURED.json
 
 PACKAGE has task.toml and models/*.toml; DUMPS has a folder for each model, by its name, with the tensors that the platform's
-adapter made of the labelled set (`modelless profile dump`); MEASURED.json is what `modelless profile --accuracy-only --json`
+adapter made of the labelled set (`modelless variant dump`); MEASURED.json is what `modelless profile run --accuracy-only --json`
 said. Two questions:
 
 * on those very tensors, does Python's ONNX Runtime answer as many of them right, to the last one?
@@ -101,7 +101,7 @@ def main():
             file, figure = manifest.parent / variant["file"], figures[name]
             ask = lambda tensors: right(file, given["name"], tensors, classes, about["batch"])
             rows.append({
-                "variant": name, "samples": len(classes), "measured": round(figure["value"] * len(classes)),
+                "variant": name, "samples": len(classes), "measured": round(figure["value"] * len(classes) / 1e6),
                 "on_dumped_tensors": ask(theirs), "on_own_tensors": ask(own), "pixels_apart": round(apart, 4),
             })
             assert figure["samples"] == len(classes), f"{name} was measured on {figure['samples']} samples"

@@ -4,6 +4,7 @@
 //! in `docs/measurements.md`. The short form runs in CI: few repetitions, a development build, a loose bound, and
 //! nothing written.
 
+mod accuracy_python;
 mod attribution;
 mod chaos;
 mod cluster;
@@ -22,7 +23,10 @@ mod malformed;
 mod models;
 mod overhead;
 mod pick;
+mod profile_fit;
+mod profile_time;
 mod record;
+mod recurrent;
 mod same_weights;
 mod start;
 mod throughput;
@@ -59,6 +63,10 @@ const MEASURES: &[&Measure] = &[
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &accuracy_python::MEASURE,
+    &recurrent::MEASURE,
+    &profile_fit::MEASURE,
+    &profile_time::MEASURE,
     &drift::MEASURE,
     &coverage::MEASURE,
     &generate::MEASURE,

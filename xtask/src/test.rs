@@ -16,6 +16,8 @@ use anyhow::{Result, bail, ensure};
 use crate::{root, say};
 use stages::{Context, STAGES, Stage};
 
+pub(crate) use python::recipes;
+
 pub(crate) enum Outcome {
     Passed,
     /// Not run, and why that is right.

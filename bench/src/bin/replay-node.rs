@@ -17,7 +17,7 @@ use modelless_decision::route::Limit;
 use modelless_drive::Clock;
 use modelless_engine::{FakeEngine, FakeModel};
 use modelless_executor::{Config, Deps, build};
-use modelless_live::{Load, Member, RedisLive, Role, keep_announced};
+use modelless_live::{Member, RedisLive, Role, keep_announced};
 use modelless_simulator::VariantSpec;
 use modelless_simulator::batching::{MODELS, spec};
 use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, PutArtefact, Signed, Store};
@@ -133,6 +133,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         load_time: Micros::from_millis(20),
         accuracy,
         also: Vec::new(),
+        detail: modelless_types::Detail::default(),
     };
     let variant = NewVariant {
         name: name.into(),
@@ -222,17 +223,10 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let describe = move || {
         let status = status.borrow();
         Member {
-            role: Role::Node,
-            name: status.name.clone(),
-            instance,
             node: Some(status.node),
             address: Some(address.clone()),
             draining: status.draining,
-            load: Load::default(),
-            resident: Vec::new(),
-            demand: Vec::new(),
-            device_class: String::new(),
-            corrections: Vec::new(),
+            ..Member::new(Role::Node, &status.name, instance)
         }
     };
     let live = Arc::new(RedisLive::new(text("redis")?, "default")?);

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use modelless_store::{Evidence, MemStore, NewModel, NewTask, NewVariant, SetArtefact, Signed};
     use modelless_types::{
-        AccuracyRule, Bytes, Engine, Goals, TaskKind, TenantId, TensorSpec, VariantSettings,
+        AccuracyRule, Bytes, Engine, Goals, LiveRule, TaskKind, TenantId, TensorSpec, VariantSettings,
     };
 
     #[tokio::test]
@@ -114,7 +114,7 @@ mod tests {
             kind: TaskKind::Tensor,
             metric: "accuracy".to_owned(),
             accuracy_rule: AccuracyRule::Point,
-            live_accuracy: modelless_types::LiveRule::default(),
+            live_accuracy: LiveRule::default(),
             labels: Vec::new(),
             inputs: vec![spec("x")],
             outputs: vec![spec("y")],

@@ -24,7 +24,8 @@ use modelless_live::{Corrected, Load, Member, Notice, Resident, Role, keep_annou
 use modelless_store::{Artefacts, Store};
 use modelless_types::{Bytes, DeviceIx};
 use modelless_wire::{
-    Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, TlsAccept, TlsFiles, ToNode, serve_node,
+    Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, Received, TlsAccept, TlsFiles, ToNode, limits,
+    serve_node,
 };
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -35,9 +36,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-
-/// Corrections that are announced at most, so that a node with many variants can be announced at all.
-const CORRECTIONS: usize = 1_024;
 
 /// As much as a gateway takes in where nothing else is set.
 const ARTEFACT_BYTES_MAX: Bytes = Bytes::from_mib(4 << 10);
@@ -58,6 +56,8 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
+    /// Bytes of large inputs that are held, over all gateways, while the rest of them comes.
+    received_bytes_max: Bytes,
     /// Listen where others can connect, although nobody there needs a key.
     insecure: bool,
     /// Where artefacts lie; what is not there is fetched from gateways.
@@ -83,6 +83,7 @@ fn defaults() -> anyhow::Result<Settings> {
         advertise: None,
         key_file: None,
         tls: TlsFiles::default(),
+        received_bytes_max: Bytes(limits::RECEIVED),
         insecure: false,
         artefacts: default_data()?.join("artefacts"),
         artefact_bytes_max: ARTEFACT_BYTES_MAX,
@@ -165,6 +166,7 @@ async fn serve(
     let listener = Listener::bind(&address).await.with_context(|| {
         format!("cannot listen on {address}; give another address with --set listen=ADDR")
     })?;
+    tracing::info!(address = %listener.address(), "listening for gateways");
     // Whoever must show a certificate is no stranger.
     let known = key.is_some() || settings.tls.ca.is_some();
     reachable(listener.address(), known || settings.insecure)?;
@@ -225,7 +227,9 @@ async fn serve(
     };
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
 
-    let config = modelless_wire::Config { key, accept, ..modelless_wire::Config::new(move || clock.now()) };
+    let received = Received::new(settings.received_bytes_max);
+    let config =
+        modelless_wire::Config { key, accept, received, ..modelless_wire::Config::new(move || clock.now()) };
     let server = serve_node(listener, link, handle.status(), config);
     let fetching = Arc::new(Fetching::new(fetched, server.fetcher(), settings.artefact_bytes_max));
     handle.fetch_with(Arc::clone(&fetching) as Arc<dyn executor::Fetch>);
@@ -352,7 +356,7 @@ pub(crate) fn describe(status: &NodeStatus, instance: u64, address: Option<&str>
             .map(|replica| Resident { device: DeviceIx(0), variant: replica.variant, state: replica.state })
             .collect(),
         device_class: status.device_class.clone(),
-        corrections: seen.map(corrected).take(CORRECTIONS).collect(),
+        corrections: seen.map(corrected).collect(),
         ..Member::new(Role::Node, &status.name, instance)
     }
 }

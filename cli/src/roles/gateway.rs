@@ -16,7 +16,8 @@ use modelless_gateway as gateway;
 use modelless_live::{Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
-use modelless_wire::{Address, Key, TlsConnect, TlsFiles};
+use modelless_types::Bytes;
+use modelless_wire::{Address, Key, Received, TlsConnect, TlsFiles, limits};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
+    /// Bytes of large answers that are held, over all nodes, while the rest of them comes.
+    received_bytes_max: Bytes,
     /// Where uploaded artefacts go; executors fetch them from here.
     artefacts: PathBuf,
     /// Serve where others can connect, although nobody there needs a key.
@@ -62,6 +65,7 @@ fn defaults() -> anyhow::Result<Settings> {
         nodes: Vec::new(),
         key_file: None,
         tls: TlsFiles::default(),
+        received_bytes_max: Bytes(limits::RECEIVED),
         artefacts: default_data()?.join("artefacts"),
         insecure: false,
         gateway: gateway::Config { leave_ms: LEAVE_MS, ..gateway::Config::default() },
@@ -134,6 +138,7 @@ async fn role(
         key,
         connect,
         shelf: Some(Arc::new(Given(artefacts.clone()))),
+        received: Received::new(settings.received_bytes_max),
         gateway: handle.link(),
         joined: Arc::new(move |status, link| {
             joined.add(status.clone());
@@ -168,7 +173,7 @@ async fn role(
 
 /// What a gateway tells of itself.
 pub(crate) fn describe(gateway: &gateway::Handle, name: &str, instance: u64, http: SocketAddr) -> Member {
-    let demand: Vec<Demand> = gateway.demand().into_iter().map(demand).collect();
+    let demand: Arc<[Demand]> = gateway.demand().into_iter().map(demand).collect();
     let waiting = demand.iter().map(|class| class.waiting).fold(0, u32::saturating_add);
     let queries = u32::try_from(gateway.open_queries()).unwrap_or(u32::MAX);
     Member {

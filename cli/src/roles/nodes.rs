@@ -4,7 +4,7 @@ use modelless_drive::Clock;
 use modelless_live::{Member, Role};
 use modelless_types::NodeId;
 use modelless_wire::{
-    Address, Config, Dial, GatewayLink, Key, NodeLink, NodeStatus, Shelf, TlsConnect, keep,
+    Address, Config, Dial, GatewayLink, Key, NodeLink, NodeStatus, Received, Shelf, TlsConnect, keep,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,16 +31,18 @@ pub(super) struct Side {
     pub(super) key: Option<Key>,
     pub(super) connect: Option<TlsConnect>,
     pub(super) shelf: Option<Arc<dyn Shelf>>,
+    /// What all of its connections hold together of what they receive.
+    pub(super) received: Arc<Received>,
     pub(super) gateway: Arc<dyn GatewayLink>,
     pub(super) joined: OnJoined,
 }
 
 impl Side {
     async fn keep(self, address: Address, node: Option<NodeId>, stop: CancellationToken) {
-        let Self { name, queries, seed, clock, key, connect, shelf, gateway, joined } = self;
+        let Self { name, queries, seed, clock, key, connect, shelf, received, gateway, joined } = self;
         // Each node at its own pace, so that they are not all looked for at once.
         let seed = seed ^ node.map_or(0, |node| u64::from(node.0) << 32);
-        let config = Config { key, connect, shelf, ..Config::new(move || clock.now()) };
+        let config = Config { key, connect, shelf, received, ..Config::new(move || clock.now()) };
         let dial = Dial { address, node, name, queries, seed, config };
         keep(dial, gateway, move |status, link| joined(status, link), stop).await;
     }

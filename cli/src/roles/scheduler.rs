@@ -12,8 +12,8 @@ use modelless_drive::Clock;
 use modelless_live::{Live, Member, Notice, Role, keep_announced};
 use modelless_scheduler as scheduler;
 use modelless_store::Store;
-use modelless_types::NodeId;
-use modelless_wire::{Address, FromNode, GatewayLink, Key, TlsConnect, TlsFiles};
+use modelless_types::{Bytes, NodeId};
+use modelless_wire::{Address, FromNode, GatewayLink, Key, Received, TlsConnect, TlsFiles, limits};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -98,6 +98,7 @@ async fn role(
         key,
         connect,
         shelf: None,
+        received: Received::new(Bytes(limits::RECEIVED)), // nothing large comes to it
         gateway: Arc::new(Deaf),
         joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),
     };

@@ -299,7 +299,7 @@ mod tests {
             ("edge-1", "edge", "eu-1a")
         );
         assert_eq!((config.hardware.cores, config.lanes), (6, 5));
-        assert!(config.device_class.ends_with(":6"), "{}", config.device_class);
+        assert!(config.device_class.ends_with(":6:nvidia-l4+other"), "{}", config.device_class);
         assert_eq!(config.memory, Bytes(3 << 30));
         assert_eq!((config.price.0, config.price_origin), (70_000, PriceOrigin::Declared));
         let gpus = [("NVIDIA L4", Some(Bytes(24_000_000_000))), ("other", None)];

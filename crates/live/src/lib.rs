@@ -6,24 +6,28 @@
 //! process, [`RedisLive`] for many; one suite (`tests/suite.rs`) holds for both.
 #![warn(missing_docs)]
 
+mod head;
 mod mem;
 mod members;
 mod redis;
+mod said;
 
 pub use crate::redis::RedisLive;
 pub use mem::MemLive;
 pub use members::{Known, follow, keep_announced};
+pub use said::{CORRECTIONS, DEMAND, ENOUGH, RESIDENT};
 
 use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-/// The largest member that may be announced.
+/// The largest member that may be announced: its lists, and the rest, each.
 pub const MEMBER_BYTES: usize = 1 << 20;
 /// At most so many are read; what comes after is a mistake, not a cluster.
 pub const MEMBERS: usize = 10_000;
@@ -53,8 +57,8 @@ impl Role {
     }
 }
 
-/// A process of the cluster as it makes itself known, replaced whole with every heartbeat.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+/// A process of the cluster as it makes itself known. Its lists are told when they change, the rest with every heartbeat.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Member {
     /// What it is.
     pub role: Role,
@@ -63,29 +67,23 @@ pub struct Member {
     /// Drawn at its start: tells it from one of the same name before it, or beside it by mistake.
     pub instance: u64,
     /// Its number in the store, for a node.
-    #[serde(default)]
     pub node: Option<NodeId>,
     /// Where it is reached, for a node: `host:port` or `unix:/path`.
-    #[serde(default)]
     pub address: Option<String>,
     /// Takes nothing new.
-    #[serde(default)]
     pub draining: bool,
     /// How busy it is.
-    #[serde(default)]
     pub load: Load,
-    /// What it has in memory.
-    #[serde(default)]
-    pub resident: Vec<Resident>,
-    /// What is asked of it.
-    #[serde(default)]
-    pub demand: Vec<Demand>,
     /// Hardware that behaves alike, for a node.
-    #[serde(default)]
     pub device_class: String,
-    /// How much slower or quicker than their profiles its variants are, where it saw anything lately.
-    #[serde(default)]
-    pub corrections: Vec<Corrected>,
+    /// What it has in memory, up to [`RESIDENT`].
+    pub resident: Arc<[Resident]>,
+    /// What is asked of it, up to [`DEMAND`].
+    pub demand: Arc<[Demand]>,
+    /// How much slower or quicker than their profiles its variants are, where it saw anything lately, up to [`CORRECTIONS`].
+    pub corrections: Arc<[Corrected]>,
+    /// Entries of these lists that are beyond their bounds.
+    pub left_out: u32,
 }
 
 impl Member {
@@ -99,10 +97,11 @@ impl Member {
             address: None,
             draining: false,
             load: Load::default(),
-            resident: Vec::new(),
-            demand: Vec::new(),
             device_class: String::new(),
-            corrections: Vec::new(),
+            resident: Arc::default(),
+            demand: Arc::default(),
+            corrections: Arc::default(),
+            left_out: 0,
         }
     }
 }
@@ -241,12 +240,4 @@ pub trait Live: Send + Sync {
 
     /// Keeps notices coming until `stop`.
     async fn run(&self, stop: CancellationToken);
-}
-
-fn write(member: &Member) -> Result<String, Error> {
-    let json = serde_json::to_string(member).expect("a member is plain data; this is a bug");
-    if json.len() > MEMBER_BYTES {
-        return Err(Error::TooLarge { name: member.name.clone(), bytes: json.len() });
-    }
-    Ok(json)
 }

@@ -1,6 +1,8 @@
 //! Live state inside one process.
 
-use crate::{Error, Live, MEMBERS, Member, NOTICES, Notice, Role, write};
+use crate::head::Head;
+use crate::said::Said;
+use crate::{Error, Live, MEMBERS, Member, NOTICES, Notice, Role};
 use async_trait::async_trait;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +39,9 @@ impl MemLive {
 #[async_trait]
 impl Live for MemLive {
     async fn announce(&self, member: &Member, ttl: Duration) -> Result<Option<u64>, Error> {
-        write(member)?;
+        // The same bounds as anywhere.
+        Head::of(member, 0).json()?;
+        Said::of(member, 0).json(&member.name)?;
         let mut members = self.members_now();
         let until = Instant::now() + ttl;
         let before = members.insert((member.role, member.name.clone()), (member.clone(), until));

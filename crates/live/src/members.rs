@@ -1,5 +1,6 @@
 //! Saying that one is there, and knowing who is, through the absence of the live state.
 
+use crate::said::{bounded, settled};
 use crate::{Live, Member};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +22,19 @@ pub async fn keep_announced(
     let mut tick = interval(beat);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut away = false;
+    let mut told: Option<Member> = None;
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             _ = tick.tick() => {}
         }
-        let member = describe();
+        let member = bounded(describe());
+        let member = match &told {
+            Some(told) => settled(told, member),
+            None => member,
+        };
+        told = Some(member.clone());
         match live.announce(&member, beat * BEATS).await {
             Ok(other) => {
                 if std::mem::take(&mut away) {

@@ -1,14 +1,21 @@
-//! Live state in a Redis (or Valkey): a key that expires for each member, a set that lists them, a channel.
+//! Live state in a Redis (or Valkey): two keys that expire for each member, a set that lists them, a channel.
+//!
+//! One key has what changes with every heartbeat and says which lists hold; these stand under the other, are written when they
+//! change, and are read by those who do not have them. So what crosses goes by what changed, not by what is known.
 //!
 //! The set may name keys that have expired; whoever reads it takes those out. Should that hit one who announces itself
 //! at that moment, its next heartbeat puts it back.
 
-use crate::{Error, Live, MEMBERS, Member, NOTICES, Notice, Role, write};
+use crate::head::Head;
+use crate::said::{Lists, Said};
+use crate::{Error, Live, MEMBERS, Member, NOTICES, Notice, Role};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex, broadcast};
 use tokio::time::{interval, sleep, timeout};
@@ -18,6 +25,13 @@ use tokio_util::sync::CancellationToken;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between looks whether the channel still lives, and before it is opened again.
 const CHANNEL_BEAT: Duration = Duration::from_secs(1);
+/// Members that are asked for at once, and lists, which may be large: each answer has to come within [`PATIENCE`].
+const HEADS_AT_ONCE: usize = 512;
+const LISTS_AT_ONCE: usize = 32;
+
+/// Lists by the key of their member: whose, the how manieth, and what they say. Of those that were announced and may not have
+/// come there, the number is not used again, and what they say is not known.
+type KnownLists = BTreeMap<String, (u64, u64, Option<Lists>)>;
 
 /// Live state in a Redis.
 pub struct RedisLive {
@@ -29,6 +43,9 @@ pub struct RedisLive {
     /// Opened on first use and again after every failure.
     connection: Mutex<Option<MultiplexedConnection>>,
     notices: broadcast::Sender<Notice>,
+    /// What was announced from here, and what was read here.
+    announced: StdMutex<KnownLists>,
+    read: StdMutex<KnownLists>,
 }
 
 impl RedisLive {
@@ -43,7 +60,13 @@ impl RedisLive {
             prefix: format!("modelless:{cluster}"),
             connection: Mutex::default(),
             notices: broadcast::Sender::new(NOTICES),
+            announced: StdMutex::default(),
+            read: StdMutex::default(),
         })
+    }
+
+    fn lists_key(key: &str) -> String {
+        format!("{key}:said")
     }
 
     fn key(&self, role: Role, name: &str) -> String {
@@ -94,6 +117,66 @@ impl RedisLive {
         Error::Away { at: self.at.clone(), why: why.to_string() }
     }
 
+    /// Writes a member, with its lists or only keeping those that stand there. Whether they do, and what was there before.
+    async fn put(
+        &self,
+        key: &str,
+        member: &Member,
+        number: u64,
+        ttl: u64,
+        lists: bool,
+    ) -> Result<(bool, Option<Vec<u8>>), Error> {
+        let (head, said) = (Head::of(member, number).json()?, Self::lists_key(key));
+        let mut all = Pipeline::new();
+        all.atomic().cmd("SADD").arg(self.set()).arg(key).ignore();
+        if lists {
+            let json = Said::of(member, number).json(&member.name)?;
+            all.cmd("SET").arg(&said).arg(json).arg("PX").arg(ttl).ignore();
+        }
+        all.cmd("PEXPIRE").arg(&said).arg(ttl);
+        all.cmd("SET").arg(key).arg(head).arg("PX").arg(ttl).arg("GET");
+        self.ask(|redis| Box::pin(async move { all.query_async(redis).await })).await
+    }
+
+    /// What stands under many keys, some at a time.
+    async fn all_of(&self, keys: &[String], at_once: usize) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let mut all = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(at_once) {
+            let some = Cmd::mget(keys);
+            let values: Vec<Option<Vec<u8>>> =
+                self.ask(|redis| Box::pin(async move { some.query_async(redis).await })).await?;
+            all.extend(values);
+        }
+        Ok(all)
+    }
+
+    /// Reads the lists that are others than those known here, and forgets those of members that are gone.
+    async fn read_lists(&self, heads: &[(String, Head)]) -> Result<(), Error> {
+        let there: BTreeSet<&String> = heads.iter().map(|(key, _)| key).collect();
+        let wanted: Vec<&String> = {
+            let mut known = locked(&self.read);
+            known.retain(|key, _| there.contains(key));
+            let other = |(key, head): &&(String, Head)| {
+                let known = known.get(key).map(|(instance, number, _)| (*instance, *number));
+                known != Some((head.instance, head.said))
+            };
+            heads.iter().filter(other).map(|(key, _)| key).collect()
+        };
+        let said: Vec<String> = wanted.iter().map(|key| Self::lists_key(key)).collect();
+        let values = self.all_of(&said, LISTS_AT_ONCE).await?;
+        let mut known = locked(&self.read);
+        for (key, value) in wanted.into_iter().zip(values) {
+            let Some(value) = value else { continue }; // expired this moment
+            match serde_json::from_slice::<Said>(&value) {
+                Ok(said) => {
+                    known.insert(key.clone(), (said.instance, said.number, Some(said.lists())));
+                }
+                Err(error) => tracing::warn!(key, %error, "what a member says of itself cannot be read"),
+            }
+        }
+        Ok(())
+    }
+
     /// Listens until the connection ends, which nobody but a ping may notice. Once it stands, it was not `told` that notices do
     /// not come.
     async fn listen(&self, told: &mut bool) -> Result<(), RedisError> {
@@ -130,15 +213,24 @@ impl RedisLive {
 #[async_trait]
 impl Live for RedisLive {
     async fn announce(&self, member: &Member, ttl: Duration) -> Result<Option<u64>, Error> {
-        let json = write(member)?;
         let key = self.key(member.role, &member.name);
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
-        let mut both = Pipeline::new();
-        both.atomic().cmd("SADD").arg(self.set()).arg(&key).ignore();
-        both.cmd("SET").arg(&key).arg(json).arg("PX").arg(ttl).arg("GET");
-        let (before,): (Option<Vec<u8>>,) =
-            self.ask(|redis| Box::pin(async move { both.query_async(redis).await })).await?;
-        let before = before.and_then(|before| serde_json::from_slice::<Member>(&before).ok());
+        let lists = Lists::of(member);
+        let known = locked(&self.announced).get(&key).cloned();
+        let known = known.filter(|(instance, ..)| *instance == member.instance);
+        let mut number = known.as_ref().map_or(0, |(_, number, _)| *number);
+        let changed = known.is_none_or(|(_, _, known)| known.as_ref() != Some(&lists));
+        if changed {
+            number += 1;
+            locked(&self.announced).insert(key.clone(), (member.instance, number, None));
+        }
+        let (there, before) = self.put(&key, member, number, ttl, changed).await?;
+        if !there {
+            // It came back and knows nothing, or forgot these alone.
+            self.put(&key, member, number, ttl, true).await?;
+        }
+        locked(&self.announced).insert(key, (member.instance, number, Some(lists)));
+        let before = before.and_then(|before| serde_json::from_slice::<Head>(&before).ok());
         Ok(before.map(|before| before.instance).filter(|before| *before != member.instance))
     }
 
@@ -148,12 +240,13 @@ impl Live for RedisLive {
         let there: Option<Vec<u8>> =
             self.ask(|redis| Box::pin(async move { get.query_async(redis).await })).await?;
         // Between this look and taking it out another may announce itself; its next heartbeat mends that.
-        let there = there.and_then(|there| serde_json::from_slice::<Member>(&there).ok());
+        locked(&self.announced).remove(&key);
+        let there = there.and_then(|there| serde_json::from_slice::<Head>(&there).ok());
         if there.is_none_or(|there| there.instance != instance) {
             return Ok(());
         }
         let mut both = Pipeline::new();
-        both.atomic().del(&key).ignore().srem(self.set(), &key).ignore();
+        both.atomic().del(&key).ignore().del(Self::lists_key(&key)).ignore().srem(self.set(), &key).ignore();
         self.ask(|redis| Box::pin(async move { both.query_async(redis).await })).await
     }
 
@@ -164,23 +257,31 @@ impl Live for RedisLive {
         if keys.len() > MEMBERS {
             return Err(Error::TooMany { count: keys.len() });
         }
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
         keys.sort();
-        let all = Cmd::mget(&keys);
-        let values: Vec<Option<Vec<u8>>> =
-            self.ask(|redis| Box::pin(async move { all.query_async(redis).await })).await?;
-        let (mut members, mut expired) = (Vec::new(), Vec::new());
+        let values = self.all_of(&keys, HEADS_AT_ONCE).await?;
+        let (mut heads, mut expired) = (Vec::new(), Vec::new());
         for (key, value) in keys.into_iter().zip(values) {
             match value {
-                Some(value) => match serde_json::from_slice(&value) {
-                    Ok(member) => members.push(member),
+                Some(value) => match serde_json::from_slice::<Head>(&value) {
+                    Ok(head) => heads.push((key, head)),
                     Err(error) => tracing::warn!(key, %error, "what a member says of itself cannot be read"),
                 },
                 None => expired.push(key),
             }
         }
+        self.read_lists(&heads).await?;
+        let mut members: Vec<Member> = {
+            let known = locked(&self.read);
+            // Lists that are older than their head will do until the next look. One without any is about to tell them: it is not
+            // there yet, rather than there and without all that it has.
+            let whole = |(key, head): (String, Head)| match known.get(&key) {
+                Some((instance, _, Some(lists))) if *instance == head.instance => {
+                    Some(lists.fill(head.bare()))
+                }
+                Some(_) | None => None,
+            };
+            heads.into_iter().filter_map(whole).collect()
+        };
         if !expired.is_empty() {
             let forget = Cmd::srem(self.set(), &expired);
             self.ask(|redis| Box::pin(async move { forget.query_async::<()>(redis).await })).await?;
@@ -218,6 +319,10 @@ impl Live for RedisLive {
             () = listening => {}
         }
     }
+}
+
+fn locked(lists: &StdMutex<KnownLists>) -> MutexGuard<'_, KnownLists> {
+    lists.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// It answered, and the answer is no; the connection is as good as before.

@@ -37,14 +37,17 @@ fn member(role: Role, name: &str, instance: u64) -> Member {
             memory_used: Bytes(9),
             memory_budget: Bytes(10),
         },
-        resident: vec![Resident { device: DeviceIx(0), variant: VariantId(6), state: ReplicaState::Active }],
-        demand: vec![Demand { class, arrived: u64::MAX, in_time: 8, waiting: 1 }],
+        resident: [Resident { device: DeviceIx(0), variant: VariantId(6), state: ReplicaState::Active }]
+            .into(),
+        demand: [Demand { class, arrived: u64::MAX, in_time: 8, waiting: 1 }].into(),
         device_class: "cpu:test:1".into(),
-        corrections: vec![Corrected {
+        corrections: [Corrected {
             task: TaskId(3),
             ordinal: 7,
             correction: Correction { ratio: 1.5, ..Correction::NONE },
-        }],
+        }]
+        .into(),
+        left_out: 2,
     }
 }
 
@@ -251,6 +254,82 @@ async fn a_killed_redis_costs_freshness_and_its_return_repairs_itself() {
     stop.cancel();
     while tasks.join_next().await.is_some() {}
     assert_eq!(rig.names().await, Vec::<String>::new(), "those who leave say so");
+    rig.end().await;
+}
+
+/// One that says a lot.
+fn talkative(load: u32, ratio: f64) -> Member {
+    let seen = |at: u32| Corrected {
+        task: TaskId(at),
+        ordinal: 7,
+        correction: Correction { ratio, spread: 0.0, samples: 20 },
+    };
+    let load = Load { queries: load, ..Load::default() };
+    Member { load, corrections: (0..1_000).map(seen).collect(), ..member(Role::Node, "n", 1) }
+}
+
+/// A figure of a Redis server's own.
+async fn figure(redis: &Redis, name: &str) -> u64 {
+    let client = redis::Client::open(redis.url()).expect("an address");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("it answers");
+    let all: String = redis::cmd("INFO").arg("stats").query_async(&mut connection).await.expect("it tells");
+    let line = all.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.expect("there is such a figure").trim().parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_does_not_change_is_neither_written_nor_read_again() {
+    let rig = Rig::redis().await;
+    let redis = rig.redis.as_ref().expect("a server");
+    let beat = async |load: u32, ratio: f64| {
+        let told = talkative(load, ratio);
+        rig.live.announce(&told, LONG).await.expect("it answers");
+        assert!(rig.other.members().await.expect("it answers") == [told], "all of it is seen at once");
+    };
+    let both = async || {
+        (figure(redis, "total_net_input_bytes").await, figure(redis, "total_net_output_bytes").await)
+    };
+    beat(0, 1.5).await;
+    let (written, read) = both().await;
+    for load in 1..=20 {
+        beat(load, 1.5).await;
+    }
+    let (after_written, after_read) = both().await;
+    let each = ((after_written - written) / 20, (after_read - read) / 20);
+    assert!(each.0 < 2_000 && each.1 < 3_000, "{each:?} bytes written and read with each heartbeat");
+    beat(21, 2.5).await; // and what does change is seen at once, which `beat` looks at
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_forgets_everything_and_goes_on_is_told_everything_again() {
+    let rig = Rig::redis().await;
+    let beat = Duration::from_millis(50);
+    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    tasks.spawn(keep_announced(Arc::clone(&rig.live), || talkative(1, 1.5), beat, stop.clone()));
+    let (sender, mut known) = watch::channel(Vec::new());
+    let (answering, answers) = watch::channel(false);
+    tasks.spawn(follow(Arc::clone(&rig.other), beat, sender, answering, stop.clone()));
+    let whole = [talkative(1, 1.5)];
+    timeout(PATIENCE, known.wait_for(|members| *members == whole)).await.expect("in time").expect("followed");
+    let mut notices = rig.other.notices();
+    heard_at_last(&rig, &mut notices, Notice::Plan { id: 1 }).await;
+
+    let client = redis::Client::open(rig.redis.as_ref().expect("a server").url()).expect("an address");
+    let mut connection = client.get_multiplexed_async_connection().await.expect("it answers");
+    let flush = || redis::cmd("FLUSHALL");
+    for _ in 0..3 {
+        flush().query_async::<()>(&mut connection).await.expect("it forgets");
+        // Who reads now and knew nothing before, reads all of it.
+        let new = RedisLive::new(&rig.redis.as_ref().expect("a server").url(), "suite").expect("an address");
+        until("it is whole again", || async { new.members().await.is_ok_and(|members| members == whole) })
+            .await;
+        assert!(*known.borrow() == whole, "nobody was let go of meanwhile, nor what they said");
+    }
+    assert!(*answers.borrow(), "it was never away");
+    heard_at_last(&rig, &mut notices, Notice::Plan { id: 2 }).await;
+    stop.cancel();
+    while tasks.join_next().await.is_some() {}
     rig.end().await;
 }
 

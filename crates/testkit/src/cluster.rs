@@ -81,11 +81,6 @@ impl Cluster {
         let advertised = format!("advertise={}", proxy.address());
         let mut all = vec![advertised.as_str()];
         all.extend(settings);
-        // Its own address is only known once it runs, and must not be the one it tells.
-        let port = crate::free_port()?;
-        let listen = format!("listen=127.0.0.1:{port}");
-        all.push(&listen);
-        proxy.lead(SocketAddr::from(([127, 0, 0, 1], port)));
         self.proxies.insert(name.to_owned(), proxy);
         self.executor(name, &all)
     }
@@ -178,14 +173,30 @@ impl Cluster {
         let member = Member { child, stdout, stderr, ready: String::new() };
         let member = self.members.entry(name.to_owned()).or_insert(member);
         match member.stdout.wait_for(|line| line.starts_with("ready "), READY_WITHIN) {
-            Waited::Line(line, _) => {
-                line["ready ".len()..].clone_into(&mut member.ready);
-                Ok(())
-            }
+            Waited::Line(line, _) => line["ready ".len()..].clone_into(&mut member.ready),
             Waited::Closed | Waited::TimedOut => {
                 bail!("{role} {name} did not get ready\n{}", self.output())
             }
         }
+        self.lead(name)
+    }
+
+    /// The wire in front of a node leads to where that listens, which only the node knows: what it tells others is the wire.
+    fn lead(&mut self, name: &str) -> Result<()> {
+        if !self.proxies.contains_key(name) {
+            return Ok(());
+        }
+        let told = |line: &str| line.contains("listening for gateways");
+        let line = match self.member(name)?.stderr.wait_for(told, READY_WITHIN) {
+            Waited::Line(line, _) => line,
+            Waited::Closed | Waited::TimedOut => {
+                bail!("{name} never told where it listens\n{}", self.output())
+            }
+        };
+        let address = line.split_once("address=").and_then(|(_, rest)| rest.split_whitespace().next());
+        let address = address.with_context(|| format!("no address in `{line}`"))?;
+        self.proxy(name)?.lead(address.parse().with_context(|| format!("`{address}` of `{line}`"))?);
+        Ok(())
     }
 
     /// Where a node that was started listens, as it told.

@@ -176,6 +176,7 @@ pub(crate) fn to_node(frame: &ToNode) -> Result<Encoded, TooLarge> {
         }
         ToNode::Demand(demand) => plain(Kind::Demand, NOTHING, &DemandHead::from(*demand)),
         ToNode::Cancel { key } => plain(Kind::Cancel, NOTHING, &key.0),
+        ToNode::MayReturn { key } => plain(Kind::MayReturn, NOTHING, &key.0),
         ToNode::Pin(pins) => {
             let pins = pins.iter().map(|(device, variant)| (device.0, variant.0)).collect();
             plain(Kind::Pin, NOTHING, &PinHead { pins })
@@ -271,6 +272,7 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         }
         Kind::Demand => Frame::ToNode(ToNode::Demand(read::<DemandHead>(kind, head)?.into())),
         Kind::Cancel => Frame::ToNode(ToNode::Cancel { key: QueryKey(read(kind, head)?) }),
+        Kind::MayReturn => Frame::ToNode(ToNode::MayReturn { key: QueryKey(read(kind, head)?) }),
         Kind::Pin => {
             let PinHead { pins } = read(kind, head)?;
             let pins = pins.into_iter().map(|(device, variant)| (DeviceIx(device), VariantId(variant)));
@@ -305,6 +307,22 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
             Frame::FromNode(FromNode { body: Body::Report, report })
         }
     })
+}
+
+/// The same where the payload was dropped: it is empty, and what of it the head tells is not true.
+pub(crate) fn without_payload(header: &Header, head: &[u8]) -> Result<Frame, Nonsense> {
+    let kind = header.kind;
+    if kind == Kind::Query {
+        let bad = |why: &'static str| Nonsense::Unreadable { kind, why: why.to_owned() };
+        let head: QueryHead = read(kind, head)?;
+        let query = head.frame(Input::Raw(Buffer::new())).map_err(bad)?;
+        return Ok(Frame::ToNode(ToNode::Query(Box::new(query))));
+    }
+    let frame = decode(header, head, Buffer::new())?;
+    if let Frame::Piece(id, _) = frame {
+        return Ok(Frame::Piece(id, None));
+    }
+    Ok(frame)
 }
 
 fn input(head: InputHead, payload: Buffer) -> Result<Input, &'static str> {

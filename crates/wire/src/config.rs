@@ -1,9 +1,10 @@
 //! Habits and bounds of connections.
 
 use crate::key::Key;
+use crate::received::Received;
 use crate::shelf::Shelf;
 use crate::tls::{TlsAccept, TlsConnect};
-use modelless_types::Time;
+use modelless_types::{Bytes, Time};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub mod limits {
     pub const QUEUE_ANSWERS: usize = 256 << 20;
     /// Words (reasons) inside a frame are cut to this many bytes.
     pub const WORDS: usize = 4 << 10;
+    /// Bytes of large frames that are not whole yet, over all connections of a process, where nothing else is set.
+    pub const RECEIVED: u64 = 1 << 30;
     /// Classes whose wait a report tells apart; the others share the node's general wait.
     pub const REPORT_CLASSES: usize = 256;
     /// Classes of which a gateway may say that queries wait.
@@ -70,6 +73,8 @@ pub struct Config {
     pub connect: Option<TlsConnect>,
     /// Artefacts for nodes that lack them; asked by what connects.
     pub shelf: Option<Arc<dyn Shelf>>,
+    /// What all connections of this process hold of what they receive: shared by all that are to be bounded together.
+    pub received: Arc<Received>,
     /// This process's clock, for moments inside a node's status.
     pub now: Arc<dyn Fn() -> Time + Send + Sync>,
 }
@@ -89,6 +94,7 @@ impl Config {
             accept: None,
             connect: None,
             shelf: None,
+            received: Received::new(Bytes(limits::RECEIVED)),
             now: Arc::new(now),
         }
     }

@@ -1,7 +1,7 @@
 //! Frames as bytes: a header of 16 bytes, a head, a payload.
 //!
 //! ```text
-//!  0  u8   version, 2
+//!  0  u8   version, 3
 //!  1  u8   kind
 //!  2  u16  stream: 0 for a frame that comes whole
 //!  4  u32  length of the head
@@ -22,7 +22,7 @@ use crate::lost::Nonsense;
 use bytes::Bytes as Buffer;
 use modelless_types::{Micros, QueryKey};
 
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 pub(crate) const HEADER: usize = 16;
 /// Where the header says how long the frame waited.
 pub(crate) const WAITED: std::ops::Range<usize> = 12..16;
@@ -61,6 +61,8 @@ pub enum Kind {
     Wake = 20,
     /// A part of an artefact that was asked for.
     Piece = 21,
+    /// You may give this back.
+    MayReturn = 22,
     /// An answer.
     Answer = 32,
     /// A named "no".
@@ -76,7 +78,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
@@ -91,6 +93,7 @@ impl Kind {
         Self::Pin,
         Self::Wake,
         Self::Piece,
+        Self::MayReturn,
         Self::Answer,
         Self::Refused,
         Self::BadInput,
@@ -111,6 +114,7 @@ impl Kind {
             | Self::Query
             | Self::Demand
             | Self::Cancel
+            | Self::MayReturn
             | Self::Wake
             | Self::Answer
             | Self::Refused
@@ -139,6 +143,7 @@ impl Kind {
             | Self::Beat
             | Self::Demand
             | Self::Cancel
+            | Self::MayReturn
             | Self::Pin
             | Self::Wake
             | Self::Refused

@@ -7,6 +7,7 @@ use crate::frame::TooLarge;
 use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::Lost;
+use crate::outcome::key_of;
 use crate::peer::{Missed, greeting, half, micros, out_of_place};
 use crate::reader::{Came, Reader};
 use crate::rtt::Rtt;
@@ -15,7 +16,7 @@ use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::{Made, NodeReport};
-use modelless_types::{Micros, NodeId, QueryKey};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -109,7 +110,7 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
         over.map_err(|error| Lost::Tls(Arc::new(error)))
     };
     let link = Link::new(timeout(within, connect).await.map_err(|_| Lost::NoGreeting { within })??);
-    let mut reader = Reader::new(Arc::clone(&link));
+    let mut reader = Reader::new(Arc::clone(&link), Arc::clone(&dial.config.received));
     let greeting = async {
         tokio::select! {
             biased;
@@ -231,9 +232,13 @@ impl Session {
         status: &watch::Sender<NodeStatus>,
         origin: Instant,
     ) -> Result<(), Lost> {
-        let Came { frame, late, in_parts } = came;
+        let Came { frame, late, in_parts, dropped, .. } = came;
         match frame {
             Frame::FromNode(mut frame) => {
+                if dropped && let Some(key) = key_of(&frame.body) {
+                    let refusal = Refusal::BytesFull { limit: dial.config.received.limit() };
+                    frame.body = Body::Refused { key, refusal };
+                }
                 if in_parts {
                     frame.report = remote.newest(); // others have overtaken what it says
                 } else {
@@ -320,7 +325,11 @@ impl NodeLink for Remote {
             (Err(error), ToNode::Query(query)) => self.refuse(query.key, error),
             (
                 Err(error),
-                ToNode::Demand(_) | ToNode::Cancel { .. } | ToNode::Pin(_) | ToNode::Wake { .. },
+                ToNode::Demand(_)
+                | ToNode::Cancel { .. }
+                | ToNode::MayReturn { .. }
+                | ToNode::Pin(_)
+                | ToNode::Wake { .. },
             ) => {
                 tracing::error!(node = %self.node, %error, "a frame was not sent");
             }

@@ -26,6 +26,7 @@ mod outcome;
 mod peer;
 mod peers;
 mod reader;
+mod received;
 mod rtt;
 mod seam;
 mod shelf;
@@ -43,10 +44,11 @@ pub use key::{KEY_BYTES, Key};
 pub use lost::{Lost, Nonsense};
 pub use modelless_decision::worker::Reason;
 pub use node::{Fetcher, NodeServer, Source, serve_node};
+pub use received::Received;
 pub use seam::{
     Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
 };
 pub use shelf::{Piece, Shelf};
 pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
 pub use stream::{Address, Listener};
-pub use tls::{TlsAccept, TlsConnect, TlsFiles};
+pub use tls::{RoleNames, TlsAccept, TlsConnect, TlsFiles};

@@ -153,6 +153,7 @@ impl Link {
             | Lost::NoGreeting { .. }
             | Lost::Crowded { .. }
             | Lost::Unproven
+            | Lost::Misnamed { .. }
             | Lost::Stopped => {
                 self.say(codec::goodbye(&lost.to_string()));
                 let written = async {

@@ -54,6 +54,18 @@ pub enum Lost {
         "the other side does not prove that it has this cluster's key; all processes of a cluster need the same"
     )]
     Unproven,
+    /// Its certificate is good, but not for what it does.
+    #[error("its certificate is for {names}, and {role} needs one for {wanted} here (`{setting}`)")]
+    Misnamed {
+        /// Whom its certificate is for.
+        names: String,
+        /// What it came as.
+        role: &'static str,
+        /// What would do.
+        wanted: String,
+        /// Where that is set.
+        setting: &'static str,
+    },
     /// The system gave no random bytes to greet with.
     #[error("no random bytes to greet with: {0}")]
     Random(getrandom::Error),

@@ -252,7 +252,7 @@ impl Hub {
                 return tracing::warn!(from, why = %lost, "a gateway was not let in");
             }
         };
-        let mut reader = Reader::new(Arc::clone(&link));
+        let mut reader = Reader::new(Arc::clone(&link), Arc::clone(&self.config.received));
         let greeted = tokio::select! {
             biased;
             greeted = self.greet(number, &link, &mut reader, &status) => greeted,
@@ -290,6 +290,9 @@ impl Hub {
         let within = self.config.handshake;
         let greeted = timeout(within, self.exchange(link, reader, status));
         let hello = greeted.await.map_err(|_| Lost::NoGreeting { within })??;
+        if let (Some(accept), Some(names)) = (&self.config.accept, link.stream().names()) {
+            accept.allows(hello.role, &names)?;
+        }
         reader.greeted();
         let queries = match hello.role {
             Role::Gateway => true,
@@ -408,9 +411,15 @@ impl Hub {
     }
 
     fn take(&self, peer: &Peer, came: Came, rtt: &mut Micros) -> Result<(), Lost> {
-        let Came { frame, late, in_parts } = came;
+        let Came { frame, late, in_parts, dropped, .. } = came;
         in_role(&frame, peer.queries)?;
         match frame {
+            Frame::ToNode(ToNode::Query(query)) if dropped => {
+                // The node never hears of it.
+                let refusal = Refusal::BytesFull { limit: self.config.received.limit() };
+                self.tell(peer, Body::Refused { key: query.key, refusal });
+                Ok(())
+            }
             Frame::Ping { sent, rtt: known } => {
                 *rtt = known;
                 peer.link.say(codec::pong(sent));
@@ -470,6 +479,12 @@ impl Hub {
                     return Ok(());
                 }
                 ToNode::Cancel { key: qualified(peer.number, key) }
+            }
+            ToNode::MayReturn { key } => {
+                if !peer.state().open.contains(&key.0) {
+                    return Ok(()); // it has been answered, or is still on its way
+                }
+                ToNode::MayReturn { key: qualified(peer.number, key) }
             }
             ToNode::Pin(_) | ToNode::Wake { .. } => frame,
         };
@@ -548,7 +563,9 @@ impl GatewayLink for Hub {
         let FromNode { body, report } = frame;
         {
             let mut known = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-            *known = (known.0 + 1, report);
+            // Made one after the other, but told by several threads: what was overtaken is not the newest.
+            let made = if report.made.at < known.1.made.at { known.1.clone() } else { report };
+            *known = (known.0 + 1, made);
         }
         let Some(key) = key_of(&body) else {
             for peer in self.peers() {

@@ -61,11 +61,13 @@ pub(crate) fn in_role(frame: &Frame, gateway: bool) -> Result<(), Lost> {
     match frame {
         Frame::ToNode(ToNode::Pin(_)) if gateway => Err(out_of_place(frame, "something that gateways say")),
         Frame::Piece(..)
-        | Frame::ToNode(ToNode::Query(_) | ToNode::Demand(_) | ToNode::Cancel { .. } | ToNode::Wake { .. })
-            if !gateway =>
-        {
-            Err(out_of_place(frame, "something that schedulers say"))
-        }
+        | Frame::ToNode(
+            ToNode::Query(_)
+            | ToNode::Demand(_)
+            | ToNode::Cancel { .. }
+            | ToNode::MayReturn { .. }
+            | ToNode::Wake { .. },
+        ) if !gateway => Err(out_of_place(frame, "something that schedulers say")),
         Frame::Hello(_)
         | Frame::Status(_)
         | Frame::Proof(_)
@@ -95,6 +97,7 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::ToNode(ToNode::Query(_)) => Kind::Query,
         Frame::ToNode(ToNode::Demand(_)) => Kind::Demand,
         Frame::ToNode(ToNode::Cancel { .. }) => Kind::Cancel,
+        Frame::ToNode(ToNode::MayReturn { .. }) => Kind::MayReturn,
         Frame::ToNode(ToNode::Pin(_)) => Kind::Pin,
         Frame::ToNode(ToNode::Wake { .. }) => Kind::Wake,
         Frame::FromNode(FromNode { body, report: _ }) => match body {

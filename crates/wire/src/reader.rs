@@ -1,4 +1,5 @@
-//! The reading half of a connection: frames one after the other, those that come in parts when they are whole.
+//! The reading half of a connection: frames one after the other, those that come in parts when they are whole. What there is no room
+//! for among all connections of the process is dropped as it comes, and its frame says so.
 
 use crate::codec::{self, Frame};
 use crate::config::limits;
@@ -6,6 +7,7 @@ use crate::frame::{HEADER, Header, Kind};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::peer::micros;
+use crate::received::{Held, Received};
 use bytes::{Buf, BufMut, Bytes as Buffer, BytesMut};
 use modelless_types::Micros;
 use std::io;
@@ -22,6 +24,10 @@ pub(crate) struct Came {
     pub(crate) late: Micros,
     /// It came in parts, so what it says of the moment is old: others have overtaken it.
     pub(crate) in_parts: bool,
+    /// There was no room for its payload: only its head is true.
+    pub(crate) dropped: bool,
+    /// Gives its room back when it goes.
+    _held: Option<Held>,
 }
 
 /// Its state survives a dropped [`Reader::next`], so that may stand in a `select!`.
@@ -34,6 +40,7 @@ pub(crate) struct Reader {
     part: Option<(usize, usize)>,
     heard: u64,
     greeted: bool,
+    received: Arc<Received>,
 }
 
 struct UnderWay {
@@ -41,12 +48,17 @@ struct UnderWay {
     head: Buffer,
     payload: BytesMut,
     since: Instant,
+    /// Its room, for as long as there was enough.
+    held: Option<Held>,
+    /// Bytes of it that came, kept or not.
+    came: usize,
 }
 
 impl Reader {
-    pub(crate) fn new(link: Arc<Link>) -> Self {
+    pub(crate) fn new(link: Arc<Link>, received: Arc<Received>) -> Self {
         let buffer = BytesMut::with_capacity(CHUNK);
-        Self { link, buffer, under_way: Default::default(), part: None, heard: 0, greeted: false }
+        let under_way = Default::default();
+        Self { link, buffer, under_way, part: None, heard: 0, greeted: false, received }
     }
 
     /// Bytes that came so far.
@@ -109,7 +121,8 @@ impl Reader {
         let head = frame.split_to(header.head);
         if header.stream == 0 {
             let frame = codec::decode(header, &head, frame)?;
-            return Ok(Some(Came { frame, late: header.waited, in_parts: false }));
+            let late = header.waited;
+            return Ok(Some(Came { frame, late, in_parts: false, dropped: false, _held: None }));
         }
         let at = usize::from(header.stream) - 1;
         let nonsense = |why| Lost::from(Nonsense::Parts { stream: header.stream, why });
@@ -119,15 +132,21 @@ impl Reader {
             }
             // Memory that nothing is written to costs nothing, so a large claim does not either.
             let payload = BytesMut::with_capacity(header.payload);
-            self.under_way[at] = Some(UnderWay { header: *header, head, payload, since: Instant::now() });
+            let held = Some(Held::none(&self.received));
+            let since = Instant::now();
+            self.under_way[at] = Some(UnderWay { header: *header, head, payload, since, held, came: 0 });
             return Ok(None);
         }
-        let Some(under_way) = &self.under_way[at] else { return Err(nonsense("it was not begun")) };
+        let Some(under_way) = &mut self.under_way[at] else { return Err(nonsense("it was not begun")) };
         if header.payload == 0 {
             self.under_way[at] = None; // nobody waits for the rest
-        } else if header.payload > under_way.header.payload - under_way.payload.len() {
+        } else if header.payload > under_way.header.payload - under_way.came {
             return Err(nonsense("it is longer than it was said to be"));
         } else {
+            under_way.held.take_if(|held| !held.more(header.payload));
+            if under_way.held.is_none() {
+                under_way.payload = BytesMut::new();
+            }
             self.part = Some((at, header.payload));
         }
         Ok(None)
@@ -138,24 +157,40 @@ impl Reader {
         let Some(under_way) = &mut self.under_way[at] else { unreachable!("its stream was begun") };
         let here = self.buffer.len().min(left);
         if here > 0 {
-            under_way.payload.put(self.buffer.split_to(here));
+            let part = self.buffer.split_to(here);
+            if under_way.held.is_some() {
+                under_way.payload.put(part);
+            }
+            under_way.came += here;
             self.part = (left > here).then_some((at, left - here));
+        } else if under_way.held.is_none() {
+            self.make_room(HEADER);
+            let read = self.link.stream().read(&mut self.buffer).await;
+            self.count(read)?;
         } else {
             let before = under_way.payload.len();
             let read = self.link.stream().read(&mut (&mut under_way.payload).limit(left)).await;
-            let left = left - (under_way.payload.len() - before);
+            let came = under_way.payload.len() - before;
+            under_way.came += came;
+            let left = left - came;
             self.part = (left > 0).then_some((at, left));
             self.count(read)?;
         }
-        let whole = |under_way: &UnderWay| under_way.payload.len() == under_way.header.payload;
+        let whole = |under_way: &UnderWay| under_way.came == under_way.header.payload;
         if self.part.is_some() || !self.under_way[at].as_ref().is_some_and(whole) {
             return Ok(None);
         }
-        let Some(UnderWay { header, head, payload, since }) = self.under_way[at].take() else {
+        let Some(UnderWay { header, head, payload, since, held, came: _ }) = self.under_way[at].take() else {
             return Ok(None);
         };
-        let frame = codec::decode(&header, &head, payload.freeze())?;
-        Ok(Some(Came { frame, late: header.waited + micros(since.elapsed()), in_parts: true }))
+        let dropped = held.is_none();
+        let frame = if dropped {
+            codec::without_payload(&header, &head)?
+        } else {
+            codec::decode(&header, &head, payload.freeze())?
+        };
+        let late = header.waited + micros(since.elapsed());
+        Ok(Some(Came { frame, late, in_parts: true, dropped, _held: held }))
     }
 
     /// A frame that does not fit gets a buffer of exactly its size, so what the kernel has is read straight into

@@ -38,6 +38,11 @@ pub enum ToNode {
         /// The query.
         key: QueryKey,
     },
+    /// Another node could answer this by now: it may be given back.
+    MayReturn {
+        /// The query.
+        key: QueryKey,
+    },
     /// The scheduler's plan for this node: what must be resident. Everything else is at the node's discretion.
     Pin(Vec<(DeviceIx, VariantId)>),
     /// Load this: someone asked for it and could not wait.

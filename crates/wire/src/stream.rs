@@ -162,6 +162,16 @@ impl Stream {
         }
     }
 
+    /// The host names in the certificate that the other side showed, where it did.
+    pub(crate) fn names(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Tls(stream) => stream.names(),
+            Self::Tcp(_) | Self::Unix(_) => None,
+            #[cfg(test)]
+            Self::Sim(_) => None,
+        }
+    }
+
     /// Whether all is written that was taken: what is encrypted may still wait.
     pub(crate) fn try_flush(&self) -> io::Result<bool> {
         match self {

@@ -2,10 +2,18 @@
 //!
 //! A frame is written on the thread that sends it, so TLS is `rustls` as the state machine that it is, behind a lock and without
 //! a runtime's wrapper around it: what is written is encrypted at once, and what the socket does not take of
-//! that goes first the next time. Only TLS 1.3, since both sides are ours (`docs/adr/0064-tls.md`).
+//! that goes first the next time. Files are read again when they change. Only TLS 1.3, since both sides are ours (`docs/adr/0064-tls.md`).
 
+mod names;
+mod reload;
+
+pub use names::RoleNames;
+
+use crate::codec::Role;
+use crate::lost::Lost;
 use crate::stream::Address;
 use bytes::BufMut;
+use reload::Reloading;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -39,16 +47,21 @@ pub struct TlsFiles {
     pub ca: Option<PathBuf>,
     /// The name in the nodes' certificates, where they are reached under others.
     pub name: Option<String>,
+    /// The names that a certificate must have for what its owner does, where certificates are asked for.
+    pub roles: RoleNames,
 }
 
 /// How connections are taken in.
 #[derive(Clone)]
-pub struct TlsAccept(Arc<ServerConfig>);
+pub struct TlsAccept {
+    config: Arc<Reloading<ServerConfig>>,
+    roles: RoleNames,
+}
 
 /// How connections are made.
 #[derive(Clone)]
 pub struct TlsConnect {
-    config: Arc<ClientConfig>,
+    config: Arc<Reloading<ClientConfig>>,
     name: Option<ServerName<'static>>,
 }
 
@@ -64,12 +77,34 @@ impl fmt::Debug for TlsConnect {
     }
 }
 
+impl TlsAccept {
+    /// Whether one whose certificate has these names may come as what it says it is.
+    pub(crate) fn allows(&self, role: Role, names: &[String]) -> Result<(), Lost> {
+        self.roles.allow(role, names)
+    }
+}
+
 impl TlsFiles {
-    /// For a node. `None` if nothing is set; with `ca`, whoever connects must show a certificate as well.
+    fn is_unset(&self) -> bool {
+        let Self { cert, key, ca, name, roles: _ } = self;
+        (cert, key, ca, name) == (&None, &None, &None, &None)
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        [&self.cert, &self.key, &self.ca].into_iter().flatten().cloned().collect()
+    }
+
+    /// For a node. `None` if nothing is set; with `ca`, whoever connects must show a certificate as well, with a name for its role.
     pub fn accept(&self) -> Result<Option<TlsAccept>, String> {
-        if *self == Self::default() {
+        if self.is_unset() {
             return Ok(None);
         }
+        let files = self.clone();
+        let config = Reloading::new(self.files(), move || files.server())?;
+        Ok(Some(TlsAccept { config, roles: self.roles.clone() }))
+    }
+
+    fn server(&self) -> Result<Arc<ServerConfig>, String> {
         let Some((chain, key)) = self.own()? else {
             return Err("`tls`: a node needs a certificate to show; set tls.cert and tls.key".into());
         };
@@ -86,14 +121,24 @@ impl TlsFiles {
             None => builder.with_no_client_auth(),
         };
         let config = builder.with_single_cert(chain, key).map_err(|error| unusable(&error))?;
-        Ok(Some(TlsAccept(Arc::new(config))))
+        Ok(Arc::new(config))
     }
 
     /// For whoever connects to nodes. `None` if nothing is set; with `cert`, it shows that.
     pub fn connect(&self) -> Result<Option<TlsConnect>, String> {
-        if *self == Self::default() {
+        if self.is_unset() {
             return Ok(None);
         }
+        let name = self.name.clone().map(|name| {
+            let wrong = format!("`tls.name`: `{name}` is no host name");
+            ServerName::try_from(name).map_err(|_| wrong)
+        });
+        let name = name.transpose()?;
+        let files = self.clone();
+        Ok(Some(TlsConnect { config: Reloading::new(self.files(), move || files.client())?, name }))
+    }
+
+    fn client(&self) -> Result<Arc<ClientConfig>, String> {
         let Some(ca) = &self.ca else {
             return Err("`tls`: whom the nodes' certificates are to come from is not set; set tls.ca".into());
         };
@@ -111,11 +156,7 @@ impl TlsFiles {
             }
             None => builder.with_no_client_auth(),
         };
-        let name = self.name.clone().map(|name| {
-            let wrong = format!("`tls.name`: `{name}` is no host name");
-            ServerName::try_from(name).map_err(|_| wrong)
-        });
-        Ok(Some(TlsConnect { config: Arc::new(config), name: name.transpose()? }))
+        Ok(Arc::new(config))
     }
 
     fn own(&self) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, String> {
@@ -241,7 +282,7 @@ impl fmt::Debug for TlsStream {
 
 impl TlsStream {
     pub(crate) async fn accept(socket: TcpStream, tls: &TlsAccept) -> io::Result<Self> {
-        let session = ServerConnection::new(Arc::clone(&tls.0)).map_err(|error| broken(&error))?;
+        let session = ServerConnection::new(tls.config.get()).map_err(|error| broken(&error))?;
         let stream = Self::new(socket, session.into());
         let greeted = stream.greet().await;
         if greeted.is_err() {
@@ -252,7 +293,7 @@ impl TlsStream {
 
     pub(crate) async fn connect(socket: TcpStream, address: &Address, tls: &TlsConnect) -> io::Result<Self> {
         let name = tls.name.clone().map_or_else(|| host(address), Ok)?;
-        let session = ClientConnection::new(Arc::clone(&tls.config), name).map_err(|error| broken(&error))?;
+        let session = ClientConnection::new(tls.config.get(), name).map_err(|error| broken(&error))?;
         let stream = Self::new(socket, session.into());
         stream.greet().await.map(|()| stream)
     }
@@ -348,6 +389,12 @@ impl TlsStream {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// The host names in the certificate that the other side showed, if it showed one.
+    pub(crate) fn names(&self) -> Option<Vec<String>> {
+        let session = self.lock();
+        session.peer_certificates()?.first().map(names::names_of)
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {

@@ -8,6 +8,7 @@ mod fleet;
 mod health;
 mod media;
 mod models;
+mod profiles;
 mod query;
 mod tasks;
 mod versions;
@@ -17,8 +18,10 @@ pub(crate) use media::LIST_MAX;
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
-use crate::feedback::Desk;
+use crate::feedback::{Desk, measured};
 use crate::openapi::{self, Doc};
+use crate::show;
+use crate::view::View;
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::response::Response;
@@ -28,6 +31,7 @@ use http::request::Parts;
 use http::{Method, StatusCode, Uri};
 use modelless_store::{Artefacts, Store};
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -57,6 +61,21 @@ impl App {
         let seen = shown.wait_for(|shown| shown.version >= version && shown.asked >= asked);
         if tokio::time::timeout(SHOWN_WITHIN, seen).await.is_err() {
             tracing::warn!("a change of the catalogue is not shown yet: the store answers slowly");
+        }
+    }
+}
+
+impl App {
+    /// Has shown variants tell what feedback comes to now: in the catalogue it stands as of the last change of something else.
+    /// Without an answer of the store it stays that.
+    async fn with_live(&self, view: &View, variants: Vec<&mut Value>) {
+        let Ok(Ok(known)) = tokio::time::timeout(SHOWN_WITHIN, self.store.live_accuracies()).await else {
+            return;
+        };
+        for variant in variants {
+            if let Some(live) = known.iter().find(|live| json!(live.variant) == variant["id"]) {
+                variant["live_accuracy"] = show::live_accuracy(live, measured(&view.catalog, live.variant));
+            }
         }
     }
 }
@@ -108,6 +127,8 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
     route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
+    route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
     route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),

@@ -9,7 +9,7 @@ use crate::suggest::{excerpt, suggest};
 use crate::view::TaskView;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use modelless_types::Model;
+use modelless_types::{Model, Variant};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,17 +20,25 @@ const CHANGES: u32 = 50;
 const MEASURING_WITHIN: Duration = Duration::from_secs(2);
 
 pub(super) async fn list(State(app): FromApp, uri: Uri) -> Answer {
-    of_tasks(&app, &uri, "models", |task| task.models.iter().map(|model| show::model(task, model)).collect())
+    let shown =
+        of_tasks(&app, &uri, |task| task.models.iter().map(|model| show::model(task, model)).collect())?;
+    Ok(json_response(StatusCode::OK, &json!({"models": shown})))
 }
 
 pub(super) async fn variants(State(app): FromApp, uri: Uri) -> Answer {
     let view = app.core.view();
     let shown = |task: &TaskView| show::variants(&view, task);
-    of_tasks(&app, &uri, "variants", shown)
+    let mut shown = of_tasks(&app, &uri, shown)?;
+    app.with_live(&view, shown.iter_mut().collect()).await;
+    Ok(json_response(StatusCode::OK, &json!({"variants": shown})))
 }
 
 /// One list over all tasks, or over the one that is asked for.
-fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) -> Vec<Value>) -> Answer {
+fn of_tasks(
+    app: &super::App,
+    uri: &Uri,
+    show: impl Fn(&TaskView) -> Vec<Value>,
+) -> Result<Vec<Value>, ApiError> {
     let mut params = Params::of(uri)?;
     let only = params.take("task");
     params.finish(&["task"])?;
@@ -40,8 +48,7 @@ fn of_tasks(app: &super::App, uri: &Uri, what: &str, show: impl Fn(&TaskView) ->
         None => view.tasks.values().collect(),
     };
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let all: Vec<Value> = tasks.into_iter().flat_map(show).collect();
-    Ok(json_response(StatusCode::OK, &json!({ what: all })))
+    Ok(tasks.into_iter().flat_map(show).collect())
 }
 
 pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String, String)>) -> Answer {
@@ -57,6 +64,8 @@ pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String
             variant["measuring"] = own.map(show::measuring).collect();
         }
     }
+    let variants = shown.iter_mut().filter_map(|model| model["variants"].as_array_mut()).flatten();
+    app.with_live(&view, variants.collect()).await;
     // Likewise: who changed which version answers.
     let changes = app.store.version_changes(task.task.id, &name, CHANGES);
     let history: Option<Vec<Value>> = match tokio::time::timeout(MEASURING_WITHIN, changes).await {
@@ -101,12 +110,12 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         .variants
         .iter()
         .map(|variant| {
-            let measured = !variant.profiles.is_empty();
+            let measured = is_measured(variant);
             json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal, "measured": measured})
         })
         .collect();
     // What nodes have yet to measure is accepted, and shown with the model from now on.
-    let all = registered.variants.iter().all(|variant| !variant.profiles.is_empty());
+    let all = registered.variants.iter().all(is_measured);
     let status = if all { StatusCode::CREATED } else { StatusCode::ACCEPTED };
     let model = &registered.model;
     let body = json!({
@@ -114,6 +123,10 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         "default": model.promoted > 0, "variants": variants,
     });
     Ok(json_response(status, &body))
+}
+
+fn is_measured(variant: &Variant) -> bool {
+    variant.profiles.iter().any(|profile| !profile.is_estimated())
 }
 
 pub(super) async fn remove(

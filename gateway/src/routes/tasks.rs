@@ -24,7 +24,9 @@ pub(super) async fn list(State(app): FromApp) -> Answer {
 pub(super) async fn show(State(app): FromApp, Named(name): Named<String>) -> Answer {
     let view = app.core.view();
     let task = view.task(&name)?;
-    Ok(json_response(StatusCode::OK, &show::task_in_full(&view, task)))
+    let mut shown = show::task_in_full(&view, task);
+    app.with_live(&view, shown["variants"].as_array_mut().into_iter().flatten().collect()).await;
+    Ok(json_response(StatusCode::OK, &shown))
 }
 
 /// A task as it is asked for.

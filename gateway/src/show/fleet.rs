@@ -12,6 +12,7 @@ use modelless_wire::{
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 /// Every node known to the store, with what it makes known of itself where it is connected here.
@@ -69,6 +70,7 @@ fn member(view: &View, member: &Member) -> Value {
         "memory": {"used_bytes": memory_used.0, "budget_bytes": memory_budget.0},
         "resident": resident.collect::<Vec<_>>(),
         "corrections": corrections.collect::<Vec<_>>(),
+        "left_out": member.left_out,
     })
 }
 
@@ -169,7 +171,7 @@ fn extend(into: &mut Value, with: Value) {
 
 /// The replicas of all connected nodes, as they are now.
 pub(crate) fn replicas(view: &View) -> Vec<Value> {
-    let of_node = |node: &NodeStatus| {
+    let of_node = |node: &Arc<NodeStatus>| {
         let shown = |replica: &ReplicaStatus| self::replica(view, node, replica);
         node.replicas.iter().map(shown).collect::<Vec<_>>()
     };

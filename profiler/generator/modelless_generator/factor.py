@@ -120,16 +120,5 @@ def cut(model, decomposed, given_up):
         made.graph.node.insert(at + 1, second)
     if count == 0:
         return None
-    drop_unused(made)
+    models.drop_unused(made)
     return made if models.parameters(made) <= (1.0 - GAIN) * before else None
-
-
-def drop_unused(model):
-    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
-    for weight in [weight for weight in model.graph.initializer if weight.name not in used]:
-        model.graph.initializer.remove(weight)
-    for node in [node for node in model.graph.node if node.op_type == "Constant" and node.output[0] not in used]:
-        model.graph.node.remove(node)
-    weights = {weight.name for weight in model.graph.initializer}
-    for value in [value for value in model.graph.input if value.name not in used | weights and len(model.graph.input) > 1]:
-        model.graph.input.remove(value)

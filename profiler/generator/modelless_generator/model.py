@@ -7,7 +7,15 @@ from onnx import TensorProto, numpy_helper
 from .errors import BadInput
 
 DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft"}
-QUANTISED = {"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger", "QLinearConv", "QLinearMatMul"}
+QUANTISED = {
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "ConvInteger",
+    "QLinearConv",
+    "QLinearMatMul",
+}
 # What protobuf takes in one message.
 LARGEST = (1 << 31) - 1
 
@@ -107,3 +115,14 @@ def parameters(model):
 def real_inputs(model):
     weights = initializers(model)
     return [value for value in model.graph.input if value.name not in weights]
+
+
+def drop_unused(model):
+    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
+    for weight in [weight for weight in model.graph.initializer if weight.name not in used]:
+        model.graph.initializer.remove(weight)
+    for node in [node for node in model.graph.node if node.op_type == "Constant" and node.output[0] not in used]:
+        model.graph.node.remove(node)
+    weights = {weight.name for weight in model.graph.initializer}
+    for value in [value for value in model.graph.input if value.name not in used | weights and len(model.graph.input) > 1]:
+        model.graph.input.remove(value)

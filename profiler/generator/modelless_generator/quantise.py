@@ -13,6 +13,7 @@ import onnx
 from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.calibrate import TensorData, TensorsData, save_tensors_data
 
+from . import model as models
 from .errors import Refused
 
 LINEAR = ("MatMul", "Gemm")
@@ -79,6 +80,7 @@ def outputs_whole(model):
         node.output[list(node.output).index(name)] = output.name
         model.graph.node.remove(down)
         model.graph.node.remove(back)
+    models.drop_unused(model)
     return model
 
 
@@ -89,4 +91,7 @@ def through(scratch, model, make):
         given, made = pathlib.Path(folder, "given.onnx"), pathlib.Path(folder, "made.onnx")
         onnx.save(model, given)
         make(str(given), str(made))
-        return onnx.load(made)
+        quantised = onnx.load(made)
+    if not {node.op_type for node in quantised.graph.node} & models.QUANTISED:
+        raise Refused("nothing in it can be put into eight bits")
+    return quantised

@@ -81,6 +81,11 @@ fn fault() -> impl Strategy<Value = Fault> {
             until,
             factor
         }),
+        2 => (0_usize..3, at(), 0_u64..80).prop_map(|(node, at, ms)| Fault::Pause {
+            node,
+            at,
+            until: at + Micros::from_millis(ms)
+        }),
         1 => (0_usize..3, at()).prop_map(|(node, at)| Fault::Drain { node, at }),
         2 => (0_usize..3, at(), 0_u16..=5).prop_map(|(node, at, width)| Fault::Recut { node, at, width }),
         1 => (0_usize..3, at(), proptest::collection::vec((1_u32..=12).prop_map(VariantId), 0..4))
@@ -115,6 +120,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
             Fault::NodeDown { node, .. }
             | Fault::RunnerCrash { node, .. }
             | Fault::Slow { node, .. }
+            | Fault::Pause { node, .. }
             | Fault::Drain { node, .. }
             | Fault::Recut { node, .. }
             | Fault::Pin { node, .. } => *node < scenario.nodes.len(),

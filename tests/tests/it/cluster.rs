@@ -17,7 +17,7 @@ const LATENCY: Duration = Duration::from_secs(3);
 
 /// Clients that never stop asking.
 #[derive(Default)]
-struct Load {
+pub(crate) struct Load {
     stop: AtomicBool,
     seen: Mutex<Seen>,
     more: Condvar,
@@ -38,19 +38,55 @@ impl Load {
             let began = Instant::now();
             let answer = ask(&mut connection, gateway);
             let took = began.elapsed();
-            let mut seen = self.seen();
-            if matches!(&answer, Ok(response) if response.status == 200)
-                && took < LATENCY + Duration::from_secs(1)
-            {
-                seen.answered += 1;
-            } else {
+            if !matches!(&answer, Ok(response) if response.status == 200) {
                 connection = None;
-                let what = answer.map_or_else(|error| format!("{error:#}"), |response| response.to_string());
-                seen.wrong.push(format!("{what} after {took:?}"));
             }
-            drop(seen);
-            self.more.notify_all();
+            self.note(answer, took);
         }
+    }
+
+    /// A client that goes to another gateway when its own asks it to close the connection, or is not ready: as one behind a
+    /// balancer does. It never asks a query twice.
+    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
+    pub(crate) fn follow(&self, gateways: &[SocketAddr], home: usize) {
+        let mut connection = None;
+        while !self.stop.load(Ordering::Relaxed) {
+            if connection.is_none() {
+                let order = gateways.iter().cycle().skip(home).take(gateways.len());
+                connection = order.map(|gateway| ready(*gateway)).find_map(Result::ok);
+            }
+            let Some(open) = connection.as_mut() else { continue };
+            let began = Instant::now();
+            let answer = open.exchange(&request());
+            let took = began.elapsed();
+            let goes_on = matches!(&answer, Ok(response) if response.header("connection") != Some("close"));
+            self.note(answer, took);
+            if !goes_on {
+                connection = None;
+            }
+        }
+    }
+
+    fn note(&self, answer: Result<Response>, took: Duration) {
+        let mut seen = self.seen();
+        let in_time = took < LATENCY + Duration::from_secs(1);
+        if matches!(&answer, Ok(response) if response.status == 200) && in_time {
+            seen.answered += 1;
+        } else {
+            let what = answer.map_or_else(|error| format!("{error:#}"), |response| response.to_string());
+            seen.wrong.push(format!("{what} after {took:?}"));
+        }
+        drop(seen);
+        self.more.notify_all();
+    }
+
+    /// Nobody asks any longer.
+    pub(crate) fn end(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn answered(&self) -> u64 {
+        self.seen().answered
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -58,7 +94,7 @@ impl Load {
     }
 
     /// Until so many more were answered.
-    fn more(&self, queries: u64) -> Result<()> {
+    pub(crate) fn more(&self, queries: u64) -> Result<()> {
         let seen = self.seen();
         let goal = seen.answered + queries;
         let waited = self.more.wait_timeout_while(seen, Duration::from_mins(1), |seen| seen.answered < goal);
@@ -67,7 +103,7 @@ impl Load {
         Ok(())
     }
 
-    fn none_wrong(&self, when: &str) -> Result<()> {
+    pub(crate) fn none_wrong(&self, when: &str) -> Result<()> {
         let wrong = std::mem::take(&mut self.seen().wrong);
         ensure!(wrong.is_empty(), "{when}: {} queries went wrong, such as {}", wrong.len(), &wrong[0]);
         Ok(())
@@ -75,18 +111,29 @@ impl Load {
 }
 
 fn ask(connection: &mut Option<Connection>, gateway: SocketAddr) -> Result<Response> {
-    let request = Request::post(&format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis()))
-        .header("content-type", "image/png")
-        .body(picture("boot.png"));
     let open = match connection {
         Some(open) => open,
         None => connection.insert(Connection::open(gateway)?),
     };
-    open.exchange(&request)
+    open.exchange(&request())
+}
+
+fn request() -> Request {
+    Request::post(&format!("/v1/tasks/fashion?latency_ms={}", LATENCY.as_millis()))
+        .header("content-type", "image/png")
+        .body(picture("boot.png"))
+}
+
+/// A connection to a gateway, if that is ready.
+fn ready(gateway: SocketAddr) -> Result<Connection> {
+    let mut open = Connection::open(gateway)?;
+    let answer = open.exchange(&Request::get("/v2/health/ready"))?;
+    ensure!(answer.status == 200 && answer.header("connection") != Some("close"), "{answer}");
+    Ok(open)
 }
 
 /// Waits until a gateway knows of each of these nodes that it has something in memory, and nothing on its way there.
-fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
+pub(crate) fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
     wait::until(Duration::from_mins(1), || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
         let replicas = answer["replicas"].as_array().context("a list of replicas")?;

@@ -167,6 +167,27 @@ fn a_model_of_the_imagenet_demo_is_made_measured_and_right_about_a_picture() -> 
 }
 
 #[test]
+fn a_file_of_weights_that_names_a_program_is_not_read_any_further() -> Result<()> {
+    let python =
+        std::env::var("MODELLESS_DEMO_PYTHON").context("run this by `cargo xtask test --only demos`")?;
+    let folder = tempfile::tempdir()?;
+    let (weights, touched) = (folder.path().join("weights.pth"), folder.path().join("touched"));
+    // A pickle that has `os.system` make a file.
+    fs::write(&weights, format!("cos\nsystem\n(S'touch {}'\ntR.", touched.display()))?;
+    let read = "import pathlib, sys; import make; make.read_state(pathlib.Path(sys.argv[1]))";
+    let output = Command::new(python)
+        .args(["-c", read])
+        .arg(&weights)
+        .env("PYTHONPATH", examples().join("imagenet"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(!output.status.success() && said.contains("names os.system"), "{said}");
+    ensure!(!touched.exists(), "it was run");
+    Ok(())
+}
+
+#[test]
 fn the_whole_imagenet_demo_starts_and_starts_again_quickly() -> Result<()> {
     let folder = tempfile::tempdir()?;
     start("imagenet", folder.path())?.stop()?;

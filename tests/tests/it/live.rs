@@ -68,7 +68,7 @@ fn changes_are_told_and_demand_is_counted() -> Result<()> {
     }
     let mut redis = Redis::open(&cluster)?;
     wait::until(PATIENCE, || {
-        redis.say("GET modelless:default:member:gateway:left")?;
+        redis.say("GET modelless:default:member:gateway:left:said")?;
         let member = redis.find(Value::is_object)?;
         let told = member["demand"][0]["arrived"] == 3 && member["demand"][0]["in_time"] == 3;
         Ok(if told { Ok(()) } else { Err(member.to_string()) })

@@ -25,7 +25,9 @@ mod live;
 mod registering;
 #[cfg(feature = "remote")]
 mod remote;
+mod restarts;
 mod store;
 mod strings;
+mod texts;
 mod twins;
 mod versions;

@@ -161,7 +161,7 @@ fn table(model: &str, variants: &[Value]) -> Vec<String> {
         let us = |point: Option<&Value>| point?["mean_us"].as_f64();
         Some(format!(
             "{way} {:.2} %, {:.3} ms at 1, {:.3} ms at 32, {:.1} MiB, {:.0} KiB",
-            100.0 * profile["accuracy"]["value"].as_f64()?,
+            profile["accuracy"]["value"].as_f64()? / 1e4, // of a million
             us(latency.first())? / 1e3,
             us(latency.last())? / 1e3,
             profile["memory"].as_f64()? / f64::from(1 << 20),
@@ -195,7 +195,7 @@ fn differing_answers(
         let about = &one["profile"]["accuracy"];
         let (value, samples) = (about["value"].as_f64(), about["samples"].as_f64());
         let ours =
-            value.zip(samples).map(|(value, samples)| (value * samples).round()).context("no accuracy")?;
+            value.zip(samples).map(|(ppm, samples)| (ppm * samples / 1e6).round()).context("no accuracy")?;
         let theirs: f64 = line.parse().context("a count")?;
         if (ours - theirs).abs() > 0.0 {
             say(format!("{}: {ours} right answers, others count {theirs}", name(one)?));

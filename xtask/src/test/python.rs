@@ -19,7 +19,7 @@ pub(super) fn peer(root: &Path, target: &Path) -> Result<PathBuf> {
 }
 
 /// What the recipes of demos run with.
-pub(super) fn recipes(root: &Path, target: &Path) -> Result<PathBuf> {
+pub(crate) fn recipes(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-demos"), "examples/imagenet/tools.txt")
 }
 

@@ -165,7 +165,10 @@ impl LoadView {
         let (made, known) = (report.made, load.made);
         let first = !core::mem::replace(&mut load.up, true) || made.is_unknown();
         let worked = worked && made.inputs >= known.inputs;
-        load.limit = report.limit;
+        // Copies are shared out anew, but what was overtaken by a newer one says nothing of the credit either.
+        if first || made.at >= known.at {
+            load.limit = report.limit;
+        }
         if first || worked || made.inputs > known.inputs {
             load.alive = now;
             load.doubts = 0;

@@ -296,6 +296,11 @@ pub enum Event {
         /// The query.
         key: QueryKey,
     },
+    /// Another node could answer a query by now: it may be given back.
+    MayReturn {
+        /// The query.
+        key: QueryKey,
+    },
     /// The plan: what must be resident where. Everything else is at the worker's discretion.
     Pin(Vec<(DeviceIx, VariantId)>),
     /// A gateway asks for a variant to be loaded.
@@ -333,6 +338,7 @@ impl Ranked for Event {
             Self::Arrive(_)
             | Self::Demand { .. }
             | Self::Cancel { .. }
+            | Self::MayReturn { .. }
             | Self::Pin(_)
             | Self::Wake { .. }
             | Self::Catalog(_)

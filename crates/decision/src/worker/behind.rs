@@ -16,6 +16,11 @@ use modelless_types::{DeviceIx, Micros, QueryKey, Refusal, Time, VariantId};
 /// So often at most it is asked again without an event whether those who wait can be in time.
 const LOOK: Micros = Micros::from_millis(1);
 
+/// So often at least while somebody waits who may go: a wake that does not come is how this machine notices that it stood still.
+const LOOK_MOST: Micros = Micros::from_millis(10);
+/// A timer may wake so late though all is well.
+const WAKES_LATE: Micros = Micros::from_millis(2);
+
 /// Who would be in time on a device.
 struct Outlook {
     in_time: BTreeSet<QueryKey>,
@@ -54,7 +59,9 @@ impl Worker {
 
     /// Gives back those who would be late though everything before them were answered at its quickest.
     pub(super) fn hand_back(&mut self, now: Time) {
-        self.look_back = None;
+        // Asked for, and not woken: this machine did not run. Whoever was to be told how late they are would be told of that.
+        let late = self.look_back.take().map_or(Micros::ZERO, |at| (now - at).saturating_sub(WAKES_LATE));
+        self.lanes.iter_mut().for_each(|lane| lane.stood_still(late));
         if !self.queue.any_returnable() || !self.config.hand_back {
             return;
         }
@@ -88,11 +95,19 @@ impl Worker {
     }
 
     /// While what runs is held up nothing may happen, and then nobody would be told in time. So it is asked again when all
-    /// lanes have run longer than they should, and after that whenever half of what can be spared has passed.
+    /// lanes of a device have run longer than they should, and after that whenever half of what can be spared has passed, and now
+    /// and then in any case. A device that none of those who wait can use says nothing of them.
     fn look_again(&mut self, now: Time, spare: f64) {
         let half = Moments { mean: spare.clamp(0.0, 1e9) / 2.0, var: 0.0 }.mean();
-        let due = self.lanes.iter().filter_map(|lane| lane.due(now)).max().unwrap_or(Micros::ZERO);
-        self.look_back = Some(now + half.max(due).max(LOOK));
+        let serves = |device: &DeviceIx| {
+            self.queue.classes().any(|(class, _)| self.per_query(*device, class).is_some())
+        };
+        let due = |device: DeviceIx| {
+            let lanes = self.lanes.iter().filter(|lane| lane.device == device);
+            lanes.filter_map(|lane| lane.due(now)).max().unwrap_or(Micros::ZERO)
+        };
+        let first = self.residency.device_ids().filter(serves).map(due).min();
+        self.look_back = Some(now + half.max(first.unwrap_or(Micros::ZERO)).clamp(LOOK, LOOK_MOST));
     }
 
     /// The quick answer: whether all who wait, together, end before the first of them is due.

@@ -78,11 +78,13 @@ pub(super) struct Lane {
     pub(super) next: Option<Batch>,
     /// When the device last became free for what is running now.
     free_since: Time,
+    /// How long of that this machine stood still itself, as far as it noticed.
+    stood: Micros,
 }
 
 impl Lane {
     pub(super) fn new(device: DeviceIx, ix: LaneIx) -> Self {
-        Self { device, ix, running: None, next: None, free_since: Time::ZERO }
+        Self { device, ix, running: None, next: None, free_since: Time::ZERO, stood: Micros::ZERO }
     }
 
     /// What is left of the batch on the device.
@@ -101,8 +103,14 @@ impl Lane {
     /// The same for one who could also go elsewhere: what has run past its 99th percentile is held up by something, and is
     /// expected to take as long again as it is late.
     pub(super) fn until_free_if_held_up(&self, now: Time) -> Moments {
-        let over = self.running.as_ref().map(|batch| (now - self.free_since).saturating_sub(batch.latest()));
+        let ran = (now - self.free_since).saturating_sub(self.stood);
+        let over = self.running.as_ref().map(|batch| ran.saturating_sub(batch.latest()));
         self.until_free(now) + Moments::exactly(over.unwrap_or(Micros::ZERO))
+    }
+
+    /// This machine stood still for so long: most likely what runs did as well, and is not held up by anything of its own.
+    pub(super) fn stood_still(&mut self, time: Micros) {
+        self.stood += time;
     }
 
     /// How long until what runs has run longer than it should.
@@ -164,6 +172,7 @@ impl Lane {
             None => {
                 next.started = Some(now);
                 self.free_since = now;
+                self.stood = Micros::ZERO;
                 actions.push_back(Action::Start { batch: next.id });
                 self.running = self.next.take();
             }
@@ -212,6 +221,7 @@ impl Lane {
             if !died && self.next.as_ref().is_some_and(|next| next.started.is_some()) {
                 self.running = self.next.take();
                 self.free_since = now;
+                self.stood = Micros::ZERO;
             }
             return Some((batch, Some(took)));
         }

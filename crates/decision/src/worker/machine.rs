@@ -288,6 +288,7 @@ impl Machine for Worker {
                 self.residency.runner_died(now, &dead, &why, hung, &mut self.actions);
             }
             Event::Cancel { key } => self.cancel(now, key),
+            Event::MayReturn { key } => self.queue.may_return(key),
             Event::Pin(pins) => self.residency.pin(now, &pins),
             Event::Wake { task, ordinal } => {
                 if let Some(variant) = self.residency.find(task, ordinal)

@@ -71,6 +71,14 @@ impl Queue {
         Some(waiting)
     }
 
+    /// Another node could answer a query that waits here. One that is bound is past that.
+    pub(super) fn may_return(&mut self, key: QueryKey) {
+        if let Some(waiting) = self.queries.get_mut(&key) {
+            self.returnable += u32::from(!waiting.query.returnable);
+            waiting.query.returnable = true;
+        }
+    }
+
     pub(super) fn get(&self, key: QueryKey) -> Option<&Waiting> {
         self.queries.get(&key)
     }

@@ -31,6 +31,36 @@ fn where_there_is_no_other_node_nothing_goes_back() {
 }
 
 #[test]
+fn who_waits_where_nobody_else_could_answer_goes_back_once_somebody_can() {
+    let mut world = World::new();
+    let keys: Vec<u64> = (0..6).map(|more| world.ask(5, Micros(45_000 + more))).collect();
+    assert_eq!(world.handed_back, []);
+    world.pass(Micros(1_000));
+    for key in &keys {
+        world.may_return(*key);
+    }
+    let began = world.now;
+    assert_eq!(world.handed_back, [(keys[4], began), (keys[5], began)], "those who would be late");
+    world.pass(Micros::from_secs(1));
+    assert_eq!((&world.answered[..], world.refused.len()), (&keys[..4], 0));
+}
+
+#[test]
+fn a_node_that_comes_later_is_told_to_those_that_kept_queries_for_lack_of_it() {
+    let (mut router, told) = asked(2, 0);
+    assert_eq!(sent(&told), Some((1, true)), "it is up, though without credit");
+    router.handle(Time(20), Event::NodeDown { node: NodeId(2) });
+    let admits: VariantSet = [0].into_iter().collect();
+    router.handle(Time(30), Event::Arrive(query(2, Time(30), admits, LATENCY)));
+    assert_eq!(sent(&actions(&mut router)), Some((1, false)), "the other is down");
+    router.handle(Time(40), Event::Report { node: NodeId(2), report: report(4, 0.0) });
+    let may = Action::MayReturn { key: QueryKey(2), node: NodeId(1) };
+    assert_eq!(actions(&mut router), [may]);
+    router.handle(Time(50), Event::Report { node: NodeId(2), report: report(4, 0.0) });
+    assert_eq!(actions(&mut router), [], "once is enough");
+}
+
+#[test]
 fn those_who_wait_behind_a_batch_that_is_held_up_go_back_while_there_is_time() {
     let mut world = World::new();
     world.slowness = 50;
@@ -43,6 +73,19 @@ fn those_who_wait_behind_a_batch_that_is_held_up_go_back_while_there_is_time() {
     assert_eq!(back, keys[2..], "two are bound and stay");
     let last = world.handed_back.iter().map(|(_, at)| *at).max().expect("two");
     assert!(last - asked < Micros(70_000), "after {:?}: too late for anybody else", last - asked);
+}
+
+#[test]
+fn a_node_that_stood_still_itself_does_not_give_back_what_it_can_still_answer() {
+    let mut world = World::new();
+    let keys: Vec<u64> = (0..4).map(|_| world.ask_here(5, Micros(110_000), true)).collect();
+    world.pass(Micros(3_000));
+    // Stopped for 60 ms, batches and timers alike; then somebody asks, which is the first it hears.
+    world.stands_still(Micros(60_000));
+    let last = world.ask_here(5, Micros(100_000), true);
+    assert_eq!(world.handed_back, [], "what runs is not held up by anything of its own");
+    world.pass(Micros::from_secs(1));
+    assert_eq!((&world.answered[..4], world.answered[4]), (&keys[..], last));
 }
 
 #[test]
@@ -91,7 +134,9 @@ fn back(router: &mut Router, now: Time, node: u32, why: Refusal) -> Vec<Action> 
 fn sent(actions: &[Action]) -> Option<(u32, bool)> {
     actions.iter().find_map(|action| match action {
         Action::Send { node, returnable, .. } => Some((node.0, *returnable)),
-        Action::Refuse { .. } | Action::Cancel { .. } | Action::Wake { .. } => None,
+        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
+            None
+        }
     })
 }
 

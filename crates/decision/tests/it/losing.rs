@@ -40,7 +40,9 @@ fn arrive_with(router: &mut Router, key: u64, now: Time, latency: Micros) -> Vec
 fn sent_to(actions: &[Action]) -> Vec<(u64, u32)> {
     let sent = actions.iter().filter_map(|action| match action {
         Action::Send { key, node, .. } => Some((key.0, node.0)),
-        Action::Refuse { .. } | Action::Cancel { .. } | Action::Wake { .. } => None,
+        Action::Refuse { .. } | Action::MayReturn { .. } | Action::Cancel { .. } | Action::Wake { .. } => {
+            None
+        }
     });
     sent.collect()
 }
@@ -183,4 +185,15 @@ fn a_copy_of_an_old_report_does_not_undo_what_is_known_since() {
     let copy = NodeReport { limit: Limit { queries: 1, ..old.limit }, ..old };
     router.handle(Time(20), Event::Report { node: NodeId(1), report: copy });
     assert_eq!(sent_to(&arrive(&mut router, 2, Time(30))), [(2, 2)]);
+}
+
+#[test]
+fn the_credit_of_a_report_that_was_overtaken_is_not_believed() {
+    let mut router = three();
+    let made =
+        |inputs, credit| NodeReport { made: Made { inputs, at: Time(100 * inputs) }, ..report(credit, 0.0) };
+    router.handle(Time(3), Event::Report { node: NodeId(1), report: made(7, 1) });
+    router.handle(Time(4), Event::Report { node: NodeId(1), report: made(6, 9) });
+    assert_eq!(sent_to(&arrive(&mut router, 1, Time(10))), [(1, 1)]);
+    assert_eq!(sent_to(&arrive(&mut router, 2, Time(11))), [(2, 2)], "the node has no more credit");
 }

@@ -87,6 +87,11 @@ impl Shell {
                     self.at_node.remove(&key);
                     self.left += 1;
                 }
+                Action::MayReturn { key, node } => {
+                    prop_assert_eq!(self.at_node.get(&key), Some(&node), "it is elsewhere");
+                    prop_assert!(!self.returned.contains_key(&key), "{} may go back again", key);
+                    prop_assert!(self.nodes > 1, "there is no other node");
+                }
                 Action::Cancel { .. } | Action::Wake { .. } => {}
             }
         }

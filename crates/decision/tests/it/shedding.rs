@@ -32,6 +32,11 @@ pub(crate) struct World {
 impl World {
     /// One lane, 10 ms a query.
     pub(crate) fn new() -> Self {
+        Self::with_devices(1)
+    }
+
+    /// The same with further devices, which have nothing in memory.
+    pub(crate) fn with_devices(count: usize) -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000) };
         let mean_us = Moments::exactly(Micros(EACH)).mean;
         let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
@@ -49,7 +54,7 @@ impl World {
             threads: 1,
             batching: None,
         };
-        let worker = Worker::new(WorkerConfig { devices: vec![device], ..WorkerConfig::default() });
+        let worker = Worker::new(WorkerConfig { devices: vec![device; count], ..WorkerConfig::default() });
         let mut world = Self {
             worker,
             now: Time(10_000_000),
@@ -105,6 +110,11 @@ impl World {
         }
     }
 
+    /// Another node could answer a query after all.
+    pub(crate) fn may_return(&mut self, key: u64) {
+        self.feed(Event::MayReturn { key: modelless_types::QueryKey(key) });
+    }
+
     pub(crate) fn ask(&mut self, level: u8, latency: Micros) -> u64 {
         self.ask_here(level, latency, false)
     }
@@ -117,6 +127,12 @@ impl World {
         query.returnable = returnable;
         self.feed(Event::Arrive(query));
         self.next
+    }
+
+    /// Nothing happens here for a while, on the device neither.
+    pub(crate) fn stands_still(&mut self, time: Micros) {
+        self.now = self.now + time;
+        self.end = self.end + time;
     }
 
     pub(crate) fn pass(&mut self, time: Micros) {

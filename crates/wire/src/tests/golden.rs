@@ -53,6 +53,7 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ),
         ("no piece", codec::piece(9, None).expect("small")),
         ("want", codec::want(9, "ab", 2).expect("small")),
+        ("may return", tell(&ToNode::MayReturn { key })),
         ("wake", tell(&ToNode::Wake { task: TaskId(3), ordinal: 4 })),
         ("answer", say(Body::Answer { key, answer: Box::new(answer(Buffer::from_static(b"[]"))) })),
         (
@@ -118,7 +119,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [2, 18, 0, 0], // version, kind, stream
+        [3, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -142,14 +143,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[2, 16, 1, 0], // version, kind, the first stream
+        &[3, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[2, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[3, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[2, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[3, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());

@@ -4,6 +4,7 @@ mod golden;
 mod keys;
 mod network;
 mod nonsense;
+mod received;
 mod seam;
 mod sharing;
 mod shelves;

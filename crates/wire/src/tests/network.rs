@@ -2,15 +2,17 @@
 //!
 //! Always: no answer reaches a query that it does not belong to, or one query twice; a connection that stands
 //! answers everything; one that does not is told as lost within the stated time; the node forgets what a lost
-//! gateway had; and when the network is well again, so is everybody.
+//! gateway had; and when the network is well again, so is everybody. Faults are injected to see that each of these can fail.
 
 use super::{
     Body, Connection, FakeGateway, FromNode, Log, NODE, answer, config, lock, query, report, status,
 };
 use crate::sim::{Host, Rng};
-use crate::{Address, Dial, GatewayLink, Input, Listener, NodeLink, NodeStatus, ToNode, keep, serve_node};
+use crate::{
+    Address, Config, Dial, GatewayLink, Input, Listener, NodeLink, NodeStatus, ToNode, keep, serve_node,
+};
 use bytes::Bytes as Buffer;
-use modelless_types::QueryKey;
+use modelless_types::{NodeId, QueryKey};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -19,11 +21,42 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+/// What is done wrong on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    Nothing,
+    /// The node gives an answer to another query.
+    Mixes,
+    /// Each answer comes twice.
+    Twice,
+    /// Now and then an answer is lost on a connection that stands.
+    Drops,
+    /// The node never hears that a query is cancelled.
+    Deaf,
+    /// Both sides take far longer than is stated to find the other one gone.
+    Patient,
+}
+
+/// Hears everything that a gateway does, and answers once more.
+struct Twice(Arc<FakeGateway>);
+
+impl GatewayLink for Twice {
+    fn receive(&self, node: NodeId, frame: FromNode) {
+        self.0.receive(node, frame.clone());
+        if matches!(frame.body, Body::Answer { .. }) {
+            self.0.receive(node, frame);
+        }
+    }
+}
+
 /// Answers each query with its own input, some time later.
 struct Echo {
+    fault: Fault,
     gateways: OnceLock<Arc<dyn GatewayLink>>,
     open: Mutex<BTreeSet<QueryKey>>,
     ever: Mutex<BTreeSet<QueryKey>>,
+    /// Cancelled, which it did not hear: these it keeps.
+    unheard: Mutex<BTreeSet<QueryKey>>,
     work: mpsc::Sender<(QueryKey, Buffer)>,
 }
 
@@ -36,19 +69,27 @@ impl NodeLink for Echo {
                 let Input::Raw(input) = query.input else { panic!("raw bytes were sent") };
                 self.work.try_send((query.key, input)).expect("the node works");
             }
+            ToNode::Cancel { key } if self.fault == Fault::Deaf => {
+                lock(&self.unheard).insert(key);
+            }
             ToNode::Cancel { key } => {
                 lock(&self.open).remove(&key);
             }
-            ToNode::Demand(_) | ToNode::Pin(_) | ToNode::Wake { .. } => {}
+            ToNode::Demand(_) | ToNode::MayReturn { .. } | ToNode::Pin(_) | ToNode::Wake { .. } => {}
         }
     }
 }
 
 async fn work(node: Arc<Echo>, mut queries: mpsc::Receiver<(QueryKey, Buffer)>, seed: u64) {
     let mut rng = Rng(seed);
+    let mut before = Buffer::new();
     while let Some((key, input)) = queries.recv().await {
         sleep(Duration::from_micros(rng.below(3_000))).await;
-        if lock(&node.open).remove(&key) {
+        let lost = node.fault == Fault::Drops && key.0.is_multiple_of(10);
+        let kept = lock(&node.unheard).contains(&key);
+        if !kept && lock(&node.open).remove(&key) && !lost {
+            let own = std::mem::replace(&mut before, input.clone());
+            let input = if node.fault == Fault::Mixes { own } else { input };
             let body = Body::Answer { key, answer: Box::new(answer(input)) };
             let gateways = node.gateways.get().expect("connected");
             gateways.receive(NODE, FromNode { body, report: report(4) });
@@ -110,20 +151,24 @@ async fn watch_end(mut status: watch::Receiver<NodeStatus>) -> Instant {
     Instant::now()
 }
 
-async fn one_world(seed: u64) {
+async fn one_world(seed: u64, fault: Fault) {
     let mut rng = Rng(seed);
     let delay = Duration::from_micros(50 + rng.below(5_000));
     let host = Host::new(seed, delay);
     let (queue, queries) = mpsc::channel(100_000);
     let node = Arc::new(Echo {
+        fault,
         gateways: OnceLock::new(),
         open: Mutex::default(),
         ever: Mutex::default(),
+        unheard: Mutex::default(),
         work: queue,
     });
     let (_status, watched) = watch::channel(status());
     let listener = Listener::bind(&Address::Sim(host.clone())).await.expect("a simulated place");
-    let server = serve_node(listener, Arc::clone(&node) as Arc<dyn NodeLink>, watched, config());
+    let missed = if fault == Fault::Patient { 10 * config().missed } else { config().missed };
+    let habits = Config { missed, ..config() };
+    let server = serve_node(listener, Arc::clone(&node) as Arc<dyn NodeLink>, watched, habits.clone());
     assert!(node.gateways.set(server.link()).is_ok());
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -141,10 +186,16 @@ async fn one_world(seed: u64) {
                 name: format!("gateway {number}"),
                 queries: true,
                 seed: seed + number as u64,
-                config: config(),
+                config: habits.clone(),
             };
             let note = move |status, link| log.push((status, link));
-            tasks.spawn(keep(dial, Arc::clone(&gateway) as Arc<dyn GatewayLink>, note, stop.clone()));
+            let hears: Arc<dyn GatewayLink> = match fault {
+                Fault::Twice => Arc::new(Twice(Arc::clone(&gateway))),
+                Fault::Nothing | Fault::Mixes | Fault::Drops | Fault::Deaf | Fault::Patient => {
+                    Arc::clone(&gateway) as Arc<dyn GatewayLink>
+                }
+            };
+            tasks.spawn(keep(dial, hears, note, stop.clone()));
             Arc::new(Client { number, gateway, joined })
         })
         .collect();
@@ -224,14 +275,38 @@ async fn one_world(seed: u64) {
     while tasks.join_next().await.is_some() {}
 }
 
+fn world(seed: u64, fault: Fault) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(one_world(seed, fault));
+}
+
 fn worlds(seeds: std::ops::Range<u64>) {
     for seed in seeds {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime");
-        runtime.block_on(one_world(seed));
+        world(seed, Fault::Nothing);
+    }
+}
+
+#[test]
+fn faults_that_are_injected_into_a_bad_network_are_noticed() {
+    for (fault, told) in [
+        (Fault::Mixes, "got another's answer"),
+        (Fault::Twice, "was answered twice"),
+        (Fault::Drops, "never came: an answer"),
+        (Fault::Deaf, "still holds what nobody waits for"),
+        (Fault::Patient, "told after"),
+    ] {
+        let noticed = (0..40).find_map(|seed| std::panic::catch_unwind(|| world(seed, fault)).err());
+        let why = noticed.unwrap_or_else(|| panic!("{fault:?} was not noticed"));
+        let words = why.downcast_ref::<String>().cloned();
+        let words = words.or_else(|| why.downcast_ref::<&str>().map(|words| (*words).to_owned()));
+        assert!(
+            words.as_ref().is_some_and(|words| words.contains(told)),
+            "{fault:?} was taken for {words:?}"
+        );
     }
 }
 

@@ -2,12 +2,14 @@
 
 use super::{Kept, Served, config, dial, query, raw};
 use crate::gateway::greet;
-use crate::{Address, Config, Dial, TlsFiles, ToNode};
+use crate::{Address, Config, Dial, RoleNames, TlsFiles, ToNode};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, SanType,
+    date_time_ymd,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Somebody whose signatures are believed, with a folder of files.
@@ -42,7 +44,7 @@ impl Authority {
         let (cert, own) = (self.file(&format!("{name}.pem")), self.file(&format!("{name}.key")));
         fs::write(&cert, signed.pem()).expect("written");
         fs::write(&own, key.serialize_pem()).expect("written");
-        TlsFiles { cert: Some(cert), key: Some(own), ca: Some(self.file("ca.pem")), name: None }
+        TlsFiles { cert: Some(cert), key: Some(own), ..self.only_believes() }
     }
 
     fn only_believes(&self) -> TlsFiles {
@@ -59,7 +61,11 @@ fn with(accepts: &TlsFiles, connects: &TlsFiles) -> Config {
 /// Both sides show a certificate.
 pub(super) fn encrypted() -> Config {
     let authority = Authority::new();
-    with(&authority.signs("127.0.0.1", |_| {}), &authority.signs("a-gateway", |_| {}))
+    let both = |params: &mut CertificateParams| {
+        let name = "modelless-scheduler".try_into().expect("a name");
+        params.subject_alt_names.push(SanType::DnsName(name));
+    };
+    with(&authority.signs("127.0.0.1", |_| {}), &authority.signs("modelless-gateway", both))
 }
 
 async fn served(files: &TlsFiles) -> Served {
@@ -111,18 +117,111 @@ async fn who_shows_no_certificate_or_a_strangers_is_turned_away_where_one_is_ask
     let served = served(&authority.signs("127.0.0.1", |_| {})).await;
     let refused = why(&served, &authority.only_believes()).await;
     assert!(refused.contains("wants a certificate") && refused.contains("tls.cert"), "{refused}");
-    let stranger = TlsFiles { ca: Some(authority.file("ca.pem")), ..other.signs("a-gateway", |_| {}) };
+    let stranger =
+        TlsFiles { ca: Some(authority.file("ca.pem")), ..other.signs("modelless-gateway", |_| {}) };
     let refused = why(&served, &stranger).await;
     assert!(refused.contains("does not accept this one's certificate"), "{refused}");
     assert!(served.node.told.all().is_empty());
 
-    let known = authority.signs("a-gateway", |_| {}).connect().expect("files that can be used");
+    let known = authority.signs("modelless-gateway", |_| {}).connect().expect("files that can be used");
     let kept = Kept::start(Dial { config: Config { connect: known, ..config() }, ..dial(&served.address) });
     let (_, link) = kept.connection(0).await;
     link.send(ToNode::Query(Box::new(query(1, raw("x")))));
     assert_eq!(served.node.query(0).await.input, raw("x"));
     kept.stop().await;
     served.stop().await;
+}
+
+#[tokio::test]
+async fn a_certificate_of_the_authority_is_not_enough_to_be_a_gateway_or_a_scheduler() {
+    let authority = Authority::new();
+    let served = served(&authority.signs("127.0.0.1", |_| {})).await;
+    for name in ["a-printer", "modelless-scheduler"] {
+        let refused = why(&served, &authority.signs(name, |_| {})).await;
+        let named = refused.contains(&format!("its certificate is for {name}, and a gateway needs one for"));
+        assert!(named && refused.contains("tls.roles.gateways"), "{refused}");
+    }
+    let gateway = authority.signs("modelless-gateway.prod.example", |_| {});
+    let connect = || gateway.connect().expect("files that can be used");
+    let as_scheduler =
+        Dial { queries: false, config: Config { connect: connect(), ..config() }, ..dial(&served.address) };
+    let refused = greet(&as_scheduler).await.err().expect("it is not let in").to_string();
+    assert!(refused.contains("a scheduler needs one for modelless-scheduler"), "{refused}");
+    assert!(served.node.told.all().is_empty());
+    let kept =
+        Kept::start(Dial { config: Config { connect: connect(), ..config() }, ..dial(&served.address) });
+    kept.connection(0).await;
+    kept.stop().await;
+    served.stop().await;
+    // Where a company's certificates have other names, these are set.
+    let files = authority.signs("127.0.0.1", |_| {});
+    let roles = RoleNames { gateways: vec!["a-printer".into()], ..RoleNames::default() };
+    let served = self::served(&TlsFiles { roles, ..files }).await;
+    let connect = authority.signs("a-printer", |_| {}).connect().expect("files that can be used");
+    let kept = Kept::start(Dial { config: Config { connect, ..config() }, ..dial(&served.address) });
+    kept.connection(0).await;
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn renewed_certificates_hold_from_the_next_connection_on_and_end_none_that_stands() {
+    let authority = Authority::new();
+    let expires = |year| move |params: &mut CertificateParams| params.not_after = date_time_ymd(year, 1, 1);
+    let node = authority.signs("127.0.0.1", expires(2090));
+    let gateway = authority.signs("modelless-gateway", |_| {});
+    let served = served(&node).await;
+    let connect = gateway.connect().expect("files that can be used");
+    let dial = || Dial { config: Config { connect: connect.clone(), ..config() }, ..dial(&served.address) };
+    let before = Kept::start(dial());
+    let (_, link) = before.connection(0).await;
+
+    // One that has expired takes its place, which only whoever reads it again can know.
+    authority.signs("127.0.0.1", |params| {
+        params.not_before = date_time_ymd(2001, 1, 1);
+        params.not_after = date_time_ymd(2002, 1, 1);
+    });
+    touched(&node);
+    let refused = greet(&dial()).await.err().expect("it is not let in").to_string();
+    assert!(refused.contains("has expired"), "{refused}");
+    // Half of a pair is no reason to serve with nothing; once it is whole, it holds.
+    authority.signs("127.0.0.1", expires(2095));
+    let own = node.key.clone().expect("a key");
+    let whole = fs::read(&own).expect("a key");
+    fs::write(&own, "half").expect("written");
+    let refused = greet(&dial()).await.err().expect("it is not let in").to_string();
+    assert!(refused.contains("has expired"), "{refused}");
+    fs::write(&own, whole).expect("written");
+    greet(&dial()).await.map(drop).expect("it is good again");
+
+    // And so on the other side, with another authority.
+    let other = Authority::new();
+    let anew = other.signs("127.0.0.1", |_| {});
+    for (from, to) in [(&anew.cert, &node.cert), (&anew.key, &node.key), (&anew.ca, &node.ca)] {
+        fs::copy(from.as_ref().expect("a file"), to.as_ref().expect("a file")).expect("copied");
+    }
+    let client = other.signs("modelless-gateway", |_| {});
+    for (from, to) in [(&client.cert, &gateway.cert), (&client.key, &gateway.key)] {
+        fs::copy(from.as_ref().expect("a file"), to.as_ref().expect("a file")).expect("copied");
+    }
+    touched(&node);
+    touched(&gateway);
+    greet(&dial()).await.map(drop).expect("both sides have the new ones");
+
+    link.send(ToNode::Query(Box::new(query(1, raw("x")))));
+    assert_eq!(served.node.query(0).await.input, raw("x"), "over the connection from before");
+    assert_eq!(before.joined.all().len(), 1);
+    before.stop().await;
+    served.stop().await;
+}
+
+/// Files that are written within one tick of the file system's clock may look alike.
+fn touched(files: &TlsFiles) {
+    for file in [&files.cert, &files.key, &files.ca].into_iter().flatten() {
+        let open = fs::File::options().append(true).open(file).expect("a file");
+        let before = open.metadata().and_then(|about| about.modified()).expect("a time");
+        open.set_modified(before + Duration::from_secs(1)).expect("a time that can be set");
+    }
 }
 
 #[tokio::test]

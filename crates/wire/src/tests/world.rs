@@ -110,7 +110,7 @@ impl NodeLink for Worker {
                     }
                 }
             },
-            ToNode::Demand(_) | ToNode::Pin(_) | ToNode::Wake { .. } => {}
+            ToNode::Demand(_) | ToNode::MayReturn { .. } | ToNode::Pin(_) | ToNode::Wake { .. } => {}
         }
     }
 }
@@ -239,6 +239,7 @@ impl Desk {
                 self.ends(key, refusal.name());
             }
             Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
+            Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
             Action::Wake { .. } => {}
         }
     }

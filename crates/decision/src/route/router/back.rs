@@ -8,9 +8,10 @@
 use super::super::load::{NodeReport, Stand};
 use super::super::pick::{Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
-use super::Router;
+use super::{Action, Open, Router, Where};
 use crate::estimate::Moments;
 use crate::query::Query;
+use alloc::vec::Vec;
 use modelless_types::{ClassId, NodeId, QueryKey, Refusal, Time};
 
 /// Who gave a query back, and how it stood then.
@@ -128,6 +129,28 @@ impl Router {
         let Some(candidates) = self.snapshot.candidates(class) else { return false };
         let other = |at: NodeIx| at != node && self.load.trusted(now, at);
         candidates.nodes.iter().any(|entry| other(entry.node)) && !self.returned.contains_key(&query.key)
+    }
+
+    /// Another node is there than before, or has something else in memory: what was sent when nobody else could answer it may come
+    /// back from now on. (The other way round nothing need be told: what comes back then waits.)
+    pub(super) fn offer_return(&mut self, now: Time) {
+        let kept: Vec<(QueryKey, Query, NodeIx)> = {
+            let kept = self.open.iter().filter_map(|(key, open)| match open.at {
+                Where::Sent { node, returnable: false, .. } => Some((*key, open.query, node)),
+                Where::Sent { .. } | Where::Waiting { .. } => None,
+            });
+            kept.filter(|(key, ..)| !self.returned.contains_key(key)).collect()
+        };
+        for (key, query, node) in kept {
+            let class = self.class_id(query.class);
+            let Some(id) = self.snapshot.node(node).map(|node| node.id) else { continue };
+            if self.returnable(now, class, &query, node)
+                && let Some(Open { at: Where::Sent { returnable, .. }, .. }) = self.open.get_mut(&key)
+            {
+                *returnable = true;
+                self.actions.push_back(Action::MayReturn { key, node: id });
+            }
+        }
     }
 
     /// A query has left: nothing is remembered of it.
