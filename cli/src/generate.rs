@@ -71,7 +71,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     calibration_set: Option<PathBuf>,
     /// Only this; may be given several times: optimised, int8 (or int8-dynamic, int8-static, int8-minmax, int8-percentile,
-    /// int8-entropy), svd (or svd-mild, svd-strong), fp16, size.
+    /// int8-entropy), svd (or svd-mild, svd-strong, svd-int8), fp16, size.
     #[arg(long, value_name = "WHAT")]
     only: Vec<String>,
     /// Widths of smaller inputs, for pictures. Otherwise about five and six sevenths of the model's.
@@ -346,7 +346,7 @@ mod tests {
     fn words_become_recipes_in_their_own_order_and_unknown_ones_are_told() {
         let words = |words: &[&str]| recipes(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
         assert_eq!(words(&[]).unwrap(), RECIPES);
-        assert_eq!(words(&["fp16", "svd"]).unwrap(), ["svd-mild", "svd-strong", "fp16"]);
+        assert_eq!(words(&["fp16", "svd"]).unwrap(), ["svd-mild", "svd-strong", "svd-int8", "fp16"]);
         let error = words(&["int4"]).unwrap_err();
         assert!(error.to_string().contains("int4") && error.to_string().contains("int8-entropy"), "{error}");
     }

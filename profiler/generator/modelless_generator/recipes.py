@@ -11,7 +11,7 @@ from .store import Store
 
 STATIC = [f"int8-{method}" for method in calibrate.METHODS]
 CUTS = {"svd-mild": (0.98, 0.995), "svd-strong": (0.93, 0.97)}
-WHOLE = ["optimised", "int8-dynamic", *STATIC, *CUTS, "fp16"]
+WHOLE = ["optimised", "int8-dynamic", *STATIC, *CUTS, "svd-int8", "fp16"]
 # Of a smaller input: the model itself, and the two forms of it that are quicker still.
 SMALLER = ["fp32", "int8-minmax", "int8-entropy"]
 PRECISION = {"optimised": "fp32", "fp32": "fp32", "svd-mild": "fp32", "svd-strong": "fp32", "fp16": "fp16"}
@@ -68,29 +68,40 @@ class Base:
         if recipe == "int8-dynamic":
             return quantise.dynamic(self.optimised(), scratch), {}
         if recipe in STATIC:
-            method = recipe.removeprefix("int8-")
-            seen = self.seen()
-            ranges = {}
-            for number, (name, one) in enumerate(seen.items()):
-                self.tell(f"ranges by {method}", number, len(seen))
-                ranges[name] = one.range(method)
-            cut_off = [
-                1.0 - max(-low, high) / one.magnitude
-                for (low, high), one in zip(ranges.values(), seen.values())
-                if one.magnitude > 0
-            ]
-            told = {
-                "calibration_items": self.calibration.count,
-                "activations": len(seen),
-                "clipped_activations": int(sum(share > 0 for share in cut_off)),
-                "clipped_range_mean": float(np.mean(cut_off or [0.0])),
-            }
-            return quantise.static(self.optimised(), ranges, scratch), told
+            return self.eight_bits(self.optimised(), self.seen(), recipe.removeprefix("int8-"))
+        if recipe == "svd-int8":
+            thin = self.thin()
+            return self.eight_bits(thin, calibrate.observe(thin, self.calibration, self.tell), "percentile")
         if recipe == "fp16":
             return rewrite.half(self.optimised()), {"useful_on": "devices that compute in half precision"}
         if recipe in CUTS:
             return self.cut(recipe)
         raise BadInput("unknown-recipe", f"there is no recipe {recipe!r}; there are {', '.join(WHOLE)}")
+
+    def eight_bits(self, model, seen, method):
+        """With these activations' ranges."""
+        ranges = {}
+        for number, (name, one) in enumerate(seen.items()):
+            self.tell(f"ranges by {method}", number, len(seen))
+            ranges[name] = one.range(method)
+        cut_off = [
+            1.0 - max(-low, high) / one.magnitude
+            for (low, high), one in zip(ranges.values(), seen.values())
+            if one.magnitude > 0
+        ]
+        told = {
+            "calibration_items": self.calibration.count,
+            "activations": len(seen),
+            "clipped_activations": int(sum(share > 0 for share in cut_off)),
+            "clipped_range_mean": float(np.mean(cut_off or [0.0])),
+        }
+        return quantise.static(model, ranges, self.job.scratch), told
+
+    def thin(self):
+        """The model with its layers cut in two, as far as `svd-mild` does."""
+        if ("cut", "svd-mild") not in self.known:
+            self.cut("svd-mild")
+        return factor.cut(self.optimised(), self.layers(), self.known[("cut", "svd-mild")])
 
     def cut(self, recipe):
         """The smallest that is still so near its parent."""

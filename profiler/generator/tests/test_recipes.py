@@ -41,6 +41,7 @@ class Recipes(unittest.TestCase):
             self.assertLess(said[name]["bytes"], 0.5 * parent, name)
             self.assertEqual(said[name]["precision"], "int8")
         self.assertLess(said["svd-mild"]["parameters"], 0.3 * said["fp16"]["parameters"])
+        self.assertLess(said["svd-int8"]["bytes"], 0.6 * said["svd-mild"]["bytes"])
         self.assertIn("half precision", said["fp16"]["how"]["useful_on"])
         for one in said.values():
             if one["outcome"] == "made":
@@ -58,6 +59,13 @@ class Recipes(unittest.TestCase):
         self.assertIn("no linear layer", said["svd-mild"]["why"])
         used = {node.domain for node in onnx.load(self.path / "made" / said["optimised"]["file"]).graph.node}
         self.assertEqual(used, {""}, "operators beyond ONNX would bind it to one engine")
+
+    def test_a_thin_model_is_put_into_eight_bits_also_where_it_was_cut_before(self):
+        job = made.job(self.path, made.perceptron(), (256,), ["svd-mild"])
+        for recipes in (["svd-mild"], ["svd-mild", "svd-int8"]):
+            said = []
+            run(job | {"bases": [job["bases"][0] | {"recipes": recipes}]}, self.path, Tensors, said.append, quiet)
+        self.assertEqual([(one["outcome"], one.get("reused", False)) for one in said], [("made", True), ("made", False)])
 
     def test_a_smaller_input_is_made_where_no_layer_counts_on_its_size(self):
         said = self.made_of(made.convolutions(), (1, 12, 12), ["int8-minmax"], sizes=[8])

@@ -32,7 +32,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// All that can be made, as users name it. `size` are smaller inputs, each of which is a model of its own.
-pub const RECIPES: [&str; 9] = [
+pub const RECIPES: [&str; 10] = [
     "optimised",
     "int8-dynamic",
     "int8-minmax",
@@ -40,6 +40,7 @@ pub const RECIPES: [&str; 9] = [
     "int8-entropy",
     "svd-mild",
     "svd-strong",
+    "svd-int8",
     "fp16",
     "size",
 ];
@@ -341,7 +342,7 @@ mod tests {
     #[test]
     fn a_word_means_one_recipe_or_all_that_begin_so() {
         assert_eq!(recipes("fp16"), ["fp16"]);
-        assert_eq!(recipes("svd"), ["svd-mild", "svd-strong"]);
+        assert_eq!(recipes("svd"), ["svd-mild", "svd-strong", "svd-int8"]);
         assert_eq!(recipes("int8").len(), 4);
         assert_eq!(recipes("int8-static"), ["int8-minmax", "int8-percentile", "int8-entropy"]);
         assert!(recipes("int").is_empty() && recipes("everything").is_empty());

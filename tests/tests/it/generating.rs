@@ -177,9 +177,12 @@ fn a_smaller_input_is_a_model_of_its_own() -> Result<()> {
     ensure!(smaller.len() >= 2, "{report}");
     let manifest = fs::read_to_string(out.join("models/cnn_l-at-26.toml"))?;
     ensure!(manifest.contains("width = 26") && manifest.contains("height = 26"), "{manifest}");
-    let at_one = |one: &Value| one["profile"]["latency"][0]["mean_us"].as_f64().context("no latency");
-    let whole = variants(&report)?.into_iter().find(|one| one["model"] == "cnn_l").context("no parent")?;
-    ensure!(at_one(smaller[0])? < at_one(whole)?, "fewer pixels take less time: {report}");
+    // Through its own adapter, or the tensors would not even fit.
+    for one in smaller {
+        let about = &one["profile"]["accuracy"];
+        let right = about["value"].as_u64().context("no accuracy")?;
+        ensure!(right > 800_000 && about["samples"] == 1_744, "{one}");
+    }
     Ok(())
 }
 
