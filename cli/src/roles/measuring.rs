@@ -446,6 +446,43 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_on_two_classes_tells_what_to_assume_of_the_others_and_nothing_else_does() {
+        use modelless_types::{Bytes, Engine, ModelId, VariantSettings};
+        let on = |class: &str, us: f64| {
+            let mut profile = crate::client::profile::file::tests::entry("x").profile;
+            class.clone_into(&mut profile.device_class);
+            profile.latency.truncate(1);
+            profile.latency[0].mean_us = us;
+            profile
+        };
+        let variant = |ordinal: u8, name: &str, precision: &str, us: f64| Variant {
+            id: VariantId(ordinal.into()),
+            model: ModelId(1),
+            ordinal,
+            name: name.to_owned(),
+            settings: VariantSettings::new(Engine::Onnx, precision, 8),
+            artefact: "ab".repeat(32),
+            artefact_bytes: Bytes(1),
+            profiles: vec![on("old", us)],
+        };
+        let variants = vec![
+            variant(0, "slow", "fp32", 9_000.0),
+            variant(1, "quick", "fp32", 100.0),
+            variant(2, "eight", "int8", 50.0),
+        ];
+        let mut catalog = Catalog { variants, ..Catalog::default() };
+        assert!(estimates(&catalog, "new").is_empty(), "nothing was measured on both");
+        catalog.variants[1].profiles.push(on("new", 300.0));
+        let assumed = estimates(&catalog, "new");
+        let names: Vec<&str> = assumed.iter().map(|(variant, _)| variant.name.as_str()).collect();
+        assert_eq!(names, ["slow"], "what computes in integers is not assumed");
+        assert!((assumed[0].1.latency[0].mean_us - 27_000.0).abs() < 1.0 && assumed[0].1.is_estimated());
+        let mut by_speed: Vec<&Variant> = catalog.variants.iter().collect();
+        by_speed.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
+        assert_eq!(by_speed[0].name, "eight");
+    }
+
+    #[test]
     fn what_fails_again_and_again_is_tried_ever_more_rarely() {
         assert_eq!((retry(0), retry(3), retry(u32::MAX)), (RETRY, RETRY * 8, LONGEST_RETRY));
     }
