@@ -138,6 +138,8 @@ pub struct Spec {
     pub max_batch: Option<u32>,
     /// How queries share batches, in place of what the tasks say.
     pub batching: Option<String>,
+    /// So long at most for measuring each model before it starts.
+    pub budget: Option<Duration>,
     /// Batches side by side.
     pub lanes: u16,
     /// Memory for models.
@@ -272,7 +274,8 @@ async fn built(spec: &Spec, folder: &Path) -> Result<Built> {
     let measuring = engine(false)?;
     let class = device_class(&hardware());
     let profiler =
-        Profiler::new(measuring.clone(), modelless_profiler::Config::default(), class.clone(), "bench");
+        Profiler::new(measuring.clone(), modelless_profiler::Config::default(), class.clone(), "bench")
+            .within(spec.budget);
     let registrar = Registrar {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),

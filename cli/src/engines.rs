@@ -108,7 +108,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path, half_of_memory(), (false, false), &Tokens::new())?;
+        let engines = set(&path, half_of_memory(), (false, false, 0), &Tokens::new())?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -216,10 +216,15 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
 pub(crate) type Tokens = BTreeMap<String, Option<PathBuf>>;
 
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
-/// memory.
-pub(crate) fn engine(library: PathBuf, gpus: &[Gpu], tokens: &Tokens) -> anyhow::Result<Arc<EngineSet>> {
+/// memory; all stand back by `nice`.
+pub(crate) fn engine(
+    library: PathBuf,
+    gpus: &[Gpu],
+    tokens: &Tokens,
+    nice: u8,
+) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), (false, !gpus.is_empty()), tokens).map(Arc::new)
+    set(&Ok(library), half_of_memory(), (false, !gpus.is_empty(), nice), tokens).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.
@@ -229,7 +234,7 @@ pub(crate) fn serving(
     gpus: &[Gpu],
     tokens: &Tokens,
 ) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, (true, !gpus.is_empty()), tokens).map(Arc::new)
+    set(&Ok(library), memory, (true, !gpus.is_empty(), 0), tokens).map(Arc::new)
 }
 
 /// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
@@ -239,13 +244,13 @@ pub(crate) fn quarantine(
     gpus: &[Gpu],
     tokens: &Tokens,
 ) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, (false, !gpus.is_empty()), tokens).map(Arc::new)
+    set(&Ok(library), memory, (false, !gpus.is_empty(), 0), tokens).map(Arc::new)
 }
 
 fn set(
     onnx: &Result<PathBuf, String>,
     memory: Bytes,
-    (spare, gpus): (bool, bool),
+    (spare, gpus, nice): (bool, bool, u8),
     tokens: &Tokens,
 ) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
@@ -256,7 +261,7 @@ fn set(
         };
         let servers = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
         let spare = spare && engine == Engine::Onnx;
-        Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, gpu: gpus, ..config })
+        Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, nice, gpu: gpus, ..config })
     })?)
 }
 

@@ -164,7 +164,7 @@ async fn generate(options: &Options) -> anyhow::Result<()> {
 
 async fn measure(options: &Options, request: &Request, generated: &Generated) -> anyhow::Result<Measured> {
     let library = engines::library(&options.library)?;
-    let engine = engines::engine(library, &[], &engines::Tokens::new())?;
+    let engine = engines::engine(library, &[], &engines::Tokens::new(), 0)?;
     let class = node::device_class(&node::hardware());
     let command = format!("modelless variant generate {}", options.package.display());
     let profiler = Profiler::new(engine.clone(), Config::default(), class, command);

@@ -10,9 +10,9 @@ mod engines;
 mod environment;
 mod exit;
 mod generate;
+mod giving_way;
 mod out;
 mod plot;
-#[path = "profile/run.rs"]
 mod profile;
 mod progress;
 mod replay;
@@ -61,8 +61,9 @@ enum Command {
     Feedback(client::feedback::Options),
     /// Show what would answer a query, and why.
     Explain(client::explain::Options),
-    /// Measure models without a server.
-    Profile(profile::Options),
+    /// Measure models; show, export, import and draw what was measured.
+    #[command(subcommand)]
+    Profile(profile::Command),
     /// Install and list inference libraries.
     #[command(subcommand)]
     Engine(engines::Command),
@@ -106,7 +107,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Query(options) => client::query::run(&options),
         Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),
-        Command::Profile(options) => profile::run(&options),
+        Command::Profile(command) => profile::run(command),
         Command::Engine(command) => engines::run(command),
         Command::Replay(options) => replay::run(&options),
     }

@@ -1,5 +1,8 @@
-//! The accuracy/latency frontier of a task as an SVG picture.
+//! The accuracy/latency frontier of a task as an SVG picture, for light and dark pages.
+//!
+//! Whether a variant is beaten is told by its filling, how well it is known by its shape, so neither needs a colour.
 
+use modelless_types::Profile;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 900.0;
@@ -7,7 +10,15 @@ const HEIGHT: f64 = 520.0;
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 50.0;
-const BOTTOM: f64 = 70.0;
+const BOTTOM: f64 = 92.0;
+/// Colours by what they are for. A picture that is part of a page takes the page's scheme, one that is opened the system's.
+const STYLE: &str = "<style>\
+    svg{--ink:#222;--faint:#666;--grid:#e4e4e4;--paper:#fff;--mark:#1769aa}\
+    @media(prefers-color-scheme:dark){svg{--ink:#e6e6e6;--faint:#a0a0a0;--grid:#3a3a3a;--paper:#161616;--mark:#6cb8f0}}\
+    text{fill:var(--ink)}.faint{fill:var(--faint)}.paper{fill:var(--paper)}.grid{stroke:var(--grid)}\
+    .frontier{fill:none;stroke:var(--mark);stroke-width:2}\
+    .on{fill:var(--mark);stroke:var(--mark)}.beaten{fill:var(--paper);stroke:var(--mark);stroke-width:1.4}\
+    .estimated{stroke-dasharray:2 2}</style>\n";
 /// Size of a letter of a label, near enough to keep labels apart.
 const LETTER: (f64, f64) = (6.6, 13.0);
 
@@ -17,6 +28,31 @@ pub(crate) struct Point {
     pub(crate) name: String,
     pub(crate) accuracy: f64,
     pub(crate) latency_ms: f64,
+    pub(crate) known: Known,
+}
+
+/// How well it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    /// Measured.
+    Well,
+    /// Measured in too short a time.
+    Coarsely,
+    /// Worked out from another device class.
+    Estimated,
+}
+
+impl Point {
+    /// One item alone.
+    pub(crate) fn of(name: String, profile: &Profile) -> Option<Self> {
+        let known = match (profile.is_estimated(), profile.detail.coarse) {
+            (true, _) => Known::Estimated,
+            (false, true) => Known::Coarsely,
+            (false, false) => Known::Well,
+        };
+        let latency_ms = profile.latency.first()?.mean_us / 1_000.0;
+        Some(Self { name, accuracy: profile.accuracy.value.as_f64(), latency_ms, known })
+    }
 }
 
 /// Which points no other beats on both axes, fastest first.
@@ -41,23 +77,23 @@ pub(crate) fn svg(title: &str, note: &str, points: &[Point]) -> String {
     let best = frontier(&points);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-         height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
+         height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n{STYLE}\
+         <rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n"
     );
     let mut add = |line: String| {
         out.push_str(&line);
         out.push('\n');
     };
     add(text(WIDTH / 2.0, 26.0, "middle", "font-size=\"16\"", title));
-    add(text(WIDTH / 2.0, HEIGHT - 10.0, "middle", "fill=\"#666\" font-size=\"11\"", note));
+    add(text(WIDTH / 2.0, HEIGHT - 10.0, "middle", "class=\"faint\" font-size=\"11\"", note));
     for (value, label) in axes.latency_ticks() {
         let x = axes.x(value);
-        add(line((x, TOP), (x, HEIGHT - BOTTOM), "#e4e4e4", 1.0));
+        add(line((x, TOP), (x, HEIGHT - BOTTOM)));
         add(text(x, HEIGHT - BOTTOM + 18.0, "middle", "", &label));
     }
     for value in axes.accuracy_ticks() {
         let y = axes.y(value);
-        add(line((LEFT, y), (WIDTH - RIGHT, y), "#e4e4e4", 1.0));
+        add(line((LEFT, y), (WIDTH - RIGHT, y)));
         add(text(LEFT - 8.0, y + 4.0, "end", "", &format!("{:.1} %", value * 100.0)));
     }
     add(text(
@@ -74,16 +110,13 @@ pub(crate) fn svg(title: &str, note: &str, points: &[Point]) -> String {
         .iter()
         .map(|point| format!("{:.1},{:.1}", axes.x(point.latency_ms), axes.y(point.accuracy)))
         .collect();
-    add(format!(
-        "<polyline class=\"frontier\" points=\"{}\" fill=\"none\" stroke=\"#1769aa\" stroke-width=\"2\"/>",
-        corners.join(" ")
-    ));
+    add(format!("<polyline class=\"frontier\" points=\"{}\"/>", corners.join(" ")));
     let mut taken: Vec<Box2> = Vec::new();
     for point in &points {
         let (x, y) = (axes.x(point.latency_ms), axes.y(point.accuracy));
         let on = best.iter().any(|known| known.name == point.name);
-        let fill = if on { "#1769aa" } else { "#fff" };
-        add(format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{fill}\" stroke=\"#1769aa\"/>"));
+        let about = format!("{}: {:.2} %, {:.3} ms", point.name, point.accuracy * 100.0, point.latency_ms);
+        add(mark((x, y), point.known, on, &about));
         taken.push(Box2 { left: x - 5.0, top: y - 5.0, right: x + 5.0, bottom: y + 5.0 });
     }
     for point in &points {
@@ -91,7 +124,62 @@ pub(crate) fn svg(title: &str, note: &str, points: &[Point]) -> String {
         add(text(place.left, place.bottom - 3.0, "start", "", &point.name));
         taken.push(place);
     }
+    out.push_str(&legend(&points, &best));
     out.push_str("</svg>\n");
+    out
+}
+
+/// A circle is known well, a square coarsely, a triangle is an estimate; filled are those that nothing beats.
+fn mark((x, y): (f64, f64), known: Known, on: bool, about: &str) -> String {
+    let class = if on { "on" } else { "beaten" };
+    let about = escaped(about);
+    match known {
+        Known::Well => {
+            format!(
+                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\"><title>{about}</title></circle>"
+            )
+        }
+        Known::Coarsely => format!(
+            "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"8.4\" height=\"8.4\"><title>{about}</title></rect>",
+            x - 4.2,
+            y - 4.2
+        ),
+        Known::Estimated => format!(
+            "<polygon class=\"{class} estimated\" points=\"{x:.1},{:.1} {:.1},{:.1} {:.1},{:.1}\">\
+             <title>{about}</title></polygon>",
+            y - 5.5,
+            x - 5.5,
+            y + 4.5,
+            x + 5.5,
+            y + 4.5
+        ),
+    }
+}
+
+/// What the marks mean: only those that are there.
+fn legend(points: &[Point], best: &[&Point]) -> String {
+    let is_on = |point: &Point| best.iter().any(|known| known.name == point.name);
+    let kinds = [
+        (Known::Well, true, "no other is better and quicker"),
+        (Known::Well, false, "beaten by another"),
+        (Known::Coarsely, true, "coarse"),
+        (Known::Coarsely, false, "coarse, beaten"),
+        (Known::Estimated, true, "estimated"),
+        (Known::Estimated, false, "estimated, beaten"),
+    ];
+    let (mut out, mut x) = (String::new(), LEFT);
+    for (known, on, words) in kinds {
+        if !points.iter().any(|point| point.known == known && is_on(point) == on) {
+            continue;
+        }
+        let y = HEIGHT - 34.0;
+        let _ = writeln!(out, "{}", mark((x, y), known, on, words));
+        let _ =
+            writeln!(out, "{}", text(x + 10.0, y + 4.0, "start", "class=\"faint\" font-size=\"11\"", words));
+        #[expect(clippy::cast_precision_loss, reason = "a few words")]
+        let width = words.len() as f64 * LETTER.0;
+        x += width + 30.0;
+    }
     out
 }
 
@@ -193,14 +281,11 @@ impl Axes {
     }
 }
 
-fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64), colour: &str, width: f64) -> String {
-    format!(
-        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" \
-         stroke-width=\"{width}\"/>"
-    )
+fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> String {
+    format!("<line class=\"grid\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>")
 }
 
-fn text(x: f64, y: f64, anchor: &str, more: &str, text: &str) -> String {
+fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -211,6 +296,11 @@ fn text(x: f64, y: f64, anchor: &str, more: &str, text: &str) -> String {
             c => escaped.push(c),
         }
     }
+    escaped
+}
+
+fn text(x: f64, y: f64, anchor: &str, more: &str, text: &str) -> String {
+    let escaped = escaped(text);
     let mut line = String::new();
     let space = if more.is_empty() { "" } else { " " };
     let _ = write!(
@@ -225,7 +315,7 @@ mod tests {
     use super::*;
 
     fn point(name: &str, accuracy: f64, latency_ms: f64) -> Point {
-        Point { name: name.to_owned(), accuracy, latency_ms }
+        Point { name: name.to_owned(), accuracy, latency_ms, known: Known::Well }
     }
 
     #[test]
@@ -247,7 +337,24 @@ mod tests {
         assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
         assert!(picture.contains("a&lt;b&gt;&amp;c") && picture.contains(">cnn_m-int8<"));
         assert!(!picture.contains("broken") && !picture.contains("NaN") && !picture.contains("inf"));
-        assert_eq!(picture.matches("<circle").count(), 2);
+        // And two in the legend: both are on the frontier, so one kind.
+        assert_eq!(picture.matches("<circle").count(), 3);
+    }
+
+    #[test]
+    fn what_is_beaten_estimated_or_coarse_is_marked_and_explained_in_light_and_dark() {
+        let mut points = [point("best", 0.9, 1.0), point("beaten", 0.85, 2.0), point("guess", 0.95, 3.0)];
+        points[2].known = Known::Estimated;
+        let mut all = points.to_vec();
+        all.push(Point { known: Known::Coarsely, ..point("rough", 0.8, 0.5) });
+        let picture = svg("t", "", &all);
+        for words in ["beaten by another", ">estimated<", ">coarse<", "no other is better and quicker"] {
+            assert!(picture.contains(words), "{words}");
+        }
+        assert!(!picture.contains("estimated, beaten"), "only what is there is explained");
+        assert!(picture.contains("class=\"on estimated\"") && picture.contains("class=\"beaten\""));
+        assert!(picture.contains("prefers-color-scheme:dark"));
+        assert!(!picture.contains("fill=\"#"), "colours stand in the style alone");
     }
 
     #[test]

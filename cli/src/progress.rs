@@ -52,6 +52,18 @@ impl Phase {
         }
     }
 
+    /// How much is about done.
+    pub(crate) fn share(&mut self, done: u64, of: u64) {
+        if let Some(bar) = &self.bar {
+            if bar.length() != Some(of) {
+                bar.set_length(of);
+                let style = ProgressStyle::with_template("{spinner} {bar:20} {percent:>3} % {wide_msg}");
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            }
+            bar.set_position(done);
+        }
+    }
+
     /// It is done; one line stays.
     pub(crate) fn done(self, result: &str) {
         if let Some(bar) = &self.bar {

@@ -208,7 +208,7 @@ fn worker_variant(
         task: task.id,
         ordinal: variant.ordinal,
         accuracy: catalog.floor_accuracy(task, variant.id, profile),
-        max_batch: variant.settings.max_batch,
+        max_batch: profile.largest_batch(variant.settings.max_batch),
         run: RunModel::from_profile(profile)?,
         memory: profile.memory,
         load_time: profile.load_time,

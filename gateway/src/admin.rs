@@ -45,6 +45,10 @@ pub struct RegisterRequest {
     /// The accuracy its owner claims, where it cannot be measured here.
     #[serde(default)]
     pub declared_accuracy: Option<f64>,
+    /// So long at most measuring may take, in milliseconds, and the best that is known then. A cluster's nodes measure when
+    /// they have nothing else to do, and without it.
+    #[serde(default)]
+    pub budget_ms: Option<u64>,
 }
 
 /// One way to run a model.

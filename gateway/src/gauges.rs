@@ -8,6 +8,17 @@ use modelless_types::{Model, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::HashMap;
 
+fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
+    let Coverage { batches, above } = offer.run.coverage;
+    let of_task = |model: &&Model| model.task == offer.task;
+    let its = |variant: &&Variant| {
+        variant.ordinal == offer.ordinal
+            && view.catalog.models.iter().filter(of_task).any(|model| model.id == variant.model)
+    };
+    let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
+    Some(CoverageGauge { variant: variant.name.clone(), batches, above })
+}
+
 pub(crate) fn gauges(view: &View) -> Vec<NodeGauges> {
     let named = view.catalog.variants.iter().map(|variant| (variant.id, variant.name.as_str()));
     let names: HashMap<_, _> = named.collect();
@@ -35,15 +46,4 @@ pub(crate) fn gauges(view: &View) -> Vec<NodeGauges> {
         coverage: node.info.offers.iter().filter_map(|offer| coverage(view, offer)).collect(),
     };
     view.nodes.iter().map(|status| node(status)).collect()
-}
-
-fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
-    let Coverage { batches, above } = offer.run.coverage;
-    let of_task = |model: &&Model| model.task == offer.task;
-    let its = |variant: &&Variant| {
-        variant.ordinal == offer.ordinal
-            && view.catalog.models.iter().filter(of_task).any(|model| model.id == variant.model)
-    };
-    let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
-    Some(CoverageGauge { variant: variant.name.clone(), batches, above })
 }

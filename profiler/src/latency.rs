@@ -5,21 +5,18 @@
 //! Every other run comes after a pause, as on a lane that had nothing to do: caches and sleeping cores make such a
 //! run up to twice as slow, and deadlines hold for lonely queries too. The variance tells of both kinds.
 
-use crate::stats::Summary;
 use modelless_engine::{BatchError, BatchSlot, Engine, EngineError, Outputs};
-use modelless_types::{BatchPoint, VariantId};
+use modelless_types::VariantId;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// How long to go on with one batch size in one round.
+/// How long to go on with one batch size in one series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Effort {
-    /// Times that all batch sizes are gone through. Of each the calmest round counts.
-    pub(crate) rounds: u32,
-    /// Runs before counting starts.
+    /// Runs before counting starts, the first time; later one is enough.
     pub(crate) warm_up: u32,
     /// Enough is measured after this long, once there are `least` repetitions.
     pub(crate) enough_ms: u64,
@@ -33,7 +30,7 @@ pub(crate) struct Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { rounds: 3, warm_up: 3, enough_ms: 20, at_most_ms: 700, least: 8, most: 70 }
+        Self { warm_up: 3, enough_ms: 20, at_most_ms: 700, least: 8, most: 70 }
     }
 }
 
@@ -54,6 +51,33 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) enum Failure {
     Engine(EngineError),
     Batch(BatchError),
+}
+
+impl Failure {
+    /// Whether a smaller batch might do: there was no memory for this one, or it took too long. Also whether the process
+    /// is gone with it.
+    pub(crate) fn is_size(&self) -> Option<bool> {
+        match self {
+            Self::Batch(BatchError::Crashed(_) | BatchError::Killed(_) | BatchError::Hung(_)) => Some(true),
+            Self::Batch(BatchError::Model(_)) | Self::Engine(EngineError::System { .. }) => Some(false),
+            Self::Batch(
+                BatchError::Shape(_)
+                | BatchError::Unreachable(_)
+                | BatchError::Revoked
+                | BatchError::NotStarted(_),
+            )
+            | Self::Engine(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Engine(error) => error.fmt(f),
+            Self::Batch(error) => error.fmt(f),
+        }
+    }
 }
 
 /// Runs a batch alone on lane 0: the outputs, and the time it took.
@@ -79,14 +103,23 @@ pub(crate) struct Item<'a> {
     pub(crate) length: Option<u32>,
 }
 
-/// Times batches of one size for one round, in microseconds.
-pub(crate) async fn round(
+/// How to measure one series.
+pub(crate) struct How<'a> {
+    pub(crate) effort: Effort,
+    /// A batch that takes longer is given up.
+    pub(crate) limit: Duration,
+    /// Whether to stop at once.
+    pub(crate) disturbed: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Times batches of one size for one series, in microseconds. `None` if it was disturbed: then nothing of it counts.
+pub(crate) async fn series(
     engine: &dyn Engine,
     variant: VariantId,
     batch: u32,
     Item { rows, length }: Item<'_>,
-    (effort, limit): (Effort, Duration),
-) -> Result<Vec<f64>, Failure> {
+    How { effort, limit, disturbed }: How<'_>,
+) -> Result<Option<Vec<f64>>, Failure> {
     let mut times = Vec::new();
     let mut since = Instant::now();
     let mut runs = 0_u32;
@@ -103,8 +136,14 @@ pub(crate) async fn round(
         if runs % 2 == 1 {
             tokio::time::sleep(PAUSE).await;
         }
+        if disturbed() {
+            return Ok(None);
+        }
         let (outputs, took) = run(engine, slot, limit).await?;
         drop(outputs);
+        if disturbed() {
+            return Ok(None);
+        }
         runs += 1;
         if runs <= effort.warm_up {
             since = Instant::now();
@@ -112,18 +151,9 @@ pub(crate) async fn round(
         }
         times.push(took.as_secs_f64() * 1e6);
         if effort.done(times.len(), since.elapsed()) {
-            return Ok(times);
+            return Ok(Some(times));
         }
     }
-}
-
-/// One point out of its rounds. Whatever else the machine does for a while slows a whole round down, so the calmest
-/// one is the model's own time; `p99` is that of all rounds together. What others do to it live traffic shows later.
-pub(crate) fn point(batch: u32, rounds: Vec<Vec<f64>>) -> Option<BatchPoint> {
-    let p99_us = Summary::of(rounds.concat())?.p99_us;
-    let calmest =
-        rounds.into_iter().filter_map(Summary::of).min_by(|a, b| a.mean_us.total_cmp(&b.mean_us))?;
-    Some(BatchPoint { p99_us, ..calmest.point(batch) })
 }
 
 #[cfg(test)]
@@ -143,15 +173,5 @@ mod tests {
         ] {
             assert_eq!(effort.done(samples, spent), done, "{samples} in {spent:?}");
         }
-    }
-
-    #[test]
-    fn a_while_of_trouble_does_not_count() {
-        let calm = vec![100.0, 101.0, 99.0];
-        let busy = vec![180.0, 400.0, 220.0];
-        let point = point(4, vec![busy, calm.clone()]).unwrap();
-        assert_eq!(Some((point.mean_us, point.samples)), Summary::of(calm).map(|s| (s.mean_us, s.samples)));
-        assert!(point.p99_us > 300.0 && point.var_us2 < 2.0, "{point:?}");
-        assert_eq!(super::point(4, Vec::new()), None);
     }
 }

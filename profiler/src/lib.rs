@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod accuracy;
+mod bench;
 mod dominated;
 mod dump;
 mod earlier;
@@ -20,6 +21,7 @@ mod inspect;
 mod latency;
 mod manifest;
 mod onnx;
+mod points;
 mod profile;
 mod register;
 mod set;

@@ -22,6 +22,7 @@ use std::io::Read as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::time::Instant;
 
 /// Accuracies known from elsewhere, by the name of the variant.
 pub type Known = BTreeMap<String, Vec<AccuracyMeasure>>;
@@ -115,7 +116,8 @@ impl Registrar {
         let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
         let space = self::space(&*self.store, task, &name, (space, &adapter)).await?;
         let tokenizer = tokenizer(&self.artefacts, &name, &adapter).await?;
-        let mut measured = Vec::with_capacity(variants.len());
+        let (since, count) = (Instant::now(), variants.len());
+        let mut measured = Vec::with_capacity(count);
         for variant in variants {
             let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
             let (artefact, bytes) = blocking(move || open(&artefacts, &sha256)).await?;
@@ -128,9 +130,10 @@ impl Registrar {
                 tokenizer: tokenizer.clone(),
                 declared,
             };
+            let profiler = self.profiler.share(since, count - measured.len());
             let key =
                 earlier::key(&self.profiler, &subject, &variant.artefact, (kept.as_ref(), set.is_some()));
-            let mut profile = self.measured(subject, (set, key.as_deref()), &mut *report).await?;
+            let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
             let NewRegistrationVariant { name, settings, artefact } = variant;
             measured.push(NewVariant {
@@ -163,6 +166,7 @@ impl Registrar {
     /// Measured now, or by an earlier attempt.
     async fn measured(
         &self,
+        profiler: &Profiler,
         subject: Subject<'_>,
         (set, key): (Option<&LabelledSet>, Option<&str>),
         report: Report<'_>,
@@ -170,7 +174,7 @@ impl Registrar {
         if let Some(profile) = earlier::found(&*self.store, key).await? {
             return Ok(profile);
         }
-        let profile = self.profiler.profile(subject, set, report).await?;
+        let profile = profiler.profile(subject, set, report).await?;
         earlier::keep(&*self.store, key, &profile).await;
         Ok(profile)
     }
@@ -312,8 +316,9 @@ impl Registrar {
         let (artefacts, sha256) = (self.artefacts.clone(), variant.artefact.clone());
         let (artefact, _) = blocking(move || open(&artefacts, &sha256)).await?;
         let tokenizer = tokenizer(&self.artefacts, &model.name, &adapter).await?;
-        let before = variant.profile_on(self.profiler.device_class());
-        let elsewhere = before.or_else(|| variant.profiles.first());
+        let measured = |profile: &&modelless_types::Profile| !profile.is_estimated();
+        let before = variant.profile_on(self.profiler.device_class()).filter(measured);
+        let elsewhere = before.or_else(|| variant.profiles.iter().find(measured));
         let subject = Subject {
             name: &variant.name,
             task,
@@ -331,7 +336,7 @@ impl Registrar {
         let mut profile = if anew {
             self.profiler.profile(subject, set, report).await?
         } else {
-            self.measured(subject, (set, key.as_deref()), report).await?
+            self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?
         };
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {

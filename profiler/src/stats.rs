@@ -1,18 +1,17 @@
 //! Figures out of repetitions.
 
-use modelless_types::{Accuracy, BatchPoint, StageTime};
+use modelless_types::{Accuracy, StageTime};
 
 /// The 97.5th percentile of the normal distribution: 95 % lie within.
 const Z95: f64 = 1.959_964;
 
-/// What a series of times says. The slowest hundredth (at least one of ten or more) goes into `p99` only: on a
-/// machine with other things to do these are the operating system's pauses, and one of them among a few dozen
-/// repetitions would make the variance many times that of the model.
+/// What a series of times says. The slowest hundredth (at least one of ten or more) is left out: on a machine with other
+/// things to do these are the operating system's pauses, and one of them among a few dozen repetitions would make the
+/// variance many times that of the model.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Summary {
     pub(crate) mean_us: f64,
     pub(crate) var_us2: f64,
-    pub(crate) p99_us: f64,
     pub(crate) samples: u32,
 }
 
@@ -22,22 +21,19 @@ impl Summary {
     pub(crate) fn of(mut times_us: Vec<f64>) -> Option<Self> {
         times_us.sort_by(f64::total_cmp);
         let all = times_us.len();
-        let p99_us = *times_us.get((all * 99).div_ceil(100).checked_sub(1)?)?;
+        if all == 0 {
+            return None;
+        }
         let dropped = if all >= 10 { (all / 100).max(1) } else { 0 };
         let kept = &times_us[..all - dropped];
         let mean_us = kept.iter().sum::<f64>() / kept.len() as f64;
         let squares: f64 = kept.iter().map(|time| (time - mean_us).powi(2)).sum();
         let var_us2 = if kept.len() > 1 { squares / (kept.len() - 1) as f64 } else { 0.0 };
-        Some(Self { mean_us, var_us2, p99_us, samples: u32::try_from(all).unwrap_or(u32::MAX) })
-    }
-
-    pub(crate) fn point(self, batch: u32) -> BatchPoint {
-        let Self { mean_us, var_us2, p99_us, samples } = self;
-        BatchPoint { batch, mean_us, var_us2, p99_us, samples }
+        Some(Self { mean_us, var_us2, samples: u32::try_from(all).unwrap_or(u32::MAX) })
     }
 
     pub(crate) fn stage(self) -> StageTime {
-        let Self { mean_us, var_us2, samples, .. } = self;
+        let Self { mean_us, var_us2, samples } = self;
         StageTime { mean_us, var_us2, samples }
     }
 }
@@ -72,14 +68,14 @@ mod tests {
         let summary = Summary::of(times).unwrap();
         assert!((summary.mean_us - 100.0).abs() < 0.1, "{summary:?}");
         assert!(summary.var_us2 < 2.0, "{summary:?}");
-        assert_eq!((summary.p99_us, summary.samples), (9_000.0, 10));
+        assert_eq!(summary.samples, 10);
     }
 
     #[test]
     fn few_samples_are_all_kept() {
         let summary = Summary::of(vec![1.0, 3.0]).unwrap();
-        assert_eq!(summary, Summary { mean_us: 2.0, var_us2: 2.0, p99_us: 3.0, samples: 2 });
-        let alone = Summary { mean_us: 7.0, var_us2: 0.0, p99_us: 7.0, samples: 1 };
+        assert_eq!(summary, Summary { mean_us: 2.0, var_us2: 2.0, samples: 2 });
+        let alone = Summary { mean_us: 7.0, var_us2: 0.0, samples: 1 };
         assert_eq!(Summary::of(vec![7.0]), Some(alone));
         assert_eq!(Summary::of(Vec::new()), None);
     }

@@ -43,6 +43,7 @@ fn profile(ppm: u32, us: f64) -> Profile {
             command: "none".into(),
         },
         also: Vec::new(),
+        detail: modelless_types::Detail::default(),
     }
 }
 

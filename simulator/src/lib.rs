@@ -18,6 +18,7 @@ pub mod fixtures;
 mod gateway;
 pub mod goodput;
 mod heap;
+mod lives;
 mod memory;
 mod node;
 mod outcome;

@@ -3,7 +3,7 @@
     python accuracy.py PACKAGE DUMPS MEASURED.json
 
 PACKAGE has task.toml and models/*.toml; DUMPS has a folder for each model, by its name, with the tensors that the platform's
-adapter made of the labelled set (`modelless profile dump`); MEASURED.json is what `modelless profile --accuracy-only --json`
+adapter made of the labelled set (`modelless variant dump`); MEASURED.json is what `modelless profile run --accuracy-only --json`
 said. Two questions:
 
 * on those very tensors, does Python's ONNX Runtime answer as many of them right, to the last one?

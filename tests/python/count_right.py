@@ -1,4 +1,4 @@
-"""How many answers are right on dumped tensors (`modelless profile dump`): numpy and ONNX Runtime alone, no code of ours.
+"""How many answers are right on dumped tensors (`modelless variant dump`): numpy and ONNX Runtime alone, no code of ours.
 
     python count_right.py DUMP MODEL.onnx...
 

@@ -23,6 +23,8 @@ mod malformed;
 mod models;
 mod overhead;
 mod pick;
+mod profile_fit;
+mod profile_time;
 mod record;
 mod recurrent;
 mod same_weights;
@@ -63,6 +65,8 @@ const MEASURES: &[&Measure] = &[
     &same_weights::MEASURE,
     &accuracy_python::MEASURE,
     &recurrent::MEASURE,
+    &profile_fit::MEASURE,
+    &profile_time::MEASURE,
     &drift::MEASURE,
     &coverage::MEASURE,
     &generate::MEASURE,

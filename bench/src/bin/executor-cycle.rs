@@ -54,6 +54,7 @@ fn run() -> Result<()> {
     let text = |name: &str| spec[name].as_str().with_context(|| format!("`{name}`"));
     let seed = spec["seed"].as_u64().unwrap_or(1);
     let node = Node::start(&Spec {
+        budget: None,
         library: text("library")?.into(),
         packages: vec![text("served")?.into(), text("loaded")?.into(), text("loaded")?.into()],
         max_batch: None,

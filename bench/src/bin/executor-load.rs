@@ -1,9 +1,11 @@
 //! Load on an executor in this process: as much as it takes, one at a time, or at set times.
 //!
-//! `executor-load SPEC`, where SPEC is JSON: `{"library", "packages": [FOLDER], "max_batch", "batching", "seed"}`; then
-//! questions
+//! `executor-load SPEC`, where SPEC is JSON: `{"library", "packages": [FOLDER], "max_batch", "batching", "seed", "budget_ms"}`;
+//! then questions
 //!
 //! * `{"do": "closed", "ms", "warm_ms"}`: the queue is kept full, within the credit that the executor gives;
+//! * `{"do": "batches", "ms", "warm_ms", "profiles": {NAME: PROFILE}}`: the same, and what the full batches took beside what the
+//!   performance model makes of each profile;
 //! * `{"do": "profile"}` and `{"do": "variant"}`: what was measured of the model when the node started, and its largest batch;
 //! * `{"do": "single", "count", "gap_us"}`: one query at a time;
 //! * `{"do": "open", "per_second", "cv", "ms", "bound_us", "seed"}`: at times drawn beforehand. Latency counts from when a
@@ -20,7 +22,9 @@ use modelless_bench::node::{End, How, Node, Spec, runner_if_asked};
 use modelless_bench::open::{self, Gaps};
 use modelless_bench::sender::Sender;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely, thread_cpu};
+use modelless_decision::RunModel;
 use modelless_testkit::{process, turns};
+use modelless_types::Profile;
 use serde_json::{Value, json};
 
 /// Different inputs that are sent in turn.
@@ -50,6 +54,7 @@ fn run() -> Result<()> {
         packages: packages.iter().filter_map(Value::as_str).map(Into::into).collect(),
         max_batch: spec["max_batch"].as_u64().and_then(|n| u32::try_from(n).ok()),
         batching: spec["batching"].as_str().map(ToOwned::to_owned),
+        budget: spec["budget_ms"].as_u64().map(Duration::from_millis),
         lanes: 1,
         memory: Box::new(|_| modelless_types::Bytes::from_mib(4_096)),
         wait_inline: false,
@@ -66,6 +71,7 @@ fn run() -> Result<()> {
                 Ok(json!({"profile": node.profile(0)?, "max_batch": node.served[0].1.settings.max_batch}))
             }
             Some("closed") => closed(&node, &inputs, ms("warm_ms")?, ms("ms")?),
+            Some("batches") => batches(&node, &inputs, (ms("warm_ms")?, ms("ms")?), &question["profiles"]),
             Some("single") => {
                 let gap = Duration::from_secs_f64(number("gap_us")? / 1e6);
                 single(&node, &inputs, question["count"].as_u64().context("`count`")?, gap)
@@ -142,6 +148,52 @@ fn closed(node: &Node, inputs: &[Bytes], warm: Duration, time: Duration) -> Resu
         "answered": answered, "per_second": rate, "cost": cost, "queries_by_batch": sizes,
         "device_time_a_query": percentiles(&runs),
     }))
+}
+
+/// Batches as large as they may be, one after the other: what each took, and what each profile says of it.
+fn batches(
+    node: &Node,
+    inputs: &[Bytes],
+    (warm, time): (Duration, Duration),
+    profiles: &Value,
+) -> Result<Value> {
+    let full = node.served[0].1.settings.max_batch;
+    let mut sender = Sender::new(node, 0, inputs, LONG)?;
+    let (mut ends, mut runs) = (Vec::new(), Vec::new());
+    let begin = Instant::now() + warm;
+    loop {
+        let now = Instant::now();
+        if now >= begin + time {
+            break;
+        }
+        while sender.has_credit() {
+            sender.offer(Instant::now());
+        }
+        node.link.ends(&mut ends, now + Duration::from_millis(100));
+        for End { key, at, how } in ends.drain(..) {
+            let How::Answered { batch, run, .. } = how else {
+                bail!("query {key} was not answered: {how:?}")
+            };
+            if batch == full && at >= begin {
+                runs.push(run.0);
+            }
+            sender.ended(key);
+        }
+    }
+    open::finish(node, &mut sender, |_| Ok(()))?;
+    // Every query of a batch tells of it.
+    runs.sort_unstable();
+    let runs: Vec<u64> = runs.into_iter().step_by(usize::try_from(full)?).collect();
+    let predicted = profiles.as_object().context("`profiles`")?.iter().map(|(name, profile)| {
+        let profile: Profile = serde_json::from_value(profile.clone())?;
+        let run = RunModel::from_profile(&profile).context("a profile without points")?;
+        let time = run.uncorrected(full);
+        let p99_us = time.p99().0;
+        let above = runs.iter().filter(|took| **took > p99_us).count();
+        Ok((name.clone(), json!({"mean_us": time.mean, "p99_us": p99_us, "above": above})))
+    });
+    let predicted = predicted.collect::<Result<serde_json::Map<_, _>>>()?;
+    Ok(json!({"batch": full, "batches": runs.len(), "run_us": runs, "predicted": predicted}))
 }
 
 fn single(node: &Node, inputs: &[Bytes], count: u64, gap: Duration) -> Result<Value> {

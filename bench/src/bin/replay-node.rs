@@ -133,6 +133,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         load_time: Micros::from_millis(20),
         accuracy,
         also: Vec::new(),
+        detail: modelless_types::Detail::default(),
     };
     let variant = NewVariant {
         name: name.into(),

@@ -51,7 +51,9 @@ enum Stands {
 
 /// How it stands with a model: what can be said of the first variant of which there is something to say.
 fn stands(version: &Value) -> Stands {
-    let left = list(version, "variants").iter().filter(|variant| list(variant, "profiles").is_empty());
+    let estimated = |profile: &Value| profile["latency"]["provenance"] == "estimated";
+    let left = list(version, "variants");
+    let left = left.iter().filter(|variant| list(variant, "profiles").iter().all(estimated));
     let left: Vec<&Value> = left.collect();
     let Some(first) = left.first() else { return Stands::Measured };
     let all = || left.iter().flat_map(|of| list(of, "measuring").iter().map(move |one| (*of, one)));
@@ -94,6 +96,11 @@ mod tests {
     #[test]
     fn a_model_is_measured_when_every_variant_has_a_profile() {
         assert_eq!(stands(&json!({"variants": [{"name": "a", "profiles": [{}]}]})), Stands::Measured);
+        let estimated = json!([{"latency": {"provenance": "estimated"}}]);
+        assert!(matches!(
+            stands(&json!({"variants": [{"name": "a", "profiles": estimated}]})),
+            Stands::Waiting { .. }
+        ));
         assert!(matches!(stands(&model(&json!([]))), Stands::Waiting { variant, .. } if variant == "left"));
     }
 

@@ -7,6 +7,7 @@ mod http;
 mod measuring;
 pub(crate) mod model;
 pub(crate) mod node;
+pub(crate) mod profile;
 pub(crate) mod query;
 pub(crate) mod task;
 pub(crate) mod variant;

@@ -18,6 +18,7 @@ use modelless_types::Engine;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -58,6 +59,10 @@ pub(crate) struct Register {
     /// Whom to ask about it, in place of what the manifest says.
     #[arg(long)]
     owner: Option<String>,
+    /// So long at most for measuring each model, such as 60s, and the best that is known then. Nodes of a cluster measure
+    /// when they have nothing else to do, and without it.
+    #[arg(long, value_name = "TIME", value_parser = crate::profile::duration)]
+    budget: Option<Duration>,
     /// Do not wait until the nodes of a cluster have measured it. `modelless model show` tells how far they are.
     #[arg(long)]
     no_wait: bool,
@@ -346,6 +351,7 @@ pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<
         set_name: None,
         promote: false,
         owner: None,
+        budget: None,
         no_wait: false,
         server: server.clone(),
     })
@@ -403,6 +409,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
             "variants": variants,
             "set": set,
             "declared_accuracy": model.accuracy,
+            "budget_ms": options.budget.map(|budget| u64::try_from(budget.as_millis()).unwrap_or(u64::MAX)),
         });
         phase.at(&model.name, "being measured");
         let reply = api.post_json("/v1/models", &body)?.ok()?;

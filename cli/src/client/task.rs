@@ -4,7 +4,7 @@ use super::feedback::warnings;
 use super::{Api, Server, bytes, dollars, list, number, segment, text};
 use crate::exit::usage;
 use crate::out;
-use crate::plot::{self, Point};
+use crate::plot::{self, Known, Point};
 use crate::table::Table;
 use anyhow::Context;
 use clap::{Args, Subcommand};
@@ -200,10 +200,16 @@ fn profile(variant: &Value) -> &Value {
 fn draw(task: &Value, path: &Path) -> anyhow::Result<()> {
     let point = |variant: &Value| {
         let profile = profile(variant);
+        let known = match (profile["latency"]["provenance"] == "estimated", profile["coarse"] == true) {
+            (true, _) => Known::Estimated,
+            (false, true) => Known::Coarsely,
+            (false, false) => Known::Well,
+        };
         Some(Point {
             name: text(variant, "name").to_owned(),
             accuracy: profile["accuracy"]["value"].as_f64()?,
             latency_ms: profile["latency"]["by_batch"][0]["mean_ms"].as_f64()?,
+            known,
         })
     };
     let points: Vec<Point> = list(task, "variants").iter().filter_map(point).collect();

@@ -1,22 +1,31 @@
-//! `modelless profile`: the models of a package, measured on this machine without a server.
+//! `modelless profile run`: the models of a package, measured on this machine without a server.
 
+use super::{detail, permille};
+use crate::client::profile::file;
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::out;
-use crate::progress::{Phase, count};
+use crate::plot::{self, Point};
+use crate::progress::Phase;
 use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
 use modelless_engine::Engine;
 use modelless_executor::node;
-use modelless_profiler::{Config, LabelledSet, Package, Profiler, Progress, Report, Subject};
+use modelless_gateway::{ProfileEntry, ProfileFile};
+use modelless_profiler::{Config, LabelledSet, Package, Profiler, Report, Subject};
 use modelless_store::{MemStore, Store};
-use modelless_types::{AccuracyMeasure, Profile, Task, TenantId};
+use modelless_types::{AccuracyMeasure, Profile, Task, TenantId, VariantSettings};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -34,6 +43,19 @@ pub(crate) struct Options {
     /// Only this variant; may be given several times.
     #[arg(long = "variant", value_name = "NAME")]
     variants: Vec<String>,
+    /// So long at most for all of it, such as 60s, and the best that is known then. What is not known well by then is
+    /// marked as coarse.
+    #[arg(long, value_name = "TIME", value_parser = super::duration)]
+    budget: Option<Duration>,
+    /// With these numbers of threads instead of the variants' own, such as 1,2.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Vec<u16>,
+    /// Write the profiles to this file, for `profile import`: JSON, or CSV by its name.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["accuracy_only", "threads"])]
+    out: Option<PathBuf>,
+    /// Draw accuracy against latency into this file.
+    #[arg(long, value_name = "FILE.svg", conflicts_with = "accuracy_only")]
+    plot: Option<PathBuf>,
     /// Write the accuracies to this file, for `also` in a task.toml.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -47,12 +69,15 @@ pub(crate) struct Options {
 impl Options {
     /// The command that makes the same figures again.
     fn command(&self) -> String {
-        let mut words = vec!["modelless profile".to_owned(), self.package.display().to_string()];
+        let mut words = vec!["modelless profile run".to_owned(), self.package.display().to_string()];
         if let Some(set) = &self.set {
             words.push(format!("--set {}", set.display()));
         }
         if self.accuracy_only {
             words.push("--accuracy-only".to_owned());
+        }
+        if let Some(budget) = self.budget {
+            words.push(format!("--budget {}ms", budget.as_millis()));
         }
         words.join(" ")
     }
@@ -62,16 +87,32 @@ impl Options {
 #[derive(Serialize)]
 struct Measured {
     variant: String,
+    threads: u16,
     accuracy: AccuracyMeasure,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<Profile>,
+    /// For a file of profiles.
+    #[serde(skip)]
+    entry: Option<ProfileEntry>,
+}
+
+impl Measured {
+    fn point(&self) -> Option<Point> {
+        let name = self.name();
+        self.profile.as_ref().and_then(|profile| Point::of(name, profile))
+    }
+
+    fn name(&self) -> String {
+        let Self { variant, threads, .. } = self;
+        if *threads == 1 { variant.clone() } else { format!("{variant} ({threads} threads)") }
+    }
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let library = engines::library(&options.library)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let measured = runtime.block_on(async {
-        let engine = engines::engine(library, &node::hardware().gpus, &engines::Tokens::new())?;
+        let engine = engines::engine(library, &node::hardware().gpus, &engines::Tokens::new(), 0)?;
         let measured = measure(options, engine.clone()).await;
         engine.shutdown().await;
         measured
@@ -81,6 +122,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             measured.iter().map(|one| (one.variant.as_str(), &one.accuracy)).collect();
         let text = serde_json::to_string_pretty(&accuracies)? + "\n";
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let Some(path) = &options.out {
+        let entries = measured.iter().filter_map(|one| one.entry.clone()).collect();
+        file::write(path, &ProfileFile::new(entries))?;
+    }
+    if let Some(path) = &options.plot {
+        let points: Vec<Point> = measured.iter().filter_map(Measured::point).collect();
+        let title = format!("{}: accuracy and latency of its variants", options.package.display());
+        let class = measured.iter().find_map(|one| one.profile.as_ref());
+        let note = class.map(|profile| format!("on {}", profile.device_class)).unwrap_or_default();
+        let drawn = fs::write(path, plot::svg(&title, &note, &points));
+        drawn.with_context(|| format!("cannot write {}", path.display()))?;
     }
     if options.json { out::json(&measured) } else { out::line(table(&measured)) }
 }
@@ -96,18 +149,24 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
     let all =
         package.models.iter().flat_map(|model| model.variants.iter().map(move |variant| (model, variant)));
     let wanted = |name: &str| options.variants.is_empty() || options.variants.iter().any(|v| v == name);
-    let chosen: Vec<_> = all.filter(|(_, variant)| wanted(&variant.name)).collect();
+    let threads = |own: u16| if options.threads.is_empty() { vec![own] } else { options.threads.clone() };
+    let chosen: Vec<_> = all
+        .filter(|(_, variant)| wanted(&variant.name))
+        .flat_map(|(model, variant)| threads(variant.threads).into_iter().map(move |n| (model, variant, n)))
+        .collect();
     if chosen.is_empty() {
         return Err(usage(format!("no variant of this package is called {}", options.variants.join(" or "))));
     }
     let profiler =
-        Profiler::new(engine, Config::default(), node::device_class(&node::hardware()), options.command());
+        Profiler::new(engine, Config::default(), node::device_class(&node::hardware()), options.command())
+            .within(options.budget);
+    let (since, count) = (Instant::now(), chosen.len());
     let mut phase = Phase::start("measuring");
     let mut measured = Vec::new();
-    for (model, variant) in chosen {
+    for (at, (model, variant, threads)) in chosen.into_iter().enumerate() {
         let artefact = File::open(&variant.file);
         let artefact = artefact.with_context(|| format!("cannot read {}", variant.file.display()))?;
-        let settings = variant.settings();
+        let settings = VariantSettings { threads, ..variant.settings() };
         let tokenizer = model.tokenizer()?;
         let subject = Subject {
             name: &variant.name,
@@ -118,7 +177,14 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
             tokenizer: tokenizer.clone(),
             declared: model.declared(),
         };
-        let report: Report<'_> = &mut |name: &str, progress| phase.at(name, &detail(progress));
+        let mut done = 0;
+        let report: Report<'_> = &mut |name: &str, progress| {
+            done = permille(progress, done);
+            let all = u64::try_from(count).unwrap_or(1) * 1_000;
+            phase.share(u64::try_from(at).unwrap_or(0) * 1_000 + done, all);
+            phase.at(name, &detail(progress));
+        };
+        let profiler = profiler.share(since, count - at);
         let (accuracy, profile) = match &set {
             Some(set) if options.accuracy_only => (profiler.accuracy(subject, set, report).await?, None),
             set => {
@@ -126,9 +192,22 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
                 (profile.accuracy.clone(), Some(profile))
             }
         };
-        measured.push(Measured { variant: variant.name.clone(), accuracy, profile });
+        let entry = match (&profile, &options.out) {
+            (Some(profile), Some(_)) => Some(ProfileEntry {
+                task: task.name.clone(),
+                model: model.name.clone(),
+                model_version: model.version,
+                variant: variant.name.clone(),
+                artefact_sha256: sha256(&variant.file)?,
+                settings: Some(settings),
+                profile: profile.clone(),
+            }),
+            _ => None,
+        };
+        measured.push(Measured { variant: variant.name.clone(), threads, accuracy, profile, entry });
     }
-    phase.done(&format!("{} measured on {}", count(measured.len(), "variant"), profiler.device_class()));
+    let what = crate::progress::count(measured.len(), "variant");
+    phase.done(&format!("{what} measured on {}", profiler.device_class()));
     Ok(measured)
 }
 
@@ -141,25 +220,34 @@ fn set(options: &Options, package: &Package, task: &Task) -> anyhow::Result<Opti
     Ok(Some(LabelledSet::open(path, &name, task)?))
 }
 
-/// Where a variant is, in a few words.
-pub(crate) fn detail(progress: Progress) -> String {
-    match progress {
-        Progress::Loading => "loading".to_owned(),
-        Progress::Latency { batch } => format!("timing batches of {batch}"),
-        Progress::Accuracy { done, of } => format!("{done} of {of} labelled items"),
+fn sha256(file: &Path) -> anyhow::Result<String> {
+    let cannot = || format!("cannot read {}", file.display());
+    let (mut hash, mut part) = (Sha256::new(), vec![0; 1 << 16]);
+    let mut opened = File::open(file).with_context(cannot)?;
+    loop {
+        let read = opened.read(&mut part).with_context(cannot)?;
+        if read == 0 {
+            break;
+        }
+        hash.update(&part[..read]);
     }
+    Ok(hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        // A string takes all that is written to it.
+        let _ = write!(text, "{byte:02x}");
+        text
+    }))
 }
 
-fn table(measured: &[Measured]) -> Table {
+fn table(measured: &[Measured]) -> String {
     let mut head = vec!["variant", ">accuracy", "95 % interval", ">items"];
     if measured.iter().any(|one| one.profile.is_some()) {
-        head.extend([">ms at 1", ">ms at largest", ">memory", ">load ms"]);
+        head.extend([">ms at 1", ">p99", ">ms at largest", ">memory", ">load ms", ">cold", ""]);
     }
     let mut table = Table::new(&head);
     for one in measured {
         let AccuracyMeasure { value, low, high, samples, .. } = &one.accuracy;
         let mut row = vec![
-            one.variant.clone(),
+            one.name(),
             format!("{:.4}", value.as_f64()),
             format!("{:.4} to {:.4}", low.as_f64(), high.as_f64()),
             samples.to_string(),
@@ -167,14 +255,24 @@ fn table(measured: &[Measured]) -> Table {
         if let Some(profile) = &one.profile {
             let ms = |us: f64| format!("{:.3}", us / 1_000.0);
             row.push(profile.latency.first().map(|point| ms(point.mean_us)).unwrap_or_default());
+            row.push(profile.latency.first().map(|point| ms(point.p99_us)).unwrap_or_default());
             let last = profile.latency.last();
             row.push(
                 last.map(|point| format!("{} ({})", ms(point.mean_us), point.batch)).unwrap_or_default(),
             );
             row.push(profile.memory.to_string());
             row.push(format!("{:.0}", profile.load_time.as_millis_f64()));
+            let cold = profile.detail.load_cold;
+            row.push(cold.map_or_else(|| "-".to_owned(), |time| format!("{:.0}", time.as_millis_f64())));
+            row.push(if profile.detail.coarse { "coarse" } else { "" }.to_owned());
         }
         table.row(row);
     }
-    table
+    let coarse = measured.iter().any(|one| one.profile.as_ref().is_some_and(|profile| profile.detail.coarse));
+    let note = if coarse {
+        "\n\ncoarse: the time was over before everything was known well; without --budget it takes as long as it takes"
+    } else {
+        ""
+    };
+    format!("{table}{note}")
 }

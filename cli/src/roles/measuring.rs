@@ -2,25 +2,29 @@
 //! catalogue changed, and those whose profile was marked as stale. It fetches what it lacks, one variant after the other, in
 //! runners apart from those that serve. `up` measures before it serves; here it does again what has become stale.
 //!
-//! It gives way: it begins when the node has nothing to do, and begins anew when a query comes, until its patience is
-//! over (a node that is never idle would never be measured). What is stale is measured on an idle node or not at all: it can be
-//! served meanwhile, and what is measured beside serving would be no better. Of the nodes of a class one measures a variant: it says so in
+//! It gives way: it begins when the node has nothing to do, and pauses when a query comes, until its patience is over (a
+//! node that is never idle would never be measured). What is stale is measured on an idle node or not at all: it can be
+//! served meanwhile, and what is measured beside serving would be no better. Until a variant is measured the node serves it by
+//! an estimate, where variants that were measured on two classes tell how the classes compare (`decision::transfer`). Of the
+//! nodes of a class one measures a variant: it says so in
 //! the store, again and again, and once it has not said so for a while another takes it up.
 
 use super::tell;
+use crate::giving_way;
 use crate::profile::detail;
-use crate::up::admin::Registry;
+use crate::up::admin::{Beside, Registry};
+use crate::up::measure::is_measured;
 use modelless_adapter::AdapterSpec;
+use modelless_decision::transfer::{self, Pair};
 use modelless_executor::{self as executor, Fetch};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
-use modelless_store::{Error as StoreError, Measuring, UnixMicros};
-use modelless_types::{Model, ReplicaState, Task, Variant};
-use modelless_wire::NodeStatus;
+use modelless_store::{Catalog, Error as StoreError, Measuring, UnixMicros};
+use modelless_types::{Model, Profile, Task, Variant};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::sync::Notify;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Between looks whether there is something to measure. What is told is looked at at once.
@@ -29,10 +33,10 @@ const LOOK: Duration = Duration::from_secs(2);
 const HOLD: Duration = Duration::from_secs(20);
 /// How often a node says that it is still at it, and how far.
 const RENEW: Duration = Duration::from_secs(1);
-/// A node to which nothing came for so long has nothing to do. Its status tells counts once a second.
-const QUIET: Duration = Duration::from_millis(1_100);
 /// How long serving may put off one variant.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// What is stale is never measured beside serving.
+const NEVER_BESIDE: Duration = Duration::from_hours(24 * 365);
 /// After a first failure; doubled with each further one.
 const RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_mins(10);
@@ -130,13 +134,19 @@ impl Measurer {
         let catalog = store.catalog().await?;
         let known = store.measurings().await?;
         let status = self.node.status().borrow().clone();
+        if !self.only_stale {
+            self.assume(&catalog, &status).await?;
+        }
         let mut left = false;
-        let known_here = |variant: &&Variant| variant.profile_on(self.class()).is_some();
-        let fresh = catalog.variants.iter().filter(|variant| !self.only_stale && !known_here(variant));
+        let known_here = |variant: &&Variant| is_measured(variant, self.class());
+        let mut fresh: Vec<&Variant> =
+            catalog.variants.iter().filter(|variant| !self.only_stale && !known_here(variant)).collect();
+        // The quickest first: the sooner one is measured, the sooner the others can be estimated.
+        fresh.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
         let marked = |variant: &&Variant| catalog.stale(variant.id, self.class()).is_some();
         let stale = catalog.variants.iter().filter(|variant| known_here(variant) && marked(variant));
-        let idle = is_idle(&status, status.load.queries);
-        for (variant, stale) in fresh.map(|v| (v, false)).chain(stale.map(|v| (v, true))) {
+        let idle = giving_way::is_idle(&status, status.load.queries);
+        for (variant, stale) in fresh.into_iter().map(|v| (v, false)).chain(stale.map(|v| (v, true))) {
             if status.without(variant.settings.engine).is_some() {
                 continue; // the node says so itself, and with which reason
             }
@@ -160,6 +170,24 @@ impl Measurer {
         }
         *settled = (!left).then_some(catalog.version);
         Ok(None)
+    }
+
+    /// Until they are measured, variants of which nothing is known here are taken to compare with other classes as those do
+    /// that are.
+    async fn assume(&self, catalog: &Catalog, status: &modelless_wire::NodeStatus) -> Result<(), StoreError> {
+        let runs = |variant: &Variant| status.without(variant.settings.engine).is_none();
+        let mut assumed = 0;
+        for (variant, profile) in estimates(catalog, self.class()) {
+            if runs(variant) {
+                self.registry.store.put_profile(variant.id, profile).await?;
+                assumed += 1;
+            }
+        }
+        if assumed > 0 {
+            tracing::info!(assumed, class = self.class(), "estimated variants until they are measured");
+            self.node.catalog_changed();
+        }
+        Ok(())
     }
 
     /// Whether it is this node's now.
@@ -263,45 +291,44 @@ impl Measurer {
             evidence = self.fetched(job) => evidence.map_err(Ended::Failed)?,
         };
         let give_way_until = Instant::now() + PATIENCE;
-        loop {
-            at("waiting until the node has nothing else to do".to_owned());
-            tokio::select! {
-                biased;
-                () = end.cancelled() => return Err(Ended::Left),
-                quiet = timeout_at(give_way_until, self.quiet()) => if quiet.is_err() {
-                    if job.stale {
-                        return Err(Ended::Left);
-                    }
-                    tracing::warn!(variant = job.variant.name, "measured beside serving: this node is never idle");
-                },
-            }
-            // Two measurements at a time would only measure each other.
-            let _turn = tokio::select! {
-                biased;
-                () = end.cancelled() => return Err(Ended::Left),
-                turn = self.registry.places.turn() => turn,
-            };
-            let made = self.registry.registrar(self.command);
-            let (registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
-            let mut report = |_: &str, progress: Progress| at(detail(progress));
-            let measuring = async {
-                let (set, declared) = registrar.evidence(&job.task, &evidence).await?;
-                let what = (&job.task, &job.model, &job.variant);
-                registrar.again(what, (set.as_ref(), declared), &mut report).await
-            };
-            let measured = tokio::select! {
-                biased;
-                () = end.cancelled() => Some(Err(Ended::Left)),
-                measured = measuring => {
-                    Some(measured.map_err(|error| Ended::Failed(said(&error, &self.name))))
+        at("waiting until the node has nothing else to do".to_owned());
+        let mut status = self.node.status();
+        tokio::select! {
+            biased;
+            () = end.cancelled() => return Err(Ended::Left),
+            quiet = timeout_at(give_way_until, giving_way::quiet(&mut status)) => {
+                if quiet.is_err() && job.stale {
+                    return Err(Ended::Left);
                 }
-                () = self.busy((!job.stale).then_some(give_way_until)) => None,
-            };
-            engine.shutdown().await;
-            if let Some(measured) = measured {
-                return measured;
             }
         }
+        // Two measurements at a time would only measure each other.
+        let _turn = tokio::select! {
+            biased;
+            () = end.cancelled() => return Err(Ended::Left),
+            turn = self.registry.places.turn() => turn,
+        };
+        let made = self.registry.registrar(self.command, Beside::Serving);
+        let (mut registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
+        let (busy, watched) = watch::channel(false);
+        let put_off = put_off(watched.clone(), job.stale.then_some(give_way_until));
+        registrar.profiler = registrar.profiler.beside(watched);
+        let patience = if job.stale { NEVER_BESIDE } else { give_way_until - Instant::now() };
+        let mut report = |_: &str, progress: Progress| at(detail(progress));
+        let measuring = async {
+            let (set, declared) = registrar.evidence(&job.task, &evidence).await?;
+            let what = (&job.task, &job.model, &job.variant);
+            registrar.again(what, (set.as_ref(), declared), &mut report).await
+        };
+        let measured = tokio::select! {
+            biased;
+            () = end.cancelled() => Err(Ended::Left),
+            () = put_off => Err(Ended::Left),
+            measured = measuring => measured.map_err(|error| Ended::Failed(said(&error, &self.name))),
+            never = giving_way::tell(status, Instant::now() + patience, &busy) => match never {},
+        };
+        engine.shutdown().await;
+        measured
     }
 
     /// Brings what it takes, and tells what that is.
@@ -319,40 +346,44 @@ impl Measurer {
         }
         Ok(evidence)
     }
-
-    /// Until nothing came for a while.
-    async fn quiet(&self) {
-        let mut status = self.node.status();
-        loop {
-            let before = match status.wait_for(|status| is_idle(status, status.load.queries)).await {
-                Ok(idle) => idle.load.queries,
-                Err(_) => return, // the node ends, and so does whoever waits
-            };
-            if timeout(QUIET, status.wait_for(|status| !is_idle(status, before))).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    /// Until a query came; never, once it need not give way any longer.
-    async fn busy(&self, until: Option<Instant>) {
-        let mut status = self.node.status();
-        let before = status.borrow_and_update().load.queries;
-        while status.changed().await.is_ok() {
-            let busy = !is_idle(&status.borrow_and_update(), before);
-            if busy && until.is_none_or(|until| Instant::now() < until) {
-                return;
-            }
-        }
-        std::future::pending::<()>().await;
-    }
 }
 
-/// Nothing is asked of it, nothing was since `before` queries, and nothing is on its way into memory.
-fn is_idle(status: &NodeStatus, before: u64) -> bool {
-    let load = &status.load;
-    let loading = status.replicas.iter().any(|replica| replica.state == ReplicaState::Loading);
-    load.queued == 0 && load.running == 0 && load.queries == before && !loading
+/// Until there is something else to do and no patience left for it; never, where it would be measured beside that.
+async fn put_off(mut busy: watch::Receiver<bool>, until: Option<Instant>) {
+    if let Some(until) = until {
+        sleep_until(until).await;
+        if busy.wait_for(|busy| *busy).await.is_ok() {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// How long one item takes on another class; what is known of none comes last.
+fn elsewhere_us(variant: &Variant) -> f64 {
+    let known = variant.profiles.iter().filter(|profile| !profile.is_estimated());
+    let first = known.filter_map(|profile| profile.latency.first().map(|point| point.mean_us));
+    first.fold(f64::INFINITY, f64::min)
+}
+
+/// What may be assumed of variants that have no profile on a class, each by the other class with which most are shared.
+fn estimates<'a>(catalog: &'a Catalog, class: &str) -> Vec<(&'a Variant, Profile)> {
+    let unknown = catalog.variants.iter().filter(|variant| variant.profile_on(class).is_none());
+    let pairs = |other: &str| {
+        let both = catalog.variants.iter().filter_map(|variant| {
+            let measured = |class| variant.profile_on(class).filter(|profile| !profile.is_estimated());
+            Some(Pair { settings: &variant.settings, known: measured(other)?, here: measured(class)? })
+        });
+        both.collect::<Vec<_>>()
+    };
+    let estimate = |variant: &'a Variant| {
+        let known = variant.profiles.iter().filter(|profile| !profile.is_estimated());
+        let most =
+            known.map(|profile| (profile, pairs(&profile.device_class))).max_by_key(|(_, pairs)| pairs.len());
+        let (known, pairs) = most?;
+        Some((variant, transfer::profile(&variant.settings, known, class, &pairs)?))
+    };
+    unknown.filter_map(estimate).collect()
 }
 
 /// Whether it is another's, or was tried too short a while ago.
@@ -412,30 +443,6 @@ mod tests {
         // What a node left when it was killed is its own again.
         assert!(!waits("me", None, 99));
         assert!(!waits("other", None, 100) && !waits("me", Some("broken"), 100));
-    }
-
-    #[test]
-    fn a_node_is_idle_when_nothing_came_nothing_runs_and_nothing_is_loaded() {
-        use modelless_decision::{Moments, route::NodeInfo};
-        use modelless_types::{Bytes, NodeId, PricePerHour};
-        let info = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers: Vec::new() };
-        let mut status = NodeStatus::idle(info, "one", "cpu:a:1");
-        status.load.queries = 7;
-        assert!(is_idle(&status, 7) && !is_idle(&status, 6));
-        status.load.running = 1;
-        assert!(!is_idle(&status, 7));
-        status.load.running = 0;
-        status.replicas.push(modelless_wire::ReplicaStatus {
-            variant: VariantId(1),
-            state: ReplicaState::Loading,
-            memory: Bytes(0),
-            slowdown: None,
-            cause: String::new(),
-            loads: modelless_wire::LoadTimes::default(),
-        });
-        assert!(!is_idle(&status, 7));
-        status.replicas[0].state = ReplicaState::Active;
-        assert!(is_idle(&status, 7));
     }
 
     #[test]

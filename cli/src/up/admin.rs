@@ -1,6 +1,7 @@
 //! What the gateway asks to register models: measures them in runners of their own, beside what serves.
 
 use crate::engines;
+use crate::giving_way;
 use async_trait::async_trait;
 use modelless_adapter::AdapterSpec;
 use modelless_engine::{Engine, EngineError};
@@ -13,11 +14,12 @@ use modelless_profiler::{
 use modelless_store::{Artefacts, Registered, SetArtefact, Signed, Store, UnixMicros};
 use modelless_types::{Accuracy, Model, Task, TenantId, Variant, VariantSettings};
 use modelless_wire::{Gpu, NodeStatus};
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -43,6 +45,20 @@ pub(crate) struct Registry {
     pub(crate) executor: Arc<OnceLock<executor::Handle>>,
 }
 
+/// Whether queries are answered meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Beside {
+    /// They are, and go first.
+    Serving,
+    /// They are not yet.
+    Nothing,
+}
+
+/// How much runners that measure beside serving stand back, as `nice` counts: where all cores are taken, a tenth of one is
+/// left to them.
+const BEHIND: u8 = 10;
+/// How long serving may put off measuring what somebody registers.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long the executor may take to know what was registered. It reads the store for that.
 const KNOWN_WITHIN: Duration = Duration::from_secs(2);
 
@@ -77,8 +93,13 @@ impl Places {
 
 impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
-    pub(crate) fn registrar(&self, command: &str) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.tokens)?;
+    pub(crate) fn registrar(
+        &self,
+        command: &str,
+        beside: Beside,
+    ) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
+        let nice = if beside == Beside::Serving { BEHIND } else { 0 };
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.tokens, nice)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
@@ -95,18 +116,30 @@ impl Registry {
             turn = self.places.measuring.acquire() => turn.map_err(|_| ending())?,
             () = self.stop.cancelled() => return Err(ending()),
         };
-        let (registrar, engine) = self
-            .registrar("modelless model register")
+        let (mut registrar, engine) = self
+            .registrar("modelless model register", Beside::Serving)
             .map_err(|error| AdminError::Unavailable(error.to_string()))?;
+        let (busy, watched) = watch::channel(false);
+        registrar.profiler =
+            registrar.profiler.beside(watched).within(request.budget_ms.map(Duration::from_millis));
         let registered = tokio::select! {
             registered = register(&registrar, request) => registered,
             () = self.stop.cancelled() => Err(ending()),
+            never = self.give_way(&busy) => match never {},
         };
         engine.shutdown().await;
         if let Ok(registered) = &registered {
             self.known(registered).await;
         }
         registered
+    }
+
+    /// Says when what is served goes first. Somebody waits for the registration, so not for long.
+    async fn give_way(&self, busy: &watch::Sender<bool>) -> Infallible {
+        match self.executor.get() {
+            Some(node) => giving_way::tell(node.status(), Instant::now() + PATIENCE, busy).await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Waits until the executor offers what was registered: a query that comes next finds something to run.
@@ -231,6 +264,7 @@ pub(crate) fn registration(request: RegisterRequest) -> Result<NewRegistration, 
         variants,
         set,
         declared_accuracy,
+        budget_ms: _,
     } = request;
     let invalid = |error: &dyn std::fmt::Display| AdminError::Invalid(error.to_string());
     let variants = variants.into_iter().map(|variant| NewRegistrationVariant {

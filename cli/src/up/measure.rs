@@ -1,7 +1,7 @@
 //! What `up` measures before it serves. What cannot be measured is left out and said; it keeps nothing else from
 //! being served, and the next start tries it again.
 
-use super::admin::Registry;
+use super::admin::{Beside, Registry};
 use crate::profile::detail;
 use crate::progress::{Phase, count};
 use modelless_profiler::{Error, LabelledSet, Package, Registrar, Report};
@@ -25,8 +25,8 @@ pub(crate) async fn measure(
     packages: &[Package],
     rest: Rest,
 ) -> anyhow::Result<Vec<String>> {
-    let (registrar, engine) =
-        registry.registrar(if packages.is_empty() { "modelless up" } else { "modelless up --demo" })?;
+    let command = if packages.is_empty() { "modelless up" } else { "modelless up --demo" };
+    let (registrar, engine) = registry.registrar(command, Beside::Nothing)?;
     let result = measured(&registrar, packages, rest).await;
     engine.shutdown().await;
     Ok(result?)
@@ -49,7 +49,7 @@ async fn measured(registrar: &Registrar, packages: &[Package], rest: Rest) -> Re
     let class = registrar.profiler.device_class();
     let mut sets = Sets::default();
     let mut variants = 0;
-    for variant in catalog.variants.iter().filter(|variant| variant.profile_on(class).is_none()) {
+    for variant in catalog.variants.iter().filter(|variant| !is_measured(variant, class)) {
         let Some((task, model)) = owner(&catalog, variant) else { continue };
         if rest == Rest::Later && !packages.iter().any(|package| package.task.name == task.name) {
             continue;
@@ -70,6 +70,11 @@ async fn measured(registrar: &Registrar, packages: &[Package], rest: Rest) -> Re
         (models, _) => phase.done(&format!("{} registered and measured", count(models, "model"))),
     }
     Ok(left_out.0)
+}
+
+/// Whether it need not be measured here any more.
+pub(crate) fn is_measured(variant: &Variant, class: &str) -> bool {
+    variant.profile_on(class).is_some_and(|profile| !profile.is_estimated())
 }
 
 /// With what it was registered with.

@@ -77,8 +77,7 @@ fn pictures_become_what_pillow_and_numpy_make_of_them() {
         let got = floats(&row);
 
         // Where nothing is resized the pixels are equal and only single precision differs. Resized pixels may
-        // differ by one step of 256 (Pillow goes across first, we down first, both rounding between), Lanczos
-        // by two.
+        // differ by one step of 256 (both go across first and round between), Lanczos by two.
         let step = case.adapter["scale"].as_f64().unwrap_or(1.0 / 255.0);
         let least = |list: &Vec<serde_json::Value>| {
             list.iter().filter_map(serde_json::Value::as_f64).fold(1.0, f64::min)

@@ -4,6 +4,7 @@
 //! stage's worst case. Routing, binding, planning, explanations and the simulator all ask here. The arithmetic is
 //! `f64` in a fixed order of operations, so it comes out the same everywhere; results leave as whole microseconds.
 
+use crate::fit;
 use crate::sizes::{Coverage, Sizes};
 use alloc::vec::Vec;
 use core::ops::{Add, AddAssign};
@@ -11,7 +12,7 @@ use modelless_types::{BatchPoint, CostPer1k, Micros, PricePerHour, Profile, Stag
 use serde::{Deserialize, Serialize};
 
 /// Standard deviations between the mean and the 99th percentile of a normal distribution.
-const Z99: f64 = 2.326_347_9;
+pub(crate) const Z99: f64 = 2.326_347_9;
 /// The same for the 90th.
 const Z90: f64 = 1.281_551_6;
 
@@ -197,32 +198,28 @@ impl RunModel {
     /// From what was measured. `None` if the profile has no usable point.
     pub fn from_profile(profile: &Profile) -> Option<Self> {
         let stage = |time: StageTime| Moments { mean: time.mean_us.max(0.0), var: time.var_us2.max(0.0) };
-        let model = Self::from_points(&profile.latency, stage(profile.prepare))?;
+        let model = Self::of(fit::of_profile(profile), stage(profile.prepare))?;
         Some(Self { decode: stage(profile.decode), ..model })
     }
 
     /// From points alone.
     pub fn from_points(points: &[BatchPoint], per_item: Moments) -> Option<Self> {
-        let mut points: Vec<(u32, Moments)> = points
-            .iter()
-            .filter(|p| p.batch > 0 && p.mean_us.is_finite() && p.mean_us >= 0.0 && p.var_us2.is_finite())
-            .map(|p| (p.batch, Moments { mean: p.mean_us, var: p.var_us2.max(0.0) }))
-            .collect();
-        points.sort_by_key(|(batch, _)| *batch);
-        points.dedup_by_key(|(batch, _)| *batch);
+        Self::of(fit::of_points(points), per_item)
+    }
+
+    fn of(points: Vec<(u32, Moments)>, per_item: Moments) -> Option<Self> {
         if points.is_empty() {
-            None
-        } else {
-            Some(Self {
-                points,
-                decode: Moments::ZERO,
-                per_item,
-                correction: Correction::NONE,
-                sizes: Sizes::default(),
-                coverage: Coverage::default(),
-                price: None,
-            })
+            return None;
         }
+        Some(Self {
+            points,
+            decode: Moments::ZERO,
+            per_item,
+            correction: Correction::NONE,
+            sizes: Sizes::default(),
+            coverage: Coverage::default(),
+            price: None,
+        })
     }
 
     /// Whether it is what [`RunModel::from_points`] makes, for one that came from elsewhere.
@@ -259,12 +256,20 @@ impl RunModel {
             Err(above) if above < self.points.len() => {
                 line(self.points[above - 1], self.points[above], batch)
             }
-            Err(above) if above >= 2 => line(self.points[above - 2], self.points[above - 1], batch),
+            Err(above) if above >= 2 => line(self.beyond_from(), self.points[above - 1], batch),
             Err(_) => {
                 let (measured, moments) = self.points[0];
                 moments.times(f64::from(batch) / f64::from(measured))
             }
         }
+    }
+
+    /// Where the line starts that leads beyond the largest point: the point before it, or where those are level the last
+    /// that is quicker. What was measured as level by chance does not stay so for ever.
+    fn beyond_from(&self) -> (u32, Moments) {
+        let (last, rest) = (self.points[self.points.len() - 1].1.mean, &self.points[..self.points.len() - 1]);
+        let quicker = rest.iter().rev().find(|(_, time)| time.mean < last);
+        *quicker.unwrap_or(&rest[rest.len() - 1])
     }
 
     /// **The estimate**: device time of a batch, preparation included.

@@ -8,6 +8,7 @@
 //! | [`route`] | [`route::pick`] and the machine [`route::Router`] | gateway | which node; wait; refuse |
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
+//! | [`search`], [`transfer`] | pure functions | profiler, executor | what to measure next; what to assume until then |
 //!
 //! All of them ask [`estimate`] how long things take: there is one performance model.
 #![no_std]
@@ -21,13 +22,16 @@ pub mod admission;
 pub mod estimate;
 pub mod explain;
 pub mod feedback;
+pub mod fit;
 pub mod frontier;
 pub mod machine;
 pub mod plan;
 pub mod query;
 pub mod replica;
 pub mod route;
+pub mod search;
 mod sizes;
+pub mod transfer;
 pub mod worker;
 
 pub use estimate::{Correction, Moments, RunModel};

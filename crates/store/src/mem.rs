@@ -414,8 +414,9 @@ impl Store for MemStore {
     async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
         check::measuring(&wanted, now)?;
         self.write(|state| {
-            let stale = state.catalog.stale(wanted.variant, &wanted.device_class).is_some();
-            if state.variant(wanted.variant)?.profile_on(&wanted.device_class).is_some() && !stale {
+            let there = state.variant(wanted.variant)?.profile_on(&wanted.device_class);
+            let measured = there.is_some_and(|there| !there.is_estimated());
+            if measured && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
                 return Ok(None);
             }
             let place = (wanted.variant, wanted.device_class.clone());
@@ -434,7 +435,9 @@ impl Store for MemStore {
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         check::profile(&profile)?;
         self.register(|state| {
-            state.measurings.remove(&(variant, profile.device_class.clone()));
+            if !profile.is_estimated() {
+                state.measurings.remove(&(variant, profile.device_class.clone()));
+            }
             state.catalog.stale.retain(|s| (s.variant, &s.device_class) != (variant, &profile.device_class));
             let profiles = &mut state.variant(variant)?.profiles;
             profiles.retain(|known| known.device_class != profile.device_class);

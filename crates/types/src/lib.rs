@@ -25,7 +25,10 @@ pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
     AppId, ClassId, DeviceIx, ModelId, NodeId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId, VariantId,
 };
-pub use profile::{AccuracyMeasure, AccuracyRule, BatchPoint, LiveRule, Profile, Provenance, StageTime};
+pub use profile::{
+    AccuracyMeasure, AccuracyRule, BatchPoint, Detail, Largest, LiveRule, PointDetail, Profile, Provenance,
+    StageTime,
+};
 pub use refusal::{Nearest, Refusal};
 pub use replica::ReplicaState;
 pub use tensor::{DType, TensorSpec};

@@ -40,7 +40,8 @@ pub struct BatchPoint {
     pub mean_us: f64,
     /// Variance, in square microseconds.
     pub var_us2: f64,
-    /// The 99th percentile seen, in microseconds, for people; decisions use mean and variance.
+    /// The 99th percentile, in microseconds. Where [`Detail::tail`] says so it is drawn from all batch sizes together and
+    /// decisions keep to it; else it is the slowest hundredth of this point's few repetitions, for people.
     pub p99_us: f64,
     /// Repetitions behind it.
     pub samples: u32,
@@ -144,6 +145,53 @@ impl LiveRule {
     }
 }
 
+/// How well a batch size is known, for people and for whoever measures on.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PointDetail {
+    /// Items in the batch.
+    pub batch: u32,
+    /// Series of repetitions behind it, each at another time; the middle one counts.
+    pub rounds: u32,
+    /// Half of every repetition took at most this, in microseconds.
+    pub median_us: f64,
+    /// How far the series lie apart, from the quickest to the slowest, in microseconds.
+    pub spread_us: f64,
+    /// Repetitions so far from all others that they are the machine's doing.
+    pub outliers: u32,
+    /// The slowest of all, in microseconds.
+    pub worst_us: f64,
+    /// The most that its process had held when this size had first run, and none larger. `None`: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak: Option<Bytes>,
+}
+
+/// Where larger batches could not be run.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Largest {
+    /// The largest that ran.
+    pub batch: u32,
+    /// What became of a larger one.
+    pub why: String,
+}
+
+/// What stands behind a profile's figures.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Detail {
+    /// The time for measuring was over before everything was known as well as it should be: a first estimate.
+    pub coarse: bool,
+    /// The 99th percentiles were drawn from all batch sizes together, so decisions may keep to them.
+    pub tail: bool,
+    /// Load time with nothing of the artefact in memory, where it could be put out of there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_cold: Option<Micros>,
+    /// Where memory or patience ended before the variant's own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest: Option<Largest>,
+    /// By batch size, as in [`Profile::latency`].
+    pub points: Vec<PointDetail>,
+}
+
 /// A variant on a device class.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Profile {
@@ -169,4 +217,19 @@ pub struct Profile {
     pub accuracy: AccuracyMeasure,
     /// Other accuracies known of it (a larger set, another device class), for people to compare.
     pub also: Vec<AccuracyMeasure>,
+    /// What stands behind the figures. Profiles that were stored before there was such a thing have an empty one.
+    #[serde(default)]
+    pub detail: Detail,
+}
+
+impl Profile {
+    /// Whether its times were worked out from another device class and wait to be measured.
+    pub fn is_estimated(&self) -> bool {
+        self.latency_provenance == Provenance::Estimated
+    }
+
+    /// The largest batch to be given to it here, of a variant that takes at most `max_batch`.
+    pub fn largest_batch(&self, max_batch: u32) -> u32 {
+        self.detail.largest.as_ref().map_or(max_batch, |largest| largest.batch.min(max_batch)).max(1)
+    }
 }

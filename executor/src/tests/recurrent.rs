@@ -3,8 +3,8 @@
 use super::real::{Node, file};
 use super::*;
 use modelless_engine::Engine as _;
-use modelless_store::{Artefacts, NewModel, NewTask, NewVariant};
-use modelless_types::{AccuracyRule, Goals};
+use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, Signed};
+use modelless_types::{AccuracyRule, Goals, LiveRule};
 use serde::Deserialize;
 use std::fs::File;
 
@@ -36,6 +36,7 @@ async fn serving() -> Node {
         kind: TaskKind::TextClassification,
         metric: "top-1".into(),
         accuracy_rule: AccuracyRule::default(),
+        live_accuracy: LiveRule::default(),
         labels: vec!["blame".into(), "praise".into()],
         inputs: Vec::new(),
         outputs: Vec::new(),
@@ -58,6 +59,9 @@ async fn serving() -> Node {
         version: 1,
         architecture: "any".into(),
         licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
         space: None,
         adapter,
         variants: vec![variant],

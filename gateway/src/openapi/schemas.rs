@@ -1,6 +1,7 @@
 //! What bodies look like.
 
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
+use crate::profiles::{PROFILES, PROFILES_VERSION};
 use modelless_types::{
     AccuracyRule, DType, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState, TaskKind,
 };
@@ -175,6 +176,7 @@ fn requests() -> Value {
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
             "set": reference("LabelledSet"),
             "declared_accuracy": {"type": "number", "minimum": 0, "maximum": 1},
+            "budget_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": 86_400_000, "description": "So long at most measuring may take. What is not known well by then is marked as coarse."},
         }), &["task", "name", "adapter", "variants"]),
         "RegisterVariant": strict(json!({
             "name": text(),
@@ -188,6 +190,16 @@ fn requests() -> Value {
             "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
+        "ProfileFile": object(json!({
+            "format": {"const": PROFILES}, "version": {"const": PROFILES_VERSION},
+            "profiles": {"type": "array", "items": reference("ProfileEntry"), "example": []},
+        }), &["format", "version", "profiles"]),
+        "ProfileEntry": object(json!({
+            "task": text(), "model": text(), "model_version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
+            "variant": text(), "artefact_sha256": sha256(),
+            "settings": {"type": ["object", "null"], "description": "How it is run; compared where it is given."},
+            "profile": {"type": "object", "description": "As docs/profiles.md has it."},
+        }), &["task", "variant", "artefact_sha256", "profile"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
         "Promote": strict(json!({
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
@@ -222,8 +234,12 @@ fn answers() -> Value {
         }), &["value", "interval", "samples", "set", "provenance"]),
         "Profile": object(json!({
             "device_class": text(),
+            "coarse": {"type": "boolean", "description": "The time for measuring was over before everything was known well."},
+            "largest_batch": {"type": ["object", "null"], "description": "Where larger batches could not be run, and why."},
             "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({
                 "batch": count(), "mean_ms": number(), "deviation_ms": number(), "p99_ms": number(), "samples": count(),
+                "series": count(), "median_ms": number(), "spread_ms": number(), "outliers": count(), "worst_ms": number(),
+                "peak_bytes": number_or_null(),
             }), &["batch", "mean_ms"])}}), &["provenance", "by_batch"]),
             "decode": timed(), "prepare": timed(), "memory": timed(), "load": timed(),
             "accuracy": reference("Accuracy"), "also": list("Accuracy"),

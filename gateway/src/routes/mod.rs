@@ -8,6 +8,7 @@ mod fleet;
 mod health;
 mod media;
 mod models;
+mod profiles;
 mod query;
 mod tasks;
 mod versions;
@@ -126,6 +127,8 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
     route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
+    route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
     route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),

@@ -9,7 +9,7 @@ use crate::suggest::{excerpt, suggest};
 use crate::view::TaskView;
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
-use modelless_types::Model;
+use modelless_types::{Model, Variant};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,12 +110,12 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         .variants
         .iter()
         .map(|variant| {
-            let measured = !variant.profiles.is_empty();
+            let measured = is_measured(variant);
             json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal, "measured": measured})
         })
         .collect();
     // What nodes have yet to measure is accepted, and shown with the model from now on.
-    let all = registered.variants.iter().all(|variant| !variant.profiles.is_empty());
+    let all = registered.variants.iter().all(is_measured);
     let status = if all { StatusCode::CREATED } else { StatusCode::ACCEPTED };
     let model = &registered.model;
     let body = json!({
@@ -123,6 +123,10 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         "default": model.promoted > 0, "variants": variants,
     });
     Ok(json_response(status, &body))
+}
+
+fn is_measured(variant: &Variant) -> bool {
+    variant.profiles.iter().any(|profile| !profile.is_estimated())
 }
 
 pub(super) async fn remove(

@@ -1,12 +1,25 @@
 //! Measurements.
 
-use modelless_types::{AccuracyMeasure, BatchPoint, Profile, Provenance, StageTime};
-use serde_json::{Value, json};
+use modelless_types::{AccuracyMeasure, BatchPoint, PointDetail, Profile, Provenance, StageTime};
+use serde_json::{Map, Value, json};
 
 pub(super) fn profile(profile: &Profile) -> Value {
     let from = profile.latency_provenance;
+    let point = |point: &BatchPoint| {
+        let mut shown = self::point(point);
+        // Not known of profiles that were stored by older versions.
+        if let (Some(shown), Some(more)) =
+            (shown.as_object_mut(), profile.detail.points.iter().find(|more| more.batch == point.batch))
+        {
+            shown.extend(detail(more));
+        }
+        shown
+    };
+    let largest = profile.detail.largest.as_ref();
     json!({
         "device_class": profile.device_class,
+        "coarse": profile.detail.coarse,
+        "largest_batch": largest.map(|largest| json!({"batch": largest.batch, "why": largest.why})),
         "latency": {
             "provenance": from,
             "by_batch": profile.latency.iter().map(point).collect::<Vec<_>>(),
@@ -15,7 +28,11 @@ pub(super) fn profile(profile: &Profile) -> Value {
         "prepare": stage(&profile.prepare, from),
         // Taken in the same run as the latencies, so known in the same way.
         "memory": {"bytes": profile.memory.0, "peak_bytes": profile.peak.map(|peak| peak.0), "provenance": from},
-        "load": {"ms": profile.load_time.as_millis_f64(), "provenance": from},
+        "load": {
+            "ms": profile.load_time.as_millis_f64(),
+            "cold_ms": profile.detail.load_cold.map(modelless_types::Micros::as_millis_f64),
+            "provenance": from,
+        },
         "accuracy": accuracy(&profile.accuracy),
         "also": profile.also.iter().map(accuracy).collect::<Vec<_>>(),
     })
@@ -29,6 +46,19 @@ fn point(point: &BatchPoint) -> Value {
         "p99_ms": millis(point.p99_us),
         "samples": point.samples,
     })
+}
+
+fn detail(more: &PointDetail) -> Map<String, Value> {
+    let peak = more.peak.map(|peak| peak.0);
+    let all = [
+        ("series", json!(more.rounds)),
+        ("median_ms", json!(millis(more.median_us))),
+        ("spread_ms", json!(millis(more.spread_us))),
+        ("outliers", json!(more.outliers)),
+        ("worst_ms", json!(millis(more.worst_us))),
+        ("peak_bytes", json!(peak)),
+    ];
+    all.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
 }
 
 fn stage(stage: &StageTime, from: Provenance) -> Value {

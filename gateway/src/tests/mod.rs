@@ -3,6 +3,7 @@
 mod admin;
 mod feedback;
 mod moved;
+mod profiles;
 mod queries;
 mod routes;
 mod sockets;

@@ -157,6 +157,7 @@ pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
             command: "a command".to_owned(),
         },
         also: Vec::new(),
+        detail: modelless_types::Detail::default(),
     }
 }
 

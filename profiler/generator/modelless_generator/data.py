@@ -1,4 +1,4 @@
-"""Tensors as the task's adapter prepared them: what `modelless profile dump` writes.
+"""Tensors as the task's adapter prepared them: what `modelless variant dump` writes.
 
 A folder with `dump.json` and one `.npy` file for each input of the model; rows are items. Arrays are mapped, not read, so a
 set may be larger than memory.

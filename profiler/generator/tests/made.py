@@ -55,7 +55,7 @@ def convolutions(flat=False, seed=0, size=12):
 
 
 def dump(folder, values, name="x", labels=None):
-    """As `modelless profile dump` writes it."""
+    """As `modelless variant dump` writes it."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "input-0.npy", values)

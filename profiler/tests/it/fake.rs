@@ -2,14 +2,17 @@ use crate::{registrar, write, write_set};
 use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_engine::{Engine, FakeEngine};
 use modelless_profiler::{
-    Config, Error, NewRegistration, NewRegistrationVariant, Package, Profiler, Progress, Registrar,
+    Config, Error, NewRegistration, NewRegistrationVariant, Package, Profiler, Progress, Registrar, Report,
+    Subject,
 };
-use modelless_store::SetArtefact;
+use modelless_store::{SetArtefact, Store as _};
 use modelless_testkit::{TempDir, temp_dir};
-use modelless_types::{DType, Provenance, TensorSpec, VariantId};
+use modelless_types::{DType, Profile, Provenance, TenantId, TensorSpec, VariantId, VariantSettings};
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use tokio_util::task::TaskTracker;
 
 /// What the first variant that is measured is known as to the engine.
 pub(crate) const FIRST: VariantId = VariantId(u32::MAX);
@@ -68,7 +71,9 @@ async fn what_was_measured_is_registered_once() {
     let variant = &catalog.variants[0];
     let profile = variant.profile_on("cpu:fake:1").unwrap();
     let points: Vec<_> = profile.latency.iter().map(|point| (point.batch, point.mean_us.round())).collect();
-    assert_eq!(points, [(1, 3_000.0), (2, 4_000.0), (4, 6_000.0)]);
+    assert_eq!(points, [(1, 3_000.0), (2, 4_000.0), (3, 5_000.0), (4, 6_000.0)]);
+    assert!(!profile.detail.coarse && profile.detail.tail && profile.detail.largest.is_none());
+    assert!(profile.detail.points.iter().all(|point| point.rounds >= 3 && point.outliers == 0));
     assert_eq!(profile.latency_provenance, Provenance::Measured);
     assert_eq!(profile.load_time.0, 30_000);
     let accuracy = &profile.accuracy;
@@ -78,7 +83,7 @@ async fn what_was_measured_is_registered_once() {
     assert_eq!((variant.name.as_str(), catalog.models[0].version), ("echo-fp32", 1));
 
     assert_eq!(seen[0], ("echo-fp32".to_owned(), Progress::Loading));
-    assert!(seen.contains(&("echo-fp32".to_owned(), Progress::Latency { batch: 4 })));
+    assert!(seen.iter().any(|(_, progress)| matches!(progress, Progress::Latency { batch: 4, .. })));
     assert_eq!(seen.last().unwrap().1, Progress::Accuracy { done: 4, of: 4 });
 
     assert_eq!(registrar.package(&package, &mut |_, _| ()).await.unwrap(), 0, "nothing is done twice");
@@ -200,6 +205,103 @@ async fn without_a_labelled_set_an_accuracy_must_be_declared() {
         (accuracy.provenance, accuracy.value.ppm(), accuracy.samples),
         (Provenance::Declared, 900_000, 0)
     );
+}
+
+/// What comes of measuring one variant, without a store.
+async fn measured(profiler: &Profiler, report: Report<'_>) -> Result<Profile, Error> {
+    let (_folder, package) = package();
+    let task = modelless_store::MemStore::default();
+    let task = task.create_task(package.task.new_task(TenantId::DEFAULT).unwrap()).await.unwrap();
+    let set = package.open_set(&task).unwrap();
+    let settings = VariantSettings { max_batch: 32, ..package.models[0].variants[0].settings() };
+    let subject = Subject {
+        name: "echo-fp32",
+        task: &task,
+        adapter: &package.models[0].adapter,
+        settings: &settings,
+        artefact: fs::File::open(&package.models[0].variants[0].file).unwrap(),
+        tokenizer: None,
+        declared: None,
+    };
+    profiler.profile(subject, set.as_ref(), report).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_memory_ends_the_profile_does() {
+    for fault in [Fault::Crash("out of memory".to_owned()), Fault::Model("bad_alloc".to_owned()), Fault::Hang]
+    {
+        let engine = Arc::new(FakeEngine::new());
+        let breaks = fault.clone();
+        let faults = Arc::new(move |_, items: u32| (items > 5).then(|| breaks.clone()));
+        engine.behave(FIRST, FakeModel { faults, ..echo() });
+        let profile = measured(&profiler(&engine), &mut |_, _| ()).await.unwrap();
+        let largest = profile.detail.largest.clone().unwrap();
+        assert!(
+            (4..=5).contains(&largest.batch) && largest.why.contains("batch of"),
+            "{fault:?}: {largest:?}"
+        );
+        assert_eq!(profile.largest_batch(32), largest.batch);
+        assert_eq!(profile.latency.last().unwrap().batch, largest.batch);
+        assert!(engine.unload(FIRST).await.is_err(), "it stayed loaded");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_gives_the_best_there_is_by_then_and_calls_it_coarse() {
+    let slow = || FakeModel { latency: Arc::new(|batch| Duration::from_millis(40) * batch), ..echo() };
+    for (seconds, coarse) in [(2, true), (5, true), (600, false)] {
+        let engine = Arc::new(FakeEngine::new());
+        engine.behave(FIRST, slow());
+        let profiler = profiler(&engine).within(Some(Duration::from_secs(seconds)));
+        let start = tokio::time::Instant::now();
+        let profile = measured(&profiler, &mut |_, _| ()).await.unwrap();
+        assert!(start.elapsed() <= Duration::from_secs(seconds), "{:?} of {seconds} s", start.elapsed());
+        assert_eq!(profile.detail.coarse, coarse, "{seconds} s: {profile:?}");
+        let first = profile.latency[0];
+        assert!(first.batch == 1 && (first.mean_us - 40_000.0).abs() < 2_000.0, "{first:?}");
+        assert_eq!(profile.accuracy.samples, 4, "one batch holds them all");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_pauses_while_others_have_work_and_then_goes_on_where_it_was() {
+    let (busy, watched) = tokio::sync::watch::channel(false);
+    let engine = Arc::new(FakeEngine::new());
+    let runs = Arc::new(AtomicU32::new(0));
+    let (counted, sender) = (Arc::clone(&runs), Arc::new(busy));
+    // The tenth batch is disturbed; whoever disturbs it is done a minute later.
+    let (disturbing, tasks) = (Arc::clone(&sender), TaskTracker::new());
+    let later = tasks.clone();
+    let latency = Arc::new(move |_: u32| {
+        if counted.fetch_add(1, Ordering::Relaxed) == 10 {
+            disturbing.send_replace(true);
+            let done = Arc::clone(&disturbing);
+            later.spawn(async move {
+                tokio::time::sleep(Duration::from_mins(1)).await;
+                done.send_replace(false);
+            });
+        }
+        Duration::from_millis(3)
+    });
+    engine.behave(FIRST, FakeModel { latency, ..echo() });
+    let start = tokio::time::Instant::now();
+    let mut paused = Vec::new();
+    let mut loaded = 0;
+    let mut report = |_: &str, progress| {
+        if progress == Progress::Paused {
+            paused.push(start.elapsed().as_secs());
+        }
+        loaded += i32::from(progress == Progress::Loading);
+    };
+    let profile = measured(&profiler(&engine).beside(watched), &mut report).await.unwrap();
+    assert!(start.elapsed() >= Duration::from_mins(1), "it did not wait");
+    assert_eq!((paused.as_slice(), loaded), (&[0][..], 1), "it was not begun anew");
+    assert!(profile.latency.iter().all(|point| (point.mean_us - 3_000.0).abs() < 1.0), "{profile:?}");
+    assert!(
+        profile.detail.points.iter().all(|point| point.outliers == 0),
+        "what was disturbed does not count"
+    );
+    drop(sender);
 }
 
 #[tokio::test]

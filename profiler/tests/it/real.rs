@@ -45,7 +45,10 @@ async fn real_models_are_as_accurate_as_they_were_trained() -> anyhow::Result<()
         let accuracy = profile.accuracy.value.as_f64();
         assert!((least..0.96).contains(&accuracy), "{name}: {accuracy}");
         assert_eq!(profile.accuracy.samples, 2_000);
-        assert_eq!(profile.latency.iter().map(|point| point.batch).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32]);
+        let sizes: Vec<u32> = profile.latency.iter().map(|point| point.batch).collect();
+        assert!(sizes.starts_with(&[1, 2]) && sizes.ends_with(&[32]), "{sizes:?}");
+        assert!(profile.detail.points.iter().all(|point| point.rounds >= 3), "{:?}", profile.detail);
+        assert!(profile.detail.points.iter().any(|point| point.peak.is_some()), "{:?}", profile.detail);
         assert!(profile.latency.iter().all(|point| point.mean_us > 1.0 && point.samples >= 3), "{profile:?}");
         assert!(
             profile.memory.0 > 0 && profile.load_time.0 > 0 && profile.prepare.samples > 0,

@@ -63,7 +63,7 @@ fn a_profile_that_is_off_is_found_by_live_traffic_and_measured_again_on_an_idle_
     })?;
     let slowdown = marked["stale"][0]["slowdown"].as_f64().context("by how much")?;
     ensure!(slowdown > 1.5 && marked["stale"][0]["node"] == "local", "{marked}");
-    let text = server.command(&["model", "show", "fashion", "cnn_l", "--server", &server.url()])?;
+    let text = server.command(&["model", "show", "cnn_l", "--task", "fashion", "--server", &server.url()])?;
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     ensure!(text.contains("times what was measured of it"), "{text}");
     let after = wait::until(Duration::from_mins(2), || {

@@ -92,7 +92,7 @@ fn what_answers_worse_than_measured_is_flagged_everywhere(database: Database) ->
     let url = server.url();
     for args in [
         vec!["task", "show", "fashion"],
-        vec!["model", "show", "fashion", "cnn_m"],
+        vec!["model", "show", "cnn_m", "--task", "fashion"],
         vec!["explain", "fashion"],
     ] {
         let shown = server.command(&[&args[..], &["--server", &url]].concat())?;

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::{Request, Rng, Server};
 use serde_json::{Value, json};
 
-use super::models::{Model, cnn_m, made};
+use super::models::{Model, made};
 use super::{Check, Context, Measure, Outcome, demo};
 
 pub(crate) const MEASURE: Measure = Measure {
@@ -24,7 +24,7 @@ pub(crate) const MEASURE: Measure = Measure {
 };
 
 /// Between two queries.
-const PACE: Duration = Duration::from_millis(10);
+const PACE: Duration = Duration::from_millis(2);
 /// Between two looks at what is predicted.
 const LOOK: Duration = Duration::from_millis(100);
 /// What counts as right.
@@ -34,10 +34,18 @@ const STAYS: Duration = Duration::from_secs(2);
 
 fn measure(context: &Context) -> Result<Outcome> {
     let (rounds, calm, burn) = context.choose((5, 20, 30), (1, 5, 10));
-    let model = if context.short { cnn_m(&context.root) } else { made(&context.root, "efficientnet_lite0")? };
-    let server = Server::builder().binary(context.binary()?).start()?;
-    demo::register(&server, &model.package)?;
-    let asked = Asked::of(&server, &model)?;
+    // The demo's largest is there without a download, but takes so little time that much of what is seen of it is not its own.
+    let (server, asked) = if context.short {
+        let server = demo::start(context)?;
+        let asked = Asked::picture(context, &server)?;
+        (server, asked)
+    } else {
+        let model = made(&context.root, "efficientnet_lite0")?;
+        let server = Server::builder().binary(context.binary()?).start()?;
+        demo::register(&server, &model.package)?;
+        let asked = Asked::of(&server, &model)?;
+        (server, asked)
+    };
     // As many as run on every core beside whatever else does: a runner has to share, wherever it is.
     let burners = thread::available_parallelism()?.get() * 2;
     let mut found = Vec::new();
@@ -60,11 +68,11 @@ fn measure(context: &Context) -> Result<Outcome> {
         result: format!(
             "{burners} burning processes made {} take {slowed:.2} times as long; predictions within 15 % again after \
              {begun:.1} s, and after {ended:.1} s once they had ended",
-            model.variant
+            asked.name
         ),
         checks: vec![
-            Check { what: "after they began", value: begun, limit: context.choose(5.0, 10.0), unit: "s" },
-            Check { what: "after they ended", value: ended, limit: context.choose(5.0, 10.0), unit: "s" },
+            Check { what: "after they began", value: begun, limit: context.choose(5.0, 12.0), unit: "s" },
+            Check { what: "after they ended", value: ended, limit: context.choose(5.0, 12.0), unit: "s" },
         ],
     })
 }
@@ -72,20 +80,34 @@ fn measure(context: &Context) -> Result<Outcome> {
 /// What is asked, again and again.
 struct Asked {
     request: Request,
+    name: &'static str,
     variant: Value,
+}
+
+/// The number of a task's variant.
+fn numbered(server: &Server, task: &str, name: &str) -> Result<Value> {
+    let page = server.get_json(&format!("/v1/variants?task={task}"))?;
+    let all = page["variants"].as_array().context("variants")?;
+    Ok(all.iter().find(|variant| variant["name"] == name).context("its variant")?["id"].clone())
 }
 
 impl Asked {
     fn of(server: &Server, model: &Model) -> Result<Self> {
-        let page = server.get_json(&format!("/v1/variants?task={}", model.task))?;
-        let all = page["variants"].as_array().context("variants")?;
-        let variant = all.iter().find(|variant| variant["name"] == model.variant).context("its variant")?;
         let axes = |input: &Value| input["shape"].as_array().cloned().unwrap_or_default();
         let floats = |input: &Value| axes(input).iter().filter_map(Value::as_u64).product::<u64>();
         let floats: u64 = model.inputs().as_array().context("inputs")?.iter().map(floats).sum();
         let body = demo::tensor_body(usize::try_from(floats)?, &mut Rng::new(1));
         let target = format!("{}?variant={}&latency_ms=10000", model.task, model.variant);
-        Ok(Self { request: demo::tensor_request(&target, body), variant: variant["id"].clone() })
+        let variant = numbered(server, model.task, model.variant)?;
+        Ok(Self { request: demo::tensor_request(&target, body), name: model.variant, variant })
+    }
+
+    fn picture(context: &Context, server: &Server) -> Result<Self> {
+        let (task, name) = (demo::PICTURE_TASK, "cnn_l-fp32");
+        let body = std::fs::read(context.root.join("examples/fashion/pictures/shirt.png"))?;
+        let request = Request::post(&format!("/v1/tasks/{task}?variant={name}&latency_ms=10000"));
+        let request = request.header("content-type", "image/png").body(body);
+        Ok(Self { request, name, variant: numbered(server, task, name)? })
     }
 }
 
@@ -168,7 +190,8 @@ fn round(server: &Server, asked: &Asked, calm: Duration, burn: Duration, burners
     let runs = runs.into_inner().context("whoever asked panicked")?;
     let [began, ended, end] = at;
     // The second half of each part, when it has settled.
-    let settled = |seen: &Seen, from: Duration, to: Duration| mean(seen, from + (to - from) / 2, to);
+    let settled =
+        |seen: &Seen, from: Duration, to: Duration| mean(seen, from + to.saturating_sub(from) / 2, to);
     let before = (settled(&runs, Duration::ZERO, began)?, settled(&predicted, Duration::ZERO, began)?);
     let slowed = settled(&runs, began, ended)? / before.0;
     let after = settled(&runs, ended, end)? / before.0;
@@ -234,14 +257,14 @@ fn back_within(predicted: &Seen, before: f64, from: Duration, to: Duration, want
     for (at, value) in predicted.iter().filter(|(at, _)| (from..to).contains(at)) {
         if right(*value) {
             let since = *since.get_or_insert(*at);
-            if *at - since >= STAYS {
-                return (since - from).as_secs_f64();
+            if at.saturating_sub(since) >= STAYS {
+                return since.saturating_sub(from).as_secs_f64();
             }
         } else {
             since = None;
         }
     }
-    (to - from).as_secs_f64()
+    to.saturating_sub(from).as_secs_f64()
 }
 
 #[cfg(test)]

@@ -288,14 +288,17 @@ fn others(context: &Context, model: &Model, bound: Side, single_us: f64) -> Resu
     Ok((sides, missing))
 }
 
-/// Device times by batch. Every executor measured them when it started; for each batch size the middle one is taken.
+/// Device times by batch. Every executor measured them when it started; for each batch size the middle one is taken. Which
+/// sizes each measured depends a little on what it saw: those of the first count.
 fn profile(told: &[Value]) -> Result<Vec<Value>> {
     let points = |variant: &Value| variant["profile"]["latency"].as_array().cloned();
     let all: Vec<Vec<Value>> = told.iter().filter_map(points).collect();
-    let sizes = all.first().map_or(0, Vec::len);
+    let sizes: Vec<&Value> = all.first().into_iter().flatten().map(|point| &point["batch"]).collect();
     let mean = |point: &Value| point["mean_us"].as_f64().unwrap_or(f64::INFINITY);
-    let middle = (0..sizes).filter_map(|at| {
-        let mut of_size: Vec<&Value> = all.iter().filter_map(|points| points.get(at)).collect();
+    let middle = sizes.into_iter().filter_map(|size| {
+        let of_executor = |points: &'_ Vec<Value>| points.iter().position(|point| point["batch"] == *size);
+        let mut of_size: Vec<&Value> =
+            all.iter().filter_map(|points| points.get(of_executor(points)?)).collect();
         of_size.sort_by(|a, b| mean(a).total_cmp(&mean(b)));
         of_size.get((of_size.len() - 1) / 2).map(|point| (*point).clone())
     });

@@ -20,15 +20,15 @@ const KEPT_BYTES: usize = 16 << 20;
 #[derive(Default)]
 pub struct Scratch {
     resizer: Resizer,
-    /// Resized downwards only.
-    columns: Vec<u8>,
+    /// Resized across only.
+    rows: Vec<u8>,
     /// Resized.
     pixels: Vec<u8>,
 }
 
 impl fmt::Debug for Scratch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let own = self.columns.capacity() + self.pixels.capacity();
+        let own = self.rows.capacity() + self.pixels.capacity();
         let bytes = own + self.resizer.size_of_internal_buffers();
         f.debug_struct("Scratch").field("bytes", &bytes).finish_non_exhaustive()
     }
@@ -50,21 +50,22 @@ impl Scratch {
             kind: if picture.colour().channels() == 1 { PixelType::U8 } else { PixelType::U8x3 },
         };
         if changes(left, across, wide) && changes(top, down, high) {
-            // Columns that the second pass may look at.
-            let reach = support(filter) * (across / f64::from(wide)).max(1.0) + 2.0;
-            let first = (left - reach).floor().max(0.0);
-            let end = (left + across + reach).ceil().min(f64::from(size.0));
+            // Across first, as Pillow does: bytes are rounded and held within 0 to 255 between the two, so at hard edges the
+            // order shows. Only rows that the second pass may look at.
+            let reach = support(filter) * (down / f64::from(high)).max(1.0) + 2.0;
+            let first = (top - reach).floor().max(0.0);
+            let end = (top + down + reach).ceil().min(f64::from(size.1));
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
-                reason = "within 0 and the width"
+                reason = "within 0 and the height"
             )]
             let count = (end - first) as u32;
-            let part = [first, top, f64::from(count), down];
-            pass.run(&mut self.resizer, picture.pixels(), size, part, &mut self.columns, (count, high))?;
-            let start = left - first;
-            let part = [start, 0.0, within(start, across, count), f64::from(high)];
-            pass.run(&mut self.resizer, &self.columns, (count, high), part, &mut self.pixels, fit.size)?;
+            let part = [left, first, across, f64::from(count)];
+            pass.run(&mut self.resizer, picture.pixels(), size, part, &mut self.rows, (wide, count))?;
+            let start = top - first;
+            let part = [0.0, start, f64::from(wide), within(start, down, count)];
+            pass.run(&mut self.resizer, &self.rows, (wide, count), part, &mut self.pixels, fit.size)?;
         } else {
             pass.run(&mut self.resizer, picture.pixels(), size, fit.from, &mut self.pixels, fit.size)?;
         }
@@ -73,7 +74,7 @@ impl Scratch {
 
     /// One very large picture shall not hold its memory for ever.
     pub(super) fn trim(&mut self) {
-        for buffer in [&mut self.columns, &mut self.pixels] {
+        for buffer in [&mut self.rows, &mut self.pixels] {
             if buffer.capacity() > KEPT_BYTES {
                 *buffer = Vec::new();
             }

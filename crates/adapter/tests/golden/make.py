@@ -36,6 +36,16 @@ def picture(width, height, channels, seed):
     return values[..., 0] if channels == 1 else values
 
 
+def shapes(width, height, seed):
+    """Black and coloured boxes on white: between two passes of resizing much is held within 0 to 255."""
+    rng = np.random.default_rng(seed)
+    values = np.full((height, width, 3), 255, np.uint8)
+    for _ in range(9):
+        left, top = rng.integers(0, width - 4), rng.integers(0, height - 4)
+        values[top : top + rng.integers(1, 9), left : left + rng.integers(1, 9)] = rng.choice([0, 0, 255, 200], 3)
+    return values
+
+
 def save(image, **extra):
     out = io.BytesIO()
     image.save(out, "PNG", **extra)
@@ -139,6 +149,11 @@ def main():
              resize={"mode": "shorter-side", "size": 11}, **imagenet),
         case("shorter side of a tall picture", tall, width=10, height=12, channels="rgb",
              resize={"mode": "shorter-side", "filter": "bicubic"}, scale=1, mean=127, std=128),
+        case("shorter side, hard edges on white", save(Image.fromarray(shapes(27, 29, 10))), width=16, height=16, channels="rgb",
+             resize={"mode": "shorter-side", "size": 20, "filter": "bicubic"}, scale=1, mean=127, std=128),
+        case("shorter side of a smaller picture, hard edges on white", save(Image.fromarray(shapes(14, 12, 11))), width=18,
+             height=18, channels="rgb", resize={"mode": "shorter-side", "size": 22, "filter": "bicubic"}, scale=1, mean=127,
+             std=128),
         case("letterbox", tall, width=12, height=12, channels="rgb",
              resize={"mode": "letterbox", "fill": 114}, layout="nhwc"),
         case("alpha over white", rgba, width=12, height=12, channels="rgb"),

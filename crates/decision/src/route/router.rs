@@ -6,6 +6,7 @@
 
 mod back;
 mod loss;
+mod tables;
 
 use super::load::{LoadView, NodeReport};
 use super::pick::Verdict;
@@ -17,9 +18,7 @@ use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use back::Returned;
-use modelless_types::{
-    Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time, VariantSet,
-};
+use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time};
 use serde::{Deserialize, Serialize};
 
 /// Bounds on what waits.
@@ -457,64 +456,6 @@ impl Router {
             Some((*deadline, *key, *class))
         });
         heads.min().map(|(_, key, class)| (class, key))
-    }
-
-    /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
-    fn rebuild(&mut self, now: Time, table: Table) {
-        let old = core::mem::replace(&mut self.snapshot, Snapshot::new(table));
-        let count = self.snapshot.node_count();
-        let old_load = core::mem::replace(&mut self.load, LoadView::new(count));
-        let moved = |node: NodeIx, new: &Snapshot| old.node(node).and_then(|n| new.node_ix(n.id));
-        for at in 0..old.node_count() {
-            let ix = NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
-            if let Some(new) = moved(ix, &self.snapshot) {
-                self.load.nodes[new.0 as usize] = old_load.nodes[at];
-            }
-        }
-        self.queues.clear();
-        let keys: Vec<QueryKey> = self.open.keys().copied().collect();
-        let mut lost = Vec::new();
-        for key in keys {
-            let Some(open) = self.open.get(&key).cloned() else { continue };
-            match open.at {
-                Where::Sent { node, guard, returnable } => {
-                    if let Some(node) = moved(node, &self.snapshot) {
-                        let at = Where::Sent { node, guard, returnable };
-                        self.open.insert(key, Open { query: open.query, at });
-                    } else {
-                        self.timers.remove(&(guard, key));
-                        self.open.remove(&key);
-                        lost.push(open.query);
-                    }
-                }
-                Where::Waiting { until, .. } => self.requeue(key, open.query, until),
-            }
-        }
-        // Their node left the table.
-        for query in lost {
-            self.again(now, query);
-        }
-    }
-
-    /// Puts a waiting query under its class's new number, without variants that are gone.
-    fn requeue(&mut self, key: QueryKey, mut query: Query, until: Time) {
-        let alive: VariantSet = self
-            .snapshot
-            .task(query.class.task)
-            .map(|task| task.variants.iter().map(|v| v.ordinal).collect())
-            .unwrap_or_default();
-        query.class.admits = query.class.admits.intersection(&alive);
-        if query.class.admits.is_empty() {
-            self.ranks.remove(&(query.priority.level(), query.deadline, key));
-            self.timers.remove(&(until, key));
-            self.waiting -= 1;
-            self.waiting_bytes = Bytes(self.waiting_bytes.0 - query.bytes.0);
-            let why = "every variant that could answer was removed while the query waited".into();
-            return self.refuse(key, Refusal::VariantFailed { why });
-        }
-        let class = self.class_id(query.class);
-        self.queues.entry(class).or_default().insert((query.deadline, key));
-        self.open.insert(key, Open { query, at: Where::Waiting { class, until } });
     }
 }
 

@@ -198,7 +198,7 @@ mod tests {
                     (marked, out) = (false, None);
                     continue;
                 }
-                let (near, far) = (ratio <= NEAR && ratio >= 1.0 / NEAR, !(1.0 / FAR..=FAR).contains(&ratio));
+                let (near, far) = ((1.0 / NEAR..=NEAR).contains(&ratio), !(1.0 / FAR..=FAR).contains(&ratio));
                 if if marked { !near } else { near } {
                     out = None;
                 } else if marked || far {

@@ -13,5 +13,6 @@ mod picking;
 mod priority;
 mod quarantine;
 mod routing;
+mod searching;
 mod shedding;
 mod working;

@@ -70,6 +70,8 @@ pub struct ProcessConfig {
     pub servers: BTreeMap<String, Option<PathBuf>>,
     /// Keeps a runner started ahead, so that a model's load does not wait for that.
     pub spare: bool,
+    /// How much its runners stand back behind everything else, as `nice` counts.
+    pub nice: u8,
     /// Its runners are for models on GPUs: they reach the driver, and are confined less for it. Of a set of engines: models
     /// on GPUs get such runners, beside the usual ones.
     pub gpu: bool,
@@ -90,6 +92,7 @@ impl Default for ProcessConfig {
             load_patience: Micros::from_secs(10),
             servers: BTreeMap::new(),
             spare: true,
+            nice: 0,
             gpu: false,
         }
     }

@@ -107,6 +107,10 @@ impl Process {
         let mut child = command.spawn().map_err(EngineError::system("start a runner process"))?;
         // The parent's copy of the runner's socket closes here, or its end would never be seen.
         drop(command);
+        if config.nice > 0 {
+            // Its threads have it from its first one. If it cannot be, it only runs sooner than it need.
+            let _ = rustix::process::setpriority_process(Some(Pid::from_child(&child)), config.nice.into());
+        }
         let stderr = child.stderr.take();
         let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         match pidfd {

@@ -319,7 +319,10 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     tx.next("catalog").await?;
     measuring::lock(&mut tx, variant).await?;
     upsert_profile(&mut tx, variant, &profile).await?;
-    measuring::done(&mut tx, variant, &profile.device_class).await?;
+    // An estimate is no reason not to measure.
+    if !profile.is_estimated() {
+        measuring::done(&mut tx, variant, &profile.device_class).await?;
+    }
     learnt::measured(&mut tx, variant, &profile.device_class).await?;
     tx.commit().await
 }

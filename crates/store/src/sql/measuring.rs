@@ -4,7 +4,7 @@ use super::conn::{Db, Tx, args};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{Evidence, Measuring, UnixMicros};
-use modelless_types::{ModelId, VariantId};
+use modelless_types::{ModelId, Profile, VariantId};
 
 pub(crate) async fn keep_evidence(tx: &mut Tx, model: ModelId, evidence: &Evidence) -> Result<()> {
     let body =
@@ -44,11 +44,15 @@ pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result
     let mut tx = db.begin().await?;
     let place = || args![wanted.variant.0, wanted.device_class.as_str()];
     lock(&mut tx, wanted.variant).await?;
-    let sql = "SELECT variant FROM profiles WHERE variant = $1 AND device_class = $2";
-    if tx.first(sql, place()).await?.is_some()
-        && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
-    {
-        return Ok(None);
+    let sql = "SELECT body FROM profiles WHERE variant = $1 AND device_class = $2";
+    if let Some(row) = tx.first(sql, place()).await? {
+        let there: Profile = row.read(&db.name).json()?;
+        // An estimate is there until somebody measures.
+        if !there.is_estimated()
+            && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
+        {
+            return Ok(None);
+        }
     }
     tx.exec(
         "INSERT INTO measurings (variant, device_class, node, until_us, progress, failed, attempts) \

@@ -110,6 +110,7 @@ pub(crate) fn profile(device_class: &str) -> Profile {
         peak: None,
         load_time: Micros(41_000),
         also: vec![AccuracyMeasure { samples: 10_000, ..measure.clone() }],
+        detail: modelless_types::Detail::default(),
         accuracy: measure,
     }
 }

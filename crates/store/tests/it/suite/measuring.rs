@@ -4,7 +4,7 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, model, profile, task};
 use modelless_store::{Evidence, Measuring, SetArtefact, Signed, UnixMicros};
-use modelless_types::{Accuracy, VariantId};
+use modelless_types::{Accuracy, Profile, Provenance, VariantId};
 
 store_suite! {
     what_a_model_is_measured_with_is_kept_until_it_is_removed,
@@ -76,4 +76,10 @@ async fn a_profile_ends_the_measuring_and_none_begins_where_there_is_one(backend
     store.put_profile(variant, profile(OTHER)).await.unwrap();
     assert_eq!(store.measurings().await.unwrap(), []);
     assert_eq!(store.claim_measuring(by("two", variant, 100), UnixMicros(1)).await.unwrap(), None);
+    let third = Measuring { device_class: "cpu:third:8".to_owned(), ..by("two", variant, 100) };
+    store.claim_measuring(third.clone(), UnixMicros(1)).await.unwrap();
+    let estimate = Profile { latency_provenance: Provenance::Estimated, ..profile("cpu:third:8") };
+    store.put_profile(variant, estimate).await.unwrap();
+    assert_eq!(store.measurings().await.unwrap(), std::slice::from_ref(&third), "an estimate ends nothing");
+    assert_eq!(store.claim_measuring(third.clone(), UnixMicros(1)).await.unwrap(), Some(third));
 }

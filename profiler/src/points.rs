@@ -1,0 +1,161 @@
+//! From series of repetitions to the points of a profile.
+//!
+//! Whatever else the machine does for a while slows a whole series down, so of several series of a batch size, each taken at
+//! another time, the middle one counts (of an even number the quicker of the two in the middle, as others only ever slow
+//! down). Repetitions far from all others are the machine's pauses: they are counted and shown, and kept out of the
+//! variance.
+//!
+//! A 99th percentile takes hundreds of repetitions, which no single size of a large model has. By how much a repetition
+//! exceeds the mean of its size is much the same for all sizes, so that percentile is drawn from all of them together; a
+//! size with many repetitions has more of its own in it.
+
+use crate::stats::Summary;
+use modelless_decision::search::Seen;
+use modelless_types::{BatchPoint, Bytes, PointDetail};
+use std::collections::BTreeMap;
+
+/// Further from the median than so many deviations, and than this share of it: not the model's doing.
+const FAR: (f64, f64) = (8.0, 0.5);
+/// What all sizes together say weighs as much as so many of a size's own repetitions.
+const COMMON: f64 = 200.0;
+
+/// Everything that was timed of one batch size.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Timed {
+    /// Each at another time, in microseconds.
+    pub(crate) series: Vec<Vec<f64>>,
+    /// The most memory its process had held when this size had first run, and none larger.
+    pub(crate) peak: Option<Bytes>,
+}
+
+/// Everything that was timed, by batch size.
+pub(crate) type All = BTreeMap<u32, Timed>;
+
+/// As the search wants it.
+pub(crate) fn seen(all: &All) -> Vec<Seen> {
+    let one = |(batch, timed): (&u32, &Timed)| {
+        let means = means(timed);
+        let mean_us = middle(&means)?;
+        let apart = (means.last()? - means.first()?) / mean_us.max(f64::MIN_POSITIVE);
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let samples = count(timed.series.iter().map(Vec::len).sum());
+        Some(Seen { batch: *batch, mean_us, apart, rounds: count(means.len()), samples })
+    };
+    all.iter().filter_map(one).collect()
+}
+
+/// As a profile holds it.
+pub(crate) fn points(all: &All) -> (Vec<BatchPoint>, Vec<PointDetail>) {
+    let common = common_tail(all);
+    all.iter().filter_map(|(batch, timed)| point(*batch, timed, common)).unzip()
+}
+
+/// The middle value of the sorted ones; of an even number the lower.
+fn middle(sorted: &[f64]) -> Option<f64> {
+    sorted.get(sorted.len().checked_sub(1)? / 2).copied()
+}
+
+/// The means of its series, sorted.
+fn means(timed: &Timed) -> Vec<f64> {
+    let mut means: Vec<f64> = timed
+        .series
+        .iter()
+        .filter_map(|times| Summary::of(times.clone()).map(|summary| summary.mean_us))
+        .collect();
+    means.sort_by(f64::total_cmp);
+    means
+}
+
+/// By how much one repetition in a hundred exceeds the mean of its size, over all sizes. `None` for no repetitions.
+fn common_tail(all: &All) -> Option<f64> {
+    let mut shares = Vec::new();
+    for timed in all.values() {
+        let Some(mean) = middle(&means(timed)).filter(|mean| *mean > 0.0) else { continue };
+        shares.extend(timed.series.iter().flatten().map(|time| time / mean));
+    }
+    shares.sort_by(f64::total_cmp);
+    percentile99(&shares)
+}
+
+/// The smallest value that at least 99 of a hundred do not exceed.
+fn percentile99(sorted: &[f64]) -> Option<f64> {
+    sorted.get((sorted.len() * 99).div_ceil(100).checked_sub(1)?).copied()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "some thousand repetitions")]
+fn point(batch: u32, timed: &Timed, common: Option<f64>) -> Option<(BatchPoint, PointDetail)> {
+    let means = means(timed);
+    let mean_us = middle(&means)?;
+    let mut times = timed.series.concat();
+    times.sort_by(f64::total_cmp);
+    let median_us = middle(&times)?;
+    let mut off: Vec<f64> = times.iter().map(|time| (time - median_us).abs()).collect();
+    off.sort_by(f64::total_cmp);
+    // Of a normal distribution half lie within 0.6745 deviations.
+    let far = (FAR.0 * middle(&off)? / 0.6745).max(FAR.1 * median_us);
+    let near: Vec<f64> = times.iter().copied().filter(|time| time - median_us <= far).collect();
+    let samples = u32::try_from(times.len()).unwrap_or(u32::MAX);
+    let own = percentile99(&times)?;
+    let weight = f64::from(samples) / (f64::from(samples) + COMMON);
+    let p99_us = common.map_or(own, |common| weight * own + (1.0 - weight) * common * mean_us);
+    let detail = PointDetail {
+        batch,
+        rounds: u32::try_from(means.len()).unwrap_or(u32::MAX),
+        median_us,
+        spread_us: means.last()? - means.first()?,
+        outliers: u32::try_from(times.len() - near.len()).unwrap_or(u32::MAX),
+        worst_us: *times.last()?,
+        peak: timed.peak,
+    };
+    let squares: f64 = near.iter().map(|time| (time - mean_us).powi(2)).sum();
+    let var_us2 = if near.len() > 1 { squares / (near.len() - 1) as f64 } else { 0.0 };
+    Some((BatchPoint { batch, mean_us, var_us2, p99_us: p99_us.max(mean_us), samples }, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(series: &[&[f64]]) -> Timed {
+        Timed { series: series.iter().map(|times| times.to_vec()).collect(), peak: None }
+    }
+
+    #[test]
+    fn one_bad_while_does_not_count_and_is_shown() {
+        let calm = [100.0, 101.0, 99.0, 100.0];
+        let busy = [180.0, 400.0, 220.0, 200.0];
+        let all = All::from([(4, timed(&[&busy, &calm, &calm]))]);
+        let (points, details) = points(&all);
+        assert!((points[0].mean_us - 100.0).abs() < 0.1, "{points:?}");
+        assert_eq!((points[0].samples, details[0].rounds, details[0].outliers), (12, 3, 4));
+        assert!((details[0].median_us - 100.0).abs() < 1.1 && (details[0].worst_us - 400.0).abs() < 1e-9);
+        assert!(details[0].spread_us > 100.0 && points[0].var_us2 < 4.0, "{details:?} {points:?}");
+        let seen = seen(&all);
+        assert!(seen[0].apart > 1.0 && seen[0].rounds == 3 && seen[0].samples == 12, "{seen:?}");
+    }
+
+    #[test]
+    fn a_percentile_is_drawn_from_all_sizes_together() {
+        // Of a thousand repetitions of size 1 two in a hundred take double; of size 8 only ten were timed, and none did.
+        let many: Vec<f64> = (0..1_000).map(|at| if at % 50 == 7 { 200.0 } else { 100.0 }).collect();
+        let few = [800.0; 10];
+        let (points, _) = points(&All::from([(1, timed(&[&many])), (8, timed(&[&few]))]));
+        assert!(points[0].p99_us > 195.0, "{points:?}");
+        assert!((1_400.0..1_650.0).contains(&points[1].p99_us), "the other size tells of it: {points:?}");
+    }
+
+    #[test]
+    fn one_pause_among_hundreds_is_not_the_ninety_ninth_percentile() {
+        let mut times = vec![50.0; 400];
+        times[17] = 4_000.0;
+        let (points, details) = points(&All::from([(1, timed(&[&times]))]));
+        assert!(points[0].p99_us < 51.0 && points[0].mean_us < 51.0, "{points:?}");
+        assert_eq!(details[0].outliers, 1);
+    }
+
+    #[test]
+    fn nothing_timed_is_no_point() {
+        assert_eq!(points(&All::from([(1, Timed::default())])), (vec![], vec![]));
+        assert!(seen(&All::new()).is_empty());
+    }
+}
