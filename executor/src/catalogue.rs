@@ -166,13 +166,16 @@ impl Catalogue {
         (Self { version: catalog.version, variants, left_out }, runnable)
     }
 
-    /// The one known before if nothing of it changed, so that its bound adapter is kept.
+    /// The one known before if nothing of it changed, so that its bound adapter is kept. What was measured since counts as a
+    /// change: it decides how much its runner may hold.
     fn same(&self, id: VariantId, now: &Known) -> Option<Arc<Known>> {
         let before = self.variants.get(&id)?;
         let same = before.artefact == now.artefact
             && before.spec == now.spec
             && before.task == now.task
-            && before.price == now.price;
+            && before.price == now.price
+            && before.expected == now.expected
+            && before.peak == now.peak;
         same.then(|| Arc::clone(before))
     }
 

@@ -15,7 +15,7 @@ use modelless_store::{Catalog, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +29,8 @@ const ESTIMATES: Duration = Duration::from_secs(1);
 const PACE: Duration = Duration::from_millis(10);
 /// The next table waits for so many times as long as the last one took.
 const REST: u32 = 10;
+/// And so long at most, should this process have been held up while it made one.
+const LONGEST_REST: Duration = Duration::from_millis(250);
 
 pub(crate) struct Updater {
     core: Arc<Core>,
@@ -78,7 +80,7 @@ impl Updater {
         let mut ask_store = false;
         // The newest wish to look anew that the store's answer covers.
         let mut seen = 0;
-        loop {
+        'looks: loop {
             for node in self.core.nodes() {
                 if !node.followed.swap(true, Ordering::AcqRel) {
                     followers.spawn(follow(Arc::clone(&self.core), node));
@@ -89,10 +91,7 @@ impl Updater {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                Some(lost) = followers.join_next() => match lost {
-                    Ok(node) => self.core.lost_node(&node),
-                    Err(error) => tracing::error!(%error, "the watch over a node failed; this is a bug"),
-                },
+                Some(lost) = followers.join_next() => self.lost(lost),
                 Some(read) = reading.join_next() => match read {
                     Ok(Read { asked, catalog }) => {
                         seen = asked;
@@ -110,13 +109,27 @@ impl Updater {
                 reading.spawn(read(Arc::clone(&self.store), self.catalog.version, asked));
             }
             let took = self.refresh(new_catalog, seen);
-            tokio::select! {
-                () = stop.cancelled() => break,
-                () = sleep_until(looked + PACE.max(took * REST)) => {}
+            // A node that is lost meanwhile is not kept waiting for: what it had goes elsewhere at once.
+            let rest = sleep_until(looked + (took * REST).clamp(PACE, LONGEST_REST));
+            tokio::pin!(rest);
+            loop {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break 'looks,
+                    Some(lost) = followers.join_next() => self.lost(lost),
+                    () = &mut rest => break,
+                }
             }
         }
         followers.shutdown().await;
         reading.shutdown().await;
+    }
+
+    fn lost(&self, followed: Result<Arc<Node>, JoinError>) {
+        match followed {
+            Ok(node) => self.core.lost_node(&node),
+            Err(error) => tracing::error!(%error, "the watch over a node failed; this is a bug"),
+        }
     }
 
     /// Whether there is a new one.

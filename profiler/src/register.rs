@@ -332,7 +332,8 @@ impl Registrar {
         let known = known.filter(|known| set.is_some_and(|set| set.name() == known.name));
         let key = earlier::key(&self.profiler, &subject, &variant.artefact, (known.as_ref(), set.is_some()));
         // One that is measured for the second time here is measured anew; registered again after it was removed it is not.
-        let anew = variant.profile_on(self.profiler.device_class()).is_some();
+        let there = variant.profile_on(self.profiler.device_class());
+        let anew = there.is_some_and(|there| !there.is_estimated());
         let mut profile = if anew {
             self.profiler.profile(subject, set, report).await?
         } else {

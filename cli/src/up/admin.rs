@@ -223,13 +223,18 @@ pub(crate) async fn already(
         == (&wanted.architecture, &wanted.licence, &wanted.owner, &adapter)
         && wanted.space.as_ref().is_none_or(|wanted| Some(wanted) == space)
         && wanted.variants.iter().all(same);
-    if !as_asked {
+    // What it is to be measured with is a part of what is asked: a set that was mended has to be measured.
+    let evidence = store.evidence(model.id).await?;
+    if !as_asked || (evidence.set, evidence.declared) != (wanted.set, wanted.declared) {
         return Ok(None);
     }
-    if wanted.promote {
-        store.promote(model.id, wanted.by).await?;
+    let variants = known.into_iter().cloned().collect();
+    if !wanted.promote {
+        return Ok(Some(Registered { model: model.clone(), variants }));
     }
-    Ok(Some(Registered { model: model.clone(), variants: known.into_iter().cloned().collect() }))
+    store.promote(model.id, wanted.by).await?;
+    let promoted = store.catalog().await?.models_of(task.id).find(named).cloned();
+    Ok(promoted.map(|model| Registered { model, variants }))
 }
 
 /// The labelled set that was uploaded for it.

@@ -331,6 +331,13 @@ impl RunModel {
         self.per_item.times(f64::from(u32::try_from(batch).unwrap_or(u32::MAX)))
     }
 
+    /// What gateways are told: how sizes of batches differ stays on the node, which alone picks sizes. Whether a gateway hears of
+    /// it over a wire or by a call, it knows the same.
+    #[must_use]
+    pub fn told(&self) -> Self {
+        Self { sizes: Sizes::default(), ..self.clone() }
+    }
+
     /// The same if live traffic had said nothing.
     #[must_use]
     pub fn profiled(&self) -> Self {

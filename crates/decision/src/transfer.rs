@@ -50,6 +50,9 @@ pub fn profile(
     if known.is_estimated() || !computes_alike(&settings.precision) {
         return None;
     }
+    // What one processor says of two classes says nothing of another.
+    let beside = |pair: &&Pair<'_>| pair.settings.processor == settings.processor;
+    let pairs: Vec<&Pair<'_>> = pairs.iter().filter(beside).collect();
     let kin = |pair: &&Pair<'_>| {
         (pair.settings.engine, &pair.settings.precision, pair.settings.threads)
             == (settings.engine, &settings.precision, settings.threads)
@@ -57,12 +60,12 @@ pub fn profile(
     let same_lanes = |pair: &&Pair<'_>| {
         (pair.settings.engine, pair.settings.threads) == (settings.engine, settings.threads)
     };
-    let near: Vec<&Pair<'_>> = pairs.iter().filter(kin).collect();
-    let like: Vec<&Pair<'_>> = pairs.iter().filter(same_lanes).collect();
+    let near: Vec<&Pair<'_>> = pairs.iter().copied().filter(kin).collect();
+    let like: Vec<&Pair<'_>> = pairs.iter().copied().filter(same_lanes).collect();
     let (chosen, near_enough) = match (near.is_empty(), like.is_empty()) {
         (false, _) => (near, true),
         (true, false) => (like, false),
-        (true, true) => (pairs.iter().collect(), false),
+        (true, true) => (pairs, false),
     };
     let runs: Vec<f64> = chosen.iter().filter_map(|pair| run_ratio(pair.known, pair.here)).collect();
     let (run, apart) = middle(runs.clone())?;
@@ -161,7 +164,7 @@ mod tests {
     use super::*;
     use alloc::string::String;
     use alloc::vec;
-    use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Engine};
+    use modelless_types::{Accuracy, AccuracyMeasure, Bytes, Engine, Processor};
 
     fn settings(precision: &str, threads: u16) -> VariantSettings {
         VariantSettings {
@@ -251,6 +254,8 @@ mod tests {
         let pairs = [Pair { settings: &fp32, known: &a, here: &b }];
         assert!(profile(&fp32, &a, "new", &[]).is_none());
         assert!(profile(&settings("int8", 1), &a, "new", &pairs).is_none());
+        let on_gpu = VariantSettings { processor: Processor::Cuda(0), ..settings("fp32", 1) };
+        assert!(profile(&on_gpu, &a, "new", &pairs).is_none(), "cores say nothing of a GPU");
         let mut claimed = a.clone();
         claimed.accuracy.provenance = Provenance::Declared;
         assert!(profile(&fp32, &claimed, "new", &pairs).is_none());

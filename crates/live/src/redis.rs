@@ -225,13 +225,15 @@ impl Live for RedisLive {
             locked(&self.announced).insert(key.clone(), (member.instance, number, None));
         }
         let (there, before) = self.put(&key, member, number, ttl, changed).await?;
-        if !there {
-            // It came back and knows nothing, or forgot these alone.
+        let before = before.and_then(|before| serde_json::from_slice::<Head>(&before).ok());
+        let other = before.map(|before| before.instance).filter(|before| *before != member.instance);
+        if !there || (other.is_some() && !changed) {
+            // It came back and knows nothing, or forgot these alone; or another of this name spoke meanwhile, and its lists
+            // stand where this one's should.
             self.put(&key, member, number, ttl, true).await?;
         }
         locked(&self.announced).insert(key, (member.instance, number, Some(lists)));
-        let before = before.and_then(|before| serde_json::from_slice::<Head>(&before).ok());
-        Ok(before.map(|before| before.instance).filter(|before| *before != member.instance))
+        Ok(other)
     }
 
     async fn withdraw(&self, role: Role, name: &str, instance: u64) -> Result<(), Error> {

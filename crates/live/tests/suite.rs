@@ -148,6 +148,13 @@ async fn a_name_belongs_to_the_instance_that_announced_it_last() {
         rig.live.announce(&member(Role::Node, "n", 1), LONG).await.expect("it answers");
         let took = rig.other.announce(&member(Role::Node, "n", 2), LONG).await;
         assert_eq!(took, Ok(Some(1)), "{}: the one before is told", rig.name);
+        // The one before speaks once more, and otherwise: as after a pause, while it drains.
+        let late = Member { resident: [].into(), ..member(Role::Node, "n", 1) };
+        assert_eq!(rig.live.announce(&late, LONG).await, Ok(Some(2)), "{}", rig.name);
+        let again = rig.other.announce(&member(Role::Node, "n", 2), LONG).await;
+        assert_eq!(again, Ok(Some(1)), "{}", rig.name);
+        let seen = rig.other.members().await.expect("it answers");
+        assert_eq!(seen, [member(Role::Node, "n", 2)], "{}: whole, and nothing of the other", rig.name);
         rig.live.withdraw(Role::Node, "n", 1).await.expect("it answers");
         assert_eq!(rig.names().await, ["node n"], "{}: the old one cannot take the new one back", rig.name);
         rig.live.withdraw(Role::Node, "n", 2).await.expect("it answers");

@@ -80,7 +80,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// recorded their end and calls [`Store::remove_replica`].
     async fn remove_model(&self, model: ModelId, force: bool, by: Signed) -> Result<()>;
 
-    /// Keeps what was measured of a variant, in place of what was known on that device class.
+    /// Keeps what was measured of a variant, in place of what was known on that device class. An estimate takes only another's
+    /// place: where something was measured it is dropped.
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;
 
     /// Says that a profile is off, so that the variant is measured again there. Whether there is one: otherwise nothing is kept.

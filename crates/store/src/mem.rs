@@ -365,7 +365,12 @@ impl Store for MemStore {
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         check::profile(&profile)?;
         self.register(|state| {
-            if !profile.is_estimated() {
+            if profile.is_estimated() {
+                let there = state.variant(variant)?.profile_on(&profile.device_class);
+                if there.is_some_and(|there| !there.is_estimated()) {
+                    return Ok(());
+                }
+            } else {
                 state.measurings.remove(&(variant, profile.device_class.clone()));
             }
             state.catalog.stale.retain(|s| (s.variant, &s.device_class) != (variant, &profile.device_class));

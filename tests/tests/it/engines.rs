@@ -60,7 +60,7 @@ fn shown(server: &Server) -> Result<Vec<Value>> {
 /// what is measured of one thing twice need differ in all of its sizes at once.
 const APART: f64 = 0.02;
 
-/// Each variant has one profile of its own, with measured times of the same batch sizes; and of any two the times differ by
+/// Each variant has one profile of its own, with measured times; and of any two the times differ by
 /// [`APART`] at some size.
 fn differ(variants: &[&str], profiles: &[Value]) -> Result<()> {
     let mut known: Vec<(&str, Vec<(u64, f64)>)> = Vec::new();
@@ -76,12 +76,17 @@ fn differ(variants: &[&str], profiles: &[Value]) -> Result<()> {
         ensure!(times.len() == latency.len() && times.len() >= 4, "{name}: {latency:?}");
         ensure!(times.iter().all(|(_, mean)| *mean > 0.0), "{name}: {times:?}");
         for (other, theirs) in &known {
-            let batches = |times: &[(u64, f64)]| times.iter().map(|(batch, _)| *batch).collect::<Vec<_>>();
-            ensure!(batches(&times) == batches(theirs), "{name} and {other} were measured at other sizes");
-            let apart =
-                |((batch, mine), (_, its)): (&(u64, f64), &(u64, f64))| ((mine - its).abs() / its, *batch);
-            let (furthest, batch) =
-                times.iter().zip(theirs).map(apart).fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a });
+            // Each is measured at the sizes where its own curve bends.
+            let both = times.iter().filter_map(|(batch, mine)| {
+                let (_, its) = theirs.iter().find(|(other, _)| other == batch)?;
+                Some(((mine - its).abs() / its, *batch))
+            });
+            let both: Vec<_> = both.collect();
+            ensure!(
+                both.len() >= 2,
+                "{name} and {other} were measured at other sizes: {times:?}, {theirs:?}"
+            );
+            let (furthest, batch) = both.into_iter().fold((0.0, 0), |a, b| if b.0 > a.0 { b } else { a });
             ensure!(
                 furthest >= APART,
                 "the times of {name} and {other} differ by {furthest} at most, at batches of {batch}"

@@ -89,7 +89,9 @@ fn a_remote_variant_is_measured_like_any_other_and_chosen_by_its_servers_price()
     ensure!(there["latency"]["provenance"] == "measured", "{there}");
     let batches: Vec<_> =
         there["latency"]["by_batch"].as_array().context("no batches")?.iter().map(|b| &b["batch"]).collect();
-    ensure!(batches == [1, 2, 4, 8], "{there}");
+    // As far as its throughput grew, and no further than it takes.
+    ensure!(batches.len() >= 3 && *batches[0] == 1, "{there}");
+    ensure!(batches.iter().all(|batch| batch.as_u64().is_some_and(|batch| batch <= 8)), "{there}");
     ensure!(there["latency"] != here["latency"]);
     ensure!(
         there["accuracy"]["provenance"] == "measured" && there["accuracy"]["samples"] == 2_000,

@@ -97,7 +97,7 @@ fn of(context: &Context, python: &Path, package: &Path) -> Result<Vec<Found>> {
     let binary = context.binary()?;
     say(format!("measuring {}", package.display()));
     let profile = program(&context.root, binary)
-        .args(["profile", "--accuracy-only", "--json"])
+        .args(["profile", "run", "--accuracy-only", "--json"])
         .arg(package)
         .output()?;
     ensure!(profile.status.success(), "{}", String::from_utf8_lossy(&profile.stderr));

@@ -405,7 +405,7 @@ impl Router {
         let snapshot = &self.snapshot;
         let before = self.load.trusted(now, ix);
         self.load.report(now, ix, report, worked, |class| snapshot.class_id(class));
-        if !before {
+        if !before && self.load.trusted(now, ix) {
             self.offer_return(now);
         }
     }

@@ -67,7 +67,7 @@ impl Worker {
                 load => Ready::Cold { load },
             };
             let width = self.residency.device_ids().map(|d| self.residency.cut(d).serves_at(v)).min()?;
-            Some(Offer { task: v.task, ordinal: v.ordinal, ready, run: v.run.clone(), width })
+            Some(Offer { task: v.task, ordinal: v.ordinal, ready, run: v.run.told(), width })
         };
         self.residency.variants().filter_map(offer).collect()
     }

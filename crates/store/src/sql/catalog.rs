@@ -318,11 +318,15 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
     measuring::lock(&mut tx, variant).await?;
-    upsert_profile(&mut tx, variant, &profile).await?;
-    // An estimate is no reason not to measure.
-    if !profile.is_estimated() {
+    // An estimate is no reason not to measure, and whoever made one may have been slower than who measured.
+    if profile.is_estimated() {
+        if measuring::is_measured(&mut tx, db, variant, &profile.device_class).await? {
+            return Ok(());
+        }
+    } else {
         measuring::done(&mut tx, variant, &profile.device_class).await?;
     }
+    upsert_profile(&mut tx, variant, &profile).await?;
     learnt::measured(&mut tx, variant, &profile.device_class).await?;
     tx.commit().await
 }

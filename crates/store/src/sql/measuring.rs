@@ -39,20 +39,29 @@ pub(crate) async fn lock_all(tx: &mut Tx, model: ModelId) -> Result<()> {
     tx.fetch(sql, args![model.0]).await.map(|_| ())
 }
 
+/// Whether there is a profile that is no estimate.
+pub(crate) async fn is_measured(
+    tx: &mut Tx,
+    db: &Db,
+    variant: VariantId,
+    device_class: &str,
+) -> Result<bool> {
+    let sql = "SELECT body FROM profiles WHERE variant = $1 AND device_class = $2";
+    let Some(row) = tx.first(sql, args![variant.0, device_class]).await? else { return Ok(false) };
+    let there: Profile = row.read(&db.name).json()?;
+    Ok(!there.is_estimated())
+}
+
 pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
     check::measuring(&wanted, now)?;
     let mut tx = db.begin().await?;
     let place = || args![wanted.variant.0, wanted.device_class.as_str()];
     lock(&mut tx, wanted.variant).await?;
-    let sql = "SELECT body FROM profiles WHERE variant = $1 AND device_class = $2";
-    if let Some(row) = tx.first(sql, place()).await? {
-        let there: Profile = row.read(&db.name).json()?;
-        // An estimate is there until somebody measures.
-        if !there.is_estimated()
-            && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
-        {
-            return Ok(None);
-        }
+    // An estimate is there until somebody measures.
+    if is_measured(&mut tx, db, wanted.variant, &wanted.device_class).await?
+        && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
+    {
+        return Ok(None);
     }
     tx.exec(
         "INSERT INTO measurings (variant, device_class, node, until_us, progress, failed, attempts) \

@@ -81,5 +81,14 @@ async fn a_profile_ends_the_measuring_and_none_begins_where_there_is_one(backend
     let estimate = Profile { latency_provenance: Provenance::Estimated, ..profile("cpu:third:8") };
     store.put_profile(variant, estimate).await.unwrap();
     assert_eq!(store.measurings().await.unwrap(), std::slice::from_ref(&third), "an estimate ends nothing");
-    assert_eq!(store.claim_measuring(third.clone(), UnixMicros(1)).await.unwrap(), Some(third));
+    assert_eq!(store.claim_measuring(third.clone(), UnixMicros(1)).await.unwrap(), Some(third.clone()));
+    // Who estimates may be slower than who measures.
+    let measured = profile("cpu:third:8");
+    store.put_profile(variant, measured.clone()).await.unwrap();
+    let late = Profile { latency_provenance: Provenance::Estimated, ..profile("cpu:third:8") };
+    store.put_profile(variant, late).await.unwrap();
+    let catalog = store.catalog().await.unwrap();
+    let kept = catalog.variants.iter().find(|known| known.id == variant).unwrap().profile_on("cpu:third:8");
+    assert_eq!(kept, Some(&measured), "no estimate takes its place");
+    assert_eq!(store.claim_measuring(third, UnixMicros(1)).await.unwrap(), None);
 }
