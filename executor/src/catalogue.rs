@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) type Tokenizers = BTreeMap<String, Arc<Tokenizer>>;
 
 /// A variant that this node could run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) model: ModelId,
     pub(crate) space: SpaceId,
@@ -166,17 +166,22 @@ impl Catalogue {
         (Self { version: catalog.version, variants, left_out }, runnable)
     }
 
-    /// The one known before if nothing of it changed, so that its bound adapter is kept. What was measured since counts as a
-    /// change: it decides how much its runner may hold.
+    /// The one known before if nothing of it changed, so that its bound adapter is kept. Where only what was measured did, what
+    /// its loads showed is taken over: it may be loaded now, and how much its runner may hold has to follow.
     fn same(&self, id: VariantId, now: &Known) -> Option<Arc<Known>> {
         let before = self.variants.get(&id)?;
         let same = before.artefact == now.artefact
             && before.spec == now.spec
             && before.task == now.task
-            && before.price == now.price
-            && before.expected == now.expected
-            && before.peak == now.peak;
-        same.then(|| Arc::clone(before))
+            && before.price == now.price;
+        let measured = (before.expected, before.peak) != (now.expected, now.peak);
+        match (same, measured) {
+            (false, _) => None,
+            (true, false) => Some(Arc::clone(before)),
+            (true, true) => {
+                Some(Arc::new(Known { expected: now.expected, peak: now.peak, ..Known::clone(before) }))
+            }
+        }
     }
 
     /// How many variants are left out for want of an engine.

@@ -2,7 +2,7 @@
 //! and a package is written that registers as it is.
 //!
 //! The work in the box is the program's in `profiler/generator`. Around it: sets that share no item ([`split()`]), tensors
-//! as the adapter prepares them ([`crate::Dumped`]), the box ([`run`]), and what is made of the results ([`package`]). What was made is
+//! as the adapter prepares them ([`crate::Dumped`]), the box (`run`), and what is made of the results (`package`). What was made is
 //! found again by what it was made of, so a run that was cut short goes on where it stopped.
 
 mod measured;

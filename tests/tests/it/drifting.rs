@@ -73,6 +73,7 @@ fn a_profile_that_is_off_is_found_by_live_traffic_and_measured_again_on_an_idle_
     })?;
     ensure!(alone_ms(&after)? > 2.0 * before, "it was measured again: {before} ms, then {after}");
     ensure!(after["profiles"][0]["accuracy"]["samples"] == 2_000, "its accuracy is kept: {after}");
-    ensure!(connection.exchange(&query)?.status == 200);
+    let answer = connection.exchange(&query)?;
+    ensure!(answer.status == 200, "{}; {after}", answer.text());
     server.stop()
 }

@@ -108,6 +108,9 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
     ))?;
     let query = answered.header("modelless-query-id").context("an answer without the query's name")?;
     known.path.insert("query".to_owned(), query.to_owned());
+    let variants = server.get_json("/v1/variants")?;
+    let sha256 = variants["variants"][0]["artefact"]["sha256"].as_str().context("no variant has a sha256")?;
+    known.path.insert("sha256".to_owned(), sha256.to_owned());
     let picture = std::fs::read(context.root.join("examples/fashion/pictures/shirt.png"))?;
     for operation in openapi::operations(document)? {
         let path = &operation.path;
