@@ -79,6 +79,8 @@ fn profiles(context: &Context, model: &Model) -> Result<Value> {
             args.extend(["--budget", budget]);
         }
         let told = output(program(&context.root, context.binary()?).args(args))?;
+        // The command that measured it names the package, which lies elsewhere on other machines.
+        let told = told.replace(&*package, model.name);
         let told: Value = serde_json::from_str(&told).context("`profile run --json` told no JSON")?;
         ensure!(told[0]["profile"].is_object(), "it measured nothing: {told}");
         all.insert(name.to_owned(), told[0]["profile"].clone());
