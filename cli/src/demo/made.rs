@@ -6,6 +6,7 @@
 
 use crate::progress::Phase;
 use anyhow::Context;
+use modelless_profiler::generate::size_of_tree;
 use serde::Deserialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -258,17 +259,6 @@ fn clear(path: &Path) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Bytes of all files below a folder; what vanishes meanwhile counts as nothing.
-fn size_of_tree(path: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(path) else { return 0 };
-    let size = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(meta) if meta.is_dir() => size_of_tree(&entry.path()),
-        Ok(meta) => meta.len(),
-        Err(_) => 0,
-    };
-    entries.filter_map(Result::ok).map(size).sum()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub use measured::{Measured, measure};
 pub use package::{Entry, Generated, write};
 pub use run::{Outcome, Piece, Step};
 pub use split::{Calibration, Halves, split};
-pub use tools::Tools;
+pub use tools::{Tools, size_of_tree};
 
 use crate::dump::Dumped;
 use crate::error::Error;

@@ -192,7 +192,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
 }
 
 /// Bytes of all files below a folder; what vanishes meanwhile counts as nothing.
-fn size_of_tree(path: &Path) -> u64 {
+pub fn size_of_tree(path: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(path) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {
         Ok(meta) if meta.is_dir() => size_of_tree(&entry.path()),

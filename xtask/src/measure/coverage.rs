@@ -2,8 +2,9 @@
 //! how many of its live batches took longer than their own predicted 99th percentile, by the server's count.
 
 use anyhow::{Context as _, Result, ensure};
-use modelless_testkit::Server;
+use modelless_testkit::{Server, wait};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 use super::models::{MANY, many};
 use super::{Check, Context, Measure, Outcome, demo};
@@ -106,10 +107,14 @@ fn one(context: &Context, server: &Server, (task, name): (&str, &str), rate: f64
     let paced = |ms: u64| json!({"do": "paced", "per_second": [rate], "ms": ms, "seed": context.seed});
     load.ask(&json!({"do": "learn"}))?;
     load.ask(&paced(ms / 5))?;
-    let before = counted(server, task, name)?;
+    let (before, queries) = (counted(server, task, name)?, served(server)?);
     let seen = load.ask(&paced(ms))?;
-    // The figures are told once a second.
-    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let answered = seen["answered"].as_u64().context("how many were answered")?;
+    // The figures are told together, about once a second.
+    wait::until(Duration::from_secs(10), || {
+        let told = served(server)? - queries;
+        Ok(if told >= answered { Ok(()) } else { Err(format!("{told} of {answered} queries")) })
+    })?;
     let after = counted(server, task, name)?;
     ensure!(after.0 > before.0, "no batch of {name} ran: {seen}");
     Ok(Found {
@@ -119,6 +124,12 @@ fn one(context: &Context, server: &Server, (task, name): (&str, &str), rate: f64
         above: after.1 - before.1,
         load: demo::bare(seen),
     })
+}
+
+/// Queries so far, of the node.
+fn served(server: &Server) -> Result<u64> {
+    let page = server.get_json("/v1/nodes")?;
+    page["nodes"][0]["load"]["queries"].as_u64().context("how many queries a node served")
 }
 
 /// Batches so far, and those above.

@@ -3,7 +3,7 @@
 //! A list of what is allowed, because nobody knows all that is dangerous, and kernels learn new calls. What was found
 //! missing from it on another machine shows as an engine that says "operation not permitted", never as a hole.
 
-use super::{Policy, State, gpu};
+use super::{Policy, State, denied, gpu};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
@@ -154,31 +154,18 @@ fn programs(policy: &Policy) -> Result<[BpfProgram; 2]> {
 
 /// What reaches out of the process, for one whose driver may make every other call.
 fn forbidden() -> Result<Rules> {
-    let mut rules: Rules = gpu::FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    let mut rules = denied::reaching_out()?;
+    rules.extend(gpu::FORBIDDEN.iter().map(|call| (*call, Vec::new())));
     let mut when = |call: i64, args: &[Arg]| -> Result<()> {
         rules.entry(call).or_default().push(rule(args)?);
         Ok(())
     };
-    // What lacks a part of what makes it a thread, or has a namespace of its own, is more than a thread.
-    for part in THREAD {
-        when(libc::SYS_clone, &[Bits(0, part.unsigned_abs().into(), 0)])?;
-    }
-    for part in APART {
-        let part = u64::from(part.unsigned_abs());
-        when(libc::SYS_clone, &[Bits(0, part, part)])?;
-    }
     when(libc::SYS_tgkill, &[IsNot(0, std::process::id().into())])?;
     // Others' limits, and its own to be changed.
     when(libc::SYS_prlimit64, &[IsNot(0, 0)])?;
     when(libc::SYS_prlimit64, &[IsNotWhole(2, 0)])?;
     Ok(rules)
 }
-
-/// What makes a thread of this process rather than a process.
-const THREAD: [libc::c_int; 4] = [libc::CLONE_THREAD, libc::CLONE_VM, libc::CLONE_SIGHAND, libc::CLONE_FILES];
-/// Namespaces, which nothing here gets of its own.
-const APART: [libc::c_int; 4] =
-    [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWPID];
 
 fn allowed(policy: &Policy) -> Result<Rules> {
     let mut rules: Rules = ALWAYS.iter().map(|call| (*call, Vec::new())).collect();
@@ -187,8 +174,10 @@ fn allowed(policy: &Policy) -> Result<Rules> {
         Ok(())
     };
     // A thread of this process, never a process, never with a namespace of its own.
-    let all = |parts: [libc::c_int; 4]| parts.into_iter().fold(0, |all, part| all | part).unsigned_abs();
-    let (thread, apart) = (all(THREAD), all(APART));
+    let thread =
+        (libc::CLONE_THREAD | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_FILES).unsigned_abs();
+    let apart =
+        (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWPID).unsigned_abs();
     when(libc::SYS_clone, &[Bits(0, u64::from(thread | apart), u64::from(thread))])?;
     // To itself only: `abort` needs it.
     when(libc::SYS_tgkill, &[Is(0, u64::from(std::process::id()))])?;

@@ -14,18 +14,15 @@ use std::collections::BTreeMap;
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Result<T> = std::result::Result<T, seccompiler::Error>;
 
-const DENIED: &[i64] = &[
+/// What neither a tool nor a GPU's driver has any business with.
+const REACHING_OUT: &[i64] = &[
     // The network, of every family, and rings that can reach it past this list.
     libc::SYS_socket,
-    libc::SYS_socketpair,
     libc::SYS_connect,
     libc::SYS_bind,
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
-    libc::SYS_sendto,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
@@ -95,12 +92,10 @@ const DENIED: &[i64] = &[
     libc::SYS_adjtimex,
     libc::SYS_personality,
     libc::SYS_syslog,
-    libc::SYS_setpriority,
-    libc::SYS_ioprio_set,
 ];
 
 #[cfg(target_arch = "x86_64")]
-const DENIED_HERE: &[i64] = &[
+const REACHING_OUT_HERE: &[i64] = &[
     libc::SYS_fork,
     libc::SYS_vfork,
     libc::SYS_chmod,
@@ -114,7 +109,17 @@ const DENIED_HERE: &[i64] = &[
     libc::SYS_kexec_file_load,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const DENIED_HERE: &[i64] = &[];
+const REACHING_OUT_HERE: &[i64] = &[];
+
+/// And what a runner cannot do without, but a tool that talks to nobody can.
+const OF_A_TOOL: &[i64] = &[
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_socketpair,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+];
 
 pub(super) fn filter() -> State {
     let installed = programs()
@@ -137,7 +142,15 @@ fn programs() -> Result<[BpfProgram; 2]> {
 }
 
 fn denied() -> Result<Rules> {
-    let mut rules: Rules = DENIED.iter().chain(DENIED_HERE).map(|call| (*call, Vec::new())).collect();
+    let mut rules = reaching_out()?;
+    rules.extend(OF_A_TOOL.iter().map(|call| (*call, Vec::new())));
+    Ok(rules)
+}
+
+/// What reaches out of a process, for all whose other calls nobody can list.
+pub(super) fn reaching_out() -> Result<Rules> {
+    let all = REACHING_OUT.iter().chain(REACHING_OUT_HERE);
+    let mut rules: Rules = all.map(|call| (*call, Vec::new())).collect();
     // Threads, but no processes. A namespace of its own is none of a thread.
     let mut when = |call: i64, mask: i32, value: i32| -> Result<()> {
         let (mask, value) = (u64::from(mask.unsigned_abs()), u64::from(value.unsigned_abs()));
@@ -160,7 +173,7 @@ mod tests {
     fn the_filters_can_be_made_and_say_each_call_once() {
         assert!(programs().unwrap().iter().all(|program| !program.is_empty()));
         let rules = denied().unwrap();
-        assert_eq!(rules.len(), DENIED.len() + DENIED_HERE.len() + 1);
+        assert_eq!(rules.len(), REACHING_OUT.len() + REACHING_OUT_HERE.len() + OF_A_TOOL.len() + 1);
         assert_eq!(rules[&libc::SYS_clone].len(), 5);
     }
 }
