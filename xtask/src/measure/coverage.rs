@@ -109,7 +109,7 @@ fn one(context: &Context, server: &Server, (task, name): (&str, &str), rate: f64
     load.ask(&paced(ms / 5))?;
     let (before, queries) = (counted(server, task, name)?, served(server)?);
     let seen = load.ask(&paced(ms))?;
-    let answered = seen["answered"].as_u64().context("how many were answered")?;
+    let answered = seen["streams"][0]["answered"].as_u64().context("how many were answered")?;
     // The figures are told together, about once a second.
     wait::until(Duration::from_secs(10), || {
         let told = served(server)? - queries;
