@@ -8,16 +8,17 @@
 use super::super::load::{NodeReport, Stand};
 use super::super::pick::{Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
+use super::lines::Freed;
 use super::{Action, Open, Router, Where};
 use crate::estimate::Moments;
 use crate::query::Query;
 use alloc::vec::Vec;
 use modelless_types::{ClassId, NodeId, QueryKey, Refusal, Time};
 
-/// Who gave a query back, and how it stood then.
+/// Who gave a query back, and how it stood then; nobody any longer, once that one has got on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
-    by: NodeId,
+    by: Option<NodeId>,
     stood: Option<Stand>,
 }
 
@@ -58,9 +59,28 @@ impl Router {
     /// The node that may not have a query, since it has given it back and has not got on.
     fn barred(&self, key: QueryKey) -> Option<NodeIx> {
         let returned = self.returned.get(&key)?;
-        let node = self.snapshot.node_ix(returned.by)?;
-        let got_on = self.load.stand(node).zip(returned.stood).is_some_and(|(now, then)| now.got_on(&then));
-        (!got_on).then_some(node)
+        let node = self.snapshot.node_ix(returned.by?)?;
+        (!self.has_got_on(node, returned.stood)).then_some(node)
+    }
+
+    /// Whether a node has got on since it stood so.
+    pub(super) fn has_got_on(&self, node: NodeIx, since: Option<Stand>) -> bool {
+        self.load.stand(node).zip(since).is_some_and(|(now, then)| now.got_on(&then))
+    }
+
+    /// The node that gave a query back has got on.
+    pub(super) fn may_go_anywhere(&mut self, key: QueryKey) {
+        if let Some(returned) = self.returned.get_mut(&key) {
+            returned.by = None;
+        }
+    }
+
+    /// Puts a query into its line. Who may not get it.
+    pub(super) fn stands_in_line(&mut self, class: ClassId, query: &Query) -> Option<NodeId> {
+        let not = self.barred(query.key).and_then(|node| self.snapshot.node(node)).map(|node| node.id);
+        let stood = not.and_then(|_| self.returned.get(&query.key)).and_then(|returned| returned.stood);
+        self.lines.insert(class, not, (query.deadline, query.key), stood);
+        not
     }
 
     /// Until the node, idle, would be too late.
@@ -89,7 +109,9 @@ impl Router {
             (Some(open), _) => self.place(now, open.query),
             (None, _) => {}
         }
-        self.serve_waiting(now);
+        if let Some(ix) = ix {
+            self.serve_waiting(now, Freed::At(ix));
+        }
     }
 
     /// Once, to another node that can be in time.
@@ -97,7 +119,7 @@ impl Router {
         let late = matches!(why, Refusal::TooLate { .. });
         let room = matches!(why, Refusal::QueueFull { .. } | Refusal::BytesFull { .. });
         let why = if late { Refusal::TooLate { waited: now - query.arrived } } else { why };
-        let returned = Returned { by: node, stood: self.load.stand(from) };
+        let returned = Returned { by: Some(node), stood: self.load.stand(from) };
         if self.returned.insert(query.key, returned).is_some() {
             return self.refuse(query.key, why); // it was not to come back again
         }
