@@ -4,13 +4,13 @@ use super::{LONG, Setup, bed_with, config};
 use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
-    Catalog, Evidence, Feedback, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode, NewTask,
-    NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Signed,
-    StaleProfile, Store, Transition, UnixMicros, Verdict, VersionChange,
+    Catalog, Evidence, Feedback, FlagChange, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode,
+    NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan,
+    Signed, StaleProfile, Store, Transition, UnixMicros, Verdict, VersionChange,
 };
 use modelless_types::{
-    Accuracy, DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId,
-    Variant, VariantId,
+    DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
+    VariantId,
 };
 use modelless_wire::Body;
 use std::sync::Arc;
@@ -99,8 +99,14 @@ impl Store for Stalls {
     async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>> {
         self.here().await.live_accuracies().await
     }
-    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
-        self.here().await.flag_accuracy(variant, flagged).await
+    async fn flag_accuracy(&self, live: LiveAccuracy, at: UnixMicros, reason: &str) -> Result<bool> {
+        self.here().await.flag_accuracy(live, at, reason).await
+    }
+    async fn clear_flag(&self, variant: VariantId, by: Signed, reason: &str) -> Result<FlagChange> {
+        self.here().await.clear_flag(variant, by, reason).await
+    }
+    async fn flag_changes(&self, variant: VariantId, limit: u32) -> Result<Vec<FlagChange>> {
+        self.here().await.flag_changes(variant, limit).await
     }
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {
         self.here().await.register_node(node, at).await

@@ -121,10 +121,24 @@ fn text_or_null() -> Value {
 
 pub(super) fn all() -> Value {
     let mut all = requests();
-    if let (Value::Object(all), Value::Object(answers)) = (&mut all, answers()) {
-        all.extend(answers);
+    for more in [answers(), of_feedback()] {
+        if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+            all.extend(more);
+        }
     }
     all
+}
+
+/// What feedback came to.
+fn of_feedback() -> Value {
+    let text = || json!({"type": "string"});
+    let count = || json!({"type": "integer", "minimum": 0});
+    json!({
+        "FlagChange": object(json!({
+            "action": enumeration(&["flagged", "recovered", "cleared", "remeasured", "promoted"]), "reason": text(),
+            "who": text(), "at_unix_us": number_or_null(), "correct": count(), "wrong": count(), "value": number_or_null(),
+        }), &["action", "reason", "correct", "wrong"]),
+    })
 }
 
 fn requests() -> Value {
@@ -210,6 +224,11 @@ fn requests() -> Value {
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &[]),
+        "Unflag": strict(json!({
+            "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
+                "example": "the labels it was judged by were wrong"},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &["reason"]),
     })
 }
 

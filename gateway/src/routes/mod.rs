@@ -4,6 +4,7 @@
 mod artefacts;
 mod explain;
 mod feedback;
+mod flags;
 mod fleet;
 mod health;
 mod media;
@@ -127,6 +128,13 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
     route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/variants/{task}/{variant}/flags", || get(flags::show), openapi::models::flags),
+    route(
+        Method::POST,
+        "/v1/variants/{task}/{variant}/unflag",
+        || post(flags::clear),
+        openapi::models::unflag,
+    ),
     route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
     route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),

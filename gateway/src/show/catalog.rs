@@ -6,7 +6,9 @@ use crate::view::{TaskView, VariantView, View};
 use modelless_decision::Coverage;
 use modelless_decision::feedback::posterior;
 use modelless_decision::frontier::{Point, frontier};
-use modelless_store::{LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange};
+use modelless_store::{
+    FlagChange, LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange,
+};
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, Engine, Goals, Micros, Model, Prefer, Provenance, Task, TaskKind,
     TensorSpec, VariantId,
@@ -228,6 +230,19 @@ pub(crate) fn live_accuracy(of: &LiveAccuracy, measured: Option<&AccuracyMeasure
         "measured": measured.map(|measured| measured.value.as_f64()),
         "flagged": of.flagged.is_some(),
         "flagged_value": of.flagged.map(Accuracy::as_f64),
+    })
+}
+
+/// What was done to what is said of a variant's live accuracy.
+pub(crate) fn flag_change(change: &FlagChange) -> Value {
+    json!({
+        "action": change.action.name(),
+        "reason": change.reason,
+        "who": change.who,
+        "at_unix_us": change.at.map(|at| at.0),
+        "correct": change.correct,
+        "wrong": change.wrong,
+        "value": change.value.map(Accuracy::as_f64),
     })
 }
 

@@ -118,3 +118,34 @@ async fn what_answers_worse_than_measured_is_flagged_and_many_verdicts_at_once_a
         Some(flagged)
     );
 }
+
+#[tokio::test]
+async fn a_flag_is_taken_back_with_a_reason_which_is_kept() {
+    let world = World::new().await;
+    for number in 0..40 {
+        assert_eq!(say(&world, &query(&world, number), &json!({"verdict": "wrong"})).await.status, 200);
+    }
+    let path = |what: &str| format!("/v1/variants/fashion/small-fp32/{what}");
+    let unflag = async |body: Value| {
+        world.post(&path("unflag"), "application/json", body.to_string().as_bytes()).await
+    };
+    assert_eq!(unflag(json!({"reason": ""})).await.refusal(), (400, "malformed".to_owned()));
+    assert_eq!(unflag(json!({})).await.refusal(), (400, "malformed".to_owned()));
+    let gone = unflag(json!({"reason": "the labels were wrong", "by": "ann"})).await;
+    assert_eq!(gone.status, 200, "{gone:?}");
+    let live = world.store.live_accuracies().await.unwrap()[0];
+    assert_eq!((live.flagged, live.wrong), (None, 0));
+    assert_eq!(unflag(json!({"reason": "again"})).await.refusal(), (409, "conflict".to_owned()));
+    // One more wrong answer is one of one, not of 41.
+    say(&world, &query(&world, 99), &json!({"verdict": "wrong"})).await;
+    assert_eq!(world.store.live_accuracies().await.unwrap()[0].flagged, None);
+    let told = world.get(&path("flags")).await.json();
+    let (last, first) = (&told["history"][0], &told["history"].as_array().unwrap().last().unwrap());
+    assert_eq!((&last["action"], &last["who"]), (&json!("cleared"), &json!("ann")), "{told}");
+    assert_eq!(last["reason"], json!("the labels were wrong"), "{told}");
+    assert_eq!(first["action"], json!("flagged"), "{told}");
+    assert!(first["reason"].as_str().unwrap().contains("of 30 right"), "{told}");
+    let unknown = world.get("/v1/variants/fashion/small-fp33/flags").await;
+    assert_eq!(unknown.refusal(), (404, "unknown_variant".to_owned()));
+    assert!(unknown.json()["error"].as_str().unwrap().contains("small-fp32"));
+}

@@ -3,9 +3,10 @@
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
 use super::versions::{self, Change};
-use super::{fleet, learnt, measuring};
+use super::{flags, fleet, learnt, measuring};
 use crate::check;
 use crate::error::{Error, Result};
+use crate::learnt::{Note, measured_otherwise};
 use crate::records::{
     App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
 };
@@ -319,12 +320,16 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     tx.next("catalog").await?;
     measuring::lock(&mut tx, variant).await?;
     // An estimate is no reason not to measure, and whoever made one may have been slower than who measured.
+    let before = measuring::known(&mut tx, db, variant, &profile.device_class).await?;
     if profile.is_estimated() {
-        if measuring::is_measured(&mut tx, db, variant, &profile.device_class).await? {
+        if before.is_some_and(|before| !before.is_estimated()) {
             return Ok(());
         }
     } else {
         measuring::done(&mut tx, variant, &profile.device_class).await?;
+        if measured_otherwise(before.as_ref(), &profile) {
+            flags::begin_anew(&db.name, &mut tx, variant, Note::remeasured(&profile)).await?;
+        }
     }
     upsert_profile(&mut tx, variant, &profile).await?;
     learnt::measured(&mut tx, variant, &profile.device_class).await?;

@@ -2,12 +2,12 @@
 
 use super::conn::{Columns, Db, Tx, args};
 use crate::check;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::learnt::{FEEDBACK_KEPT, Feedback, Kept, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::UnixMicros;
 use modelless_types::{Accuracy, ModelId, VariantId};
 
-const LIVE: &str = "SELECT variant, correct, wrong, flagged_ppm FROM live_accuracies ORDER BY variant";
+const LIVE: &str = "SELECT variant, correct, wrong, flagged_ppm, round FROM live_accuracies ORDER BY variant";
 
 pub(crate) async fn mark(db: &Db, stale: StaleProfile) -> Result<bool> {
     check::stale(&stale)?;
@@ -93,29 +93,32 @@ pub(crate) async fn put_feedback(db: &Db, given: Vec<Feedback>, expired: UnixMic
 }
 
 async fn put_one(db: &Db, tx: &mut Tx, given: &Feedback, full: bool) -> Result<Verdict> {
-    let none = LiveAccuracy { variant: given.variant, correct: 0, wrong: 0, flagged: None };
+    let none = LiveAccuracy::none(given.variant);
     if tx.first("SELECT id FROM variants WHERE id = $1", args![given.variant.0]).await?.is_none() {
         return Ok(Verdict { kept: Kept::Gone, live: none });
     }
-    let sql = "SELECT variant, correct, wrong, flagged_ppm FROM live_accuracies WHERE variant = $1";
-    let live = tx.first(sql, args![given.variant.0]).await?;
-    let live = live.map_or(Ok(none), |row| read(&mut row.read(&db.name)))?;
-    let sql = "SELECT correct FROM feedback WHERE query = $1";
-    let before = tx.first(sql, args![given.query.as_str()]).await?;
-    let before: Option<u32> = before.map(|row| row.read(&db.name).num()).transpose()?;
-    let before = before.map(|correct| correct == 1);
+    let live = of(&db.name, tx, given.variant).await?.unwrap_or(none);
+    let sql = "SELECT correct, round FROM feedback WHERE query = $1";
+    let before = match tx.first(sql, args![given.query.as_str()]).await? {
+        Some(row) => {
+            let mut row = row.read(&db.name);
+            Some((row.num::<u32>()? == 1, row.num()?))
+        }
+        None => None,
+    };
     let Some((kept, live)) = live.with(before, given.correct, full) else {
         return Ok(Verdict { kept: if before.is_some() { Kept::Same } else { Kept::Full }, live });
     };
     let (correct, wrong) = (live.correct.cast_signed(), live.wrong.cast_signed());
     tx.exec(
-        "INSERT INTO feedback (query, variant, answered_us, correct) VALUES ($1, $2, $3, $4) \
+        "INSERT INTO feedback (query, variant, answered_us, correct, round) VALUES ($1, $2, $3, $4, $5) \
          ON CONFLICT (query) DO UPDATE SET correct = excluded.correct",
         args![
             given.query.as_str(),
             given.variant.0,
             given.answered.0.cast_signed(),
-            u32::from(given.correct)
+            u32::from(given.correct),
+            live.round.cast_signed(),
         ],
     )
     .await?;
@@ -138,15 +141,11 @@ pub(crate) async fn within(tx: &mut Tx, name: &str) -> Result<Vec<LiveAccuracy>>
     rows.iter().map(|row| read(&mut row.read(name))).collect()
 }
 
-pub(crate) async fn flag(db: &Db, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
-    let mut tx = db.begin().await?;
-    tx.next("catalog").await?;
-    let sql = "UPDATE live_accuracies SET flagged_ppm = $2 WHERE variant = $1";
-    let ppm = flagged.map(|accuracy| i64::from(accuracy.ppm()));
-    if tx.exec(sql, args![variant.0, ppm]).await? == 0 {
-        return Err(Error::not_found("live accuracy of variant", variant));
-    }
-    tx.commit().await
+/// What verdicts on one variant come to.
+pub(super) async fn of(name: &str, tx: &mut Tx, variant: VariantId) -> Result<Option<LiveAccuracy>> {
+    let sql = "SELECT variant, correct, wrong, flagged_ppm, round FROM live_accuracies WHERE variant = $1";
+    let row = tx.first(sql, args![variant.0]).await?;
+    row.map(|row| read(&mut row.read(name))).transpose()
 }
 
 /// The model is removed.
@@ -155,6 +154,7 @@ pub(crate) async fn forget(tx: &mut Tx, model: ModelId) -> Result<()> {
         "DELETE FROM stale_profiles WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
         "DELETE FROM feedback WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
         "DELETE FROM live_accuracies WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
+        "DELETE FROM flag_changes WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
     ] {
         tx.exec(sql, args![model.0]).await?;
     }
@@ -166,6 +166,11 @@ fn read(row: &mut Columns<'_>) -> Result<LiveAccuracy> {
         variant: VariantId(row.num()?),
         correct: row.num()?,
         wrong: row.num()?,
-        flagged: row.opt_int()?.and_then(|ppm| Accuracy::from_ppm(u32::try_from(ppm).ok()?)),
+        flagged: accuracy(row)?,
+        round: row.num()?,
     })
+}
+
+pub(super) fn accuracy(row: &mut Columns<'_>) -> Result<Option<Accuracy>> {
+    Ok(row.opt_int()?.and_then(|ppm| Accuracy::from_ppm(u32::try_from(ppm).ok()?)))
 }
