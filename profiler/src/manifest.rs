@@ -5,7 +5,7 @@
 
 use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
-use modelless_store::{NewSpace, NewTask, SpaceKind};
+use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, LiveRule,
     Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
@@ -40,9 +40,8 @@ pub struct TaskManifest {
     /// Which figure floors are compared with.
     #[serde(default)]
     pub accuracy_rule: AccuracyRule,
-    /// What feedback is good for.
-    #[serde(default)]
-    pub live_accuracy: LiveRule,
+    /// What feedback is good for. None: in a task that is there whatever holds, else the usual.
+    pub live_accuracy: Option<LiveRule>,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -280,7 +279,7 @@ impl TaskManifest {
             kind: self.kind,
             metric: self.metric.clone(),
             accuracy_rule: self.accuracy_rule,
-            live_accuracy: self.live_accuracy,
+            live_accuracy: self.live_accuracy.unwrap_or_default(),
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
@@ -292,6 +291,11 @@ impl TaskManifest {
             batching: self.batching,
             description: self.description.clone(),
         })
+    }
+
+    /// What it wants otherwise in the task that is there.
+    pub fn change(&self) -> TaskChange {
+        TaskChange { live_accuracy: self.live_accuracy }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

@@ -7,8 +7,10 @@ use crate::out;
 use crate::plot::{self, Known, Point};
 use crate::table::Table;
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
+use http::Method;
 use modelless_profiler::TaskManifest;
+use modelless_store::TaskChange;
 use modelless_types::{
     Accuracy, AccuracyRule, Batching, CostPer1k, DType, Fallback, Goals, LiveRule, Micros, Priority, SpaceId,
     Task, TaskId, TaskKind, TenantId, TensorSpec,
@@ -26,6 +28,8 @@ pub(crate) enum Command {
     Show(Show),
     /// Make a task out of a task.toml.
     Create(Create),
+    /// Change the rules of a task that is there.
+    Set(Set),
     /// Remove a task that has no models.
     Remove(Remove),
 }
@@ -58,6 +62,19 @@ pub(crate) struct Create {
 }
 
 #[derive(Args, Debug)]
+#[command(group = ArgGroup::new("rules").required(true).multiple(true))]
+pub(crate) struct Set {
+    /// The task.
+    name: String,
+    /// What feedback is good for: shown, or floors, so that what it shows to be less accurate than measured stops counting for
+    /// floors that it no longer meets.
+    #[arg(long, value_name = "RULE", value_parser = live_rule, group = "rules")]
+    live_accuracy: Option<LiveRule>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Remove {
     /// The task.
     name: String,
@@ -75,13 +92,18 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         Command::Create(options) => {
             let mut manifest = TaskManifest::read(&options.file)?;
             manifest.batching = options.batching.or(manifest.batching);
-            manifest.live_accuracy = options.live_accuracy.unwrap_or(manifest.live_accuracy);
+            manifest.live_accuracy = options.live_accuracy.or(manifest.live_accuracy);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
             } else {
                 out::line(format!("task {} made", manifest.name))
             }
+        }
+        Command::Set(options) => {
+            let change = TaskChange { live_accuracy: options.live_accuracy };
+            let now = self::change(&options.server.api()?, &options.name, change)?;
+            if options.server.json { out::json(&now) } else { out::line(rules(&now)) }
         }
         Command::Remove(options) => {
             let api = options.server.api()?;
@@ -149,6 +171,23 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
+}
+
+/// Gives a task of a server other rules, and tells which hold then.
+pub(super) fn change(api: &Api, name: &str, change: TaskChange) -> anyhow::Result<Value> {
+    let TaskChange { live_accuracy } = change;
+    let body = json!({"live_accuracy": live_accuracy});
+    let body = serde_json::to_vec(&body)?;
+    let path = format!("/v1/tasks/{}", segment(name));
+    api.send(Method::PATCH, &path, Some("application/json"), body.into())?.ok()?.json()
+}
+
+fn rules(now: &Value) -> String {
+    let live = match text(now, "live_accuracy") {
+        "floors" => "counts for floors where it flags a variant",
+        _ => "is shown and counts for no floor",
+    };
+    format!("task {}: live accuracy {live}", text(now, "task"))
 }
 
 /// A task of a server, as far as labelled data need it.
@@ -329,6 +368,13 @@ mod tests {
         assert!(shown.contains("*  cnn_m-int8    0.9160  0.9030 to 0.9274  0.9161"), "{shown}");
         assert!(shown.contains("measured on a sample (2000 items), cpu:x:2"), "{shown}");
         assert!(shown.contains("also: measured on all (10000 items), cpu:x:2"), "{shown}");
+    }
+
+    #[test]
+    fn the_rules_that_hold_are_told() {
+        let now = |rule| rules(&json!({"task": "fashion", "live_accuracy": rule}));
+        assert!(now("floors").contains("counts for floors"), "{}", now("floors"));
+        assert!(now("shown").contains("counts for no floor"), "{}", now("shown"));
     }
 
     #[test]

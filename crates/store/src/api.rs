@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
@@ -28,6 +28,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Makes a task, and its default output space if there is none of that name.
     async fn create_task(&self, task: NewTask) -> Result<Task>;
+
+    /// Changes what may change in a task, and gives what it is then. Where that is what it was, nothing is written.
+    async fn change_task(&self, task: TaskId, change: TaskChange) -> Result<Task>;
 
     /// Removes a task that has no models.
     async fn remove_task(&self, task: TaskId) -> Result<()>;

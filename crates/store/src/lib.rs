@@ -35,7 +35,7 @@ pub use opened::Opened;
 pub use records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
     NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,
-    Tenant, Transition, UnixMicros,
+    TaskChange, Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
 pub use url::redact;

@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, Note, StaleProfile, Verdict, measured_otherwise};
 use crate::records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
-    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition,
-    UnixMicros,
+    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, TaskChange, Tenant,
+    Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, PLANS_KEPT, check};
@@ -197,6 +197,17 @@ impl Store for MemStore {
             let task = new.numbered(TaskId(state.next_id("task")?), space);
             state.catalog.tasks.push(task.clone());
             Ok(task)
+        })
+    }
+
+    async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Task> {
+        self.write(|state| {
+            let task = state.catalog.tasks.iter_mut().find(|task| task.id == id);
+            let task = task.ok_or_else(|| Error::not_found("task", id))?;
+            let Some(changed) = change.of(task) else { return Ok(task.clone()) };
+            task.clone_from(&changed);
+            state.catalog.version += 1;
+            Ok(changed)
         })
     }
 

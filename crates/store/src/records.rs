@@ -192,6 +192,22 @@ impl NewTask {
     }
 }
 
+/// What is to be otherwise in a task; what is `None` stays. The rest of a task is what its models were checked against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TaskChange {
+    /// Whether feedback counts for floors.
+    pub live_accuracy: Option<LiveRule>,
+}
+
+impl TaskChange {
+    /// The task as it is then; `None` if that is what it is.
+    pub(crate) fn of(self, task: &Task) -> Option<Task> {
+        let live_accuracy = self.live_accuracy.unwrap_or(task.live_accuracy);
+        let changed = Task { live_accuracy, ..task.clone() };
+        (changed != *task).then_some(changed)
+    }
+}
+
 /// A model to be registered, with its first variants. See [`Model`] for the fields.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NewModel {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use modelless_store::{
     Catalog, Evidence, Feedback, FlagChange, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode,
     NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan,
-    Signed, StaleProfile, Store, Transition, UnixMicros, Verdict, VersionChange,
+    Signed, StaleProfile, Store, TaskChange, Transition, UnixMicros, Verdict, VersionChange,
 };
 use modelless_types::{
     DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
@@ -47,6 +47,9 @@ impl Store for Stalls {
     }
     async fn create_task(&self, task: NewTask) -> Result<Task> {
         self.here().await.create_task(task).await
+    }
+    async fn change_task(&self, task: TaskId, change: TaskChange) -> Result<Task> {
+        self.here().await.change_task(task, change).await
     }
     async fn remove_task(&self, task: TaskId) -> Result<()> {
         self.here().await.remove_task(task).await

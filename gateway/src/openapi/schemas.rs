@@ -129,6 +129,18 @@ pub(super) fn all() -> Value {
     all
 }
 
+fn live_rule(usual: Option<&str>) -> Value {
+    let mut schema = json!({
+        "type": "string", "enum": LiveRule::NAMES.map(|(name, _)| name),
+        "description": "What feedback is good for: it is shown, or what it shows to be less accurate than measured also stops \
+                        counting for floors that it no longer meets.",
+    });
+    if let Some(usual) = usual {
+        schema["default"] = json!(usual);
+    }
+    schema
+}
+
 /// What feedback came to.
 fn of_feedback() -> Value {
     let text = || json!({"type": "string"});
@@ -159,11 +171,7 @@ fn requests() -> Value {
                 "description": "What floors are compared with: the measured value, or the lower end of its 95 % \
                                 interval.",
             },
-            "live_accuracy": {
-                "type": "string", "enum": LiveRule::NAMES.map(|(name, _)| name), "default": "shown",
-                "description": "What feedback is good for: it is shown, or what it shows to be less accurate than measured also \
-                                stops counting for floors that it no longer meets.",
-            },
+            "live_accuracy": live_rule(Some("shown")),
             "labels": {"type": "array", "items": text(), "description": "In the order of outputs; for classification.",
                 "example": ["a", "b"]},
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
@@ -224,6 +232,7 @@ fn requests() -> Value {
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &[]),
+        "ChangeTask": strict(json!({"live_accuracy": live_rule(None)}), &[]),
         "Unflag": strict(json!({
             "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
                 "example": "the labels it was judged by were wrong"},

@@ -26,7 +26,7 @@ use crate::view::View;
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::response::Response;
-use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
 use http::request::Parts;
 use http::{Method, StatusCode, Uri};
@@ -105,6 +105,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/tasks", || post(tasks::create), openapi::tasks::create),
     route(Method::GET, "/v1/tasks/{task}", || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", || post(query::answer), openapi::query::answer),
+    route(Method::PATCH, "/v1/tasks/{task}", || patch(tasks::change), openapi::tasks::change),
     route(Method::DELETE, "/v1/tasks/{task}", || delete(tasks::remove), openapi::tasks::remove),
     route(Method::GET, "/v1/tasks/{task}/explain", || get(explain::explain), openapi::query::explain_get),
     route(Method::POST, "/v1/tasks/{task}/explain", || post(explain::explain), openapi::query::explain_post),

@@ -7,7 +7,7 @@ use crate::http::body;
 use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
-use modelless_store::{NewSpace, NewTask, SpaceKind};
+use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{AccuracyRule, Batching, DType, Labels, LiveRule, TaskKind, TenantId, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
@@ -122,6 +122,25 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
     app.catalog_changed().await;
     let body = json!({"task": task.name, "id": task.id});
     Ok(json_response(StatusCode::CREATED, &body))
+}
+
+/// What is to be otherwise in a task; what is left out stays.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeBody {
+    #[serde(default)]
+    live_accuracy: Option<LiveRule>,
+}
+
+pub(super) async fn change(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
+    let (head, body) = request.into_parts();
+    let wanted: ChangeBody = body::read_json(&app.core, &head.headers, body).await?;
+    let id = app.core.view().task(&name)?.task.id;
+    let change = TaskChange { live_accuracy: wanted.live_accuracy };
+    let task = app.store.change_task(id, change).await?;
+    tracing::info!(task = name, ?change, "a task is asked with these rules");
+    app.catalog_changed().await;
+    Ok(json_response(StatusCode::OK, &json!({"task": name, "live_accuracy": task.live_accuracy.name()})))
 }
 
 pub(super) async fn remove(State(app): FromApp, Named(name): Named<String>) -> Answer {

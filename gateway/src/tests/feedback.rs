@@ -3,8 +3,9 @@ use crate::Config;
 use crate::ids::QueryId;
 use http::Method;
 use modelless_decision::feedback::posterior;
-use modelless_store::{Store as _, UnixMicros};
-use modelless_types::VariantId;
+use modelless_store::{Feedback, LiveAccuracy, Store as _, UnixMicros};
+use modelless_testkit::Request;
+use modelless_types::{Accuracy, VariantId};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -117,6 +118,43 @@ async fn what_answers_worse_than_measured_is_flagged_and_many_verdicts_at_once_a
         world.store.catalog().await.unwrap().live_accuracy(VariantId(1)).unwrap().flagged,
         Some(flagged)
     );
+}
+
+#[tokio::test]
+async fn a_task_that_is_there_can_be_told_to_count_live_accuracy_for_floors() {
+    let run = World::new().await.run().await;
+    let wrong = |number: u64| Feedback {
+        query: format!("query {number}"),
+        variant: VariantId(1),
+        answered: UnixMicros(now()),
+        correct: false,
+    };
+    let stored = run.store.put_feedback((0..40).map(wrong).collect(), UnixMicros(0)).await.unwrap();
+    let live = LiveAccuracy { flagged: Accuracy::from_ppm(20_000), ..stored[39].live };
+    assert!(run.store.flag_accuracy(live, UnixMicros(now()), "0 of 40 right").await.unwrap());
+    run.with_connection(|mut connection| {
+        let mut send = |request: Request| connection.exchange(&request).unwrap();
+        let mut rules = |body: Value| {
+            let changed = send(Request::new("PATCH", "/v1/tasks/fashion").json(&body));
+            let floor = "/v1/tasks/fashion?variant=small-fp32&accuracy=0.9";
+            let asked = send(Request::post(floor).header("content-type", "image/png").body(PNG.to_vec()));
+            (changed.status, asked.status)
+        };
+        // In turns, so that what was cached of one rule cannot answer for the other.
+        assert_eq!(rules(json!({"live_accuracy": "shown"})), (200, 200));
+        assert_eq!(rules(json!({"live_accuracy": "floors"})), (200, 422));
+        assert_eq!(rules(json!({})), (200, 422), "what is left out stays");
+        assert_eq!(rules(json!({"live_accuracy": "maybe"})), (400, 422));
+        assert_eq!(rules(json!({"labels": []})), (400, 422), "labels are what its models answer with");
+        assert_eq!(rules(json!({"live_accuracy": "shown"})), (200, 200));
+        let unknown =
+            send(Request::new("PATCH", "/v1/tasks/fashon").json(&json!({"live_accuracy": "shown"})));
+        assert_eq!(unknown.status, 404);
+        let shown = send(Request::get("/v1/tasks/fashion")).json().unwrap();
+        assert_eq!(shown["live_accuracy"], json!("shown"));
+    })
+    .await;
+    run.stop().await;
 }
 
 #[tokio::test]

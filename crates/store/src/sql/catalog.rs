@@ -8,7 +8,8 @@ use crate::check;
 use crate::error::{Error, Result};
 use crate::learnt::{Note, measured_otherwise};
 use crate::records::{
-    App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
+    App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind,
+    TaskChange, Tenant,
 };
 use crate::versions::{Signed, VersionAction};
 use modelless_types::{
@@ -168,6 +169,17 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     .await?;
     tx.commit().await?;
     Ok(new.numbered(TaskId(id), space))
+}
+
+pub(crate) async fn change_task(db: &Db, id: TaskId, change: TaskChange) -> Result<Task> {
+    let mut tx = db.begin().await?;
+    tx.next("catalog").await?;
+    let known = find_task(db, &mut tx, id).await?;
+    let Some(changed) = change.of(&known) else { return Ok(known) };
+    let sql = "UPDATE tasks SET live_accuracy = $2 WHERE id = $1";
+    tx.exec(sql, args![id.0, changed.live_accuracy.name()]).await?;
+    tx.commit().await?;
+    Ok(changed)
 }
 
 pub(crate) async fn remove_task(db: &Db, id: TaskId) -> Result<()> {

@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
@@ -59,6 +59,10 @@ impl Store for SqlStore {
 
     async fn create_task(&self, task: NewTask) -> Result<Task> {
         catalog::create_task(&self.db, task).await
+    }
+
+    async fn change_task(&self, task: TaskId, change: TaskChange) -> Result<Task> {
+        catalog::change_task(&self.db, task, change).await
     }
 
     async fn remove_task(&self, task: TaskId) -> Result<()> {

@@ -67,8 +67,9 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
     change(&path, "DROP TABLE stale_profiles; DROP TABLE feedback; DROP TABLE live_accuracies").await;
+    change(&path, "DROP TABLE flag_changes").await;
     change(&path, "DROP TABLE node_holders").await;
-    change(&path, "DELETE FROM counters WHERE name = 'feedback'").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('feedback', 'flag_changes')").await;
     change(&path, "DROP TABLE measurings").await;
     change(&path, "DROP TABLE evidence").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
