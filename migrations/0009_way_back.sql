@@ -20,4 +20,7 @@ CREATE TABLE flag_changes (
 );
 CREATE INDEX flag_changes_of_variant ON flag_changes (variant, seq);
 
+-- Whether accuracies that nobody measured count for a task's floors beside measured ones.
+ALTER TABLE tasks ADD COLUMN declared_accuracy TEXT NOT NULL DEFAULT 'unless_measured';
+
 INSERT INTO counters (name, value) VALUES ('flag_changes', 0);

@@ -138,6 +138,7 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
         metric: "none".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: Vec::new(),
         inputs: vec![spec("x")],
         outputs: vec![spec("x")],

@@ -7,8 +7,8 @@
 use crate::core::Core;
 use crate::errors::ApiError;
 use modelless_decision::feedback::{judge, posterior};
-use modelless_store::{Catalog, Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
-use modelless_types::{AccuracyMeasure, VariantId};
+use modelless_store::{Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
+use modelless_types::AccuracyMeasure;
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -90,7 +90,8 @@ async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), 
     }
     let view = core.view();
     for live in changed {
-        let Some(measured) = measured(&view.catalog, live.variant) else { continue };
+        // What nobody measured is nothing to hold answers against.
+        let Some(measured) = view.catalog.measured(live.variant) else { continue };
         let flagged = judge(measured, (live.correct, live.wrong), live.flagged);
         if flagged == live.flagged {
             continue;
@@ -124,11 +125,4 @@ fn why(live: LiveAccuracy, measured: &AccuracyMeasure) -> String {
         known.high,
         measured.value
     )
-}
-
-/// What a variant's answers are held against: the lowest of what was measured of it on any device class, as an answer's name
-/// does not say where it was given.
-pub(crate) fn measured(catalog: &Catalog, variant: VariantId) -> Option<&AccuracyMeasure> {
-    let variant = catalog.variants.iter().find(|known| known.id == variant)?;
-    variant.profiles.iter().map(|profile| &profile.accuracy).min_by_key(|accuracy| accuracy.value)
 }

@@ -7,8 +7,9 @@ use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, LiveRule,
-    Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, DeclaredRule, Engine, Fallback,
+    Goals, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec,
+    VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -42,6 +43,8 @@ pub struct TaskManifest {
     pub accuracy_rule: AccuracyRule,
     /// What feedback is good for. None: in a task that is there whatever holds, else the usual.
     pub live_accuracy: Option<LiveRule>,
+    /// What accuracies are good for that nobody measured. None: the same.
+    pub declared_accuracy: Option<DeclaredRule>,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -280,6 +283,7 @@ impl TaskManifest {
             metric: self.metric.clone(),
             accuracy_rule: self.accuracy_rule,
             live_accuracy: self.live_accuracy.unwrap_or_default(),
+            declared_accuracy: self.declared_accuracy.unwrap_or_default(),
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
@@ -295,7 +299,7 @@ impl TaskManifest {
 
     /// What it wants otherwise in the task that is there.
     pub fn change(&self) -> TaskChange {
-        TaskChange { live_accuracy: self.live_accuracy }
+        TaskChange { live_accuracy: self.live_accuracy, declared_accuracy: self.declared_accuracy }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

@@ -123,11 +123,11 @@ fn profile(variant: &Value) -> &Value {
     lowest.unwrap_or(&Value::Null)
 }
 
-/// With its interval, as in `0.9235 (0.9110-0.9344)`.
+/// With its interval, as in `0.9235 (0.9110-0.9344)`. What was only declared has none.
 fn accuracy(measure: &Value) -> String {
     let interval = list(measure, "interval");
     match interval {
-        [low, high] => {
+        [low, high] if measure["provenance"] != "declared" => {
             format!("{} ({}-{})", number(&measure["value"], 4), number(low, 4), number(high, 4))
         }
         _ => number(&measure["value"], 4),
@@ -176,7 +176,11 @@ fn table(all: &[Value]) -> Table {
     for variant in all {
         let profile = profile(variant);
         let source = text(&profile["accuracy"], "provenance");
-        let source = if source.is_empty() { "unmeasured" } else { source };
+        let source = match (source, &variant["counts_for_floors"]) {
+            ("", _) => "unmeasured",
+            ("declared", Value::Bool(false)) => "declared (no floor)",
+            (source, _) => source,
+        };
         table.row([
             text(variant, "task").to_owned(),
             text(variant, "name").to_owned(),
@@ -252,6 +256,10 @@ fn in_full(variant: &Value) -> String {
         }
         lines.push(format!("  latency ({})\n{latency}", text(&profile["latency"], "provenance")));
     }
+    if variant["counts_for_floors"] == false {
+        let rule = "beside variants that were measured it counts for no floor (`modelless task set --declared-accuracy`)";
+        lines.push(format!("\n{rule}"));
+    }
     let said = warnings(variant, false);
     lines.extend(said.into_iter().map(|said| format!("\n{said}")));
     lines.extend(flags(list(variant, "flags")));
@@ -273,6 +281,9 @@ fn flags(history: &[Value]) -> Option<String> {
 }
 
 fn of_accuracy(what: &str, measure: &Value) -> Option<String> {
+    if measure["provenance"] == "declared" {
+        return Some(format!("  {what} {} declared by its owner, measured by nobody", accuracy(measure)));
+    }
     measure.is_object().then(|| {
         format!(
             "  {what} {} {} on {:?} with {} samples, on {} by `{}`",
@@ -325,6 +336,25 @@ mod tests {
         assert!(named(&both, "x").unwrap_err().to_string().contains("variant list"));
         let shown = in_full(&both[0]);
         assert!(shown.contains("on cpu:a:1") && shown.contains("2000 samples"), "{shown}");
+    }
+
+    #[test]
+    fn what_was_only_declared_is_told_as_such_and_has_no_interval() {
+        let mut variant = variant("t");
+        let declared = json!({"value": 0.7, "interval": [0.7, 0.7], "samples": 0, "set": "", "provenance": "declared",
+            "device_class": "cpu:a:1", "command": ""});
+        variant["profiles"] = json!([{"device_class": "cpu:a:1", "accuracy": declared}]);
+        let row = table(std::slice::from_ref(&variant)).to_string();
+        assert!(row.contains("0.7000           declared  "), "{row}");
+        variant["counts_for_floors"] = json!(false);
+        let row = table(std::slice::from_ref(&variant)).to_string();
+        assert!(row.contains("declared (no floor)"), "{row}");
+        let shown = in_full(&variant);
+        assert!(
+            shown.contains("accuracy 0.7000 declared by its owner") && shown.contains("no floor"),
+            "{shown}"
+        );
+        assert!(!shown.contains("0 samples"), "{shown}");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 
 use crate::records::{Catalog, UnixMicros};
 use crate::versions::Signed;
-use modelless_types::{Accuracy, LiveRule, Profile, Provenance, Task, VariantId};
+use modelless_types::{
+    Accuracy, AccuracyMeasure, DeclaredRule, LiveRule, Profile, Provenance, Task, VariantId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Verdicts on single queries that are kept at most, so that one given twice counts once. More are refused until some are
@@ -229,18 +231,59 @@ impl Catalog {
         self.live.iter().find(|live| live.variant == variant)
     }
 
-    /// What a task's floors are compared with for a variant: what was measured, or what was found of it since where that is
-    /// less and the task says that it counts.
+    /// What a task's floors are compared with for a variant: see [`Catalog::floor`].
     pub fn floor_accuracy(&self, task: &Task, variant: VariantId, profile: &Profile) -> Accuracy {
-        let measured = task.accuracy_rule.of(&profile.accuracy);
-        match task.live_accuracy {
-            LiveRule::Shown => measured,
-            LiveRule::Floors => {
-                let flagged = self.live_accuracy(variant).and_then(|live| live.flagged);
-                flagged.map_or(measured, |flagged| flagged.min(measured))
+        self.floor(task, variant, profile).value
+    }
+
+    /// What a task's floors are compared with for a variant on a device class: what was measured there or, where it was only
+    /// declared, on the class where it was measured lowest. Where it was measured nowhere, what was declared, if the task takes
+    /// that or has nothing that was measured. And what was found of it since where that is less and the task says that it counts.
+    pub fn floor(&self, task: &Task, variant: VariantId, profile: &Profile) -> Floor {
+        let rule = task.accuracy_rule;
+        let mut floor =
+            Floor { value: rule.of(&profile.accuracy), from: profile.accuracy.provenance, counts: true };
+        if profile.accuracy.is_declared() {
+            if let Some(measured) = self.measured(variant) {
+                floor = Floor { value: rule.of(measured), from: measured.provenance, counts: true };
+            } else if task.declared_accuracy == DeclaredRule::UnlessMeasured && self.has_measured(task) {
+                floor = Floor { value: Accuracy::ZERO, counts: false, ..floor };
             }
         }
+        let flagged = self.live_accuracy(variant).and_then(|live| live.flagged);
+        match (task.live_accuracy, flagged) {
+            (LiveRule::Floors, Some(flagged)) if flagged < floor.value => {
+                Floor { value: flagged, from: Provenance::Live, counts: true }
+            }
+            (LiveRule::Floors | LiveRule::Shown, _) => floor,
+        }
     }
+
+    /// What a variant's answers are held against: the lowest of what was measured of it on any device class.
+    pub fn measured(&self, variant: VariantId) -> Option<&AccuracyMeasure> {
+        let variant = self.variants.iter().find(|known| known.id == variant)?;
+        let accuracies = variant.profiles.iter().map(|profile| &profile.accuracy);
+        accuracies.filter(|accuracy| !accuracy.is_declared()).min_by_key(|accuracy| accuracy.value)
+    }
+
+    /// Whether anything that answers in a task without a pin was measured.
+    fn has_measured(&self, task: &Task) -> bool {
+        let defaults = self.defaults();
+        let models = self.models_of(task.id).filter(|model| defaults.contains(&model.id));
+        let mut profiles = models.flat_map(|model| self.variants_of(model.id)).flat_map(|v| &v.profiles);
+        profiles.any(|profile| !profile.accuracy.is_declared())
+    }
+}
+
+/// What a floor is compared with, and where it comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Floor {
+    /// The figure.
+    pub value: Accuracy,
+    /// Where it comes from.
+    pub from: Provenance,
+    /// `false`: it is 0, since what was declared does not count beside what was measured.
+    pub counts: bool,
 }
 
 #[cfg(test)]

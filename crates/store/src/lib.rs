@@ -27,8 +27,8 @@ pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use learnt::{
-    FEEDBACK_KEPT, FLAG_CHANGES_KEPT, Feedback, FlagAction, FlagChange, Kept, LIVE_MEMORY, LiveAccuracy,
-    StaleProfile, Verdict,
+    FEEDBACK_KEPT, FLAG_CHANGES_KEPT, Feedback, FlagAction, FlagChange, Floor, Kept, LIVE_MEMORY,
+    LiveAccuracy, StaleProfile, Verdict,
 };
 pub use mem::MemStore;
 pub use opened::Opened;

@@ -35,7 +35,7 @@ async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
     bed.ask(1);
     assert_eq!(bed.wrong_of(1).await, 0);
     let version = bed.handle.catalogue().version;
-    let change = TaskChange { live_accuracy: Some(LiveRule::Floors) };
+    let change = TaskChange { live_accuracy: Some(LiveRule::Floors), ..TaskChange::default() };
     bed.store.change_task(bed.task, change).await.expect("a task");
     bed.handle.catalog_changed();
     timeout(LONG, async {

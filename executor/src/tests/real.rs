@@ -73,6 +73,7 @@ impl Node {
             metric: "none".into(),
             accuracy_rule: AccuracyRule::default(),
             live_accuracy: modelless_types::LiveRule::default(),
+            declared_accuracy: modelless_types::DeclaredRule::default(),
             labels: Vec::new(),
             inputs: vec![tensor(served.input)],
             outputs: vec![tensor(served.output)],

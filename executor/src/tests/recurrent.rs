@@ -37,6 +37,7 @@ async fn serving() -> Node {
         metric: "top-1".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: vec!["blame".into(), "praise".into()],
         inputs: Vec::new(),
         outputs: Vec::new(),

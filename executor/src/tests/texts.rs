@@ -28,6 +28,7 @@ fn task() -> NewTask {
         metric: "nearest".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: Vec::new(),
         inputs: Vec::new(),
         outputs: Vec::new(),

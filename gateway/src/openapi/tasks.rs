@@ -34,7 +34,7 @@ pub(crate) fn show() -> Doc {
 
 pub(crate) fn change() -> Doc {
     let schema = json!({"type": "object", "required": ["task", "live_accuracy"], "properties": {
-        "task": {"type": "string"}, "live_accuracy": {"type": "string"},
+        "task": {"type": "string"}, "live_accuracy": {"type": "string"}, "declared_accuracy": {"type": "string"},
     }});
     Doc::new("changeTask", "tasks", "Change a task's rules")
         .describe(

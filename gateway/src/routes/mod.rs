@@ -19,7 +19,7 @@ pub(crate) use media::LIST_MAX;
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
-use crate::feedback::{Desk, measured};
+use crate::feedback::Desk;
 use crate::openapi::{self, Doc};
 use crate::show;
 use crate::view::View;
@@ -75,7 +75,7 @@ impl App {
         };
         for variant in variants {
             if let Some(live) = known.iter().find(|live| json!(live.variant) == variant["id"]) {
-                variant["live_accuracy"] = show::live_accuracy(live, measured(&view.catalog, live.variant));
+                variant["live_accuracy"] = show::live_accuracy(live, view.catalog.measured(live.variant));
             }
         }
     }

@@ -106,6 +106,10 @@ fn together(core: &Core, view: &View, task: &TaskView, parts: Vec<Answered>) -> 
         (name("modelless-model"), all(&|part| Some(variant(part)?.model_header.clone()))),
         (name("modelless-variant"), all(&|part| Some(variant(part)?.variant_header.clone()))),
         (name("modelless-accuracy"), accuracy.and_then(|variant| variant.accuracy_header.clone())),
+        (
+            name("modelless-accuracy-provenance"),
+            accuracy.and_then(|variant| variant.accuracy_from_header.clone()),
+        ),
         (name("modelless-query-id"), HeaderValue::try_from(ids.join(", ")).ok()),
     ] {
         if let Some(value) = value {
@@ -174,6 +178,9 @@ fn respond(core: &Core, view: &View, task: &TaskView, answered: Answered) -> axu
         headers.insert(name("modelless-space"), variant.space_header.clone());
         if let Some(accuracy) = &variant.accuracy_header {
             headers.insert(name("modelless-accuracy"), accuracy.clone());
+        }
+        if let Some(from) = &variant.accuracy_from_header {
+            headers.insert(name("modelless-accuracy-provenance"), from.clone());
         }
     }
     if let Some(node) = node.and_then(|node| view.node_header(node)) {

@@ -5,7 +5,7 @@ use http::Method;
 use modelless_decision::feedback::posterior;
 use modelless_store::{Feedback, LiveAccuracy, Store as _, UnixMicros};
 use modelless_testkit::Request;
-use modelless_types::{Accuracy, VariantId};
+use modelless_types::{Accuracy, Provenance, VariantId};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -186,4 +186,54 @@ async fn a_flag_is_taken_back_with_a_reason_which_is_kept() {
     let unknown = world.get("/v1/variants/fashion/small-fp33/flags").await;
     assert_eq!(unknown.refusal(), (404, "unknown_variant".to_owned()));
     assert!(unknown.json()["error"].as_str().unwrap().contains("small-fp32"));
+}
+
+#[tokio::test]
+async fn what_was_only_declared_says_so_and_is_not_what_answers_are_held_against() {
+    let run = World::new().await.run().await;
+    let mut profile = run.store.catalog().await.unwrap().variants[1].profiles[0].clone();
+    profile.accuracy.provenance = Provenance::Declared;
+    run.store.put_profile(VariantId(2), profile).await.unwrap();
+    let ids: Vec<String> = (0..40)
+        .map(|number| {
+            let (variant, at_unix_us) = (VariantId(2), now());
+            run.handle.query_ids().issue(QueryId { variant, at_unix_us, number, label: Some(0) })
+        })
+        .collect();
+    run.with_connection(move |mut connection| {
+        let mut send = |request: Request| connection.exchange(&request).unwrap();
+        let rules =
+            |rule: &str| Request::new("PATCH", "/v1/tasks/fashion").json(&json!({"declared_accuracy": rule}));
+        // Nothing new, but from then on requests see the profile.
+        assert_eq!(send(rules("unless_measured")).status, 200);
+        let mut ask = |goals: &str| {
+            let request = Request::post(&format!("/v1/tasks/fashion?variant=large-fp32{goals}"));
+            send(request.header("content-type", "image/png").body(PNG.to_vec()))
+        };
+        let answered = ask("");
+        assert_eq!(answered.header("modelless-accuracy-provenance"), Some("declared"), "{answered}");
+        assert_eq!(ask("&accuracy=0.5").status, 422, "beside what was measured it meets no floor");
+        assert_eq!(send(rules("floors")).status, 200);
+        let explain = || Request::get("/v1/tasks/fashion/explain");
+        let noted = |page: Value, wanted: &str| {
+            let all = page["candidates"].as_array().unwrap().clone();
+            let large = all.into_iter().find(|of| of["variant"] == json!("large-fp32")).unwrap();
+            assert_eq!(large["accuracy_provenance"], json!("declared"), "{page}");
+            let notes = large["notes"].to_string();
+            assert!(notes.contains("declared and never measured") && notes.contains(wanted), "{notes}");
+        };
+        noted(send(explain()).json().unwrap(), "has floors count that");
+        assert_eq!(send(rules("unless_measured")).status, 200);
+        noted(send(explain()).json().unwrap(), "counts for no floor beside");
+        for id in ids {
+            let path = format!("/v1/queries/{id}/feedback");
+            let told = send(Request::post(&path).json(&json!({"verdict": "wrong"})));
+            assert_eq!(told.status, 200, "{told}");
+            assert_eq!(told.json().unwrap()["live_accuracy"]["measured"], json!(null));
+        }
+    })
+    .await;
+    let live = run.store.live_accuracies().await.unwrap()[0];
+    assert_eq!((live.wrong, live.flagged), (40, None), "nobody measured what it could be worse than");
+    run.stop().await;
 }

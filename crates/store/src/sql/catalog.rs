@@ -13,8 +13,8 @@ use crate::records::{
 };
 use crate::versions::{Signed, VersionAction};
 use modelless_types::{
-    AccuracyRule, AppId, Bytes, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId,
-    Variant, VariantId,
+    AccuracyRule, AppId, Bytes, DeclaredRule, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId,
+    TaskKind, TenantId, Variant, VariantId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
         catalog.spaces.push(space(row.read(name))?);
     }
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy \
+               batching, live_accuracy, declared_accuracy \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -129,6 +129,7 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         description: row.text()?,
         batching: row.opt_word(|text| text.parse().ok())?,
         live_accuracy: row.word(LiveRule::parse)?,
+        declared_accuracy: row.word(DeclaredRule::parse)?,
     })
 }
 
@@ -147,8 +148,8 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let id = tx.next_id("tasks").await?;
     tx.exec(
         "INSERT INTO tasks (id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, \
-         defaults, description, batching, live_accuracy, next_ordinal) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0)",
+         defaults, description, batching, live_accuracy, declared_accuracy, next_ordinal) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 0)",
         args![
             id,
             new.tenant.0,
@@ -164,6 +165,7 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
             new.description.as_str(),
             new.batching.map(|batching| batching.to_string()),
             new.live_accuracy.name(),
+            new.declared_accuracy.name(),
         ],
     )
     .await?;
@@ -176,8 +178,8 @@ pub(crate) async fn change_task(db: &Db, id: TaskId, change: TaskChange) -> Resu
     tx.next("catalog").await?;
     let known = find_task(db, &mut tx, id).await?;
     let Some(changed) = change.of(&known) else { return Ok(known) };
-    let sql = "UPDATE tasks SET live_accuracy = $2 WHERE id = $1";
-    tx.exec(sql, args![id.0, changed.live_accuracy.name()]).await?;
+    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3 WHERE id = $1";
+    tx.exec(sql, args![id.0, changed.live_accuracy.name(), changed.declared_accuracy.name()]).await?;
     tx.commit().await?;
     Ok(changed)
 }
@@ -276,7 +278,7 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy \
+               batching, live_accuracy, declared_accuracy \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))

@@ -66,6 +66,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN batching").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
+    change(&path, "ALTER TABLE tasks DROP COLUMN declared_accuracy").await;
     change(&path, "DROP TABLE stale_profiles; DROP TABLE feedback; DROP TABLE live_accuracies").await;
     change(&path, "DROP TABLE flag_changes").await;
     change(&path, "DROP TABLE node_holders").await;

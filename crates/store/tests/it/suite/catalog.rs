@@ -8,8 +8,8 @@ use modelless_store::{
 };
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
-    Accuracy, AppId, Bytes, DeviceIx, LiveRule, Micros, ModelId, Profile, SpaceId, Task, TaskId, TenantId,
-    VariantId,
+    Accuracy, AppId, Bytes, DeclaredRule, DeviceIx, LiveRule, Micros, ModelId, Profile, SpaceId, Task,
+    TaskId, TenantId, VariantId,
 };
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ store_suite!(
     another_tenant_does_not_see_the_task,
     a_newer_profile_takes_the_place_of_the_older,
     a_task_with_models_is_not_removed,
-    what_feedback_counts_for_is_changed_in_a_task_that_is_there,
+    what_counts_for_floors_is_changed_in_a_task_that_is_there,
 );
 
 async fn begins_with_a_default_tenant_and_application(backend: Backend) {
@@ -92,7 +92,7 @@ async fn every_change_of_the_catalog_raises_its_version_and_nothing_else_does(ba
     let m = raises!(store.register_model(model(fashion.id, "m", &["v"])));
     let v = raises!(store.add_variant(m.model.id, variant("v2")));
     raises!(store.put_profile(v.id, profile("cpu:other:1")));
-    let shown = TaskChange { live_accuracy: Some(LiveRule::Shown) };
+    let shown = TaskChange { live_accuracy: Some(LiveRule::Shown), ..TaskChange::default() };
     raises!(store.change_task(fashion.id, shown));
 
     // What fails, what is so already, and what is not of the catalog, leaves it alone.
@@ -290,13 +290,15 @@ async fn a_task_with_models_is_not_removed(backend: Backend) {
     assert!(a_task(&*store).await.id > fashion.id);
 }
 
-async fn what_feedback_counts_for_is_changed_in_a_task_that_is_there(backend: Backend) {
+async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Backend) {
     let store = backend.open().await;
     let made = a_task(&*store).await;
     assert_eq!(made.live_accuracy, LiveRule::Floors);
-    let change = TaskChange { live_accuracy: Some(LiveRule::Shown) };
+    let change =
+        TaskChange { live_accuracy: Some(LiveRule::Shown), declared_accuracy: Some(DeclaredRule::Floors) };
     let changed = store.change_task(made.id, change).await.unwrap();
-    assert_eq!(changed, Task { live_accuracy: LiveRule::Shown, ..made });
+    let wanted = Task { live_accuracy: LiveRule::Shown, declared_accuracy: DeclaredRule::Floors, ..made };
+    assert_eq!(changed, wanted);
     assert_eq!(store.catalog().await.unwrap().tasks, [changed]);
     missing(store.change_task(TaskId(99), change).await);
 }

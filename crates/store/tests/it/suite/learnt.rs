@@ -5,9 +5,9 @@ use crate::backends::Backend;
 use crate::samples::{CPU, model, profile, task};
 use modelless_store::{
     Error, Feedback, FlagAction, Kept, LIVE_MEMORY, LiveAccuracy, Measuring, NewModel, Signed, StaleProfile,
-    Store, UnixMicros, Verdict,
+    Store, TaskChange, UnixMicros, Verdict,
 };
-use modelless_types::{Accuracy, VariantId};
+use modelless_types::{Accuracy, AccuracyMeasure, DeclaredRule, Provenance, VariantId};
 
 store_suite! {
     a_profile_is_marked_until_it_is_measured_again_or_its_node_takes_that_back,
@@ -15,6 +15,7 @@ store_suite! {
     a_verdict_counts_once_for_each_query_and_the_last_one_stands,
     what_was_said_goes_with_its_model_and_with_time,
     a_flag_is_part_of_the_catalog_and_counts_for_floors_where_the_task_says_so,
+    what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_where_the_task_says_so,
     a_flag_is_taken_back_by_whoever_says_why_and_all_is_counted_anew,
     another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew,
 }
@@ -246,4 +247,53 @@ async fn another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew(ba
     assert_eq!(store.flag_changes(variant, 10).await.unwrap()[0].action, FlagAction::Remeasured);
     store.remove_model(second.model.id, true, by).await.unwrap();
     assert_eq!(store.flag_changes(candidate, 10).await.unwrap(), []);
+}
+
+async fn what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_where_the_task_says_so(
+    backend: Backend,
+) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let said = |class: &str, ppm| {
+        let mut profile = profile(class);
+        let value = Accuracy::from_ppm(ppm).unwrap();
+        let from = Provenance::Declared;
+        profile.accuracy = AccuracyMeasure {
+            value,
+            low: value,
+            high: value,
+            samples: 0,
+            provenance: from,
+            ..profile.accuracy
+        };
+        profile
+    };
+    let mut new = model(fashion.id, "m", &["declared"]);
+    new.variants[0].profiles = vec![said(CPU, 990_000)];
+    let declared = store.register_model(new).await.unwrap().variants[0].id;
+    let floor = async |variant: VariantId, class: &str| {
+        let catalog = store.catalog().await.unwrap();
+        let known = catalog.variants.iter().find(|known| known.id == variant).unwrap();
+        let floor = catalog.floor(&catalog.tasks[0], variant, known.profile_on(class).unwrap());
+        (floor.value.ppm(), floor.from, floor.counts)
+    };
+    assert_eq!(floor(declared, CPU).await, (990_000, Provenance::Declared, true), "nothing else is known");
+    assert_eq!(store.catalog().await.unwrap().measured(declared), None);
+    // A candidate answers nobody, so it takes nothing from what does.
+    let second = NewModel { version: 2, ..model(fashion.id, "m", &["measured"]) };
+    let second = store.register_model(second).await.unwrap();
+    assert_eq!(floor(declared, CPU).await.0, 990_000);
+    let other = store.register_model(model(fashion.id, "other", &["other"])).await.unwrap();
+    assert_eq!(floor(declared, CPU).await, (0, Provenance::Declared, false));
+    let change = |rule| TaskChange { declared_accuracy: Some(rule), ..TaskChange::default() };
+    store.change_task(fashion.id, change(DeclaredRule::Floors)).await.unwrap();
+    assert_eq!(floor(declared, CPU).await, (990_000, Provenance::Declared, true));
+    store.change_task(fashion.id, change(DeclaredRule::UnlessMeasured)).await.unwrap();
+    store.remove_model(other.model.id, true, Signed::default()).await.unwrap();
+    assert_eq!(floor(declared, CPU).await.0, 990_000, "nothing that answers was measured any more");
+    // What was measured anywhere goes before what was declared.
+    let measured = second.variants[0].id;
+    store.put_profile(measured, said("cpu:other:1", 990_000)).await.unwrap();
+    let lower_end = profile(CPU).accuracy.low.ppm();
+    assert_eq!(floor(measured, "cpu:other:1").await, (lower_end, Provenance::Measured, true));
 }
