@@ -20,7 +20,22 @@ CREATE TABLE flag_changes (
 );
 CREATE INDEX flag_changes_of_variant ON flag_changes (variant, seq);
 
+-- Every node marks for itself, so that none takes back what another one still says.
+CREATE TABLE stale_marks (
+    variant BIGINT NOT NULL REFERENCES variants (id),
+    device_class TEXT NOT NULL,
+    node TEXT NOT NULL,
+    ratio_ppm BIGINT NOT NULL,
+    since_us BIGINT NOT NULL,
+    PRIMARY KEY (variant, device_class, node)
+);
+INSERT INTO stale_marks (variant, device_class, node, ratio_ppm, since_us)
+    SELECT variant, device_class, node, ratio_ppm, since_us FROM stale_profiles;
+DROP TABLE stale_profiles;
+
 -- Whether accuracies that nobody measured count for a task's floors beside measured ones.
 ALTER TABLE tasks ADD COLUMN declared_accuracy TEXT NOT NULL DEFAULT 'unless_measured';
 
 INSERT INTO counters (name, value) VALUES ('flag_changes', 0);
+-- How many verdicts are kept, so that nobody has to count them.
+INSERT INTO counters (name, value) SELECT 'feedback_kept', count(*) FROM feedback;

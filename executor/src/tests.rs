@@ -4,6 +4,7 @@ mod draining;
 mod hanging;
 mod limits;
 mod loading;
+mod marks;
 mod quarantine;
 mod real;
 mod recurrent;
@@ -113,11 +114,13 @@ struct Setup {
     damaged: bool,
     /// The second variant is on another server.
     remote: bool,
+    /// The first variant's profile was marked as stale, by these nodes.
+    marked_by: &'static [&'static str],
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { recorder: None, store: None, config: config(), damaged: false, remote: false }
+        Self { recorder: None, store: None, config: config(), damaged: false, remote: false, marked_by: &[] }
     }
 }
 
@@ -125,7 +128,7 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
     bed_with(Setup { recorder, ..Setup::default() }).await
 }
 
-async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> Bed {
+async fn bed_with(Setup { recorder, store, config, damaged, remote, marked_by }: Setup) -> Bed {
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
@@ -179,6 +182,9 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
         loading::damage(&artefacts.path(&artefact.sha256).expect("an address"));
     }
     let variants = store.register_model(model).await.expect("a model").variants;
+    for node in marked_by {
+        store.mark_stale(marks::by(node, variants[0].id)).await.expect("a profile");
+    }
     let engine = Arc::new(FakeEngine::new());
     let ward = Arc::new(FakeEngine::new());
     for variant in &variants {

@@ -86,9 +86,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;
 
     /// Says that a profile is off, so that the variant is measured again there. Whether there is one: otherwise nothing is kept.
+    /// Each node says so for itself.
     async fn mark_stale(&self, stale: StaleProfile) -> Result<bool>;
 
-    /// Takes that back, if it is this node that said so last. Whether it was.
+    /// Takes back what this node said; others still say what they do. Whether it had said so.
     async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool>;
 
     /// Takes in verdicts on answers, one for each query: the last one stands. Those on queries that were answered before

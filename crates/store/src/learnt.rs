@@ -31,6 +31,13 @@ pub struct StaleProfile {
     pub since: UnixMicros,
 }
 
+impl StaleProfile {
+    /// Of these there is one each.
+    pub(crate) fn place(&self) -> (VariantId, &str, &str) {
+        (self.variant, &self.device_class, &self.node)
+    }
+}
+
 /// Whether an answer was right.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Feedback {
@@ -221,9 +228,10 @@ pub(crate) fn measured_otherwise(before: Option<&Profile>, now: &Profile) -> boo
 }
 
 impl Catalog {
-    /// The mark of a profile that is off.
+    /// The mark of a profile that is off: of those of several nodes, the one that says by most.
     pub fn stale(&self, variant: VariantId, device_class: &str) -> Option<&StaleProfile> {
-        self.stale.iter().find(|stale| stale.variant == variant && stale.device_class == device_class)
+        let its = |stale: &&StaleProfile| stale.variant == variant && stale.device_class == device_class;
+        self.stale.iter().filter(its).max_by_key(|stale| stale.ratio_ppm)
     }
 
     /// What was said of a variant's answers when this was read.

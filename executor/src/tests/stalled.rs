@@ -14,18 +14,25 @@ use modelless_types::{
 };
 use modelless_wire::Body;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Answers until it is told to stop, and from then on never again.
+/// Answers until it is told to stop, and from then on not before it is told to go on. What was asked meanwhile is never answered.
 #[derive(Debug)]
-struct Stalls {
+pub(super) struct Stalls {
     store: Arc<MemStore>,
     stalled: watch::Receiver<bool>,
+    /// How often somebody tried to mark a profile.
+    pub(super) marks: AtomicU32,
 }
 
 impl Stalls {
+    pub(super) fn new(stalled: watch::Receiver<bool>) -> Self {
+        Self { store: Arc::default(), stalled, marks: AtomicU32::new(0) }
+    }
+
     async fn here(&self) -> &MemStore {
         if *self.stalled.borrow() {
             std::future::pending::<()>().await;
@@ -91,6 +98,7 @@ impl Store for Stalls {
         self.here().await.put_profile(variant, profile).await
     }
     async fn mark_stale(&self, stale: StaleProfile) -> Result<bool> {
+        self.marks.fetch_add(1, Ordering::Relaxed);
         self.here().await.mark_stale(stale).await
     }
     async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
@@ -170,7 +178,7 @@ impl Store for Stalls {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_never_answers_holds_up_neither_serving_nor_the_timer_nor_the_end() {
     let (stall, stalled) = watch::channel(false);
-    let store = Arc::new(Stalls { store: Arc::new(MemStore::new()), stalled });
+    let store = Arc::new(Stalls::new(stalled));
     let config = Config {
         store_within: Micros::from_millis(200),
         drain: Micros::from_millis(300),

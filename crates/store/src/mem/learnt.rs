@@ -17,17 +17,11 @@ impl State {
             return false;
         }
         self.catalog.version += 1;
-        let same = |known: &&mut StaleProfile| {
-            (known.variant, &known.device_class) == (stale.variant, &stale.device_class)
-        };
-        match self.catalog.stale.iter_mut().find(same) {
+        match self.catalog.stale.iter_mut().find(|known| known.place() == stale.place()) {
             Some(known) => *known = StaleProfile { since: known.since, ..stale },
             None => self.catalog.stale.push(stale),
         }
-        let by_place = |a: &StaleProfile, b: &StaleProfile| {
-            (a.variant, &a.device_class).cmp(&(b.variant, &b.device_class))
-        };
-        self.catalog.stale.sort_by(by_place);
+        self.catalog.stale.sort_by(|a, b| a.place().cmp(&b.place()));
         true
     }
 
@@ -38,7 +32,9 @@ impl State {
         let cleared = self.catalog.stale.len() < before;
         if cleared {
             self.catalog.version += 1;
-            self.measurings.remove(&(variant, device_class.to_owned()));
+            if self.catalog.stale(variant, device_class).is_none() {
+                self.measurings.remove(&(variant, device_class.to_owned()));
+            }
         }
         cleared
     }

@@ -1,6 +1,6 @@
 //! What live traffic says of what was measured: see [`crate::StaleProfile`] and [`crate::LiveAccuracy`].
 
-use super::conn::{Columns, Db, Tx, args};
+use super::conn::{Columns, Db, Tx, args, corrupt};
 use crate::check;
 use crate::error::Result;
 use crate::learnt::{FEEDBACK_KEPT, Feedback, Kept, LiveAccuracy, StaleProfile, Verdict};
@@ -18,8 +18,8 @@ pub(crate) async fn mark(db: &Db, stale: StaleProfile) -> Result<bool> {
         return Ok(false);
     }
     tx.exec(
-        "INSERT INTO stale_profiles (variant, device_class, node, ratio_ppm, since_us) VALUES ($1, $2, $3, $4, $5) \
-         ON CONFLICT (variant, device_class) DO UPDATE SET node = excluded.node, ratio_ppm = excluded.ratio_ppm",
+        "INSERT INTO stale_marks (variant, device_class, node, ratio_ppm, since_us) VALUES ($1, $2, $3, $4, $5) \
+         ON CONFLICT (variant, device_class, node) DO UPDATE SET ratio_ppm = excluded.ratio_ppm",
         args![
             stale.variant.0,
             stale.device_class.as_str(),
@@ -36,28 +36,31 @@ pub(crate) async fn mark(db: &Db, stale: StaleProfile) -> Result<bool> {
 pub(crate) async fn unmark(db: &Db, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
-    let sql = "DELETE FROM stale_profiles WHERE variant = $1 AND device_class = $2 AND node = $3";
+    let sql = "DELETE FROM stale_marks WHERE variant = $1 AND device_class = $2 AND node = $3";
     if tx.exec(sql, args![variant.0, device_class, node]).await? == 0 {
         return Ok(false);
     }
-    super::measuring::done(&mut tx, variant, device_class).await?;
+    // While another node says so it is still to be measured.
+    if !is_marked(&mut tx, variant, device_class).await? {
+        super::measuring::done(&mut tx, variant, device_class).await?;
+    }
     tx.commit().await?;
     Ok(true)
 }
 
 /// It has been measured again.
 pub(crate) async fn measured(tx: &mut Tx, variant: VariantId, device_class: &str) -> Result<()> {
-    let sql = "DELETE FROM stale_profiles WHERE variant = $1 AND device_class = $2";
+    let sql = "DELETE FROM stale_marks WHERE variant = $1 AND device_class = $2";
     tx.exec(sql, args![variant.0, device_class]).await.map(|_| ())
 }
 
 pub(crate) async fn is_marked(tx: &mut Tx, variant: VariantId, device_class: &str) -> Result<bool> {
-    let sql = "SELECT variant FROM stale_profiles WHERE variant = $1 AND device_class = $2";
+    let sql = "SELECT variant FROM stale_marks WHERE variant = $1 AND device_class = $2";
     Ok(tx.first(sql, args![variant.0, device_class]).await?.is_some())
 }
 
 pub(crate) async fn marks(tx: &mut Tx, name: &str) -> Result<Vec<StaleProfile>> {
-    let sql = "SELECT variant, device_class, node, ratio_ppm, since_us FROM stale_profiles";
+    let sql = "SELECT variant, device_class, node, ratio_ppm, since_us FROM stale_marks";
     let mut all = Vec::new();
     for row in tx.fetch(sql, Vec::new()).await? {
         let mut row = row.read(name);
@@ -70,7 +73,7 @@ pub(crate) async fn marks(tx: &mut Tx, name: &str) -> Result<Vec<StaleProfile>> 
         });
     }
     // Databases differ in how they order texts.
-    all.sort_by(|a, b| (a.variant, &a.device_class).cmp(&(b.variant, &b.device_class)));
+    all.sort_by(|a, b| a.place().cmp(&b.place()));
     Ok(all)
 }
 
@@ -79,17 +82,36 @@ pub(crate) async fn put_feedback(db: &Db, given: Vec<Feedback>, expired: UnixMic
     let mut tx = db.begin().await?;
     // Others that count wait until this is done.
     tx.next("feedback").await?;
-    tx.exec("DELETE FROM feedback WHERE answered_us < $1", args![expired.0.cast_signed()]).await?;
-    let rows = tx.first("SELECT count(*) FROM feedback", Vec::new()).await?;
-    let mut rows: u64 = rows.map_or(Ok(0), |row| row.read(&db.name).num())?;
+    // More than come, so that what is too old goes, and no more than that, so that nobody waits for a whole day's.
+    let most = i64::try_from(given.len()).unwrap_or(i64::MAX).saturating_mul(2).saturating_add(64);
+    let sql = "DELETE FROM feedback WHERE query IN \
+               (SELECT query FROM feedback WHERE answered_us < $1 ORDER BY answered_us LIMIT $2)";
+    let gone = tx.exec(sql, args![expired.0.cast_signed(), most]).await?;
+    let mut rows = kept(&db.name, &mut tx).await?.saturating_sub(gone);
     let mut verdicts = Vec::with_capacity(given.len());
     for one in given {
         let verdict = put_one(db, &mut tx, &one, rows >= FEEDBACK_KEPT).await?;
         rows += u64::from(verdict.kept == Kept::New);
         verdicts.push(verdict);
     }
+    set_kept(&mut tx, rows).await?;
     tx.commit().await?;
     Ok(verdicts)
+}
+
+/// How many verdicts are kept, by a counter: counting them would take the longer the more there are. Whoever adds or takes
+/// away some holds the number of `feedback`.
+async fn kept(name: &str, tx: &mut Tx) -> Result<u64> {
+    let row = tx.first("SELECT value FROM counters WHERE name = 'feedback_kept'", Vec::new()).await?;
+    match row {
+        Some(row) => row.read(name).num(),
+        None => Err(corrupt(name, "the number of verdicts is missing")),
+    }
+}
+
+async fn set_kept(tx: &mut Tx, rows: u64) -> Result<()> {
+    let sql = "UPDATE counters SET value = $1 WHERE name = 'feedback_kept'";
+    tx.exec(sql, args![rows.cast_signed()]).await.map(|_| ())
 }
 
 async fn put_one(db: &Db, tx: &mut Tx, given: &Feedback, full: bool) -> Result<Verdict> {
@@ -150,9 +172,14 @@ pub(super) async fn of(name: &str, tx: &mut Tx, variant: VariantId) -> Result<Op
 
 /// The model is removed.
 pub(crate) async fn forget(tx: &mut Tx, model: ModelId) -> Result<()> {
+    let name = tx.name();
+    tx.next("feedback").await?;
+    let sql = "DELETE FROM feedback WHERE variant IN (SELECT id FROM variants WHERE model = $1)";
+    let gone = tx.exec(sql, args![model.0]).await?;
+    let rows = kept(&name, tx).await?.saturating_sub(gone);
+    set_kept(tx, rows).await?;
     for sql in [
-        "DELETE FROM stale_profiles WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
-        "DELETE FROM feedback WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
+        "DELETE FROM stale_marks WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
         "DELETE FROM live_accuracies WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
         "DELETE FROM flag_changes WHERE variant IN (SELECT id FROM variants WHERE model = $1)",
     ] {

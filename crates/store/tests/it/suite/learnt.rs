@@ -49,11 +49,22 @@ async fn a_profile_is_marked_until_it_is_measured_again_or_its_node_takes_that_b
     assert!(store.mark_stale(again.clone()).await.unwrap());
     let catalog = store.catalog().await.unwrap();
     assert!(catalog.version > before);
-    assert_eq!(catalog.stale, [StaleProfile { since: UnixMicros(7), ..again }]);
-    assert_eq!(catalog.stale(variant, CPU), catalog.stale.first());
-    assert!(!store.clear_stale(variant, CPU, "one").await.unwrap(), "it is another node's");
+    assert_eq!(catalog.stale, [by("one", variant), again.clone()]);
+    assert_eq!(catalog.stale(variant, CPU), Some(&again), "of the two the one that is further off");
+    let once_more = StaleProfile { ratio_ppm: 2_500_000, since: UnixMicros(11), ..again };
+    assert!(store.mark_stale(once_more.clone()).await.unwrap());
+    let two = StaleProfile { since: UnixMicros(9), ..once_more };
+    assert_eq!(
+        store.catalog().await.unwrap().stale,
+        [by("one", variant), two.clone()],
+        "it is marked since then"
+    );
+    assert!(!store.clear_stale(variant, CPU, "three").await.unwrap(), "it never said so");
+    assert!(store.clear_stale(variant, CPU, "one").await.unwrap());
+    assert_eq!(store.catalog().await.unwrap().stale, [two], "what the other node says stands");
     assert!(store.clear_stale(variant, CPU, "two").await.unwrap());
     assert_eq!(store.catalog().await.unwrap().stale, []);
+    store.mark_stale(by("two", variant)).await.unwrap();
     store.mark_stale(by("one", variant)).await.unwrap();
     store.put_profile(variant, profile(CPU)).await.unwrap();
     assert_eq!(store.catalog().await.unwrap().stale, []);
@@ -75,7 +86,11 @@ async fn what_is_marked_may_be_measured_although_there_is_a_profile(backend: Bac
     assert_eq!(store.claim_measuring(wanted.clone(), UnixMicros(1)).await.unwrap(), None);
     store.mark_stale(by("one", variant)).await.unwrap();
     assert_eq!(store.claim_measuring(wanted.clone(), UnixMicros(1)).await.unwrap(), Some(wanted.clone()));
+    store.mark_stale(by("two", variant)).await.unwrap();
     store.clear_stale(variant, CPU, "one").await.unwrap();
+    let measured = store.measurings().await.unwrap();
+    assert_eq!(measured, std::slice::from_ref(&wanted), "another node still says that it is off");
+    store.clear_stale(variant, CPU, "two").await.unwrap();
     assert_eq!(store.measurings().await.unwrap(), []);
     assert_eq!(store.claim_measuring(wanted, UnixMicros(1)).await.unwrap(), None);
 }
