@@ -90,7 +90,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     let node = store.register_node(about, UnixMicros::of(SystemTime::now())).await?.id;
     let who = format!("executor {}", config.name);
     let place = (config.name.clone(), config.device_class.clone());
-    let (history, mut writer) = history::channel(Arc::clone(&store), node, who, place);
+    let within = Duration::from_micros(config.store_within.0);
+    let (history, mut writer) = history::channel(Arc::clone(&store), node, who, place, within);
     writer.settle().await?;
     let worker = Worker::new(config.worker());
     let started = UnixMicros::of(SystemTime::now());
@@ -136,7 +137,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         warnings,
         engines,
     };
-    service.read_catalogue().await?;
+    let catalog = service.read_catalogue().await?;
+    service.remember_marks(&catalog);
     service.publish();
     Ok((service, handle))
 }
@@ -322,13 +324,24 @@ impl Service {
         };
         if changed {
             match self.read_catalogue().await {
-                Ok(()) => self.publish(),
+                Ok(_) => self.publish(),
                 Err(error) => tracing::warn!(%error, "the catalogue cannot be read; the last one stands"),
             }
         }
     }
 
-    async fn read_catalogue(&self) -> Result<(), Error> {
+    /// What an earlier life of this node said of profiles, it goes on saying.
+    fn remember_marks(&self, catalog: &Catalog) {
+        let config = self.handle.config();
+        let own = catalog.stale.iter().filter(|stale| stale.node == config.name);
+        let here = own.filter(|stale| stale.device_class == config.device_class);
+        let marked: Vec<VariantId> = here.map(|stale| stale.variant).collect();
+        if !marked.is_empty() {
+            self.handle.feed(Event::Marked(marked));
+        }
+    }
+
+    async fn read_catalogue(&self) -> Result<Catalog, Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
         let prices = self.prices(&catalog).await;
@@ -337,7 +350,7 @@ impl Service {
         let (now, runnable) = Catalogue::new(&catalog, class, &self.lacking(), &prices, &tokenizers, &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
-        Ok(())
+        Ok(catalog)
     }
 
     /// The tokenizers that models need, those that are here already and the others, fetched where need be. A model whose

@@ -4,6 +4,7 @@ mod draining;
 mod hanging;
 mod limits;
 mod loading;
+mod marks;
 mod quarantine;
 mod real;
 mod recurrent;
@@ -116,12 +117,14 @@ struct Setup {
     remote: bool,
     /// What the second variant runs on.
     processor: Processor,
+    /// The first variant's profile was marked as stale, by these nodes.
+    marked_by: &'static [&'static str],
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let (config, processor) = (config(), Processor::Cpu);
-        Self { recorder: None, store: None, config, damaged: false, remote: false, processor }
+        Self { recorder: None, store: None, config, damaged: false, remote: false, processor, marked_by: &[] }
     }
 }
 
@@ -130,7 +133,7 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
 }
 
 async fn bed_with(setup: Setup) -> Bed {
-    let Setup { recorder, store, config, damaged, remote, processor } = setup;
+    let Setup { recorder, store, config, damaged, remote, processor, marked_by } = setup;
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
@@ -143,6 +146,7 @@ async fn bed_with(setup: Setup) -> Bed {
         metric: "none".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: Vec::new(),
         inputs: vec![spec("x")],
         outputs: vec![spec("x")],
@@ -185,6 +189,9 @@ async fn bed_with(setup: Setup) -> Bed {
         loading::damage(&artefacts.path(&artefact.sha256).expect("an address"));
     }
     let variants = store.register_model(model).await.expect("a model").variants;
+    for node in marked_by {
+        store.mark_stale(marks::by(node, variants[0].id)).await.expect("a profile");
+    }
     let engine = Arc::new(FakeEngine::new());
     let ward = Arc::new(FakeEngine::new());
     for variant in &variants {

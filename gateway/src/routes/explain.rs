@@ -10,7 +10,10 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, LiveRule, Micros, PricePerHour, Refusal};
+use modelless_store::Floor;
+use modelless_types::{
+    Accuracy, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour, Provenance, Refusal,
+};
 use serde_json::{Value, json};
 
 pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
@@ -120,6 +123,7 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
         "variant": task.variant(candidate.variant).map(|view| view.variant.name.as_str()),
         "node": candidate.node.and_then(|node| view.node(node)).map(|node| node.name.as_str()),
         "accuracy": candidate.accuracy.as_f64(),
+        "accuracy_provenance": task.variant(candidate.variant).and_then(|view| view.floor).map(|floor| floor.from),
         "latency_ms": candidate.latency.map(Micros::as_millis_f64),
         "wait_ms": candidate.wait.map(Micros::as_millis_f64),
         "cost": candidate.cost.map(CostPer1k::as_usd),
@@ -138,8 +142,9 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
     shown
 }
 
-/// Where live traffic says something else than what was measured.
+/// Where its figures are less sure than others: nobody measured them, or live traffic says something else.
 fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
+    let known = task.variant(candidate.variant);
     let class = candidate.node.and_then(|node| view.node(node)).map(|node| node.device_class.as_str());
     let stale = class.and_then(|class| view.catalog.stale(candidate.variant, class)).map(|stale| {
         let times = Micros(stale.ratio_ppm / 1_000).as_millis_f64();
@@ -152,5 +157,19 @@ fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
             format!("feedback says that it is less accurate than measured, and floors count that ({flagged})")
         }
     });
-    stale.into_iter().chain(worse).collect()
+    let profile = class.and_then(|class| known.and_then(|known| known.variant.profile_on(class)));
+    let floor = profile.map(|profile| view.catalog.floor(&task.task, candidate.variant, profile));
+    let declared = floor.or_else(|| known?.floor).filter(|floor| floor.from == Provenance::Declared);
+    let declared = declared.map(|floor| declared_only(floor, task.task.declared_accuracy));
+    declared.into_iter().chain(stale).chain(worse).collect()
+}
+
+/// Nobody measured its accuracy.
+fn declared_only(floor: Floor, rule: DeclaredRule) -> String {
+    let why = match (floor.counts, rule) {
+        (false, _) => "so it counts for no floor beside those that were measured",
+        (true, DeclaredRule::Floors) => "and the task has floors count that",
+        (true, DeclaredRule::UnlessMeasured) => "and floors count that as nothing in the task was measured",
+    };
+    format!("its accuracy was declared and never measured, {why}")
 }
