@@ -342,6 +342,7 @@ impl Registrar {
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
                 profile.accuracy = elsewhere.accuracy.clone();
+                profile.detail.part_of_set = elsewhere.detail.part_of_set;
             }
             profile.also.clone_from(&elsewhere.also);
         }

@@ -113,7 +113,7 @@ impl Catalog {
     /// What a task's floors are compared with for a variant: what was measured, or what was found of it since where that is
     /// less and the task says that it counts.
     pub fn floor_accuracy(&self, task: &Task, variant: VariantId, profile: &Profile) -> Accuracy {
-        let measured = task.accuracy_rule.of(&profile.accuracy);
+        let measured = profile.floor(task.accuracy_rule);
         match task.live_accuracy {
             LiveRule::Shown => measured,
             LiveRule::Floors => {

@@ -320,7 +320,7 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     measuring::lock(&mut tx, variant).await?;
     // An estimate is no reason not to measure, and whoever made one may have been slower than who measured.
     if profile.is_estimated() {
-        if measuring::is_measured(&mut tx, db, variant, &profile.device_class).await? {
+        if measuring::measured(&mut tx, db, variant, &profile.device_class).await?.is_some() {
             return Ok(());
         }
     } else {
