@@ -7,8 +7,8 @@ use modelless_decision::worker::WorkerVariant;
 use modelless_engine::{Io, Loaded};
 use modelless_store::Catalog;
 use modelless_types::{
-    Bytes, Engine, Micros, ModelId, PricePerHour, SpaceId, Task, TaskId, TensorSpec, Variant, VariantId,
-    VariantSettings,
+    Bytes, Engine, Micros, ModelId, PricePerHour, Processor, SpaceId, Task, TaskId, TensorSpec, Variant,
+    VariantId, VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -232,5 +232,6 @@ fn worker_variant(
         load_time: profile.load_time,
         threads: variant.settings.threads,
         batching: task.batching,
+        gpu: variant.settings.processor != Processor::Cpu,
     })
 }

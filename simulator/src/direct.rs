@@ -109,6 +109,7 @@ fn worker(lane: &Lane<'_>, run: &RunModel) -> Worker {
         load_time: spec.load_time,
         threads: spec.threads,
         batching: None,
+        gpu: false,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));
     worker

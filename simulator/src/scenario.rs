@@ -495,6 +495,7 @@ impl Scenario {
                 load_time: on.load_time,
                 threads: v.threads,
                 batching: batching(task),
+                gpu: false,
             })
         };
         self.variants().filter_map(variant).collect()

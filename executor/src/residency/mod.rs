@@ -12,7 +12,7 @@ use modelless_adapter::Tokenizer;
 use modelless_decision::worker::Event;
 use modelless_engine::{EngineError, LoadSpec, Loaded};
 use modelless_store::Opened;
-use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, Processor, ReplicaState, VariantId};
 use std::io::Read as _;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -189,7 +189,11 @@ impl Handle {
         let same_runner = |variant: VariantId| {
             let other = self.catalogue().variant(variant);
             other.is_some_and(|other| {
-                other.model == known.model && other.settings.engine == known.settings.engine
+                let runner = |known: &Known| {
+                    let settings = &known.settings;
+                    (known.model, settings.engine, settings.processor == Processor::Cpu)
+                };
+                runner(&other) == runner(&known)
             })
         };
         let there = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;

@@ -105,6 +105,9 @@ pub struct WorkerVariant {
     /// How its task wants batches made. `None`: as the worker is set.
     #[serde(default)]
     pub batching: Option<Batching>,
+    /// It runs on a GPU, in a process apart from those of the same model that do not.
+    #[serde(default)]
+    pub gpu: bool,
 }
 
 pub(crate) const fn draining() -> Refusal {
@@ -119,12 +122,12 @@ const fn onnx() -> Engine {
     Engine::Onnx
 }
 
-/// A process that runs variants: all of one model for one engine.
-pub(super) type Runner = (ModelId, Engine);
+/// A process that runs variants: all of one model for one engine, those on a GPU apart from the others.
+pub(super) type Runner = (ModelId, Engine, bool);
 
 impl WorkerVariant {
     pub(super) const fn runner(&self) -> Runner {
-        (self.model, self.engine)
+        (self.model, self.engine, self.gpu)
     }
 }
 

@@ -193,7 +193,7 @@ impl Worker {
         let size = u32::try_from(queries.len()).unwrap_or(u32::MAX);
         let running = self.residency.variant(variant).map_or(Moments::ZERO, |known| known.run.running(size));
         let runner =
-            self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx), WorkerVariant::runner);
+            self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx, false), WorkerVariant::runner);
         let expected = binding.expected;
         let idle = lane.running.is_none();
         let handover = if idle { self.handover.moments() } else { Moments::ZERO };

@@ -41,6 +41,7 @@ impl World {
             load_time: Micros(1_000),
             threads: 1,
             batching: None,
+            gpu: false,
         };
         let mut world = Self { worker, now: Time(1_000_000) };
         let (device, variant_id) = (DeviceIx(0), variant.id);

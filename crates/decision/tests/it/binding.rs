@@ -31,6 +31,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         load_time: Micros(1_000),
         threads: 1,
         batching: None,
+        gpu: false,
     }
 }
 
@@ -155,6 +156,26 @@ fn a_batch_handed_over_behind_one_that_crashed_is_not_to_blame() {
     // It is back at once, and serves those who were not in the batch that ran.
     let (_, _, members) = bound(&world.load(1)).expect("bound");
     assert_eq!(members, [2, 3]);
+}
+
+/// Variants of one model on the CPU and on a GPU are in two processes: a batch of one does not stand behind the other's.
+#[test]
+fn a_batch_on_a_gpu_is_not_handed_over_behind_one_of_its_model_on_the_cpu() {
+    for gpu in [false, true] {
+        let mut world = World::new(100, &[]);
+        let twin = WorkerVariant { model: ModelId(0), gpu, ..variant(1, 1_000.0) };
+        world.feed(Event::Catalog(vec![variant(0, 100.0), twin]));
+        for at in [0, 1] {
+            world.feed(Event::Wake { task: TASK, ordinal: at });
+            world.load(at);
+        }
+        let far = Micros(1_000_000);
+        let (first, _, _) = bound(&world.arrive(1, &[0], far)).expect("bound");
+        world.prepared(first);
+        let (second, _, _) = bound(&world.arrive(2, &[1], far)).expect("bound");
+        let started = world.prepared(second).contains(&Action::Start { batch: second });
+        assert_eq!(started, !gpu, "in the same process: {}", !gpu);
+    }
 }
 
 #[test]

@@ -46,6 +46,7 @@ fn variant(at: u8, threads: u16, ms: u64) -> WorkerVariant {
         load_time: Micros(1_000),
         threads,
         batching: None,
+        gpu: false,
     }
 }
 

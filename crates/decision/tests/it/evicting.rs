@@ -36,6 +36,7 @@ fn variant(at: u8, memory: u64) -> WorkerVariant {
         load_time: LOAD,
         threads: 1,
         batching: None,
+        gpu: false,
     }
 }
 

@@ -40,6 +40,7 @@ fn worker() -> Worker {
         load_time: Micros(1_000),
         threads: 1,
         batching: None,
+        gpu: false,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));
     worker.handle(Time(2), Event::Pin(vec![(DeviceIx(0), VariantId(1))]));

@@ -35,6 +35,7 @@ fn variant() -> WorkerVariant {
         load_time: Micros(1_000),
         threads: 1,
         batching: None,
+        gpu: false,
     }
 }
 

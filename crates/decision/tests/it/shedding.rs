@@ -53,6 +53,7 @@ impl World {
             load_time: Micros(1_000),
             threads: 1,
             batching: None,
+            gpu: false,
         };
         let worker = Worker::new(WorkerConfig { devices: vec![device; count], ..WorkerConfig::default() });
         let mut world = Self {

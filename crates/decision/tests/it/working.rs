@@ -125,6 +125,7 @@ fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
                 load_time: Micros(load),
                 threads,
                 batching,
+                gpu: false,
             }
         };
         variants.map(variant).collect()

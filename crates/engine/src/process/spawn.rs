@@ -100,6 +100,8 @@ impl Process {
             command.envs(std::env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders)));
             // It has no folder to keep what it compiles in.
             command.env("CUDA_CACHE_DISABLE", "1");
+            // Numbers as the driver's tools count, not by which is fastest: `cuda:0` is the card that the node shows first.
+            command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
             // libtorch has no switch for it that can be reached from here: FP32 stays FP32, as on the CPU.
             command.env("NVIDIA_TF32_OVERRIDE", "0");
         }

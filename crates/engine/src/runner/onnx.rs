@@ -79,8 +79,12 @@ fn sessions(
         let session = builder.commit_from_memory(request.artefact).map_err(|error| error.to_string())?;
         Shared::new(session).map(Arc::new)
     };
-    let alone = request.settings.threads > 1 || request.settings.processor != Processor::Cpu;
-    let count = if alone { request.lanes } else { 1 };
+    let count = match request.settings.processor {
+        Processor::Cpu if request.settings.threads > 1 => request.lanes,
+        Processor::Cpu => 1,
+        // Each has its weights on the GPU.
+        Processor::Cuda(_) | Processor::Tensorrt(_) => request.lanes.min(gpu::STREAMS),
+    };
     // Side by side: each keeps a core busy, and its lane will have more than one.
     std::thread::scope(|scope| {
         let others: Vec<_> = (1..count).map(|_| scope.spawn(one)).collect();

@@ -137,23 +137,28 @@ pub(super) fn filter(policy: &Policy) -> State {
     }
 }
 
-/// Two of them, for each can only give one error: `clone3` is said not to exist, and what is not allowed is forbidden.
-fn programs(policy: &Policy) -> Result<[BpfProgram; 2]> {
+/// Several, for each can only give one error: `clone3` is said not to exist, and what is not allowed is forbidden.
+fn programs(policy: &Policy) -> Result<Vec<BpfProgram>> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let no = |error: i32| SeccompAction::Errno(error.unsigned_abs());
     let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let absent = SeccompFilter::new(absent, SeccompAction::Allow, no(libc::ENOSYS), arch)?;
     let (refused, granted) = (no(libc::EPERM), SeccompAction::Allow);
-    let listed = if policy.gpu {
-        SeccompFilter::new(forbidden()?, granted, refused, arch)?
+    let mut programs: Vec<BpfProgram> = vec![absent.try_into()?];
+    if policy.gpu {
+        programs.push(SeccompFilter::new(forbidden()?, granted, refused, arch)?.try_into()?);
+        programs.extend(denied::of_another_kind());
     } else {
-        SeccompFilter::new(allowed(policy)?, refused, granted, arch)?
-    };
-    Ok([absent.try_into()?, listed.try_into()?])
+        programs.push(SeccompFilter::new(allowed(policy)?, refused, granted, arch)?.try_into()?);
+    }
+    Ok(programs)
 }
 
 /// The bits of a socket's type that are not its flags.
 const SOCKET_KIND: u64 = 0xf;
+
+/// Of `ioprio_set`: one thread, by its number or 0 for itself.
+const IOPRIO_WHO_PROCESS: u64 = 1;
 
 /// What reaches out of the process, for one whose driver may make every other call.
 fn forbidden() -> Result<Rules> {
@@ -166,9 +171,23 @@ fn forbidden() -> Result<Rules> {
         Ok(())
     };
     when(libc::SYS_tgkill, &[IsNot(0, std::process::id().into())])?;
-    when(libc::SYS_socket, &[IsNot(0, libc::AF_UNIX.unsigned_abs().into())])?;
-    for other in (0..=SOCKET_KIND).filter(|kind| *kind != u64::from(libc::SOCK_SEQPACKET.unsigned_abs())) {
-        when(libc::SYS_socket, &[Bits(1, SOCKET_KIND, other)])?;
+    // Those of one kind only, and nothing is sent to who is named in the call.
+    for call in [libc::SYS_socket, libc::SYS_socketpair] {
+        when(call, &[IsNot(0, libc::AF_UNIX.unsigned_abs().into())])?;
+        for other in (0..=SOCKET_KIND).filter(|kind| *kind != u64::from(libc::SOCK_SEQPACKET.unsigned_abs()))
+        {
+            when(call, &[Bits(1, SOCKET_KIND, other)])?;
+        }
+    }
+    when(libc::SYS_sendto, &[IsNotWhole(4, 0)])?;
+    // Who runs when, of itself and of no other.
+    for own in [libc::SYS_sched_setscheduler, libc::SYS_sched_setparam, libc::SYS_sched_setattr] {
+        when(own, &[IsNot(0, 0)])?;
+    }
+    when(libc::SYS_setpriority, &[IsNot(0, libc::PRIO_PROCESS.into())])?;
+    when(libc::SYS_ioprio_set, &[IsNot(0, IOPRIO_WHO_PROCESS)])?;
+    for call in [libc::SYS_setpriority, libc::SYS_ioprio_set] {
+        when(call, &[IsNot(1, 0)])?;
     }
     // Others' limits, and its own to be changed.
     when(libc::SYS_prlimit64, &[IsNot(0, 0)])?;

@@ -7,7 +7,7 @@
 use super::State;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
+    SeccompRule, TargetArch, sock_filter,
 };
 use std::collections::BTreeMap;
 
@@ -130,15 +130,35 @@ pub(super) fn filter() -> State {
     }
 }
 
-/// Two of them, for each can only give one error. `clone3` is said not to exist, so that glibc falls back to `clone`, whose
+/// Several, for each can only give one error. `clone3` is said not to exist, so that glibc falls back to `clone`, whose
 /// flags can be looked at.
-fn programs() -> Result<[BpfProgram; 2]> {
+fn programs() -> Result<Vec<BpfProgram>> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let no = |error: i32| SeccompAction::Errno(error.unsigned_abs());
     let absent = Rules::from([(libc::SYS_clone3, Vec::new())]);
     let absent = SeccompFilter::new(absent, SeccompAction::Allow, no(libc::ENOSYS), arch)?;
     let denied = SeccompFilter::new(denied()?, SeccompAction::Allow, no(libc::EPERM), arch)?;
-    Ok([absent.try_into()?, denied.try_into()?])
+    let programs: [BpfProgram; 2] = [absent.try_into()?, denied.try_into()?];
+    Ok(programs.into_iter().chain(of_another_kind()).collect())
+}
+
+/// Refuses every call by a number beyond those of a list, where a machine has two for each: a kernel built for x32 programs
+/// takes them all with this bit set, and a list of what is forbidden does not know them so.
+pub(super) fn of_another_kind() -> Option<BpfProgram> {
+    const BIT: u32 = 0x4000_0000;
+    const LOAD_NUMBER: u16 = 0x20;
+    const JUMP_IF_AT_LEAST: u16 = 0x35;
+    const RETURN: u16 = 0x06;
+    const ALLOWED: u32 = 0x7fff_0000;
+    const REFUSED: u32 = 0x0005_0000 | libc::EPERM.unsigned_abs();
+    let step = |code, jt, k| sock_filter { code, jt, jf: 0, k };
+    let steps = [
+        step(LOAD_NUMBER, 0, 0),
+        step(JUMP_IF_AT_LEAST, 1, BIT),
+        step(RETURN, 0, ALLOWED),
+        step(RETURN, 0, REFUSED),
+    ];
+    cfg!(target_arch = "x86_64").then(|| steps.to_vec())
 }
 
 fn denied() -> Result<Rules> {

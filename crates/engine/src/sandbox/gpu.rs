@@ -35,18 +35,21 @@ pub(crate) const LIBRARIES: &str = "LD_LIBRARY_PATH";
 pub(super) fn readable() -> Vec<PathBuf> {
     let named = std::env::var_os(LIBRARIES).unwrap_or_default();
     let named = std::env::split_paths(&named).filter(|path| path.is_absolute());
-    let mapped = folders_of_libraries(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
+    let folders = folders_of_libraries(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
+    let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let mapped = files.map(|entry| entry.path()).filter(|path| is_library(path));
     READABLE.iter().map(PathBuf::from).chain(named).chain(mapped).collect()
 }
 
 /// Where the libraries lie that this process has open already: each opens further parts of itself from beside it.
 fn folders_of_libraries(maps: &str) -> BTreeSet<PathBuf> {
     let files = maps.lines().filter_map(|line| line.find('/').map(|start| Path::new(&line[start..])));
-    let is_library = |path: &&Path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.split('.').skip(1).any(|part| part == "so")
-    };
-    files.filter(is_library).filter_map(Path::parent).map(Path::to_owned).collect()
+    files.filter(|path| is_library(path)).filter_map(Path::parent).map(Path::to_owned).collect()
+}
+
+fn is_library(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.split('.').skip(1).any(|part| part == "so")
 }
 
 /// The driver's devices in `/dev`: all GPUs, since no library can be told to open only one of them.

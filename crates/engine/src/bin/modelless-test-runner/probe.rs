@@ -79,6 +79,20 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
             done(libc::sched_setaffinity(t.sibling, size, &raw const cores))
         }
     }),
+    ("put a sibling behind all others", |t| {
+        // SAFETY: all zeros is a parameter, and it is read only.
+        unsafe {
+            let parameter: libc::sched_param = std::mem::zeroed();
+            done(libc::sched_setscheduler(t.sibling, libc::SCHED_IDLE, &raw const parameter))
+        }
+    }),
+    ("make a pair of sockets", |_| {
+        let mut pair = [0; 2];
+        // SAFETY: room for two.
+        done(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_DGRAM, 0, pair.as_mut_ptr()) })?;
+        pair.into_iter().for_each(close);
+        Ok(())
+    }),
     ("change a sibling's limits", |t| {
         // SAFETY: two structs, one read and one written.
         unsafe {

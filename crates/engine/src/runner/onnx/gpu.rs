@@ -7,6 +7,10 @@ use ort::ep::{ArenaExtendStrategy, CUDA, ExecutionProviderDispatch, TensorRT};
 use ort::session::builder::SessionBuilder;
 use std::path::Path;
 
+/// Sessions of a variant on a GPU, each with a stream and a copy of the weights: one copies while the other computes. All
+/// lanes share them.
+pub(super) const STREAMS: u16 = 2;
+
 /// Puts the provider that the settings ask for before the CPU's. A provider that cannot be had is an error: a variant
 /// measured on a GPU must not silently run on the CPU.
 pub(super) fn provide(
@@ -30,7 +34,7 @@ pub(super) fn provide(
     builder.with_execution_providers(providers).map_err(|error| error.to_string())
 }
 
-/// Every session, and so every lane, has a stream of its own. Its memory grows by what is asked for, not by doubling,
+/// Every session has a stream of its own. Its memory grows by what is asked for, not by doubling,
 /// so that replicas can share a GPU. Algorithms are chosen by rule: to try them all, which is the library's default, takes
 /// the first batch of each size many times its usual time. And numbers stay as long as the variant's precision says: TF32
 /// would answer otherwise than where its accuracy was measured.
