@@ -321,6 +321,7 @@ impl NodeLink for Remote {
                 self.link.say(codec::to_node(&ToNode::Demand(query.demand)));
                 self.link.send(encoded);
             }
+            (Ok(encoded), ToNode::MayReturn { key }) => self.link.send_behind(key, encoded),
             (Ok(encoded), _) => self.link.send(encoded),
             (Err(error), ToNode::Query(query)) => self.refuse(query.key, error),
             (

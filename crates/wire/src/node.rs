@@ -482,7 +482,7 @@ impl Hub {
             }
             ToNode::MayReturn { key } => {
                 if !peer.state().open.contains(&key.0) {
-                    return Ok(()); // it has been answered, or is still on its way
+                    return Ok(()); // it has been answered
                 }
                 ToNode::MayReturn { key: qualified(peer.number, key) }
             }
