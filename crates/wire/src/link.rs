@@ -114,6 +114,13 @@ impl Link {
         }
     }
 
+    /// The rest of a query that was refused before all of it had come is not sent.
+    pub(crate) fn stop_query(&self, key: QueryKey) {
+        if self.lock().out.stop_query(key) {
+            self.wake.notify_one();
+        }
+    }
+
     /// The rest of an answer that nobody waits for any longer is not sent.
     pub(crate) fn take_back_answer(&self, key: QueryKey) {
         self.lock().out.take_back_answer(key);

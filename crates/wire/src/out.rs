@@ -169,6 +169,11 @@ impl Out {
         Ok(self.take_back_large(Bound::Query(key)))
     }
 
+    /// A query was refused before all of it was sent.
+    pub(crate) fn stop_query(&mut self, key: QueryKey) -> bool {
+        self.take_back_large(Bound::Query(key))
+    }
+
     /// Nobody waits for an answer any longer. A small one goes its way, since its report is news.
     pub(crate) fn take_back_answer(&mut self, key: QueryKey) {
         self.take_back_large(Bound::Outcome(key));
