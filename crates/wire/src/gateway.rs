@@ -162,6 +162,11 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
 }
 
 impl Session {
+    #[cfg(test)]
+    pub(crate) fn stream(&self) -> &Stream {
+        self.link.stream()
+    }
+
     async fn run(
         mut self,
         dial: &Dial,
