@@ -260,7 +260,7 @@ impl NodeLink for Handle {
                 self.feed(Event::Cancel { key });
                 self.one_less();
             }
-            ToNode::MayReturn { key } => self.feed(Event::MayReturn { key }),
+            ToNode::MayReturn { key } => self.may_return(key),
             ToNode::Pin(pins) => self.feed(Event::Pin(pins)),
             ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
         }

@@ -6,7 +6,7 @@ use modelless_adapter::{
 };
 use modelless_decision::query::Query;
 use modelless_decision::worker::Event;
-use modelless_types::{Bytes, Micros, Refusal, Time};
+use modelless_types::{Bytes, Micros, QueryKey, Refusal, Time};
 use modelless_wire::{Body, Input, InputFault, QueryFrame};
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub(crate) struct Pending {
     /// Whether a batch with it was ever started. From then on it is answered or refused here, never given back: it may
     /// be what kills runners.
     pub(crate) ran: bool,
+    /// Whether its gateway said, since it came, that it may be given back.
+    pub(crate) may_return: bool,
 }
 
 impl Handle {
@@ -49,6 +51,7 @@ impl Handle {
             decoded: None,
             preparation: id,
             ran: false,
+            may_return: false,
         };
         self.queries().insert(key, pending);
         if size <= self.config().decode_inline {
@@ -91,12 +94,13 @@ impl Handle {
             }
         };
         let bytes = Bytes(u64::try_from(decoded.bytes()).unwrap_or(u64::MAX));
-        {
+        let before = {
             let mut queries = self.queries();
             let Some(pending) = queries.get_mut(&key) else { return };
             pending.decode = self.now() - came;
             pending.decoded = Some(Arc::new(decoded));
-        }
+            pending.may_return
+        };
         self.feed(Event::Arrive(Query {
             key,
             tenant: frame.tenant,
@@ -110,8 +114,22 @@ impl Handle {
             priority: frame.priority,
             best_effort: frame.best_effort,
             bytes,
-            returnable: frame.returnable,
+            returnable: frame.returnable || before,
         }));
+        // Said between the two, it came to the machine before the query.
+        if !before && self.queries().get(&key).is_some_and(|pending| pending.may_return) {
+            self.feed(Event::MayReturn { key });
+        }
+    }
+
+    /// A query may be given back, be it still being decoded, when the machine does not know it.
+    pub(crate) fn may_return(&self, key: QueryKey) {
+        {
+            let mut queries = self.queries();
+            let Some(pending) = queries.get_mut(&key) else { return };
+            pending.may_return = true;
+        }
+        self.feed(Event::MayReturn { key });
     }
 }
 

@@ -9,6 +9,7 @@ mod quarantine;
 mod real;
 mod recurrent;
 mod remotes;
+mod returning;
 mod slots;
 mod stalled;
 mod texts;

@@ -43,7 +43,7 @@ mod tests;
 
 pub use admin::{Admin, AdminError, RegisterRequest, RegisterVariant, SetRef};
 pub use config::Config;
-pub use demand::ClassDemand;
+pub use demand::{ClassDemand, DemandTold};
 pub use errors::Error;
 pub use ids::{BadQueryId, QueryId, QueryIds};
 pub use profiles::{PROFILES, PROFILES_VERSION, ProfileEntry, ProfileFile};

@@ -3,7 +3,7 @@
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::core::Core;
-use crate::demand::ClassDemand;
+use crate::demand::DemandTold;
 use crate::errors::Error;
 use crate::feedback::Desk;
 use crate::grpc;
@@ -233,7 +233,7 @@ impl Handle {
     }
 
     /// What was asked of this gateway so far, class by class: the most asked for, up to a bound.
-    pub fn demand(&self) -> Vec<ClassDemand> {
+    pub fn demand(&self) -> DemandTold {
         let waiting = self.core.driver.look(|router, _| router.waiting_by_class());
         self.core.demand.told(&waiting)
     }

@@ -26,6 +26,20 @@ pub struct Noise {
     pub jitter: Option<Jitter>,
     /// Nodes stand still now and then.
     pub pauses: Option<Pauses>,
+    /// Nodes fall behind now and then.
+    #[serde(default)]
+    pub slow: Option<Slow>,
+}
+
+/// How often and how long a node's devices take longer than they should: both exponentially distributed.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Slow {
+    /// Mean time between two times.
+    pub every: Micros,
+    /// Mean length.
+    pub mean: Micros,
+    /// How many times as long.
+    pub factor: f64,
 }
 
 /// How often and how long a node stands still: both exponentially distributed.
@@ -46,6 +60,7 @@ impl Noise {
         handover: Micros::ZERO,
         jitter: None,
         pauses: None,
+        slow: None,
     };
     /// As on a machine that others share. Heartbeats and timers are those of the shells, and a replayed batch ends at the timer's next
     /// millisecond. Way and pauses are assumed.
@@ -56,6 +71,14 @@ impl Noise {
         handover: Micros(100),
         jitter: Some(Jitter { chance: 1.0, mean: Micros(500) }),
         pauses: Some(Pauses { every: Micros::from_secs(2), mean: Micros::from_millis(15) }),
+        slow: None,
+    };
+    /// The same, but instead of standing still nodes take four times as long for half a second now and then, as beside somebody
+    /// else's work: they go on and fall behind, and so does what is known of them.
+    pub const BEHIND: Self = Self {
+        pauses: None,
+        slow: Some(Slow { every: Micros::from_secs(4), mean: Micros::from_millis(500), factor: 4.0 }),
+        ..Self::SHARED
     };
 }
 
@@ -82,6 +105,10 @@ pub struct Setup {
     pub queries: u32,
     /// One run each.
     pub seeds: Vec<u64>,
+    /// Loads, as shares of the capacity, of which is told what share is in time: where that is less than wanted whatever the load,
+    /// goodput tells nothing.
+    #[serde(default)]
+    pub loads: Vec<f64>,
 }
 
 /// What came of it.
@@ -95,6 +122,9 @@ pub struct Row {
     pub goodput: f64,
     /// Every rate that was tried, with the least share of any seed.
     pub tried: Vec<(f64, f64)>,
+    /// Of each of the loads, the share in time: mean over the seeds.
+    #[serde(default)]
+    pub in_time: Vec<(f64, f64)>,
     /// Answered in time a second when half as much again is asked as all lanes could do: mean over the seeds.
     pub overloaded: f64,
     /// Queries that nodes gave back, of how many, in all runs.
@@ -136,27 +166,45 @@ pub fn goodput(setup: &Setup, model: &Measured) -> Result<Row, Error> {
             high = rate;
         }
     }
-    let rate = capacity * OVERLOAD;
-    let over = shares(rate)?;
-    let seeds = f64::from(u32::try_from(over.len()).unwrap_or(u32::MAX).max(1));
-    let overloaded = over.iter().sum::<f64>() / seeds * rate;
+    let mut mean = |load: f64| -> Result<f64, Error> {
+        let shares = shares(capacity * load)?;
+        let seeds = f64::from(u32::try_from(shares.len()).unwrap_or(u32::MAX).max(1));
+        Ok(shares.iter().sum::<f64>() / seeds)
+    };
+    let in_time = setup.loads.iter().map(|load| Ok((*load, mean(*load)?))).collect::<Result<_, Error>>()?;
+    let overloaded = mean(OVERLOAD)? * capacity * OVERLOAD;
     let setup = setup.clone();
-    Ok(Row { setup, capacity, goodput: low, tried, overloaded, handed_back, asked, outstanding })
+    Ok(Row { setup, capacity, goodput: low, tried, in_time, overloaded, handed_back, asked, outstanding })
 }
 
-/// When a node stands still, one pause after the other.
-fn pauses(node: usize, pauses: Pauses, until: Micros, seed: u64) -> Vec<Fault> {
-    let mut rng = Rng::new(seed, &format!("pauses of {node}"));
+/// From when until when, one time after the other.
+fn times(every: Micros, mean: Micros, until: Micros, rng: &mut Rng) -> Vec<(Micros, Micros)> {
     let mut draw = |mean: Micros| Moments::exactly(mean).times(rng.exponential()).mean();
-    let (mut faults, mut now) = (Vec::new(), Micros::ZERO);
+    let (mut times, mut now) = (Vec::new(), Micros::ZERO);
     loop {
-        let at = now + draw(pauses.every);
+        let at = now + draw(every);
         if at >= until {
-            return faults;
+            return times;
         }
-        now = at + draw(pauses.mean);
-        faults.push(Fault::Pause { node, at, until: now });
+        now = at + draw(mean);
+        times.push((at, now));
     }
+}
+
+/// What happens to a node.
+fn faults(node: usize, noise: &Noise, duration: Micros, seed: u64) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Some(Pauses { every, mean }) = noise.pauses {
+        let mut rng = Rng::new(seed, &format!("pauses of {node}"));
+        let times = times(every, mean, duration, &mut rng);
+        faults.extend(times.into_iter().map(|(at, until)| Fault::Pause { node, at, until }));
+    }
+    if let Some(Slow { every, mean, factor }) = noise.slow {
+        let mut rng = Rng::new(seed, &format!("slowness of {node}"));
+        let times = times(every, mean, duration, &mut rng);
+        faults.extend(times.into_iter().map(|(at, until)| Fault::Slow { node, at, until, factor }));
+    }
+    faults
 }
 
 fn outcome(setup: &Setup, model: &Measured, rate: f64, seed: u64) -> Result<Outcome, Error> {
@@ -183,10 +231,8 @@ fn outcome(setup: &Setup, model: &Measured, rate: f64, seed: u64) -> Result<Outc
     scenario.duration = Micros(whole(f64::from(setup.queries) * 1e6 / rate));
     scenario.link = noise.link;
     scenario.heartbeat = noise.heartbeat;
-    if let Some(spec) = noise.pauses {
-        let of = |node| pauses(node, spec, scenario.duration, seed);
-        scenario.faults = (0..scenario.nodes.len()).flat_map(of).collect();
-    }
+    let of = |node| faults(node, &noise, scenario.duration, seed);
+    scenario.faults = (0..scenario.nodes.len()).flat_map(of).collect();
     run(&scenario, seed)
 }
 
@@ -201,8 +247,20 @@ mod tests {
             let (gateways, seeds) = (2, vec![1]);
             let (bound, share, queries, hand_back) = (3.0, 0.99, 600, true);
             let noise = Noise::QUIET;
-            let setup =
-                Setup { nodes, lanes, gateways, credits, hand_back, noise, bound, share, queries, seeds };
+            let loads = Vec::new();
+            let setup = Setup {
+                nodes,
+                lanes,
+                gateways,
+                credits,
+                hand_back,
+                noise,
+                bound,
+                share,
+                queries,
+                seeds,
+                loads,
+            };
             goodput(&setup, &MODELS[2]).unwrap()
         };
         let (one, three, deep) = (row(1, 6, true), row(3, 2, true), row(3, 2, false));
@@ -216,8 +274,20 @@ mod tests {
         let row = |noise, hand_back| {
             let (nodes, lanes, gateways, credits, seeds) = (3, 2, 2, true, vec![1, 2]);
             let (bound, share, queries) = (3.0, 0.98, 800);
-            let setup =
-                Setup { nodes, lanes, gateways, credits, hand_back, noise, bound, share, queries, seeds };
+            let loads = Vec::new();
+            let setup = Setup {
+                nodes,
+                lanes,
+                gateways,
+                credits,
+                hand_back,
+                noise,
+                bound,
+                share,
+                queries,
+                seeds,
+                loads,
+            };
             goodput(&setup, &MODELS[2]).unwrap()
         };
         let pauses = Some(Pauses { every: Micros::from_secs(1), mean: Micros::from_millis(60) });
@@ -226,5 +296,34 @@ mod tests {
         assert!(with.goodput < 0.9 * quiet.goodput, "{quiet:?} {with:?}");
         assert!(with.handed_back > 0 && without.handed_back == 0);
         assert!(with.goodput >= 0.95 * without.goodput, "{with:?} {without:?}");
+    }
+
+    #[test]
+    fn under_many_gateways_giving_back_answers_more_where_nodes_fall_behind() {
+        let in_time = |credits, hand_back| {
+            let (nodes, lanes, gateways, noise, seeds) = (3, 2, 8, Noise::BEHIND, vec![1, 2]);
+            let (bound, share, queries, loads) = (6.0, 0.95, 2_500, vec![0.5]);
+            let setup = Setup {
+                nodes,
+                lanes,
+                gateways,
+                credits,
+                hand_back,
+                noise,
+                bound,
+                share,
+                queries,
+                seeds,
+                loads,
+            };
+            let seen = setup.seeds.iter().map(|seed| {
+                let rate = 0.5 * peak(&spec(&MODELS[2])) * 6.0;
+                let outcome = outcome(&setup, &MODELS[2], rate, *seed).unwrap();
+                crate::outcome::ratio(outcome.total.in_time(), outcome.total.offered)
+            });
+            seen.sum::<f64>() / 2.0
+        };
+        let [both, credits, neither] = [in_time(true, true), in_time(true, false), in_time(false, false)];
+        assert!(both > credits + 0.005 && credits > neither + 0.005, "{both} {credits} {neither}");
     }
 }

@@ -75,6 +75,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,
+    &cluster::goodput_simulated::MEASURE,
 ];
 
 /// What a measure found.

@@ -4,13 +4,15 @@
 //! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `register-both` makes `replay-slow` as well,
 //! whose variant takes five times as long. Both tell of each task what a single query takes, as JSON. `replay-node executor --database URL
 //! --redis URL [--set NAME=VALUE]` serves it, taking of the settings of `modelless executor` those that it needs, and
-//! `credits=false`: gateways are told that they may send what they like.
+//! `credits=false`: gateways are told that they may send what they like. While the file `slow.file` is there, batches take four times
+//! as long for half a second out of every 4.5 s, `slow.offset_ms` later than those of a node without: so nodes fall behind in turns.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use modelless_decision::route::Limit;
@@ -171,6 +173,32 @@ impl GatewayLink for NoCredit {
     }
 }
 
+/// A node that falls behind now and then.
+#[derive(Clone)]
+struct Slow {
+    file: PathBuf,
+    offset_ms: u128,
+}
+
+impl Slow {
+    const EVERY_MS: u128 = 4_500;
+    const FOR_MS: u128 = 500;
+    const FACTOR: f64 = 4.0;
+
+    fn of(given: &BTreeMap<String, String>) -> Result<Option<Self>> {
+        let Some(file) = given.get("slow.file") else { return Ok(None) };
+        let offset_ms = given.get("slow.offset_ms").map_or(Ok(0), |text| text.parse())?;
+        Ok(Some(Self { file: file.into(), offset_ms }))
+    }
+
+    /// How many times as long a batch takes that begins now.
+    fn factor(&self) -> f64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis());
+        let slow = (now + Self::EVERY_MS - self.offset_ms % Self::EVERY_MS) % Self::EVERY_MS < Self::FOR_MS;
+        if slow && self.file.exists() { Self::FACTOR } else { 1.0 }
+    }
+}
+
 async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let text = |name: &str| given.get(name).map(String::as_str).with_context(|| format!("no `{name}`"));
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(text("database")?).await?);
@@ -180,11 +208,15 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
         Ok((variant.id, run))
     });
     let runs = runs.collect::<Result<Vec<_>>>()?;
+    let slow = Slow::of(given)?;
     let fake = || {
         let engine = FakeEngine::new();
         for (variant, model) in &runs {
-            let model = model.clone();
-            let latency = move |batch| Duration::from_secs_f64(model.uncorrected(batch).mean / 1e6);
+            let (model, slow) = (model.clone(), slow.clone());
+            let latency = move |batch| {
+                let factor = slow.as_ref().map_or(1.0, Slow::factor);
+                Duration::from_secs_f64(model.uncorrected(batch).mean * factor / 1e6)
+            };
             let inputs = vec![tensor("x", 4)];
             engine.behave(*variant, FakeModel { inputs, latency: Arc::new(latency), ..FakeModel::default() });
         }

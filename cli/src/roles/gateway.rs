@@ -173,13 +173,13 @@ async fn role(
 
 /// What a gateway tells of itself.
 pub(crate) fn describe(gateway: &gateway::Handle, name: &str, instance: u64, http: SocketAddr) -> Member {
-    let demand: Arc<[Demand]> = gateway.demand().into_iter().map(demand).collect();
-    let waiting = demand.iter().map(|class| class.waiting).fold(0, u32::saturating_add);
+    let gateway::DemandTold { classes, left_out, waiting } = gateway.demand();
     let queries = u32::try_from(gateway.open_queries()).unwrap_or(u32::MAX);
     Member {
         address: Some(http.to_string()),
         load: Load { queries, waiting, ..Load::default() },
-        demand,
+        demand: classes.into_iter().map(demand).collect(),
+        left_out,
         ..Member::new(Role::Gateway, name, instance)
     }
 }

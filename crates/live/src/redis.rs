@@ -15,6 +15,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisFuture};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex, broadcast};
@@ -46,6 +47,8 @@ pub struct RedisLive {
     /// What was announced from here, and what was read here.
     announced: StdMutex<KnownLists>,
     read: StdMutex<KnownLists>,
+    /// Not all lists could be read the last time.
+    lacking: AtomicBool,
 }
 
 impl RedisLive {
@@ -62,6 +65,7 @@ impl RedisLive {
             notices: broadcast::Sender::new(NOTICES),
             announced: StdMutex::default(),
             read: StdMutex::default(),
+            lacking: AtomicBool::new(false),
         })
     }
 
@@ -150,8 +154,9 @@ impl RedisLive {
         Ok(all)
     }
 
-    /// Reads the lists that are others than those known here, and forgets those of members that are gone.
-    async fn read_lists(&self, heads: &[(String, Head)]) -> Result<(), Error> {
+    /// Reads the lists that are others than those known here, some at a time, and forgets those of members that are gone. What was
+    /// read is kept although the rest does not come. How many are lacking then, and why.
+    async fn read_lists(&self, heads: &[(String, Head)]) -> Option<(usize, Error)> {
         let there: BTreeSet<&String> = heads.iter().map(|(key, _)| key).collect();
         let wanted: Vec<&String> = {
             let mut known = locked(&self.read);
@@ -162,19 +167,27 @@ impl RedisLive {
             };
             heads.iter().filter(other).map(|(key, _)| key).collect()
         };
-        let said: Vec<String> = wanted.iter().map(|key| Self::lists_key(key)).collect();
-        let values = self.all_of(&said, LISTS_AT_ONCE).await?;
+        for (at, some) in wanted.chunks(LISTS_AT_ONCE).enumerate() {
+            let said: Vec<String> = some.iter().map(|key| Self::lists_key(key)).collect();
+            match self.all_of(&said, LISTS_AT_ONCE).await {
+                Ok(values) => self.keep_lists(some, values),
+                Err(error) => return Some((wanted.len() - at * LISTS_AT_ONCE, error)),
+            }
+        }
+        None
+    }
+
+    fn keep_lists(&self, keys: &[&String], values: Vec<Option<Vec<u8>>>) {
         let mut known = locked(&self.read);
-        for (key, value) in wanted.into_iter().zip(values) {
+        for (key, value) in keys.iter().zip(values) {
             let Some(value) = value else { continue }; // expired this moment
             match serde_json::from_slice::<Said>(&value) {
                 Ok(said) => {
-                    known.insert(key.clone(), (said.instance, said.number, Some(said.lists())));
+                    known.insert((*key).clone(), (said.instance, said.number, Some(said.lists())));
                 }
                 Err(error) => tracing::warn!(key, %error, "what a member says of itself cannot be read"),
             }
         }
-        Ok(())
     }
 
     /// Listens until the connection ends, which nobody but a ping may notice. Once it stands, it was not `told` that notices do
@@ -271,7 +284,15 @@ impl Live for RedisLive {
                 None => expired.push(key),
             }
         }
-        self.read_lists(&heads).await?;
+        let lacking = self.read_lists(&heads).await;
+        match &lacking {
+            Some((count, error)) if !self.lacking.swap(true, Ordering::AcqRel) => {
+                let of = heads.len();
+                tracing::warn!(count, of, %error, "what some members have could not be read; what was known of it stands");
+            }
+            Some(_) => {}
+            None => self.lacking.store(false, Ordering::Release),
+        }
         let mut members: Vec<Member> = {
             let known = locked(&self.read);
             // Lists that are older than their head will do until the next look. One without any is about to tell them: it is not
@@ -284,7 +305,7 @@ impl Live for RedisLive {
             };
             heads.into_iter().filter_map(whole).collect()
         };
-        if !expired.is_empty() {
+        if !expired.is_empty() && lacking.is_none() {
             let forget = Cmd::srem(self.set(), &expired);
             self.ask(|redis| Box::pin(async move { forget.query_async::<()>(redis).await })).await?;
         }

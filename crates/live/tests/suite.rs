@@ -10,7 +10,10 @@ use modelless_testkit::Redis;
 use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -353,6 +356,69 @@ async fn whoever_listens_is_told_that_notices_may_have_been_missed() {
     rig.redis = Some(redis.await.expect("no panic").expect("the server again"));
     while hear(&mut notices).await != Notice::Missed {}
     rig.end().await;
+}
+
+/// In front of a Redis. After so many commands of a name it passes nothing on, on that connection; the next one is as good as new.
+async fn holds_back(
+    listener: TcpListener,
+    redis: Redis,
+    command: &'static str,
+    after: usize,
+    seen: Arc<AtomicUsize>,
+) {
+    let mut connections = JoinSet::new();
+    let mut passes = Some(after);
+    while let Ok((mut near, _)) = listener.accept().await {
+        let mut far = TcpStream::connect(redis.url().trim_start_matches("redis://").trim_end_matches('/'))
+            .await
+            .expect("a Redis");
+        let (passes, seen) = (passes.take(), Arc::clone(&seen));
+        connections.spawn(async move {
+            let ((mut asked, mut answered), (mut answers, mut asks)) = (near.split(), far.split());
+            let up = async {
+                let (mut buffer, mut commands) = (vec![0; 1 << 16], 0);
+                while let Ok(count @ 1..) = asked.read(&mut buffer).await {
+                    let text = String::from_utf8_lossy(&buffer[..count]);
+                    commands += text.matches(command).count();
+                    seen.fetch_add(text.matches(":said").count(), Ordering::AcqRel);
+                    if passes.is_some_and(|passes| commands > passes) {
+                        std::future::pending::<()>().await;
+                    }
+                    if asks.write_all(&buffer[..count]).await.is_err() {
+                        break;
+                    }
+                }
+            };
+            tokio::select! {
+                () = up => {}
+                _ = tokio::io::copy(&mut answers, &mut answered) => {}
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_read_of_members_is_kept_when_the_rest_does_not_come_and_only_that_is_asked_for_again() {
+    const ALL: usize = 40;
+    let mut rig = Rig::redis().await;
+    for at in 0..ALL {
+        let one = member(Role::Node, &format!("node {at:02}"), 1);
+        assert_eq!(rig.live.announce(&one, LONG).await, Ok(None));
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (redis, seen) = (rig.redis.take().expect("it is a Redis"), Arc::<AtomicUsize>::default());
+    // Heads, the first lists, and then nothing.
+    rig.tasks.spawn(holds_back(listener, redis, "MGET", 2, Arc::clone(&seen)));
+    let live = RedisLive::new(&format!("redis://{address}"), "suite").expect("an address");
+    let first = live.members().await.expect("what was read");
+    let asked = seen.swap(0, Ordering::AcqRel);
+    assert!(!first.is_empty() && first.len() < ALL && asked == ALL, "{} of {asked}", first.len());
+    assert!(first.iter().all(|member| member.resident.len() == 1), "with all that they have");
+    let whole = live.members().await.expect("it answers again");
+    assert_eq!((whole.len(), seen.load(Ordering::Acquire)), (ALL, ALL - first.len()));
+    rig.tasks.abort_all();
+    while rig.tasks.join_next().await.is_some() {}
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -204,6 +204,13 @@ pub fn find_binaries() -> Option<PathBuf> {
     found.pop().map(|(_, folder)| folder)
 }
 
+/// A client program (`psql`, `pg_dump`): the one that belongs to the server that is found, so that they understand each other;
+/// else the one in PATH, for a server elsewhere.
+pub fn program(name: &str) -> PathBuf {
+    let beside = find_binaries().map(|folder| folder.join(name));
+    beside.filter(|program| program.is_file()).unwrap_or_else(|| PathBuf::from(name))
+}
+
 /// Whom to run as: nobody else, unless we are root.
 fn unprivileged_user() -> Result<Option<(u32, u32)>> {
     if !rustix::process::geteuid().is_root() {
@@ -252,6 +259,13 @@ mod tests {
         let passwd = "root:x:0:0:root:/root:/bin/sh\npostgres:x:101:104:,,,:/var/lib:/bin/sh\n";
         assert_eq!(ids_of(passwd, "postgres"), Some((101, 104)));
         assert_eq!(ids_of(passwd, "nobody"), None);
+    }
+
+    #[test]
+    fn clients_are_those_of_the_server_that_is_found() {
+        let Some(folder) = find_binaries() else { return assert_eq!(program("psql"), Path::new("psql")) };
+        assert_eq!(program("initdb"), folder.join("initdb"));
+        assert_eq!(program("not_there"), Path::new("not_there"), "from PATH, then");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// What no peer may exceed; a frame that does ends its connection by name.
 pub mod limits {
+    use std::time::Duration;
+
     /// Head of a frame that is on a query's path (ids, goals, figures).
     pub const HEAD: u32 = 64 << 10;
     /// Head of a frame that is not: a greeting, a node's status, a plan's pins.
@@ -36,6 +38,10 @@ pub mod limits {
     pub const WORDS: usize = 4 << 10;
     /// Bytes of large frames that are not whole yet, over all connections of a process, where nothing else is set.
     pub const RECEIVED: u64 = 1 << 30;
+    /// A large frame of which nothing came for so long is dropped: nobody else is to wait for room because of it.
+    pub const STALLED: Duration = Duration::from_secs(10);
+    /// And one that is not whole after so long.
+    pub const UNDER_WAY: Duration = Duration::from_mins(5);
     /// Classes whose wait a report tells apart; the others share the node's general wait.
     pub const REPORT_CLASSES: usize = 256;
     /// Classes of which a gateway may say that queries wait.

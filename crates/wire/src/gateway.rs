@@ -16,7 +16,7 @@ use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::{Made, NodeReport};
-use modelless_types::{Micros, NodeId, QueryKey, Refusal};
+use modelless_types::{Micros, NodeId, QueryKey};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -162,6 +162,11 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
 }
 
 impl Session {
+    #[cfg(test)]
+    pub(crate) fn stream(&self) -> &Stream {
+        self.link.stream()
+    }
+
     async fn run(
         mut self,
         dial: &Dial,
@@ -206,6 +211,11 @@ impl Session {
                         return lost;
                     }
                     self.ping(origin);
+                    let stalled = self.reader.stalled();
+                    let mut drops = |came| self.take(came, dial, gateway, remote, status, origin);
+                    if let Err(lost) = stalled.and_then(|all| all.into_iter().try_for_each(&mut drops)) {
+                        return lost;
+                    }
                 }
                 frame = self.reader.next() => match frame {
                     Ok(came) => {
@@ -235,9 +245,15 @@ impl Session {
         let Came { frame, late, in_parts, dropped, .. } = came;
         match frame {
             Frame::FromNode(mut frame) => {
-                if dropped && let Some(key) = key_of(&frame.body) {
-                    let refusal = Refusal::BytesFull { limit: dial.config.received.limit() };
+                if let Some(why) = dropped
+                    && let Some(key) = key_of(&frame.body)
+                {
+                    let refusal = why.refusal(&dial.config.received, late);
                     frame.body = Body::Refused { key, refusal };
+                    // What is left of its answer need not come.
+                    self.link.say(codec::to_node(&ToNode::Cancel { key }));
+                } else if let Body::Refused { key, .. } = frame.body {
+                    self.link.stop_query(key); // nobody waits for what is left of its input
                 }
                 if in_parts {
                     frame.report = remote.newest(); // others have overtaken what it says
@@ -321,6 +337,7 @@ impl NodeLink for Remote {
                 self.link.say(codec::to_node(&ToNode::Demand(query.demand)));
                 self.link.send(encoded);
             }
+            (Ok(encoded), ToNode::MayReturn { key }) => self.link.send_behind(key, encoded),
             (Ok(encoded), _) => self.link.send(encoded),
             (Err(error), ToNode::Query(query)) => self.refuse(query.key, error),
             (

@@ -57,12 +57,21 @@ impl Link {
     /// Sends, now or from the queue. After the connection is lost this does nothing: whoever sends learns of the
     /// loss from the connection's task.
     pub(crate) fn send(&self, frame: Encoded) {
+        self.push(|out, now| out.push(frame, now));
+    }
+
+    /// The same of what is said of a query, and is not to overtake it.
+    pub(crate) fn send_behind(&self, key: QueryKey, frame: Encoded) {
+        self.push(|out, now| out.push_behind(key, frame, now));
+    }
+
+    fn push(&self, push: impl FnOnce(&mut Out, Instant) -> Result<(), Overflow>) {
         let mut state = self.lock();
         if state.lost.is_some() {
             return;
         }
         let idle = state.current.is_none() && state.out.is_empty();
-        if let Err(overflow) = state.out.push(frame, Instant::now()) {
+        if let Err(overflow) = push(&mut state.out, Instant::now()) {
             return self.lose(state, overflow.into());
         }
         if idle {
@@ -102,6 +111,13 @@ impl Link {
                 self.lose(state, overflow.into());
                 true
             }
+        }
+    }
+
+    /// The rest of a query that was refused before all of it had come is not sent.
+    pub(crate) fn stop_query(&self, key: QueryKey) {
+        if self.lock().out.stop_query(key) {
+            self.wake.notify_one();
         }
     }
 

@@ -392,6 +392,10 @@ impl Hub {
                     }
                     // By itself and not as an answer: the way here may be full of a large input for long.
                     peer.link.say(codec::beat());
+                    let mut drops = |came| self.take(peer, came, &mut rtt);
+                    if let Err(lost) = reader.stalled().and_then(|all| all.into_iter().try_for_each(&mut drops)) {
+                        return lost;
+                    }
                 }
                 changed = status.changed() => {
                     if changed.is_err() {
@@ -414,9 +418,9 @@ impl Hub {
         let Came { frame, late, in_parts, dropped, .. } = came;
         in_role(&frame, peer.queries)?;
         match frame {
-            Frame::ToNode(ToNode::Query(query)) if dropped => {
+            Frame::ToNode(ToNode::Query(query)) if let Some(why) = dropped => {
                 // The node never hears of it.
-                let refusal = Refusal::BytesFull { limit: self.config.received.limit() };
+                let refusal = why.refusal(&self.config.received, late);
                 self.tell(peer, Body::Refused { key: query.key, refusal });
                 Ok(())
             }
@@ -482,7 +486,7 @@ impl Hub {
             }
             ToNode::MayReturn { key } => {
                 if !peer.state().open.contains(&key.0) {
-                    return Ok(()); // it has been answered, or is still on its way
+                    return Ok(()); // it has been answered
                 }
                 ToNode::MayReturn { key: qualified(peer.number, key) }
             }

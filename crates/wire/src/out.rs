@@ -9,7 +9,7 @@ use crate::config::limits;
 use crate::frame::{Bound, Encoded, HEADER, Header, STREAM, WAITED};
 use bytes::Bytes as Buffer;
 use modelless_types::{Micros, QueryKey};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::IoSlice;
 use tokio::time::Instant;
 
@@ -34,6 +34,8 @@ pub(crate) struct Out {
     bytes: usize,
     /// Bytes of answers that wait.
     answers: usize,
+    /// What is to be said of large queries once they are written: before, the other side does not know them.
+    behind: BTreeMap<QueryKey, Encoded>,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,23 @@ impl Out {
         self.check()
     }
 
+    /// Says something of a query, which is not to overtake it.
+    pub(crate) fn push_behind(
+        &mut self,
+        key: QueryKey,
+        frame: Encoded,
+        now: Instant,
+    ) -> Result<(), Overflow> {
+        let bound = Bound::Query(key);
+        if self.large.iter().any(|waiting| waiting.frame.bound == bound)
+            || self.under_way.iter().any(|cut| cut.bound == bound && !cut.given_up)
+        {
+            self.behind.insert(key, frame);
+            return Ok(());
+        }
+        self.push(frame, now)
+    }
+
     fn check(&self) -> Result<(), Overflow> {
         let Self { frames, bytes, .. } = *self;
         if frames > limits::QUEUE_FRAMES || (bytes > limits::QUEUE_BYTES && frames > 1) {
@@ -150,12 +169,20 @@ impl Out {
         Ok(self.take_back_large(Bound::Query(key)))
     }
 
+    /// A query was refused before all of it was sent.
+    pub(crate) fn stop_query(&mut self, key: QueryKey) -> bool {
+        self.take_back_large(Bound::Query(key))
+    }
+
     /// Nobody waits for an answer any longer. A small one goes its way, since its report is news.
     pub(crate) fn take_back_answer(&mut self, key: QueryKey) {
         self.take_back_large(Bound::Outcome(key));
     }
 
     fn take_back_large(&mut self, bound: Bound) -> bool {
+        if let Bound::Query(key) = bound {
+            self.behind.remove(&key);
+        }
         if let Some(at) = self.large.iter().position(|waiting| waiting.frame.bound == bound) {
             if let Some(taken) = self.large.remove(at) {
                 self.leaves(bound, taken.frame.len());
@@ -227,6 +254,12 @@ impl Out {
         self.leaves_bytes(cut.bound, opening + first + second);
         if cut.payload.iter().all(Buffer::is_empty) {
             self.leaves_frame(cut.bound);
+            if let Bound::Query(key) = cut.bound
+                && let Some(frame) = self.behind.remove(&key)
+            {
+                self.comes(frame.bound, frame.len());
+                self.small.push_back(Waiting { frame, since: now });
+            }
         } else {
             self.under_way.push_back(cut);
         }

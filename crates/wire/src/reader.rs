@@ -1,5 +1,5 @@
 //! The reading half of a connection: frames one after the other, those that come in parts when they are whole. What there is no room
-//! for among all connections of the process is dropped as it comes, and its frame says so.
+//! for among all connections of the process is dropped as it comes, and its frame says so; so does one that does not get on.
 
 use crate::codec::{self, Frame};
 use crate::config::limits;
@@ -7,9 +7,9 @@ use crate::frame::{HEADER, Header, Kind};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::peer::micros;
-use crate::received::{Held, Received};
+use crate::received::{Held, Received, Share};
 use bytes::{Buf, BufMut, Bytes as Buffer, BytesMut};
-use modelless_types::Micros;
+use modelless_types::{Micros, Refusal};
 use std::io;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -24,10 +24,29 @@ pub(crate) struct Came {
     pub(crate) late: Micros,
     /// It came in parts, so what it says of the moment is old: others have overtaken it.
     pub(crate) in_parts: bool,
-    /// There was no room for its payload: only its head is true.
-    pub(crate) dropped: bool,
+    /// Its payload was dropped: only its head is true.
+    pub(crate) dropped: Option<Dropped>,
     /// Gives its room back when it goes.
     _held: Option<Held>,
+}
+
+/// Why a payload was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Dropped {
+    /// There was no room for it.
+    NoRoom,
+    /// It did not get on for a while, or took far too long.
+    Stalled,
+}
+
+impl Dropped {
+    /// What its query hears.
+    pub(crate) fn refusal(self, received: &Received, late: Micros) -> Refusal {
+        match self {
+            Self::NoRoom => Refusal::BytesFull { limit: received.limit() },
+            Self::Stalled => Refusal::TooLate { waited: late },
+        }
+    }
 }
 
 /// Its state survives a dropped [`Reader::next`], so that may stand in a `select!`.
@@ -40,7 +59,7 @@ pub(crate) struct Reader {
     part: Option<(usize, usize)>,
     heard: u64,
     greeted: bool,
-    received: Arc<Received>,
+    share: Arc<Share>,
 }
 
 struct UnderWay {
@@ -48,17 +67,31 @@ struct UnderWay {
     head: Buffer,
     payload: BytesMut,
     since: Instant,
-    /// Its room, for as long as there was enough.
+    /// When some of it last came.
+    got_on: Instant,
+    /// Its room, for as long as it is kept.
     held: Option<Held>,
     /// Bytes of it that came, kept or not.
     came: usize,
+}
+
+impl UnderWay {
+    /// What came of it is dropped, and so will be what is still to come.
+    fn give_up(&mut self, why: Dropped) -> Result<Came, Lost> {
+        self.held = None;
+        self.payload = BytesMut::new();
+        let frame = codec::without_payload(&self.header, &self.head)?;
+        let late = self.header.waited + micros(self.since.elapsed());
+        Ok(Came { frame, late, in_parts: true, dropped: Some(why), _held: None })
+    }
 }
 
 impl Reader {
     pub(crate) fn new(link: Arc<Link>, received: Arc<Received>) -> Self {
         let buffer = BytesMut::with_capacity(CHUNK);
         let under_way = Default::default();
-        Self { link, buffer, under_way, part: None, heard: 0, greeted: false, received }
+        let share = Share::new(received);
+        Self { link, buffer, under_way, part: None, heard: 0, greeted: false, share }
     }
 
     /// Bytes that came so far.
@@ -69,6 +102,18 @@ impl Reader {
     /// From now on payloads are taken.
     pub(crate) fn greeted(&mut self) {
         self.greeted = true;
+    }
+
+    /// Frames that have not got on for a while, or have been under way for far too long: what came of them is dropped at once, what
+    /// may still come of them later.
+    pub(crate) fn stalled(&mut self) -> Result<Vec<Came>, Lost> {
+        let now = Instant::now();
+        let stalls = |under_way: &UnderWay| {
+            let rests = now - under_way.got_on >= limits::STALLED;
+            under_way.held.is_some() && (rests || now - under_way.since >= limits::UNDER_WAY)
+        };
+        let stalled = self.under_way.iter_mut().flatten().filter(|under_way| stalls(under_way));
+        stalled.map(|under_way| under_way.give_up(Dropped::Stalled)).collect()
     }
 
     /// The next frame.
@@ -122,7 +167,7 @@ impl Reader {
         if header.stream == 0 {
             let frame = codec::decode(header, &head, frame)?;
             let late = header.waited;
-            return Ok(Some(Came { frame, late, in_parts: false, dropped: false, _held: None }));
+            return Ok(Some(Came { frame, late, in_parts: false, dropped: None, _held: None }));
         }
         let at = usize::from(header.stream) - 1;
         let nonsense = |why| Lost::from(Nonsense::Parts { stream: header.stream, why });
@@ -132,9 +177,11 @@ impl Reader {
             }
             // Memory that nothing is written to costs nothing, so a large claim does not either.
             let payload = BytesMut::with_capacity(header.payload);
-            let held = Some(Held::none(&self.received));
+            let held = Some(Held::none(&self.share));
             let since = Instant::now();
-            self.under_way[at] = Some(UnderWay { header: *header, head, payload, since, held, came: 0 });
+            let header = *header;
+            self.under_way[at] =
+                Some(UnderWay { header, head, payload, since, got_on: since, held, came: 0 });
             return Ok(None);
         }
         let Some(under_way) = &mut self.under_way[at] else { return Err(nonsense("it was not begun")) };
@@ -143,11 +190,10 @@ impl Reader {
         } else if header.payload > under_way.header.payload - under_way.came {
             return Err(nonsense("it is longer than it was said to be"));
         } else {
-            under_way.held.take_if(|held| !held.more(header.payload));
-            if under_way.held.is_none() {
-                under_way.payload = BytesMut::new();
-            }
             self.part = Some((at, header.payload));
+            if under_way.held.as_mut().is_some_and(|held| !held.more(header.payload)) {
+                return under_way.give_up(Dropped::NoRoom).map(Some);
+            }
         }
         Ok(None)
     }
@@ -162,6 +208,7 @@ impl Reader {
                 under_way.payload.put(part);
             }
             under_way.came += here;
+            under_way.got_on = Instant::now();
             self.part = (left > here).then_some((at, left - here));
         } else if under_way.held.is_none() {
             self.make_room(HEADER);
@@ -172,6 +219,7 @@ impl Reader {
             let read = self.link.stream().read(&mut (&mut under_way.payload).limit(left)).await;
             let came = under_way.payload.len() - before;
             under_way.came += came;
+            under_way.got_on = Instant::now();
             let left = left - came;
             self.part = (left > 0).then_some((at, left));
             self.count(read)?;
@@ -180,17 +228,14 @@ impl Reader {
         if self.part.is_some() || !self.under_way[at].as_ref().is_some_and(whole) {
             return Ok(None);
         }
-        let Some(UnderWay { header, head, payload, since, held, came: _ }) = self.under_way[at].take() else {
-            return Ok(None);
+        let Some(UnderWay { header, head, payload, since, held: held @ Some(_), .. }) =
+            self.under_way[at].take()
+        else {
+            return Ok(None); // it was said before that it was dropped
         };
-        let dropped = held.is_none();
-        let frame = if dropped {
-            codec::without_payload(&header, &head)?
-        } else {
-            codec::decode(&header, &head, payload.freeze())?
-        };
+        let frame = codec::decode(&header, &head, payload.freeze())?;
         let late = header.waited + micros(since.elapsed());
-        Ok(Some(Came { frame, late, in_parts: true, dropped, _held: held }))
+        Ok(Some(Came { frame, late, in_parts: true, dropped: None, _held: held }))
     }
 
     /// A frame that does not fit gets a buffer of exactly its size, so what the kernel has is read straight into

@@ -172,6 +172,15 @@ impl Stream {
         }
     }
 
+    /// Whether it is encrypted and both sides remembered each other.
+    #[cfg(test)]
+    pub(crate) fn is_resumed(&self) -> bool {
+        match self {
+            Self::Tls(stream) => stream.is_resumed(),
+            Self::Tcp(_) | Self::Unix(_) | Self::Sim(_) => false,
+        }
+    }
+
     /// Whether all is written that was taken: what is encrypted may still wait.
     pub(crate) fn try_flush(&self) -> io::Result<bool> {
         match self {

@@ -2,7 +2,8 @@
 //!
 //! A frame is written on the thread that sends it, so TLS is `rustls` as the state machine that it is, behind a lock and without
 //! a runtime's wrapper around it: what is written is encrypted at once, and what the socket does not take of
-//! that goes first the next time. Files are read again when they change. Only TLS 1.3, since both sides are ours (`docs/adr/0064-tls.md`).
+//! that goes first the next time. Files are read again when they change. Who comes back is remembered, by both sides and in memory
+//! only (`rustls`' own doing, for as long as its configuration is kept, so until files change). Only TLS 1.3, since both sides are ours (`docs/adr/0064-tls.md`).
 
 mod names;
 mod reload;
@@ -395,6 +396,12 @@ impl TlsStream {
     pub(crate) fn names(&self) -> Option<Vec<String>> {
         let session = self.lock();
         session.peer_certificates()?.first().map(names::names_of)
+    }
+
+    /// Whether both sides remembered each other, and no certificate had to be shown.
+    #[cfg(test)]
+    pub(crate) fn is_resumed(&self) -> bool {
+        self.lock().handshake_kind() == Some(rustls::HandshakeKind::Resumed)
     }
 
     pub(crate) fn socket(&self) -> &TcpStream {

@@ -84,7 +84,7 @@ pub(crate) fn drop_database(name: &str) -> Result<()> {
 
 fn psql(url: &str, sql: &str) -> Result<String> {
     let quiet = ["--quiet", "--no-align", "--tuples-only", "--command"];
-    let output = Command::new("psql")
+    let output = Command::new(modelless_testkit::postgres::program("psql"))
         .arg(url)
         .args(quiet)
         .arg(sql)

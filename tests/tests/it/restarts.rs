@@ -6,6 +6,7 @@ use crate::database::Database;
 use crate::demo::Place;
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
+use modelless_testkit::postgres::program;
 use modelless_testkit::{Connection, Postgres, Request};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -98,11 +99,15 @@ fn a_database_that_is_killed_under_load_fails_no_query_and_is_used_again_when_it
 
 /// Everything that is in one database, into another.
 fn copy(from: &str, to: &str) -> Result<()> {
-    let mut dump =
-        Command::new("pg_dump").arg(from).stdout(Stdio::piped()).spawn().context("running pg_dump")?;
+    let mut dump = Command::new(program("pg_dump"))
+        .arg(from)
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("running pg_dump")?;
     let out = dump.stdout.take().context("its output is piped; this is a bug")?;
     let quiet = ["--quiet", "--no-psqlrc", "--set", "ON_ERROR_STOP=1"];
-    let read = Command::new("psql").arg(to).args(quiet).stdin(out).output().context("running psql")?;
+    let read =
+        Command::new(program("psql")).arg(to).args(quiet).stdin(out).output().context("running psql")?;
     ensure!(dump.wait()?.success(), "pg_dump failed");
     ensure!(read.status.success(), "{}", String::from_utf8_lossy(&read.stderr));
     Ok(())

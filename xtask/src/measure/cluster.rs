@@ -5,6 +5,7 @@
 //! of that load.
 
 pub(crate) mod goodput;
+pub(crate) mod goodput_simulated;
 pub(crate) mod kill;
 pub(crate) mod many;
 pub(crate) mod replayed;

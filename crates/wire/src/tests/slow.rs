@@ -96,6 +96,40 @@ async fn large_inputs_take_turns_and_what_nobody_waits_for_any_longer_makes_room
 }
 
 #[tokio::test(start_paused = true)]
+async fn that_a_large_query_may_go_back_is_heard_though_it_is_said_while_its_parts_still_come() {
+    let (_, served, kept, link) = world(SLOW).await;
+    let may = |key| ToNode::MayReturn { key: QueryKey(key) };
+    // The first is under way, the second waits until others have come; nobody waits for the third.
+    for key in 1..=10 {
+        link.send(ask(key, large(200_000)));
+    }
+    sleep(Duration::from_secs(1)).await;
+    for key in [1, 10, 3] {
+        link.send(may(key));
+    }
+    link.send(ToNode::Cancel { key: QueryKey(3) });
+    let heard = |told: &[ToNode]| {
+        let at = |wanted: u64, may: bool| {
+            told.iter().position(|frame| match frame {
+                ToNode::Query(query) => !may && query.key.0 & 0xff == wanted,
+                ToNode::MayReturn { key } => may && key.0 & 0xff == wanted,
+                ToNode::Demand(_) | ToNode::Cancel { .. } | ToNode::Pin(_) | ToNode::Wake { .. } => false,
+            })
+        };
+        Some([(at(1, false)?, at(1, true)?), (at(10, false)?, at(10, true)?)])
+    };
+    let places = served.node.told.wait_for("both, and that they may go back", heard).await;
+    assert!(places.iter().all(|(query, may)| query < may), "{places:?}");
+    link.send(ask(11, large(200_000)));
+    arrives(&served, &large(200_000), Duration::from_secs(10)).await;
+    let told = served.node.told.all();
+    let may_return = told.iter().filter(|frame| matches!(frame, ToNode::MayReturn { .. })).count();
+    assert_eq!(may_return, 2, "of what was taken back nothing is said");
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_overtakes_a_large_query_is_newer_than_what_that_says_of_the_moment() {
     let (_, served, kept, link) = world(SLOW).await;
     let mut early = query(1, Input::Raw(large(500_000)));

@@ -215,6 +215,31 @@ async fn renewed_certificates_hold_from_the_next_connection_on_and_end_none_that
     served.stop().await;
 }
 
+#[tokio::test]
+async fn who_comes_back_is_remembered_unless_certificates_have_changed_and_is_still_who_it_says_it_is() {
+    let authority = Authority::new();
+    let (node, gateway) =
+        (authority.signs("127.0.0.1", |_| {}), authority.signs("modelless-gateway", |_| {}));
+    let served = served(&node).await;
+    let connect = gateway.connect().expect("files that can be used");
+    let dial = || Dial { config: Config { connect: connect.clone(), ..config() }, ..dial(&served.address) };
+    // Each is greeted, which is after what it needs to come back by.
+    let resumed = async || greet(&dial()).await.expect("it is let in").stream().is_resumed();
+    assert_eq!([resumed().await, resumed().await, resumed().await], [false, true, true]);
+    // What it shows is not looked at again, but what it is allowed is.
+    let as_scheduler = Dial { queries: false, ..dial() };
+    let refused = greet(&as_scheduler).await.err().expect("it is not let in").to_string();
+    assert!(refused.contains("a scheduler needs one for modelless-scheduler"), "{refused}");
+    authority.signs("127.0.0.1", |_| {});
+    touched(&node);
+    assert_eq!(
+        [resumed().await, resumed().await],
+        [false, true],
+        "of another certificate nothing is remembered"
+    );
+    served.stop().await;
+}
+
 /// Files that are written within one tick of the file system's clock may look alike.
 fn touched(files: &TlsFiles) {
     for file in [&files.cert, &files.key, &files.ca].into_iter().flatten() {

@@ -50,6 +50,8 @@ enum Fault {
     Leaks,
     /// A gateway does not tell its router of a query's end.
     Forgets,
+    /// A node gives back whatever it likes.
+    Disobeys,
 }
 
 /// What was seen that must not be.
@@ -77,11 +79,20 @@ fn input_of(gateway: usize, key: u64) -> Buffer {
     Buffer::from(format!("{gateway}/{key}/{}", "x".repeat(size)))
 }
 
-/// A node that answers with what it was asked, later, hands back some, refuses some, and never comes to some.
+/// What a node was asked.
+struct Asked {
+    input: Buffer,
+    /// Whether it may be given back.
+    returnable: bool,
+    /// It was told so later.
+    told: bool,
+}
+
+/// A node that answers with what it was asked, later, hands back some of what it may, refuses some, and never comes to some.
 struct Worker {
     id: NodeId,
     gateways: OnceLock<Arc<dyn GatewayLink>>,
-    open: Mutex<BTreeMap<QueryKey, Buffer>>,
+    open: Mutex<BTreeMap<QueryKey, Asked>>,
     leaked: Mutex<u32>,
     made: Mutex<Made>,
     work: mpsc::Sender<QueryKey>,
@@ -94,8 +105,8 @@ impl NodeLink for Worker {
     fn send(&self, frame: ToNode) {
         match frame {
             ToNode::Query(query) => {
-                let QueryFrame { key, input: Input::Raw(input), .. } = *query else { return };
-                lock(&self.open).insert(key, input);
+                let QueryFrame { key, input: Input::Raw(input), returnable, .. } = *query else { return };
+                lock(&self.open).insert(key, Asked { input, returnable, told: false });
                 if key.0 & ((1 << 40) - 1) >= LAST {
                     lock(&self.last).insert(key);
                 }
@@ -103,14 +114,19 @@ impl NodeLink for Worker {
             }
             ToNode::Cancel { key } => match self.fault {
                 Fault::Deaf => {}
-                Fault::Nothing | Fault::Swaps | Fault::Leaks | Fault::Forgets => {
+                Fault::Nothing | Fault::Swaps | Fault::Leaks | Fault::Forgets | Fault::Disobeys => {
                     let had = lock(&self.open).remove(&key).is_some();
                     if had && self.fault == Fault::Leaks {
                         *lock(&self.leaked) += 1;
                     }
                 }
             },
-            ToNode::Demand(_) | ToNode::MayReturn { .. } | ToNode::Pin(_) | ToNode::Wake { .. } => {}
+            ToNode::MayReturn { key } => {
+                if let Some(asked) = lock(&self.open).get_mut(&key) {
+                    (asked.returnable, asked.told) = (true, true);
+                }
+            }
+            ToNode::Demand(_) | ToNode::Pin(_) | ToNode::Wake { .. } => {}
         }
     }
 }
@@ -142,19 +158,17 @@ impl Worker {
             if fate == 0 {
                 continue; // until its gateway takes it back
             }
-            let Some(input) = lock(&self.open).remove(&key) else { continue };
+            let Some(Asked { input, returnable, told }) = lock(&self.open).remove(&key) else { continue };
             let input =
                 if self.fault == Fault::Swaps { std::mem::replace(&mut before, input) } else { input };
+            let may = returnable || self.fault == Fault::Disobeys;
             self.say(match fate {
-                1 => Body::HandedBack {
-                    key,
-                    why: if key.0.is_multiple_of(2) {
-                        Refusal::Draining
-                    } else {
-                        Refusal::TooLate { waited: Micros(1) }
-                    },
-                },
+                1 => Body::HandedBack { key, why: Refusal::Draining },
                 2 => Body::Refused { key, refusal: Refusal::QueueFull { limit: 1 } },
+                // Most of those that it is told of are given back, since there are few.
+                3.. if may && (fate < 5 || (told && fate < 40)) => {
+                    Body::HandedBack { key, why: Refusal::TooLate { waited: Micros(1) } }
+                }
                 _ => Body::Answer { key, answer: Box::new(answer(input)) },
             });
         }
@@ -162,7 +176,7 @@ impl Worker {
 
     fn release(&self) {
         let all: Vec<_> = std::mem::take(&mut *lock(&self.open)).into_iter().collect();
-        for (key, input) in all {
+        for (key, Asked { input, .. }) in all {
             self.say(Body::Answer { key, answer: Box::new(answer(input)) });
         }
     }
@@ -171,6 +185,9 @@ impl Worker {
 struct Entry {
     query: Query,
     sent: Option<NodeId>,
+    /// Whether that node may give it back, and whether it was told so later.
+    returnable: bool,
+    told: bool,
 }
 
 /// With the number of the connection that each is from.
@@ -185,6 +202,8 @@ struct Desk {
     machine: Mutex<(Router, Time)>,
     open: Mutex<BTreeMap<u64, Entry>>,
     ended: Mutex<BTreeMap<u64, &'static str>>,
+    /// Queries that came back since their node was told that they may.
+    freed: Mutex<u64>,
     links: Mutex<Links>,
     timer: Notify,
 }
@@ -216,10 +235,10 @@ impl Desk {
 
     fn perform(&self, action: Action) {
         match action {
-            Action::Send { key, node, waiting, .. } => {
+            Action::Send { key, node, waiting, returnable, .. } => {
                 let now = self.now();
                 let query = lock(&self.open).get_mut(&key.0).map(|entry| {
-                    entry.sent = Some(node);
+                    (entry.sent, entry.returnable, entry.told) = (Some(node), returnable, false);
                     entry.query
                 });
                 let Some(query) = query else { return self.feed(Event::Cancel { key }) };
@@ -229,6 +248,7 @@ impl Desk {
                     deadline_in: left(query.deadline),
                     expires_in: left(query.expires),
                     decoded: query.bytes,
+                    returnable,
                     demand: Demand { class: query.class, waiting, first: None },
                     ..frame(key.0, Input::Raw(input_of(self.number, key.0)))
                 };
@@ -239,7 +259,12 @@ impl Desk {
                 self.ends(key, refusal.name());
             }
             Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
-            Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
+            Action::MayReturn { key, node } => {
+                if let Some(entry) = lock(&self.open).get_mut(&key.0) {
+                    (entry.returnable, entry.told) = (true, true);
+                }
+                self.to_node(node, ToNode::MayReturn { key });
+            }
             Action::Wake { .. } => {}
         }
     }
@@ -278,7 +303,7 @@ impl Desk {
                 bytes,
                 returnable: false,
             };
-            lock(&self.open).insert(key, Entry { query, sent: None });
+            lock(&self.open).insert(key, Entry { query, sent: None, returnable: false, told: false });
             router.handle(now, Event::Arrive(query));
         });
     }
@@ -314,6 +339,18 @@ impl Desk {
             self.feed(Event::Cancel { key });
         } else if self.fault != Fault::Forgets {
             self.feed(Event::Finished { key, node, report });
+        }
+    }
+
+    /// A node gives back only what it may, unless it drains.
+    fn comes_back(&self, key: QueryKey, node: NodeId, why: &Refusal) {
+        let open = lock(&self.open);
+        let Some(entry) = open.get(&key.0).filter(|entry| entry.sent == Some(node)) else { return };
+        if *why != Refusal::Draining {
+            self.violations.unless(entry.returnable, || {
+                format!("query {key} of gateway {} came back and was not to", self.number)
+            });
+            *lock(&self.freed) += u64::from(entry.told);
         }
     }
 
@@ -423,7 +460,10 @@ impl GatewayLink for Desk {
             }
             Body::Refused { key, .. } => self.told(key, node, report, "refused"),
             Body::BadInput { key, .. } => self.told(key, node, report, "bad"),
-            Body::HandedBack { key, why } => self.feed(Event::HandedBack { key, node, report, why }),
+            Body::HandedBack { key, why } => {
+                self.comes_back(key, node, &why);
+                self.feed(Event::HandedBack { key, node, report, why });
+            }
             Body::Report => self.feed(Event::Report { node, report }),
         }
     }
@@ -486,6 +526,7 @@ impl World {
                     machine: Mutex::new((Router::new(Limits::default(), rng.below(u64::MAX)), Time(0))),
                     open: Mutex::default(),
                     ended: Mutex::default(),
+                    freed: Mutex::default(),
                     links: Mutex::default(),
                     timer: Notify::new(),
                 });
@@ -592,7 +633,8 @@ impl World {
     }
 }
 
-async fn one_world(seed: u64, fault: Fault) -> Vec<String> {
+/// What was seen that must not be, and how many queries came back since their node was told that they may.
+async fn one_world(seed: u64, fault: Fault) -> (Vec<String>, u64) {
     let mut rng = Rng(seed);
     let mut world = World::new(&mut rng, fault).await;
     let enough = CancellationToken::new();
@@ -624,10 +666,11 @@ async fn one_world(seed: u64, fault: Fault) -> Vec<String> {
     world.stop.cancel();
     world.tasks.abort_all();
     while world.tasks.join_next().await.is_some() {}
-    std::mem::take(&mut *lock(&world.violations.0))
+    let freed = world.desks.iter().map(|desk| *lock(&desk.freed)).sum();
+    (std::mem::take(&mut *lock(&world.violations.0)), freed)
 }
 
-fn seen(seed: u64, fault: Fault) -> Vec<String> {
+fn seen(seed: u64, fault: Fault) -> (Vec<String>, u64) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -637,8 +680,10 @@ fn seen(seed: u64, fault: Fault) -> Vec<String> {
 }
 
 fn worlds(seeds: std::ops::Range<u64>) {
+    let mut all_freed = 0;
     for seed in seeds {
-        let seen = seen(seed, Fault::Nothing);
+        let (seen, freed) = seen(seed, Fault::Nothing);
+        all_freed += freed;
         assert!(
             seen.is_empty(),
             "seed {seed}: {} violations:\n{}",
@@ -646,6 +691,7 @@ fn worlds(seeds: std::ops::Range<u64>) {
             seen[..seen.len().min(20)].join("\n")
         );
     }
+    assert!(all_freed > 0, "no seed came to a node that was told that it may give something back");
 }
 
 macro_rules! bad_worlds {
@@ -671,8 +717,9 @@ fn faults_that_are_injected_are_noticed() {
         (Fault::Deaf, "that nobody waits for"),
         (Fault::Leaks, "queries found credit"),
         (Fault::Forgets, "ended twice"),
+        (Fault::Disobeys, "came back and was not to"),
     ] {
-        let noticed = (0..3).flat_map(|seed| seen(seed, fault)).any(|what| what.contains(told));
+        let noticed = (0..3).flat_map(|seed| seen(seed, fault).0).any(|what| what.contains(told));
         assert!(noticed, "{fault:?} was not noticed");
     }
 }
