@@ -28,6 +28,7 @@ mod profile_time;
 mod record;
 mod recurrent;
 mod same_weights;
+mod simulator_speed;
 mod start;
 mod throughput;
 
@@ -75,6 +76,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,
+    &simulator_speed::MEASURE,
 ];
 
 /// What a measure found.
