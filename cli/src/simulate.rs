@@ -3,9 +3,12 @@
 use crate::exit::usage;
 use crate::out;
 use crate::roles::settings::nearest;
+use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
+use modelless_simulator::baseline::{BASELINES, baseline};
 use modelless_simulator::scenario::file::File;
+use modelless_simulator::scoreboard::OURS;
 use modelless_simulator::{Error, simulate};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +24,9 @@ pub(crate) struct Options {
     /// Every rate of the scenario times this.
     #[arg(long, default_value_t = 1.0)]
     load: f64,
+    /// Let a policy of others decide; `list` tells which there are.
+    #[arg(long, value_name = "NAME")]
+    policy: Option<String>,
     /// The report as JSON on standard output.
     #[arg(long)]
     json: bool,
@@ -33,8 +39,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if !(options.load.is_finite() && options.load > 0.0) {
         return Err(usage(format!("--load is {}, but it must be above 0", options.load)));
     }
+    let policy = match options.policy.as_deref() {
+        Some("list") => return list(),
+        None | Some(OURS) => None,
+        Some(name) => Some(baseline(name).ok_or_else(|| {
+            let known: Vec<&str> = BASELINES.iter().map(|policy| policy.name).collect();
+            usage(format!("there is no policy {name}; there is {OURS}, {}", known.join(", ")))
+        })?),
+    };
     let scenario = File::load(&options.scenario, options.load).map_err(|e| wrong(&options.scenario, &e))?;
-    let report = simulate(&scenario, options.seed, options.load)?;
+    let report = simulate(&scenario, policy, options.seed, options.load)?;
     if let Some(folder) = &options.out {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let mut files = report.pictures();
@@ -47,6 +61,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         eprintln!("{} files written to {}", files.len(), folder.display());
     }
     if options.json { out::json(&report) } else { out::line(report.text().trim_end()) }
+}
+
+fn list() -> anyhow::Result<()> {
+    let mut table = Table::new(&["policy", "what it is"]);
+    table.row([OURS, "the decisions of the live system"]);
+    for policy in BASELINES {
+        table.row([policy.name, policy.what]);
+    }
+    out::line(table.to_string())
 }
 
 /// What is wrong with a scenario is the user's to mend.

@@ -33,6 +33,7 @@ mod record;
 pub mod report;
 mod rng;
 pub mod scenario;
+pub mod scoreboard;
 mod series;
 mod simplex;
 mod workload;
@@ -88,11 +89,17 @@ pub enum Error {
     Broken(#[from] Broken),
 }
 
-/// Runs a scenario to its end and tells it whole; `load` is only written down.
-pub fn simulate(scenario: &Scenario, seed: u64, load: f64) -> Result<report::Report, Error> {
+/// Runs a scenario to its end, under a policy of others or, without, under ours, and tells it whole; `load` is only written down.
+pub fn simulate(
+    scenario: &Scenario,
+    policy: Option<&baseline::Baseline>,
+    seed: u64,
+    load: f64,
+) -> Result<report::Report, Error> {
     let fluid = oracle::fluid(scenario, seed)?;
-    let outcome = run(scenario, seed)?;
-    Ok(report::Report::new("modelless", load, (scenario.start, scenario.duration), fluid, outcome))
+    let outcome = policy.map_or_else(|| run(scenario, seed), |policy| policy.run(scenario, seed))?;
+    let name = policy.map_or(scoreboard::OURS, |policy| policy.name);
+    Ok(report::Report::new(name, load, (scenario.start, scenario.duration), fluid, outcome))
 }
 
 /// Runs a scenario to its end.

@@ -1,4 +1,4 @@
-//! A scenario: everything a run depends on besides its seed, as data. How people write one is told in [`file`].
+//! A scenario: everything a run depends on besides its seed, as data. How people write one is told in [`file::File`].
 
 mod build;
 pub mod file;

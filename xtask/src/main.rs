@@ -10,6 +10,7 @@
 
 mod command;
 mod measure;
+mod scoreboard;
 mod test;
 mod tidy;
 
@@ -23,7 +24,8 @@ cargo xtask test [--quick] [--only STAGE]...     install what is missing, then c
 cargo xtask test --only nextest -- -p CRATE      one crate's tests, with the database they need
 cargo xtask tidy                                 the rules that no compiler checks
 cargo xtask measure [--short] NAME...            make a figure again; --short writes nothing and checks a loose bound
-cargo xtask measure --list                       what can be measured";
+cargo xtask measure --list                       what can be measured
+cargo xtask scoreboard [--short]                 every policy on every published scenario; --short writes nothing";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::run(rest),
         Some((&"tidy", [])) => tidy::run(),
         Some((&"measure", rest)) => measure::run(rest),
+        Some((&"scoreboard", rest)) => scoreboard::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             say(USAGE);
             Ok(())

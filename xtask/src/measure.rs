@@ -28,6 +28,7 @@ mod profile_time;
 mod record;
 mod recurrent;
 mod same_weights;
+mod simulator_speed;
 mod start;
 mod throughput;
 
@@ -76,6 +77,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,
     &cluster::goodput_simulated::MEASURE,
+    &simulator_speed::MEASURE,
 ];
 
 /// What a measure found.

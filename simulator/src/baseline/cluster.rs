@@ -19,7 +19,7 @@ use crate::workload::Source;
 use modelless_decision::admission::{self, Admitted};
 use modelless_decision::{Moments, Rank};
 use modelless_types::{Bytes, CostPer1k, Micros, PricePerHour, TaskId, Time, VariantId, VariantSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// A query as a policy sees it.
@@ -96,6 +96,8 @@ pub struct Cluster<'a> {
     machines: Vec<Machine>,
     sources: Vec<Source>,
     pub(super) heap: Heap<Ev>,
+    /// When lanes are to be looked at again.
+    wakes: BTreeSet<Time>,
     open: BTreeMap<u64, Ask>,
     next_key: u64,
     next_load: u64,
@@ -138,6 +140,7 @@ impl<'a> Cluster<'a> {
             machines: scenario.nodes.iter().map(machine).collect(),
             sources: Source::of(scenario, seed),
             heap: Heap::new(),
+            wakes: BTreeSet::new(),
             open: BTreeMap::new(),
             next_key: 0,
             next_load: 0,
@@ -397,7 +400,10 @@ impl<'a> Cluster<'a> {
 
     /// Lanes are to be looked at again then.
     pub fn wake_at(&mut self, at: Time) {
-        self.heap.push(at.max(self.now), Rank::Timer, Ev::Wake);
+        let at = at.max(self.now);
+        if self.wakes.insert(at) {
+            self.heap.push(at, Rank::Timer, Ev::Wake);
+        }
     }
 
     fn slow(&self, node: usize) -> f64 {

@@ -4,10 +4,17 @@
 //! `docs/policies.md`. All are given the same: the same arrivals, profiles with their 99th percentiles, load times, memory and floors, and one
 //! drop rule: who could not be in time even in a batch of one is refused, before a batch is made ([`Queue::drop_late`]).
 
+mod clipper;
 mod cluster;
 mod fixed;
+mod infaas;
+mod infaas_code;
+mod nexus;
 mod place;
+mod proteus;
 mod queue;
+mod slackfit;
+mod switching;
 #[cfg(test)]
 mod testing;
 
@@ -61,6 +68,46 @@ pub const BASELINES: &[Baseline] = &[
         name: "static-cheapest",
         what: "the variant with the least device time a query, for ever",
         make: || Box::new(fixed::Fixed::new(fixed::Choice::Cheapest)),
+    },
+    Baseline {
+        name: "infaas-paper",
+        what: "INFaaS as its paper tells it",
+        make: || Box::new(infaas::Infaas::default()),
+    },
+    Baseline {
+        name: "infaas-code",
+        what: "INFaaS as its published code does it",
+        make: || Box::new(infaas_code::InfaasCode::default()),
+    },
+    Baseline {
+        name: "clipper",
+        what: "the most accurate model each, batches by additive increase and multiplicative decrease",
+        make: || Box::new(clipper::Clipper::new(fixed::Choice::Best)),
+    },
+    Baseline {
+        name: "clipper-ht",
+        what: "the same with the cheapest model",
+        make: || Box::new(clipper::Clipper::new(fixed::Choice::Cheapest)),
+    },
+    Baseline {
+        name: "model-switching",
+        what: "by load, the model with the best accuracy times probability of being in time",
+        make: || Box::new(switching::Switching::default()),
+    },
+    Baseline {
+        name: "slackfit",
+        what: "SuperServe's: slack picks variant and batch",
+        make: || Box::new(slackfit::SlackFit::default()),
+    },
+    Baseline {
+        name: "proteus-like",
+        what: "a plan of a variant for each lane every 10 s",
+        make: || Box::new(proteus::Proteus::default()),
+    },
+    Baseline {
+        name: "nexus",
+        what: "squishy bin packing of the most accurate models, early drop",
+        make: || Box::new(nexus::Nexus::default()),
     },
 ];
 

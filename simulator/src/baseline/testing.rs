@@ -63,8 +63,18 @@ impl World {
         Self { variants, nodes: 1, lanes: 1, memory: Bytes::from_mib(100), goals, at, duration }
     }
 
+    pub(super) fn nodes(mut self, nodes: usize, lanes: u16) -> Self {
+        (self.nodes, self.lanes) = (nodes, lanes);
+        self
+    }
+
     pub(super) fn floor(mut self, floor: &str) -> Self {
         self.goals.accuracy = Accuracy::parse_floor(floor);
+        self
+    }
+
+    pub(super) fn bound(mut self, bound: Micros) -> Self {
+        self.goals.latency = Some(bound);
         self
     }
 

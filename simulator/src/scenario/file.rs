@@ -1,6 +1,6 @@
 //! A scenario as people write it: one TOML file. Every key is told in `docs/simulator.md`.
 //!
-//! Here is only what may be written; [`super::build`] makes a world of it. A key that does not exist is refused, with those that
+//! Here is only what may be written; `scenario::build` makes a world of it. A key that does not exist is refused, with those that
 //! do, so that a slip never silently leaves a default in force.
 
 use serde::{Deserialize, Serialize};

@@ -38,13 +38,12 @@ pub(crate) fn rows(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             _ => return Err(format!("{} is no file of profiles that is known here", import.file)),
         }
     };
-    let wanted = |row: &Row| import.only.is_empty() || import.only.contains(&row.variant);
     if let Some(missing) = import.only.iter().find(|name| !all.iter().any(|row| row.variant == **name)) {
         let mut known: Vec<&str> = all.iter().map(|row| row.variant.as_str()).collect();
         known.dedup();
         return Err(format!("{} has no variant {missing}; it has {}", import.file, known.join(", ")));
     }
-    let wanted: Vec<Row> = all.into_iter().filter(wanted).collect();
+    let wanted: Vec<Row> = all.into_iter().filter(|row| import.wants(&row.variant)).collect();
     if wanted.is_empty() {
         return Err(format!("{} has nothing of the classes {:?}", import.file, import.classes.keys()));
     }
@@ -57,11 +56,19 @@ impl Import {
         fits.max_by_key(|(start, _)| start.len()).map(|(_, assumed)| *assumed).unwrap_or_default()
     }
 
+    fn wants(&self, variant: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| name == variant)
+    }
+
     fn lacks(&self, variant: &str, what: &str) -> String {
         format!("{} does not tell {what} of {variant}: write it under `assume`", self.file)
     }
 
+    /// Of what is wanted; nobody looks at these of the others.
     fn memory_and_load(&self, variant: &str) -> Result<(f64, f64), String> {
+        if !self.wants(variant) {
+            return Ok((0.0, 0.0));
+        }
         let assumed = self.assumed(variant);
         let memory = assumed.memory_mib.ok_or_else(|| self.lacks(variant, "memory_mib"))?;
         let load = assumed.load_ms.ok_or_else(|| self.lacks(variant, "load_ms"))?;
@@ -200,6 +207,9 @@ fn linear(import: &Import, text: &str) -> Result<Vec<Row>, String> {
             let mean_us = 1e3 * (slope * f64::from(batch) + intercept);
             point(batch, mean_us, SCATTER * mean_us)
         };
+        if !import.wants(&variant) {
+            continue;
+        }
         let accuracy = assumed.accuracy.and_then(Accuracy::floor_from_f64);
         let memory_mib = assumed.memory_mib.ok_or_else(|| import.lacks(&variant, "memory_mib"))?;
         rows.push(Row {

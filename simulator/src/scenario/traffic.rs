@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 /// So many times a day a rate that follows a sine changes; and a crowd while it comes and goes.
 const STEPS: u32 = 96;
 const SLOPES: u32 = 20;
+/// More arrivals than this a recording does not give, however often it begins again.
+const MOST: usize = 50_000_000;
 
 /// Of all that a process brings, a part: which, and how much.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -89,7 +91,7 @@ pub(crate) fn arrivals(written: &Written, part: Part, files: &Files<'_>) -> Resu
             Arrivals::Modulated(spans)
         }
         Written::Recorded { file, from_s, speed } => {
-            recorded(&files.read(file)?, *from_s, speed * part.load, part)
+            recorded(&files.read(file)?, (*from_s, speed * part.load), files.duration_s, part)
                 .map_err(|why| format!("{file}: {why}"))?
         }
         Written::Servegen { file, client, from_s, window_s, factor } => {
@@ -108,20 +110,40 @@ pub(crate) fn arrivals(written: &Written, part: Part, files: &Files<'_>) -> Resu
 }
 
 /// Recorded arrivals, as many of them as the part has: which, is drawn once and for all.
-fn recorded(text: &str, from_s: f64, speed: f64, part: Part) -> Result<Arrivals, String> {
+fn recorded(
+    text: &str,
+    (from_s, speed): (f64, f64),
+    duration_s: f64,
+    part: Part,
+) -> Result<Arrivals, String> {
     if speed <= 0.0 || !speed.is_finite() {
         return Err("`speed` and `load` must be above 0".into());
     }
-    let mut drawn = Rng::new(part.number as u64, "parts of a recording");
-    let mut times = Vec::new();
+    let mut seconds = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let ms: f64 =
             line.trim().parse().map_err(|_| format!("line {} is no time in milliseconds", number + 1))?;
-        if ms >= from_s * 1e3 && (part.share >= 1.0 || drawn.chance(part.share)) {
-            times.push(micros((ms / 1e3 - from_s) / speed)?);
+        if ms >= from_s * 1e3 {
+            seconds.push(ms / 1e3 - from_s);
         }
     }
-    times.sort_unstable();
+    seconds.sort_by(f64::total_cmp);
+    let Some(last) = seconds.last().copied() else { return Err("there is no arrival in it".into()) };
+    // When it is over it begins again, a mean gap later.
+    let gaps = f64::from(u32::try_from(seconds.len() - 1).unwrap_or(u32::MAX)).max(1.0);
+    let whole = (last + last / gaps).max(1e-3);
+    let mut drawn = Rng::new(part.number as u64, "parts of a recording");
+    let mut times = Vec::new();
+    let mut begins = 0.0;
+    while begins < duration_s * speed && times.len() < MOST {
+        for at in &seconds {
+            let at = (begins + at) / speed;
+            if at < duration_s && (part.share >= 1.0 || drawn.chance(part.share)) {
+                times.push(micros(at)?);
+            }
+        }
+        begins += whole;
+    }
     Ok(Arrivals::At(times))
 }
 
@@ -349,7 +371,7 @@ mod tests {
         let recording = (0..4_000).map(|n| (n * 3).to_string()).collect::<Vec<_>>().join("\n");
         let part = |share, number, load| {
             let mut times = None;
-            files(&recording, 60.0, |files| {
+            files(&recording, 8.999, |files| {
                 let written = Written::Recorded { file: "f".into(), from_s: 3.0, speed: 1.0 };
                 times = Some(super::arrivals(&written, Part { number, share, load }, files));
             });
@@ -360,6 +382,8 @@ mod tests {
         assert_eq!((all.len(), all[0], all[1]), (3_000, Micros(0), Micros(3_000)));
         assert_eq!(part(1.0, 0, 2.0)[2], Micros(3_000), "twice as fast");
         let half = part(0.5, 1, 1.0);
+        let again = part(1.0, 0, 0.5).len();
+        assert_eq!((again, part(1.0, 0, 2.0).len()), (1_500, 6_000), "as long as the scenario lasts");
         assert!((1_350..1_650).contains(&half.len()), "{}", half.len());
         assert_ne!(half, part(0.5, 2, 1.0), "others");
     }

@@ -125,14 +125,15 @@ fn wrong_scenarios_are_refused_in_words() {
 #[test]
 fn the_same_scenario_and_seed_give_the_same_report_to_the_byte() {
     let world = build(SMALL).expect("a scenario");
-    let report = |seed| serde_json::to_string(&simulate(&world, seed, 1.0).expect("runs")).expect("JSON");
+    let report =
+        |seed| serde_json::to_string(&simulate(&world, None, seed, 1.0).expect("runs")).expect("JSON");
     assert_eq!(report(7), report(7));
     assert_ne!(report(7), report(8));
 }
 
 #[test]
 fn a_report_tells_everything_that_came_over_time_and_draws_it() {
-    let report = simulate(&build(SMALL).expect("a scenario"), 7, 1.0).expect("runs");
+    let report = simulate(&build(SMALL).expect("a scenario"), None, 7, 1.0).expect("runs");
     let (series, total) = (&report.outcome.series, &report.outcome.total);
     let sum = |of: &dyn Fn(&modelless_simulator::Bucket) -> u64| series.buckets.iter().map(of).sum::<u64>();
     assert_eq!(sum(&|b| b.offered), total.offered);
@@ -213,5 +214,22 @@ fn every_published_scenario_can_be_built_and_its_load_can_be_changed() {
             modelless_simulator::oracle::fluid(&Scenario { duration: Micros::from_secs(2), ..world }, 1)
         };
         assert!(capacity(0.5).expect("runs").capacity > 0.0, "{}", path.display());
+    }
+}
+
+#[test]
+fn every_baseline_keeps_floors_loses_nobody_and_is_the_same_again() {
+    let world = build(SMALL).expect("a scenario");
+    for policy in modelless_simulator::baseline::BASELINES {
+        let outcome = policy.run(&world, 5).unwrap_or_else(|error| panic!("{}: {error}", policy.name));
+        let total = &outcome.total;
+        assert_eq!(total.answered + total.refusals(), total.offered, "{}", policy.name);
+        assert_eq!(outcome, policy.run(&world, 5).expect("runs"), "{}", policy.name);
+        // The stream with the high floor is only ever answered by `good`.
+        let high = outcome.streams.iter().find(|s| s.name == "m-1").expect("a stream");
+        assert!(high.variants.keys().all(|name| name == "good"), "{}: {:?}", policy.name, high.variants);
+        assert!(total.in_time() * 10 > total.offered, "{}: {:?}", policy.name, total);
+        let ours = run(&world, 5).expect("runs");
+        assert_eq!(ours.total.offered, total.offered, "{}: the same arrivals", policy.name);
     }
 }

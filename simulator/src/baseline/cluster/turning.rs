@@ -71,7 +71,10 @@ impl Cluster<'_> {
                 }
                 Next::Tick
             }
-            Ev::Wake => Next::Look,
+            Ev::Wake => {
+                self.wakes.remove(&self.now);
+                Next::Look
+            }
             Ev::Look => {
                 self.look();
                 if lasts {

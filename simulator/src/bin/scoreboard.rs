@@ -1,0 +1,76 @@
+//! `scoreboard [--short] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] SCENARIO.toml...`
+//!
+//! `cargo xtask scoreboard` starts it with the published scenarios.
+
+use modelless_simulator::scoreboard::{Plan, board, markdown, picture};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+struct Options {
+    plan: Plan,
+    out: Option<PathBuf>,
+    scenarios: Vec<PathBuf>,
+}
+
+fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let full = Plan { loads: vec![0.3, 0.6, 0.9, 1.2, 1.5], seeds: (1..=5).collect(), seconds: 30 };
+    let mut options = Options { plan: full, out: None, scenarios: Vec::new() };
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+        match arg.as_str() {
+            "--short" => options.plan = Plan { loads: vec![0.9], seeds: vec![1, 2], seconds: 3 },
+            "--out" => options.out = Some(PathBuf::from(value()?)),
+            "--seeds" => options.plan.seeds = (1..=number(value()?)?).collect(),
+            "--seconds" => options.plan.seconds = number(value()?)?,
+            "--loads" => {
+                let loads = value()?;
+                let load = |text: &str| text.parse::<f64>().map_err(|_| format!("{text:?} is no load"));
+                options.plan.loads = loads.split(',').map(load).collect::<Result<_, _>>()?;
+            }
+            unknown if unknown.starts_with("--") => return Err(format!("there is no option {unknown}")),
+            scenario => options.scenarios.push(PathBuf::from(scenario)),
+        }
+    }
+    if options.scenarios.is_empty() { Err("name the scenarios".into()) } else { Ok(options) }
+}
+
+fn main() -> ExitCode {
+    match options(std::env::args().skip(1)).and_then(|options| all(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn all(options: &Options) -> Result<(), String> {
+    let files: Vec<&Path> = options.scenarios.iter().map(PathBuf::as_path).collect();
+    let rows = board(&files, &options.plan, |row| {
+        let violations = 100.0 * row.violations.mean;
+        let accuracy = row.accuracy.mean;
+        eprintln!(
+            "{} {:.2} {}: {violations:.2} % violated, accuracy {accuracy:.4}",
+            row.scenario, row.load, row.policy
+        );
+    });
+    let rows = rows.map_err(|error| error.to_string())?;
+    let text = markdown(&rows, &options.plan, "cargo xtask scoreboard");
+    let Some(folder) = &options.out else {
+        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
+    };
+    let mut files = vec![("README.md".to_owned(), text)];
+    files.push(("rows.json".into(), serde_json::to_string_pretty(&rows).map_err(|e| e.to_string())? + "\n"));
+    let mut names: Vec<&str> = rows.iter().map(|row| row.scenario.as_str()).collect();
+    names.dedup();
+    files.extend(names.iter().map(|name| (format!("{name}.svg"), picture(&rows, name))));
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    for (name, text) in files {
+        let path = folder.join(name);
+        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! Every policy on every published scenario under several loads, with several seeds: who violates, answers, and costs how much.
+//!
+//! A load of 1 is what the fluid bound could just serve, so that scenarios can be compared. Intervals are of 95 % over seeds (Student's t).
+//! Rows where another policy does better than ours are told first, not hidden.
+
+use crate::baseline::{BASELINES, Baseline};
+use crate::chart::{Frame, Line, svg};
+use crate::outcome::ratio;
+use crate::report::Report;
+use crate::scenario::file::File;
+use crate::{Error, Scenario, oracle, run};
+use modelless_types::Micros;
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::path::Path;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of the fluid bound.
+    pub loads: Vec<f64>,
+    /// One run each.
+    pub seeds: Vec<u64>,
+    /// At most so long, in virtual seconds.
+    pub seconds: u64,
+}
+
+/// A figure over seeds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Figure {
+    /// Its mean.
+    pub mean: f64,
+    /// Half of its 95 % interval.
+    pub half: f64,
+}
+
+/// A policy on a scenario under a load.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Which scenario.
+    pub scenario: String,
+    /// Of the fluid bound.
+    pub load: f64,
+    /// Which policy.
+    pub policy: String,
+    /// Share of queries late, refused or lost.
+    pub violations: Figure,
+    /// The least that must be violated.
+    pub fluid: f64,
+    /// Answers in time a second.
+    pub goodput: Figure,
+    /// Mean accuracy of the answers in time.
+    pub accuracy: Figure,
+    /// Dollars for a million answers in time.
+    pub usd_per_million: Figure,
+    /// Loads that were started.
+    pub loads: Figure,
+}
+
+/// The name of what decides live.
+pub const OURS: &str = "modelless";
+
+/// Runs all of it; `tell` hears of each row.
+pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for path in files {
+        let whole = cut(File::load(path, 1.0)?, plan);
+        let offered: usize = crate::workload::Source::all(&whole, 1).iter().map(Vec::len).sum();
+        let rate = ratio(offered as u64 * 1_000_000, whole.duration.0);
+        let headroom = oracle::fluid(&whole, 1)?.capacity / rate.max(f64::MIN_POSITIVE);
+        for load in &plan.loads {
+            let world = cut(File::load(path, load * headroom)?, plan);
+            let who = std::iter::once(None).chain(BASELINES.iter().map(Some));
+            for policy in who {
+                let row = row(&world, *load, policy, &plan.seeds)?;
+                tell(&row);
+                rows.push(row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn cut(world: Scenario, plan: &Plan) -> Scenario {
+    let duration = world.duration.min(Micros::from_secs(plan.seconds));
+    Scenario { duration, ..world }
+}
+
+fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) -> Result<Row, Error> {
+    let name = policy.map_or(OURS, |policy| policy.name);
+    let report = |seed: &u64| -> Result<Report, Error> {
+        let outcome = policy.map_or_else(|| run(world, *seed), |policy| policy.run(world, *seed))?;
+        let fluid = oracle::fluid(world, *seed)?;
+        Ok(Report::new(name, load, (world.start, world.duration), fluid, outcome))
+    };
+    let reports: Vec<Report> = seeds.iter().map(report).collect::<Result<_, _>>()?;
+    let over =
+        |of: &dyn Fn(&Report) -> Option<f64>| figure(&reports.iter().filter_map(of).collect::<Vec<_>>());
+    Ok(Row {
+        scenario: world.name.clone(),
+        load,
+        policy: name.into(),
+        violations: over(&|r| Some(r.outcome.total.violations)),
+        fluid: over(&|r| Some(r.fluid.violations)).mean,
+        goodput: over(&|r| Some(r.goodput)),
+        accuracy: over(&|r| (r.outcome.total.in_time() > 0).then_some(r.outcome.total.accuracy)),
+        usd_per_million: over(&|r| r.usd_per_million),
+        loads: over(&|r| Some(ratio(r.outcome.loads, 1))),
+    })
+}
+
+/// Two-sided 95 % points of Student's t by degrees of freedom, from 1.
+const STUDENT: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
+
+fn figure(values: &[f64]) -> Figure {
+    let n = ratio(values.len() as u64, 1);
+    if values.is_empty() {
+        return Figure::default();
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() == 1 {
+        return Figure { mean, half: 0.0 };
+    }
+    let var = values.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / (n - 1.0);
+    let t = STUDENT.get(values.len() - 2).copied().unwrap_or(1.96);
+    Figure { mean, half: t * (var / n).sqrt() }
+}
+
+/// Whether a row is beaten by another of the same scenario and load, beyond both intervals: by violations, or by accuracy where those
+/// are level.
+pub fn beaten(ours: &Row, other: &Row) -> Option<&'static str> {
+    if ours.scenario != other.scenario || ours.load.to_bits() != other.load.to_bits() {
+        return None;
+    }
+    let gap = ours.violations.mean - other.violations.mean;
+    let unsure = ours.violations.half + other.violations.half;
+    if gap > unsure.max(0.001) {
+        return Some("fewer violations");
+    }
+    let level = gap.abs() <= unsure.max(0.001);
+    let sharper = other.accuracy.mean - ours.accuracy.mean;
+    (level && sharper > (ours.accuracy.half + other.accuracy.half).max(0.001))
+        .then_some("more accurate answers")
+}
+
+/// The table as people read it.
+pub fn markdown(rows: &[Row], plan: &Plan, how: &str) -> String {
+    let mut out = format!(
+        "# Scoreboard\n\nMade by `{how}`; every row in `rows.json`. {} seeds, at most {} s of virtual time each, whoever decides has the same \
+         arrivals, profiles, load times, memory, floors and drop rule (`docs/policies.md`). A load of 1 is what the fluid bound \
+         could just serve. Intervals are of 95 % over the seeds. *Bound* is the least that must be violated.\n\nLoad times, memory and prices \
+         are assumed where nobody published them: each scenario says which.\n",
+        plan.seeds.len(),
+        plan.seconds,
+    );
+    let ours: Vec<&Row> = rows.iter().filter(|row| row.policy == OURS).collect();
+    out.push_str("\n## Where we lose\n\n");
+    let mut lost = 0;
+    for our in &ours {
+        for (other, why) in rows.iter().filter_map(|other| Some((other, beaten(our, other)?))) {
+            lost += 1;
+            let _ = writeln!(
+                out,
+                "* {} at {:.2}: {} has {why} ({} and {:.4}; ours {} and {:.4})",
+                our.scenario,
+                our.load,
+                other.policy,
+                percent(other.violations),
+                other.accuracy.mean,
+                percent(our.violations),
+                our.accuracy.mean
+            );
+        }
+    }
+    if lost == 0 {
+        out.push_str("Nowhere beyond the intervals.\n");
+    }
+    let mut scenarios: Vec<&str> = rows.iter().map(|row| row.scenario.as_str()).collect();
+    scenarios.dedup();
+    for scenario in scenarios {
+        let _ = write!(
+            out,
+            "\n## {scenario}\n\n![violations by load]({scenario}.svg)\n\n| load | policy | violations | bound | goodput | accuracy | \
+             USD a million | loads |\n|---:|---|---:|---:|---:|---:|---:|---:|\n"
+        );
+        for row in rows.iter().filter(|row| row.scenario == scenario) {
+            let _ = writeln!(
+                out,
+                "| {:.2} | {} | {} | {:.2} % | {:.0} ± {:.0} | {:.4} ± {:.4} | {:.2} ± {:.2} | {:.0} |",
+                row.load,
+                row.policy,
+                percent(row.violations),
+                100.0 * row.fluid,
+                row.goodput.mean,
+                row.goodput.half,
+                row.accuracy.mean,
+                row.accuracy.half,
+                row.usd_per_million.mean,
+                row.usd_per_million.half,
+                row.loads.mean,
+            );
+        }
+    }
+    out
+}
+
+fn percent(figure: Figure) -> String {
+    format!("{:.2} ± {:.2} %", 100.0 * figure.mean, 100.0 * figure.half)
+}
+
+/// Violations by load, a line for each policy.
+pub fn picture(rows: &[Row], scenario: &str) -> String {
+    let of = |row: &&Row| row.scenario == scenario;
+    let mut loads: Vec<f64> = rows.iter().filter(of).map(|row| row.load).collect();
+    loads.sort_by(f64::total_cmp);
+    loads.dedup();
+    let mut policies: Vec<&str> = rows.iter().filter(of).map(|row| row.policy.as_str()).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    policies.retain(|policy| seen.insert(*policy));
+    let line = |policy: &str| {
+        let at = |load: &f64| {
+            let mut all = rows.iter().filter(of);
+            let row = all.find(|row| row.policy == policy && row.load.to_bits() == load.to_bits());
+            row.map(|row| 100.0 * row.violations.mean)
+        };
+        Line { name: policy.into(), values: loads.iter().map(at).collect() }
+    };
+    let lines: Vec<Line> = policies.into_iter().map(line).collect();
+    let title = format!("{scenario}: violations by load");
+    let below = "load, of what the fluid bound could serve";
+    svg(&Frame { title: &title, below, beside: "% of what came", at: &loads }, &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(policy: &str, violations: f64, half: f64, accuracy: f64) -> Row {
+        let figure = |mean: f64, half: f64| Figure { mean, half };
+        Row {
+            scenario: "s".into(),
+            load: 1.0,
+            policy: policy.into(),
+            violations: figure(violations, half),
+            fluid: 0.0,
+            goodput: figure(1.0, 0.0),
+            accuracy: figure(accuracy, 0.0),
+            usd_per_million: figure(1.0, 0.0),
+            loads: figure(1.0, 0.0),
+        }
+    }
+
+    #[test]
+    fn an_interval_is_students() {
+        // Of 1, 2 and 3: mean 2, deviation 1, 4.303 / sqrt(3).
+        let seen = figure(&[1.0, 2.0, 3.0]);
+        assert!((seen.mean - 2.0).abs() < 1e-9 && (seen.half - 4.303 / 3.0_f64.sqrt()).abs() < 1e-9);
+        assert_eq!(figure(&[5.0]), Figure { mean: 5.0, half: 0.0 });
+    }
+
+    #[test]
+    fn what_is_lost_is_told_and_what_chance_could_have_done_is_not() {
+        let ours = row(OURS, 0.05, 0.01, 0.8);
+        assert_eq!(beaten(&ours, &row("a", 0.02, 0.01, 0.7)), Some("fewer violations"));
+        assert_eq!(beaten(&ours, &row("b", 0.045, 0.01, 0.8)), None);
+        assert_eq!(beaten(&ours, &row("c", 0.05, 0.01, 0.81)), Some("more accurate answers"));
+        assert_eq!(beaten(&ours, &row("d", 0.2, 0.01, 0.9)), None);
+        let rows = [ours, row("a", 0.02, 0.01, 0.7)];
+        let plan = Plan { loads: vec![1.0], seeds: vec![1, 2], seconds: 1 };
+        let text = markdown(&rows, &plan, "this");
+        assert!(
+            text.contains("* s at 1.00: a has fewer violations") && text.contains("| 1.00 | modelless |"),
+            "{text}"
+        );
+        assert_eq!(picture(&rows, "s").matches("<polyline").count(), 2);
+    }
+}

@@ -1,0 +1,46 @@
+//! `cargo xtask scoreboard`: every policy on every published scenario, written to `bench/scoreboard/`.
+//!
+//! The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use modelless_testkit::server::cargo_build;
+
+use crate::command::{program, run as run_command};
+use crate::root;
+
+const SCENARIOS: &str = "simulator/scenarios";
+/// What the short form runs.
+const SHORT: [&str; 2] = ["bursts.toml", "mixed.toml"];
+
+pub(crate) fn run(args: &[&str]) -> Result<()> {
+    let (short, rest) = match args {
+        ["--short"] => (true, &[][..]),
+        // The rest goes to the program: fewer seeds, other loads.
+        rest => (false, rest),
+    };
+    if rest.contains(&"--short") {
+        bail!("--short stands alone");
+    }
+    let root = root()?;
+    let folder = root.join(SCENARIOS);
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut scenarios: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    scenarios.retain(|path| path.extension().is_some_and(|end| end == "toml"));
+    if short {
+        scenarios.retain(|path| SHORT.iter().any(|name| path.ends_with(name)));
+    }
+    scenarios.sort();
+    ensure!(!scenarios.is_empty(), "there is no scenario in {SCENARIOS}");
+    let profile = if short { "dev" } else { "release" };
+    let built =
+        cargo_build(&["--package", "modelless-simulator", "--bin", "scoreboard", "--profile", profile])?;
+    let mut command = program(&root, &built);
+    if short {
+        command.arg("--short");
+    } else {
+        command.args(["--out", "bench/scoreboard"]).args(rest);
+    }
+    run_command(command.args(&scenarios))
+}
