@@ -116,7 +116,7 @@ impl Registrar {
             };
             let profiler = self.profiler.share(since, count - measured.len());
             let evidence = (model.set.as_ref(), set.is_some());
-            let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence);
+            let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await;
             let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
             measured.push(variant.stored(bytes, vec![profile]));
@@ -262,15 +262,14 @@ impl Registrar {
         };
         let known = self.store.evidence(model.id).await?.set;
         let known = known.filter(|known| set.is_some_and(|set| set.name() == known.name));
-        let key = earlier::key(&self.profiler, &subject, &variant.artefact, (known.as_ref(), set.is_some()));
         // One that is measured for the second time here is measured anew; registered again after it was removed it is not.
-        let there = variant.profile_on(self.profiler.device_class());
-        let anew = there.is_some_and(|there| !there.is_estimated());
-        let mut profile = if anew {
-            self.profiler.profile(subject, set, report).await?
+        let key = if before.is_none() {
+            let evidence = (known.as_ref(), set.is_some());
+            earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await
         } else {
-            self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?
+            None
         };
+        let mut profile = self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?;
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
                 profile.accuracy = elsewhere.accuracy.clone();
