@@ -386,7 +386,8 @@ impl Store for MemStore {
         check::stale(&stale)?;
         self.write(|state| {
             let known = state.variant(stale.variant).ok();
-            if known.is_none_or(|variant| variant.profile_on(&stale.device_class).is_none()) {
+            let there = known.and_then(|variant| variant.profile_on(&stale.device_class));
+            if there.is_none_or(Profile::is_estimated) {
                 return Ok(false);
             }
             state.catalog.version += 1;
