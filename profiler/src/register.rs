@@ -81,11 +81,11 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// A task of this name, made if there is none.
+    /// A task of this name, made if there is none. One that is there gets the rules which the manifest names.
     pub async fn task(&self, manifest: &TaskManifest) -> Result<Task, Error> {
         let catalog = self.store.catalog().await?;
         match catalog.task_named(self.tenant, &manifest.name) {
-            Some(task) => Ok(task.clone()),
+            Some(task) => Ok(self.store.change_task(task.id, manifest.change()).await?),
             None => Ok(self.store.create_task(manifest.new_task(self.tenant)?).await?),
         }
     }

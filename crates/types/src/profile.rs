@@ -90,6 +90,13 @@ pub enum AccuracyRule {
     LowerBound,
 }
 
+impl AccuracyMeasure {
+    /// Whether somebody only said so.
+    pub fn is_declared(&self) -> bool {
+        self.provenance == Provenance::Declared
+    }
+}
+
 impl AccuracyRule {
     /// With the names in texts.
     pub const NAMES: [(&'static str, Self); 2] = [("point", Self::Point), ("lower_bound", Self::LowerBound)];
@@ -135,6 +142,37 @@ impl LiveRule {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shown => "shown",
+            Self::Floors => "floors",
+        }
+    }
+
+    /// From its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rule)| *rule)
+    }
+}
+
+/// What accuracies are good for in a task that somebody declared and nobody measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeclaredRule {
+    /// Floors are compared with them while nothing that answers in the task was measured. Beside what was, they count for no
+    /// floor.
+    #[default]
+    UnlessMeasured,
+    /// Floors are compared with them as with measured ones.
+    Floors,
+}
+
+impl DeclaredRule {
+    /// With the names in texts.
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("unless_measured", Self::UnlessMeasured), ("floors", Self::Floors)];
+
+    /// As in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnlessMeasured => "unless_measured",
             Self::Floors => "floors",
         }
     }

@@ -10,8 +10,10 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
+use modelless_store::Floor;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, CostPer1k, Fallback, Goals, LiveRule, Micros, PricePerHour, Profile, Refusal,
+    Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour,
+    Profile, Provenance, Refusal,
 };
 use serde_json::{Value, json};
 
@@ -122,6 +124,7 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
         "variant": task.variant(candidate.variant).map(|view| view.variant.name.as_str()),
         "node": candidate.node.and_then(|node| view.node(node)).map(|node| node.name.as_str()),
         "accuracy": candidate.accuracy.as_f64(),
+        "accuracy_provenance": task.variant(candidate.variant).and_then(|view| view.floor).map(|floor| floor.from),
         "latency_ms": candidate.latency.map(Micros::as_millis_f64),
         "wait_ms": candidate.wait.map(Micros::as_millis_f64),
         "cost": candidate.cost.map(CostPer1k::as_usd),
@@ -156,7 +159,21 @@ fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
             format!("feedback says that it is less accurate than measured, and floors count that ({flagged})")
         }
     });
-    known.chain(stale).chain(worse).collect()
+    let floor = profile.map(|profile| view.catalog.floor(&task.task, candidate.variant, profile));
+    let floor = floor.or_else(|| task.variant(candidate.variant)?.floor);
+    let declared = floor.filter(|floor| floor.from == Provenance::Declared);
+    let declared = declared.map(|floor| declared_only(floor, task.task.declared_accuracy));
+    declared.into_iter().chain(known).chain(stale).chain(worse).collect()
+}
+
+/// Nobody measured its accuracy.
+fn declared_only(floor: Floor, rule: DeclaredRule) -> String {
+    let why = match (floor.counts, rule) {
+        (false, _) => "so it counts for no floor beside those that were measured",
+        (true, DeclaredRule::Floors) => "and the task has floors count that",
+        (true, DeclaredRule::UnlessMeasured) => "and floors count that as nothing in the task was measured",
+    };
+    format!("its accuracy was declared and never measured, {why}")
 }
 
 /// Where a profile was not measured as well as it could be.
