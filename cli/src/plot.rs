@@ -1,9 +1,16 @@
-//! The accuracy/latency frontier of a task as an SVG picture, for light and dark pages.
+//! The accuracy/latency frontier of a task as a picture: an SVG for light and dark pages, or a PNG.
 //!
-//! Whether a variant is beaten is told by its filling, how well it is known by its shape, so neither needs a colour.
+//! Whether a variant is beaten is told by its filling, how well it is known by its shape, so neither needs a colour. Here is what
+//! stands where; how that is written down is left to the two forms.
 
+mod letters;
+mod png;
+mod svg;
+
+use anyhow::Context;
 use modelless_types::Profile;
-use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 520.0;
@@ -11,14 +18,6 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 92.0;
-/// Colours by what they are for. A picture that is part of a page takes the page's scheme, one that is opened the system's.
-const STYLE: &str = "<style>\
-    svg{--ink:#222;--faint:#666;--grid:#e4e4e4;--paper:#fff;--mark:#1769aa}\
-    @media(prefers-color-scheme:dark){svg{--ink:#e6e6e6;--faint:#a0a0a0;--grid:#3a3a3a;--paper:#161616;--mark:#6cb8f0}}\
-    text{fill:var(--ink)}.faint{fill:var(--faint)}.paper{fill:var(--paper)}.grid{stroke:var(--grid)}\
-    .frontier{fill:none;stroke:var(--mark);stroke-width:2}\
-    .on{fill:var(--mark);stroke:var(--mark)}.beaten{fill:var(--paper);stroke:var(--mark);stroke-width:1.4}\
-    .estimated{stroke-dasharray:2 2}</style>\n";
 /// Size of a letter of a label, near enough to keep labels apart.
 const LETTER: (f64, f64) = (6.6, 13.0);
 
@@ -68,96 +67,123 @@ pub(crate) fn frontier(points: &[Point]) -> Vec<&Point> {
     best
 }
 
-/// The picture. Points without a positive latency cannot stand on a logarithmic axis and are left out.
-pub(crate) fn svg(title: &str, note: &str, points: &[Point]) -> String {
+/// Where a text stands to its point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// Size of letters where nothing else is said.
+const SIZE: f64 = 12.0;
+
+/// Something to be drawn.
+#[derive(Clone, PartialEq, Debug)]
+enum Shape {
+    Grid {
+        from: (f64, f64),
+        to: (f64, f64),
+    },
+    Text {
+        at: (f64, f64),
+        anchor: Anchor,
+        size: f64,
+        faint: bool,
+        words: String,
+    },
+    /// Turned to be read from below.
+    Upright {
+        at: (f64, f64),
+        words: String,
+    },
+    Frontier(Vec<(f64, f64)>),
+    Mark {
+        at: (f64, f64),
+        known: Known,
+        on: bool,
+        about: String,
+    },
+}
+
+fn text(at: (f64, f64), anchor: Anchor, words: &str) -> Shape {
+    Shape::Text { at, anchor, size: SIZE, faint: false, words: words.to_owned() }
+}
+
+/// A file that a picture may be written to.
+pub(crate) fn path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase()) {
+        Some(end) if end != "svg" && end != "png" => {
+            Err(format!("pictures are SVG or PNG, and .{end} is neither; write FILE.svg or FILE.png"))
+        }
+        Some(_) | None => Ok(path),
+    }
+}
+
+/// Writes a picture: a PNG where the file is called so, and otherwise an SVG.
+pub(crate) fn write(path: &Path, title: &str, note: &str, points: &[Point]) -> anyhow::Result<()> {
+    let is_png = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png"));
+    let shapes = shapes(title, note, points);
+    let file = if is_png { png::picture(&shapes)? } else { svg::picture(&shapes).into_bytes() };
+    fs::write(path, file).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What is to be drawn. Points without a positive latency cannot stand on a logarithmic axis and are left out.
+fn shapes(title: &str, note: &str, points: &[Point]) -> Vec<Shape> {
     let shown =
         |point: &&Point| point.latency_ms > 0.0 && point.latency_ms.is_finite() && point.accuracy.is_finite();
     let points: Vec<Point> = points.iter().filter(shown).cloned().collect();
     let axes = Axes::around(&points);
     let best = frontier(&points);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-         height=\"{HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n{STYLE}\
-         <rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n"
-    );
-    let mut add = |line: String| {
-        out.push_str(&line);
-        out.push('\n');
+    let sized = |at, size, faint, words: &str| Shape::Text {
+        at,
+        anchor: Anchor::Middle,
+        size,
+        faint,
+        words: words.to_owned(),
     };
-    add(text(WIDTH / 2.0, 26.0, "middle", "font-size=\"16\"", title));
-    add(text(WIDTH / 2.0, HEIGHT - 10.0, "middle", "class=\"faint\" font-size=\"11\"", note));
+    let mut out = vec![
+        sized((WIDTH / 2.0, 26.0), 16.0, false, title),
+        sized((WIDTH / 2.0, HEIGHT - 10.0), 11.0, true, note),
+    ];
     for (value, label) in axes.latency_ticks() {
         let x = axes.x(value);
-        add(line((x, TOP), (x, HEIGHT - BOTTOM)));
-        add(text(x, HEIGHT - BOTTOM + 18.0, "middle", "", &label));
+        out.push(Shape::Grid { from: (x, TOP), to: (x, HEIGHT - BOTTOM) });
+        out.push(text((x, HEIGHT - BOTTOM + 18.0), Anchor::Middle, &label));
     }
     for value in axes.accuracy_ticks() {
         let y = axes.y(value);
-        add(line((LEFT, y), (WIDTH - RIGHT, y)));
-        add(text(LEFT - 8.0, y + 4.0, "end", "", &format!("{:.1} %", value * 100.0)));
+        out.push(Shape::Grid { from: (LEFT, y), to: (WIDTH - RIGHT, y) });
+        out.push(text((LEFT - 8.0, y + 4.0), Anchor::End, &format!("{:.1} %", value * 100.0)));
     }
-    add(text(
-        (LEFT + WIDTH - RIGHT) / 2.0,
-        HEIGHT - BOTTOM + 38.0,
-        "middle",
-        "",
-        "latency of one item in ms (mean, batch 1), logarithmic",
-    ));
+    let below = ((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - BOTTOM + 38.0);
+    out.push(text(below, Anchor::Middle, "latency of one item in ms (mean, batch 1), logarithmic"));
     let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
-    add(text(20.0, middle, "middle", &format!("transform=\"rotate(-90 20 {middle})\""), "accuracy"));
+    out.push(Shape::Upright { at: (20.0, middle), words: "accuracy".to_owned() });
 
-    let corners: Vec<String> = best
-        .iter()
-        .map(|point| format!("{:.1},{:.1}", axes.x(point.latency_ms), axes.y(point.accuracy)))
-        .collect();
-    add(format!("<polyline class=\"frontier\" points=\"{}\"/>", corners.join(" ")));
+    let place = |point: &Point| (axes.x(point.latency_ms), axes.y(point.accuracy));
+    out.push(Shape::Frontier(best.iter().map(|point| place(point)).collect()));
     let mut taken: Vec<Box2> = Vec::new();
     for point in &points {
-        let (x, y) = (axes.x(point.latency_ms), axes.y(point.accuracy));
+        let (x, y) = place(point);
         let on = best.iter().any(|known| known.name == point.name);
         let about = format!("{}: {:.2} %, {:.3} ms", point.name, point.accuracy * 100.0, point.latency_ms);
-        add(mark((x, y), point.known, on, &about));
+        out.push(Shape::Mark { at: (x, y), known: point.known, on, about });
         taken.push(Box2 { left: x - 5.0, top: y - 5.0, right: x + 5.0, bottom: y + 5.0 });
     }
     for point in &points {
-        let place = label_place(axes.x(point.latency_ms), axes.y(point.accuracy), &point.name, &taken);
-        add(text(place.left, place.bottom - 3.0, "start", "", &point.name));
+        let (x, y) = place(point);
+        let place = label_place(x, y, &point.name, &taken);
+        out.push(text((place.left, place.bottom - 3.0), Anchor::Start, &point.name));
         taken.push(place);
     }
-    out.push_str(&legend(&points, &best));
-    out.push_str("</svg>\n");
+    legend(&points, &best, &mut out);
     out
 }
 
-/// A circle is known well, a square coarsely, a triangle is an estimate; filled are those that nothing beats.
-fn mark((x, y): (f64, f64), known: Known, on: bool, about: &str) -> String {
-    let class = if on { "on" } else { "beaten" };
-    let about = escaped(about);
-    match known {
-        Known::Well => {
-            format!(
-                "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\"><title>{about}</title></circle>"
-            )
-        }
-        Known::Coarsely => format!(
-            "<rect class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\" width=\"8.4\" height=\"8.4\"><title>{about}</title></rect>",
-            x - 4.2,
-            y - 4.2
-        ),
-        Known::Estimated => format!(
-            "<polygon class=\"{class} estimated\" points=\"{x:.1},{:.1} {:.1},{:.1} {:.1},{:.1}\">\
-             <title>{about}</title></polygon>",
-            y - 5.5,
-            x - 5.5,
-            y + 4.5,
-            x + 5.5,
-            y + 4.5
-        ),
-    }
-}
-
 /// What the marks mean: only those that are there.
-fn legend(points: &[Point], best: &[&Point]) -> String {
+fn legend(points: &[Point], best: &[&Point], out: &mut Vec<Shape>) {
     let is_on = |point: &Point| best.iter().any(|known| known.name == point.name);
     let kinds = [
         (Known::Well, true, "no other is better and quicker"),
@@ -167,20 +193,20 @@ fn legend(points: &[Point], best: &[&Point]) -> String {
         (Known::Estimated, true, "estimated"),
         (Known::Estimated, false, "estimated, beaten"),
     ];
-    let (mut out, mut x) = (String::new(), LEFT);
+    let mut x = LEFT;
     for (known, on, words) in kinds {
         if !points.iter().any(|point| point.known == known && is_on(point) == on) {
             continue;
         }
         let y = HEIGHT - 34.0;
-        let _ = writeln!(out, "{}", mark((x, y), known, on, words));
-        let _ =
-            writeln!(out, "{}", text(x + 10.0, y + 4.0, "start", "class=\"faint\" font-size=\"11\"", words));
+        out.push(Shape::Mark { at: (x, y), known, on, about: words.to_owned() });
+        let at = (x + 10.0, y + 4.0);
+        let words = words.to_owned();
         #[expect(clippy::cast_precision_loss, reason = "a few words")]
         let width = words.len() as f64 * LETTER.0;
+        out.push(Shape::Text { at, anchor: Anchor::Start, size: 11.0, faint: true, words });
         x += width + 30.0;
     }
-    out
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -281,41 +307,31 @@ impl Axes {
     }
 }
 
-fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> String {
-    format!("<line class=\"grid\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>")
-}
-
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '&' => escaped.push_str("&amp;"),
-            c if c.is_control() => escaped.push(' '),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
-fn text(x: f64, y: f64, anchor: &str, more: &str, text: &str) -> String {
-    let escaped = escaped(text);
-    let mut line = String::new();
-    let space = if more.is_empty() { "" } else { " " };
-    let _ = write!(
-        line,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{space}{more}>{escaped}</text>"
-    );
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn point(name: &str, accuracy: f64, latency_ms: f64) -> Point {
         Point { name: name.to_owned(), accuracy, latency_ms, known: Known::Well }
+    }
+
+    fn svg(title: &str, note: &str, points: &[Point]) -> String {
+        svg::picture(&shapes(title, note, points))
+    }
+
+    #[test]
+    fn a_file_is_what_its_name_says_or_refused_before_anything_is_measured() {
+        let folder = modelless_testkit::temp_dir("plot").unwrap();
+        let begins = |name: &str| {
+            let path = folder.path().join(name);
+            write(&path, "t", "n", &[point("one", 0.9, 1.0)]).unwrap();
+            fs::read(&path).unwrap()[..4].to_vec()
+        };
+        assert_eq!(begins("a.png"), b"\x89PNG");
+        assert_eq!(begins("a.PNG"), b"\x89PNG");
+        assert_eq!((begins("a.svg"), begins("a")), (b"<svg".to_vec(), b"<svg".to_vec()));
+        assert!(path("x.pdf").unwrap_err().contains("FILE.png"));
+        assert!(path("x.Png").is_ok() && path("x.svg").is_ok() && path("x").is_ok());
     }
 
     #[test]

@@ -7,8 +7,8 @@ use modelless_decision::worker::WorkerVariant;
 use modelless_engine::{Io, Loaded};
 use modelless_store::Catalog;
 use modelless_types::{
-    Bytes, Engine, Micros, ModelId, PricePerHour, Processor, SpaceId, Task, TaskId, TensorSpec, Variant,
-    VariantId, VariantSettings,
+    Bytes, Engine, Micros, ModelId, PricePerHour, Processor, Profile, SpaceId, Task, TaskId, TensorSpec,
+    Variant, VariantId, VariantSettings,
 };
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,8 @@ pub(crate) struct Known {
     pub(crate) expected: Micros,
     /// What an hour of it costs, where that is not what a lane costs.
     pub(crate) price: Option<PricePerHour>,
-    /// The most that its process held when it was measured, on one lane.
+    /// The most that its process held when it was measured, on one lane. Unknown where the largest batches were not run for want
+    /// of time: a runner that may hold no more than smaller ones took would be killed by the first large one.
     pub(crate) peak: Option<Bytes>,
     pub(crate) preparation: Preparation,
     pub(crate) preparation_id: PreparationId,
@@ -152,7 +153,9 @@ impl Catalogue {
                     ordinal: variant.ordinal,
                     expected,
                     price,
-                    peak: variant.profile_on(device_class).and_then(|profile| profile.peak),
+                    peak: variant
+                        .profile_on(device_class)
+                        .and_then(|profile| peak(profile, variant.settings.max_batch)),
                     preparation_id: preparation.id(),
                     preparation,
                     spec: spec.clone(),
@@ -201,6 +204,13 @@ impl Catalogue {
             |known: &&Arc<Known>| known.task.id == class.task && class.admits.contains(known.ordinal);
         self.variants.values().find(admits).map(|known| (known.preparation.clone(), known.preparation_id))
     }
+}
+
+/// What a process held with every batch that it may be given.
+fn peak(profile: &Profile, max_batch: u32) -> Option<Bytes> {
+    let largest = profile.latency.last().map_or(0, |point| point.batch);
+    let hurried = profile.detail.coarse && largest < profile.largest_batch(max_batch);
+    profile.peak.filter(|_| !hurried)
 }
 
 /// Whether an adapter that was bound for one task does for the other: goals, rules and descriptions are not its matter.

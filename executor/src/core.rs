@@ -300,7 +300,7 @@ impl Perform<Action> for Handle {
             Action::Load { device, variant } => self.load(device, variant),
             Action::Unload { device, variant } => self.unload(device, variant),
             Action::Drifted { variant, ratio_ppm } => {
-                tracing::warn!(%variant, ratio_ppm, "a profile is off; it is to be measured again");
+                tracing::debug!(%variant, ratio_ppm, "a profile is off");
                 self.note_drift(variant, Some(ratio_ppm));
             }
             Action::Steadied { variant } => {

@@ -199,7 +199,12 @@ impl Writer {
                     Some(ratio_ppm) => {
                         let (device_class, node) = (self.device_class.clone(), self.name.clone());
                         let stale = StaleProfile { variant, device_class, node, ratio_ppm, since: mark.at };
-                        self.store.mark_stale(stale).await
+                        let marked = self.store.mark_stale(stale).await?;
+                        // Of an estimate nobody expected more.
+                        if marked {
+                            tracing::warn!(%variant, ratio_ppm, "a profile is off; it is to be measured again");
+                        }
+                        Ok(marked)
                     }
                     None => self.store.clear_stale(variant, &self.device_class, &self.name).await,
                 }

@@ -1,18 +1,21 @@
 //! What an earlier attempt has measured. Registering measures one variant after the other and stores all of them at the
-//! end; where that was cut short, the next attempt takes up what was measured already.
+//! end; where that was cut short, the next attempt takes up what was measured already, with this very program and the same
+//! version of the engine's library.
 
 use crate::error::Error;
 use crate::profile::{Profiler, Subject};
 use modelless_store::{SetArtefact, Store, UnixMicros, sha256_of};
 use modelless_types::Profile;
 use serde_json::json;
+use std::fs;
 use std::time::{Duration, SystemTime};
 
 /// What is older is measured anew: the machine may have changed.
 const FRESH: Duration = Duration::from_hours(24);
 
-/// Everything that a measurement depends on, as an address. `None` where the labelled set has no address itself.
-pub(crate) fn key(
+/// Everything that a measurement depends on, as an address. `None` where something of that is not known, such as the address of
+/// the labelled set.
+pub(crate) async fn key(
     profiler: &Profiler,
     subject: &Subject<'_>,
     artefact: &str,
@@ -22,6 +25,7 @@ pub(crate) fn key(
         return None;
     }
     let task = subject.task;
+    let engine = profiler.engine_version(subject.settings.engine).await?;
     let all = json!({
         "artefact": artefact,
         "settings": subject.settings,
@@ -33,8 +37,17 @@ pub(crate) fn key(
         "declared": subject.declared,
         "device_class": profiler.device_class(),
         "how": profiler.config(),
+        "engine": engine,
+        "program": program()?,
     });
     sha256_of(all.to_string().as_bytes()).ok()
+}
+
+/// What tells this program from what it was before it was built or installed anew.
+fn program() -> Option<String> {
+    let about = fs::metadata("/proc/self/exe").ok()?;
+    let built = about.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some(format!("{} {} {}", env!("CARGO_PKG_VERSION"), about.len(), built.as_nanos()))
 }
 
 /// What was measured under a key lately.

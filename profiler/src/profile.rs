@@ -8,17 +8,19 @@ use modelless_adapter::{Adapter, AdapterSpec, Tokenizer};
 use modelless_decision::search::Why;
 use modelless_engine::{Engine, Io, LoadSpec, Loaded};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, Bytes, Micros, ModelId, Profile, Task, VariantId, VariantSettings,
+    Accuracy, AccuracyMeasure, Bytes, Engine as Kind, Micros, ModelId, Profile, Task, VariantId,
+    VariantSettings,
 };
 use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 /// Smaller artefacts are read from a disk in less time than any load takes: whether they are in memory makes no difference.
@@ -103,6 +105,8 @@ pub struct Profiler {
     pub(crate) device_class: String,
     pub(crate) command: String,
     next: Arc<AtomicU32>,
+    /// Of the libraries that were asked for theirs.
+    versions: Arc<Mutex<BTreeMap<Kind, Option<String>>>>,
     busy: Option<watch::Receiver<bool>>,
 }
 
@@ -117,7 +121,8 @@ impl Profiler {
         let (device_class, command) = (device_class.into(), command.into());
         // From the far end, so that what is measured is never taken for what serves under a number of the store.
         let next = Arc::new(AtomicU32::new(u32::MAX));
-        Self { engine, config, device_class, command, next, busy: None }
+        let versions = Arc::default();
+        Self { engine, config, device_class, command, next, versions, busy: None }
     }
 
     /// How it measures.
@@ -271,6 +276,17 @@ impl Profiler {
         }
         // Whoever said so is gone: then nothing goes first any more.
         let _ = busy.wait_for(|busy| !*busy).await;
+    }
+
+    /// Version of the library that runs variants of a kind, asked for once.
+    pub(crate) async fn engine_version(&self, kind: Kind) -> Option<String> {
+        let mut versions = self.versions.lock().await;
+        if let Some(known) = versions.get(&kind) {
+            return known.clone();
+        }
+        let version = self.engine.version(kind).await;
+        versions.insert(kind, version.clone());
+        version
     }
 
     /// Tells whether something else had work to do since this was asked for.

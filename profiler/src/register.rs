@@ -116,7 +116,7 @@ impl Registrar {
             };
             let profiler = self.profiler.share(since, count - measured.len());
             let evidence = (model.set.as_ref(), set.is_some());
-            let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence);
+            let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await;
             let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
             measured.push(variant.stored(bytes, vec![profile]));
@@ -141,8 +141,12 @@ impl Registrar {
         Ok(profile)
     }
 
-    /// Puts the artefacts of a manifest away.
-    async fn put(&self, manifest: &ModelManifest) -> Result<NewRegistration, Error> {
+    /// Puts the artefacts of a manifest away. What it is measured with lies there already.
+    async fn put(
+        &self,
+        manifest: &ModelManifest,
+        set: Option<SetArtefact>,
+    ) -> Result<NewRegistration, Error> {
         let mut variants = Vec::with_capacity(manifest.variants.len());
         for variant in &manifest.variants {
             let (artefacts, file) = (self.artefacts.clone(), variant.file.clone());
@@ -166,9 +170,25 @@ impl Registrar {
             space: manifest.space.clone(),
             adapter,
             declared: manifest.declared(),
-            set: None,
+            set,
             variants,
         })
+    }
+
+    /// Puts a labelled set away, so that what is measured again later is measured with it. A set that is too large to be read
+    /// back is not: then accuracies stay as they were.
+    async fn put_set(&self, set: Option<&LabelledSet>) -> Result<Option<SetArtefact>, Error> {
+        let Some(set) = set.cloned() else { return Ok(None) };
+        let (artefacts, name) = (self.artefacts.clone(), set.name().to_owned());
+        let put = move || Ok(if set.can_be_unpacked()? { Some(artefacts.put(set.packing())?) } else { None });
+        let put = blocking(put).await?;
+        if put.is_none() {
+            tracing::warn!(
+                set = name,
+                "a labelled set is too large to be kept; its accuracies are measured once"
+            );
+        }
+        Ok(put.map(|put| SetArtefact { name, artefact: put.sha256 }))
     }
 
     /// Makes the task of a package and registers those of its models that are not there yet. How many it was.
@@ -185,9 +205,10 @@ impl Registrar {
             return Ok(0);
         }
         let set = package.open_set(&task)?;
+        let kept = self.put_set(set.as_ref()).await?;
         let known = package.task.also()?;
         for model in &missing {
-            let model = self.put(model).await?;
+            let model = self.put(model, kept.clone()).await?;
             self.model(&task, model, (set.as_ref(), &known), &mut *report).await?;
         }
         Ok(missing.len())
@@ -262,15 +283,14 @@ impl Registrar {
         };
         let known = self.store.evidence(model.id).await?.set;
         let known = known.filter(|known| set.is_some_and(|set| set.name() == known.name));
-        let key = earlier::key(&self.profiler, &subject, &variant.artefact, (known.as_ref(), set.is_some()));
         // One that is measured for the second time here is measured anew; registered again after it was removed it is not.
-        let there = variant.profile_on(self.profiler.device_class());
-        let anew = there.is_some_and(|there| !there.is_estimated());
-        let mut profile = if anew {
-            self.profiler.profile(subject, set, report).await?
+        let key = if before.is_none() {
+            let evidence = (known.as_ref(), set.is_some());
+            earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await
         } else {
-            self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?
+            None
         };
+        let mut profile = self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?;
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
                 profile.accuracy = elsewhere.accuracy.clone();

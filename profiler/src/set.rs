@@ -12,8 +12,9 @@ use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use modelless_types::{DType, Task, TaskKind};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Inputs of a task with the class that each is known to be.
@@ -81,19 +82,46 @@ impl LabelledSet {
 
     /// The whole set in one piece, for sending it elsewhere.
     pub fn pack(&self) -> Result<Vec<u8>, Error> {
-        let mut out = GzEncoder::new(Vec::new(), Compression::fast());
-        for item in 0..self.len() {
-            let input = self.input(item)?;
-            let label = Label::Class(self.class(item));
-            // Texts stay readable; whatever is none is encoded.
-            let line = match std::str::from_utf8(&input) {
-                Ok(text) => Line { label, input: None, text: Some(text.to_owned()) },
-                Err(_) => Line { label, input: Some(BASE64.encode(&input)), text: None },
-            };
-            let line = serde_json::to_string(&line).expect("a line is plain data; this is a bug");
-            writeln!(out, "{line}").expect("memory takes everything; this is a bug");
+        let mut packed = Vec::new();
+        let read = self.packing().read_to_end(&mut packed);
+        read.map_err(|source| Error::Read { path: self.name().into(), source })?;
+        Ok(packed)
+    }
+
+    /// The same piece by piece, as it is read.
+    pub(crate) fn packing(&self) -> impl Read {
+        Packing {
+            set: self,
+            next: 0,
+            out: Some(GzEncoder::new(Vec::new(), Compression::fast())),
+            ready: VecDeque::new(),
         }
-        Ok(out.finish().expect("memory takes everything; this is a bug"))
+    }
+
+    /// Whether [`LabelledSet::unpack`] would read what is packed.
+    pub(crate) fn can_be_unpacked(&self) -> Result<bool, Error> {
+        let mut bytes = 0;
+        for (item, _) in &self.items {
+            bytes += match item {
+                Item::Here(bytes) => bytes.len() as u64,
+                Item::File(path) => {
+                    let about = fs::metadata(path);
+                    about.map_err(|source| Error::Read { path: path.clone(), source })?.len()
+                }
+            };
+        }
+        Ok(bytes <= MAX_BYTES as u64)
+    }
+
+    fn line(&self, item: usize) -> Result<String, Error> {
+        let input = self.input(item)?;
+        let label = Label::Class(self.class(item));
+        // Texts stay readable; whatever is none is encoded.
+        let line = match std::str::from_utf8(&input) {
+            Ok(text) => Line { label, input: None, text: Some(text.to_owned()) },
+            Err(_) => Line { label, input: Some(BASE64.encode(&input)), text: None },
+        };
+        Ok(serde_json::to_string(&line).expect("a line is plain data; this is a bug"))
     }
 
     /// What it is called where its figures are shown.
@@ -124,6 +152,32 @@ impl LabelledSet {
     /// The class an item is known to be.
     pub(crate) fn class(&self, item: usize) -> usize {
         self.items[item].1
+    }
+}
+
+/// A set that is packed while it is read: no more of it is in memory than a few items.
+struct Packing<'a> {
+    set: &'a LabelledSet,
+    next: usize,
+    /// `None` once all of it went in.
+    out: Option<GzEncoder<Vec<u8>>>,
+    ready: VecDeque<u8>,
+}
+
+impl Read for Packing<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.ready.is_empty() {
+            let Some(mut out) = self.out.take() else { return Ok(0) };
+            if self.next == self.set.len() {
+                self.ready = out.finish()?.into();
+                continue;
+            }
+            writeln!(out, "{}", self.set.line(self.next).map_err(io::Error::other)?)?;
+            self.next += 1;
+            self.ready = std::mem::take(out.get_mut()).into();
+            self.out = Some(out);
+        }
+        self.ready.read(into)
     }
 }
 

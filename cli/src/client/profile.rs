@@ -14,7 +14,6 @@ use http::StatusCode;
 use modelless_gateway::{ProfileEntry, ProfileFile};
 use modelless_types::{Bytes, Profile, Provenance, StageTime};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -58,8 +57,8 @@ pub(crate) struct Import {
 pub(crate) struct Plot {
     /// The task.
     task: String,
-    /// Where the picture goes.
-    #[arg(long, value_name = "FILE.svg")]
+    /// Where the picture goes: SVG, or PNG where its name ends in .png.
+    #[arg(long, value_name = "FILE", value_parser = plot::path)]
     out: PathBuf,
     /// Of this device class. Otherwise that of which most is known.
     #[arg(long)]
@@ -182,8 +181,7 @@ pub(crate) fn plot(options: &Plot) -> anyhow::Result<()> {
     let note = format!("on {class}; {}", sets.into_iter().collect::<Vec<_>>().join("; "));
     let title = format!("{}: accuracy and latency of its variants", options.task);
     let path = &options.out;
-    fs::write(path, plot::svg(&title, &note, &points))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    plot::write(path, &title, &note, &points)?;
     eprintln!("{} drawn to {}", crate::progress::count(points.len(), "variant"), path.display());
     // Where it is to be found; `segment` keeps what the task is called readable in a URL.
     eprintln!("the same figures: /v1/profiles?task={}", segment(&options.task));
@@ -330,6 +328,9 @@ fn variant(entry: &ProfileEntry) -> String {
         accuracy_from(profile),
         accuracy.device_class
     ));
+    if profile.detail.part_of_set {
+        lines.push("floors are compared with the lower end, until the whole set is compared".to_owned());
+    }
     lines.join("\n")
 }
 
@@ -341,7 +342,7 @@ mod tests {
     #[test]
     fn a_task_is_shown_in_short_and_a_variant_in_full() {
         let mut coarse = entry("b-fp32");
-        coarse.profile.detail.coarse = true;
+        (coarse.profile.detail.coarse, coarse.profile.detail.part_of_set) = (true, true);
         let short = task(&[entry("a-fp32"), coarse.clone()]);
         assert!(short.contains("a-fp32") && short.contains("measured, coarse"), "{short}");
         let full = variant(&coarse);

@@ -17,7 +17,6 @@ use modelless_types::{
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 #[derive(Subcommand, Debug)]
@@ -38,8 +37,8 @@ pub(crate) enum Command {
 pub(crate) struct Show {
     /// The task.
     name: String,
-    /// Draw accuracy against latency into this file.
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw accuracy against latency into this file: SVG, or PNG where its name ends in .png.
+    #[arg(long, value_name = "FILE", value_parser = plot::path)]
     plot: Option<PathBuf>,
     #[command(flatten)]
     server: Server,
@@ -277,8 +276,7 @@ fn draw(task: &Value, path: &Path) -> anyhow::Result<()> {
     let title = format!("{}: accuracy and latency of its variants", text(task, "name"));
     let notes: BTreeSet<String> = list(task, "variants").iter().map(|v| provenance(profile(v))).collect();
     let note = notes.into_iter().collect::<Vec<_>>().join("; ");
-    fs::write(path, plot::svg(&title, &note, &points))
-        .with_context(|| format!("cannot write {}", path.display()))
+    plot::write(path, &title, &note, &points)
 }
 
 /// Where the figures of a profile come from.
@@ -429,7 +427,7 @@ mod tests {
         let folder = modelless_testkit::temp_dir("plot").unwrap();
         let path = folder.path().join("f.svg");
         draw(&task(), &path).unwrap();
-        let picture = fs::read_to_string(&path).unwrap();
+        let picture = std::fs::read_to_string(&path).unwrap();
         assert!(picture.contains("cnn_m-int8") && picture.contains("2000 items"));
     }
 

@@ -53,8 +53,8 @@ pub(crate) struct Options {
     /// Write the profiles to this file, for `profile import`: JSON, or CSV by its name.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["accuracy_only", "threads"])]
     out: Option<PathBuf>,
-    /// Draw accuracy against latency into this file.
-    #[arg(long, value_name = "FILE.svg", conflicts_with = "accuracy_only")]
+    /// Draw accuracy against latency into this file: SVG, or PNG where its name ends in .png.
+    #[arg(long, value_name = "FILE", value_parser = plot::path, conflicts_with = "accuracy_only")]
     plot: Option<PathBuf>,
     /// Write the accuracies to this file, for `also` in a task.toml.
     #[arg(long, value_name = "FILE")]
@@ -132,8 +132,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let title = format!("{}: accuracy and latency of its variants", options.package.display());
         let class = measured.iter().find_map(|one| one.profile.as_ref());
         let note = class.map(|profile| format!("on {}", profile.device_class)).unwrap_or_default();
-        let drawn = fs::write(path, plot::svg(&title, &note, &points));
-        drawn.with_context(|| format!("cannot write {}", path.display()))?;
+        plot::write(path, &title, &note, &points)?;
     }
     if options.json { out::json(&measured) } else { out::line(table(&measured)) }
 }

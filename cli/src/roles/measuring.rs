@@ -5,7 +5,8 @@
 //!
 //! It gives way: it begins when the node has nothing to do, and pauses when a query comes, until its patience is over (a
 //! node that is never idle would never be measured). What is measured again is on an idle node or not at all: it can be
-//! served meanwhile, and what is measured beside serving would be no better. Until a variant is measured the node serves it by
+//! served meanwhile, and what is measured beside serving would be no better. It makes way, too, for what somebody registers and for
+//! what was never measured here. Until a variant is measured the node serves it by
 //! an estimate, where variants that were measured on two classes tell how the classes compare (`decision::transfer`). Of the
 //! nodes of a class one measures a variant: it says so in
 //! the store, again and again, and once it has not said so for a while another takes it up.
@@ -22,6 +23,7 @@ use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
 use modelless_store::{Catalog, Error as StoreError, Measuring, UnixMicros};
 use modelless_types::{Model, Profile, Task, Variant};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
@@ -75,7 +77,7 @@ struct Job {
 enum Ended {
     /// The variant or the way to it is to blame.
     Failed(String),
-    /// Another node has it, or this one stops.
+    /// Another node has it, this one stops, or something goes first.
     Left,
 }
 
@@ -139,13 +141,9 @@ impl Measurer {
             self.assume(&catalog, &status).await?;
         }
         let mut left = false;
-        let known_here = |variant: &&Variant| is_measured(variant, self.class());
-        let mut fresh: Vec<&Variant> =
-            catalog.variants.iter().filter(|variant| !self.only_again && !known_here(variant)).collect();
-        // The quickest first: the sooner one is measured, the sooner the others can be estimated.
-        fresh.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
+        let fresh = self.fresh(&catalog);
         let again = to_do_again(&catalog, self.class());
-        let idle = giving_way::is_idle(&status, status.load.queries);
+        let idle = giving_way::is_idle(&status, status.load.queries) && !self.registry.places.is_asked();
         for (variant, again) in
             fresh.into_iter().map(|v| (v, false)).chain(again.into_iter().map(|v| (v, true)))
         {
@@ -155,7 +153,7 @@ impl Measurer {
             let Some(model) = catalog.models.iter().find(|model| model.id == variant.model) else { continue };
             let Some(task) = catalog.tasks.iter().find(|task| task.id == model.task) else { continue };
             left = true;
-            let before = known.iter().find(|m| m.variant == variant.id && m.device_class == self.class());
+            let before = self.before(&known, variant);
             if before.is_some_and(|before| waits(before, &self.name, now())) || (again && !idle) {
                 continue;
             }
@@ -172,6 +170,20 @@ impl Measurer {
         }
         *settled = (!left).then_some(catalog.version);
         Ok(None)
+    }
+
+    /// What was never measured here. The quickest first: the sooner one is measured, the sooner the others can be estimated.
+    fn fresh<'a>(&self, catalog: &'a Catalog) -> Vec<&'a Variant> {
+        let known = |variant: &&Variant| is_measured(variant, self.class());
+        let mut fresh: Vec<&Variant> =
+            catalog.variants.iter().filter(|variant| !self.only_again && !known(variant)).collect();
+        fresh.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
+        fresh
+    }
+
+    /// Who is at it, or was.
+    fn before<'a>(&self, known: &'a [Measuring], variant: &Variant) -> Option<&'a Measuring> {
+        known.iter().find(|m| m.variant == variant.id && m.device_class == self.class())
     }
 
     /// Until they are measured, variants of which nothing is known here are taken to compare with other classes as those do
@@ -215,16 +227,27 @@ impl Measurer {
         Ok(stands.is_some_and(|stands| stands.node == self.name))
     }
 
-    /// Measures it and says how that went. Whether it went well.
+    /// Measures it and says how that went. Whether to go on with the next one at once.
     async fn take(&self, job: &Job, stop: &CancellationToken) -> bool {
         let (variant, end) = (&job.variant.name, stop.child_token());
+        let overtaken = AtomicBool::new(false);
+        let overtake = async {
+            tokio::select! {
+                biased;
+                () = end.cancelled() => {}
+                () = self.overtaken(job) => {
+                    overtaken.store(true, Ordering::Relaxed);
+                    end.cancel();
+                }
+            }
+        };
         let progress = Mutex::new("fetching".to_owned());
         let work = async {
             let ended = self.work(job, &progress, &end).await;
             end.cancel();
             ended
         };
-        let (ended, ()) = tokio::join!(work, self.renew(job, &progress, &end));
+        let (ended, (), ()) = tokio::join!(work, self.renew(job, &progress, &end), overtake);
         let told = match ended {
             Ok(()) => {
                 tracing::info!(variant, class = self.class(), "measured a variant");
@@ -245,7 +268,41 @@ impl Measurer {
         if let Err(error) = told {
             tracing::debug!(variant, %error, "how measuring ended was not told");
         }
-        false
+        overtaken.into_inner()
+    }
+
+    /// Until something comes for which somebody waits, where nobody waits for this: what is to be registered, or what was and
+    /// is not measured yet.
+    async fn overtaken(&self, job: &Job) {
+        if !job.again {
+            std::future::pending::<()>().await;
+        }
+        let fresh = async {
+            loop {
+                self.look.notified().await;
+                match within(self.has_fresh()).await {
+                    Ok(true) => return,
+                    Ok(false) => {}
+                    Err(error) => tracing::debug!(%error, "whether there is anything new is not known"),
+                }
+            }
+        };
+        tokio::select! {
+            () = self.registry.places.asked() => {}
+            () = fresh => {}
+        }
+    }
+
+    async fn has_fresh(&self) -> Result<bool, StoreError> {
+        let store = &*self.registry.store;
+        let (catalog, known) = (store.catalog().await?, store.measurings().await?);
+        let status = self.node.status().borrow().clone();
+        let mut fresh = self.fresh(&catalog).into_iter();
+        Ok(fresh.any(|variant| {
+            let before = self.before(&known, variant);
+            status.without(variant.settings.engine).is_none()
+                && !before.is_some_and(|before| waits(before, &self.name, now()))
+        }))
     }
 
     /// Says that it is still at it, until `end`; ends it when another node has it.

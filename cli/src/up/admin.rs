@@ -68,11 +68,23 @@ pub(crate) struct Places {
     at_hand: Arc<Semaphore>,
     /// Two measurements at a time would only measure each other.
     measuring: Arc<Semaphore>,
+    /// How many are measured, or wait for their turn, because somebody asked for it.
+    asked: Arc<watch::Sender<usize>>,
+}
+
+/// Held by whoever measures because somebody asked for it: nobody else begins meanwhile, and who did ends.
+pub(crate) struct Asked(Arc<watch::Sender<usize>>);
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.send_modify(|asked| *asked -= 1);
+    }
 }
 
 impl Default for Places {
     fn default() -> Self {
-        Self { at_hand: Arc::new(Semaphore::new(AT_HAND)), measuring: Arc::new(Semaphore::new(1)) }
+        let (at_hand, measuring) = (Arc::new(Semaphore::new(AT_HAND)), Arc::new(Semaphore::new(1)));
+        Self { at_hand, measuring, asked: Arc::new(watch::Sender::new(0)) }
     }
 }
 
@@ -80,6 +92,23 @@ impl Places {
     /// To be held while something is measured. `None` when nothing more is.
     pub(crate) async fn turn(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.measuring).acquire_owned().await.ok()
+    }
+
+    fn ask(&self) -> Asked {
+        self.asked.send_modify(|asked| *asked += 1);
+        Asked(Arc::clone(&self.asked))
+    }
+
+    /// Whether somebody asked for something that is not measured yet.
+    pub(crate) fn is_asked(&self) -> bool {
+        *self.asked.borrow() > 0
+    }
+
+    /// Until somebody does.
+    pub(crate) async fn asked(&self) {
+        let mut asked = self.asked.subscribe();
+        // It cannot end while it is held here.
+        let _ = asked.wait_for(|asked| *asked > 0).await;
     }
 
     fn take(&self) -> Result<OwnedSemaphorePermit, AdminError> {
@@ -112,6 +141,7 @@ impl Registry {
         _place: OwnedSemaphorePermit,
     ) -> Result<Registered, AdminError> {
         let ending = || AdminError::Unavailable("the server is shutting down".to_owned());
+        let _asked = self.places.ask();
         let _measuring = tokio::select! {
             turn = self.places.measuring.acquire() => turn.map_err(|_| ending())?,
             () = self.stop.cancelled() => return Err(ending()),
@@ -342,5 +372,18 @@ mod tests {
         assert!(matches!(places.take(), Err(AdminError::Unavailable(why)) if why.contains("try again")));
         drop(taken);
         assert!(places.take().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_measures_unasked_learns_of_what_is_asked_until_that_is_over() {
+        let places = Places::default();
+        let wait = Duration::from_secs(9);
+        assert!(!places.is_asked() && timeout(wait, places.asked()).await.is_err());
+        let (one, two) = (places.ask(), places.clone().ask());
+        assert!(timeout(wait, places.asked()).await.is_ok());
+        drop(one);
+        assert!(places.is_asked(), "there is another");
+        drop(two);
+        assert!(!places.is_asked());
     }
 }

@@ -12,7 +12,7 @@ use crate::seam::{
 use crate::shm::Mapping;
 use crate::slot::{BatchSlot, Gate, Layout, Outputs, Vacancy};
 use async_trait::async_trait;
-use modelless_types::{Bytes, DType, Micros, ModelId, TensorSpec, VariantId};
+use modelless_types::{Bytes, DType, Engine as Kind, Micros, ModelId, TensorSpec, VariantId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -130,6 +130,7 @@ struct State {
     seats: BTreeMap<VariantId, Seat>,
     lanes: BTreeMap<(ModelId, u16), Arc<Lane>>,
     loads: u64,
+    version: u32,
     closed: bool,
 }
 
@@ -172,6 +173,11 @@ impl FakeEngine {
     /// tensors) or batch (the rest) on.
     pub fn behave(&self, variant: VariantId, model: FakeModel) {
         self.inner.lock().models.insert(variant, model);
+    }
+
+    /// From now on it is of another version.
+    pub fn upgrade(&self) {
+        self.inner.lock().version += 1;
     }
 
     /// Kills the runner of a model, as a crash between batches would.
@@ -268,7 +274,11 @@ fn compute(mut slot: BatchSlot, computes: Computes, order: &[u32], run_us: u64) 
 #[async_trait]
 impl Engine for FakeEngine {
     async fn check(&self) -> Availability {
-        Availability::Ready { version: "0".to_owned(), library: "fake".to_owned() }
+        Availability::Ready { version: self.inner.lock().version.to_string(), library: "fake".to_owned() }
+    }
+
+    async fn version(&self, _: Kind) -> Option<String> {
+        self.check().await.into_version()
     }
 
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {

@@ -22,6 +22,12 @@ pub trait Engine: Send + Sync {
         Vec::new()
     }
 
+    /// Version of the library that runs variants of a kind; `None` where it is not there. Starts a process that says it.
+    async fn version(&self, kind: Kind) -> Option<String> {
+        let found = self.engines().await.into_iter().find(|(known, _)| *known == kind)?;
+        found.1.into_version()
+    }
+
     /// Makes a variant resident. The artefact was opened (and its digest verified) by the caller.
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError>;
 
@@ -72,6 +78,15 @@ pub trait Engine: Send + Sync {
 
     /// Ends every runner and waits for that. Batches in flight end with an error.
     async fn shutdown(&self);
+}
+
+impl Availability {
+    pub(crate) fn into_version(self) -> Option<String> {
+        match self {
+            Self::Ready { version, .. } => Some(version),
+            Self::Unavailable { .. } => None,
+        }
+    }
 }
 
 /// Called with what became of a batch.

@@ -138,6 +138,10 @@ impl Engine for EngineSet {
         vec![onnx, openvino, torch, remote]
     }
 
+    async fn version(&self, kind: Kind) -> Option<String> {
+        self.availability(kind).await.1.into_version()
+    }
+
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
         let VariantSettings { engine: kind, processor, .. } = spec.settings;
         let variant = spec.variant;

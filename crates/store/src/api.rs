@@ -85,7 +85,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// place: where something was measured it is dropped. Where another accuracy was measured, verdicts are counted anew.
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;
 
-    /// Says that a profile is off, so that the variant is measured again there. Whether there is one: otherwise nothing is kept.
+    /// Says that a profile is off, so that the variant is measured again there. Whether there is one: otherwise nothing is kept,
+    /// and neither is it of an estimate, which waits to be measured anyway.
     /// Each node says so for itself.
     async fn mark_stale(&self, stale: StaleProfile) -> Result<bool>;
 

@@ -68,6 +68,27 @@ async fn a_runner_that_outgrows_what_was_measured_is_ended_long_before_the_node_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_measured_with_small_batches_alone_does_not_bound_large_ones() {
+    let peak = peak(&engine()).await;
+    let mut hurried = Profile { peak: Some(peak), ..profile(900_000, 1_000.0) };
+    hurried.latency.truncate(1);
+    hurried.detail.coarse = true;
+    let served = Served {
+        model: file(EATS),
+        input: ("rounds", DType::Int64, &[]),
+        output: ("done", DType::Int64, &[]),
+        variants: vec![(settings(), hurried)],
+    };
+    let mut node = Node::start(1, served).await;
+    // More than what was measured would allow, and less than the node has.
+    let rounds = measured_limit(peak, 1).0 / Bytes::from_mib(4).0 + 8;
+    node.ask(1, rounds.to_le_bytes().to_vec());
+    let heard = node.hear().await;
+    assert!(matches!(heard, Body::Answer { .. }), "{heard:?}");
+    node.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_process_takes_counts_for_who_is_left_in_it() {
     let served = Served {
         model: file("crates/engine/tests/models/echo.onnx"),

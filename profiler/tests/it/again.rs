@@ -88,12 +88,28 @@ async fn what_was_measured_before_a_registration_failed_is_not_measured_again() 
     let (ended, loaded) = attempt(&registrar, &task, &set, wanted(&packed, [&third, &two], &package)).await;
     ended.unwrap();
     assert_eq!(loaded, names(&["one"]), "another artefact");
-    let model = registrar.store.catalog().await.unwrap().models[0].id;
-    registrar.store.remove_model(model, true, Signed::default()).await.unwrap();
+    let remove = async || {
+        let model = registrar.store.catalog().await.unwrap().models[0].id;
+        registrar.store.remove_model(model, true, Signed::default()).await.unwrap();
+    };
+    remove().await;
     write_set(folder.path(), [0, 50, 100, 255], [0, 0, 1, 1]);
     let set = package.open_set(&task).unwrap().unwrap();
     let packed = put(&set.pack().unwrap());
     let (ended, loaded) = attempt(&registrar, &task, &set, wanted(&packed, [&one, &two], &package)).await;
     ended.unwrap();
     assert_eq!(loaded, names(&["one", "two"]), "another labelled set");
+    remove().await;
+    let again = wanted(&packed, [&one, &two], &package);
+    let (ended, loaded) = attempt(&registrar, &task, &set, again.clone()).await;
+    assert_eq!((ended.unwrap(), loaded), ((), names(&[])), "nothing is another");
+
+    // Another version of the engine, which whoever measures next learns of.
+    remove().await;
+    engine.upgrade();
+    engine.behave(second, echo());
+    let upgraded = Registrar { profiler: profiler(&engine), ..registrar.clone() };
+    let (ended, loaded) = attempt(&upgraded, &task, &set, again).await;
+    ended.unwrap();
+    assert_eq!(loaded, names(&["one", "two"]), "another version of the engine");
 }

@@ -118,6 +118,26 @@ async fn another_machine_measures_again_and_says_which_accuracy_is_whose() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_package_was_measured_with_is_kept_for_measuring_it_again() {
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, echo());
+    let (mut registrar, _artefacts) = registrar(profiler(&engine));
+    let (folder, package) = package();
+    registrar.package(&package, &mut |_, _| ()).await.unwrap();
+    drop((folder, package));
+    let catalog = registrar.store.catalog().await.unwrap();
+    let (task, model, variant) = (&catalog.tasks[0], &catalog.models[0], &catalog.variants[0]);
+    let evidence = registrar.store.evidence(model.id).await.unwrap();
+    let (set, declared) = registrar.evidence(task, &evidence).await.unwrap();
+    assert_eq!(set.as_ref().map(|set| (set.name(), set.len())), Some(("four", 4)));
+    registrar.profiler =
+        Profiler::new(Arc::<FakeEngine>::clone(&engine), Config::default(), "cpu:fake:1", "again");
+    registrar.again((task, model, variant), (set.as_ref(), declared), &mut |_, _| ()).await.unwrap();
+    let accuracy = registrar.store.catalog().await.unwrap().variants[0].profiles[0].accuracy.clone();
+    assert_eq!((accuracy.samples, accuracy.value.ppm(), &*accuracy.command), (4, 750_000, "again"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_stored_unmeasured_is_measured_later_with_the_set_it_came_with() {
     let engine = Arc::new(FakeEngine::new());
     engine.behave(FIRST, echo());

@@ -20,6 +20,7 @@ mod generating;
 mod goals;
 mod guide;
 mod half_dead;
+mod hurried;
 mod lifecycle;
 mod live;
 mod registering;

@@ -96,7 +96,7 @@ fn live(context: &Context, model: &Model, size: u64, profiles: &Value) -> Result
     spec["packages"] = json!([model.package]);
     spec["seed"] = context.seed.into();
     let mut executor = Side::start(&context.bench_program("executor-load")?, &[&spec.to_string()])?;
-    let ms = context.choose(6_000, 500);
+    let ms = context.choose(4_000, 500);
     executor.ask(&json!({"do": "batches", "warm_ms": ms / 8, "ms": ms, "profiles": profiles}))
 }
 

@@ -8,12 +8,13 @@ use crate::learnt::{
 };
 use crate::records::UnixMicros;
 use crate::versions::Signed;
-use modelless_types::{Accuracy, ModelId, VariantId};
+use modelless_types::{Accuracy, ModelId, Profile, VariantId};
 
 impl State {
     pub(super) fn mark_stale(&mut self, stale: StaleProfile) -> bool {
         let known = self.variant(stale.variant).ok();
-        if known.is_none_or(|variant| variant.profile_on(&stale.device_class).is_none()) {
+        let there = known.and_then(|variant| variant.profile_on(&stale.device_class));
+        if there.is_none_or(Profile::is_estimated) {
             return false;
         }
         self.catalog.version += 1;

@@ -13,8 +13,8 @@ pub(crate) async fn mark(db: &Db, stale: StaleProfile) -> Result<bool> {
     check::stale(&stale)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
-    let sql = "SELECT variant FROM profiles WHERE variant = $1 AND device_class = $2";
-    if tx.first(sql, args![stale.variant.0, stale.device_class.as_str()]).await?.is_none() {
+    let there = super::measuring::known(&mut tx, db, stale.variant, &stale.device_class).await?;
+    if there.is_none_or(|there| there.is_estimated()) {
         return Ok(false);
     }
     tx.exec(

@@ -7,7 +7,7 @@ use modelless_store::{
     Error, Feedback, FlagAction, Kept, LIVE_MEMORY, LiveAccuracy, Measuring, NewModel, Signed, StaleProfile,
     Store, TaskChange, UnixMicros, Verdict,
 };
-use modelless_types::{Accuracy, AccuracyMeasure, DeclaredRule, Provenance, VariantId};
+use modelless_types::{Accuracy, AccuracyMeasure, DeclaredRule, Profile, Provenance, VariantId};
 
 store_suite! {
     a_profile_is_marked_until_it_is_measured_again_or_its_node_takes_that_back,
@@ -43,6 +43,10 @@ async fn a_profile_is_marked_until_it_is_measured_again_or_its_node_takes_that_b
     let variant = measured(&*store).await;
     let elsewhere = StaleProfile { device_class: "cpu:other:1".to_owned(), ..by("one", variant) };
     assert!(!store.mark_stale(elsewhere).await.unwrap(), "there is no such profile");
+    let estimate = Profile { latency_provenance: Provenance::Estimated, ..profile("cpu:third:1") };
+    store.put_profile(variant, estimate).await.unwrap();
+    let third = StaleProfile { device_class: "cpu:third:1".to_owned(), ..by("one", variant) };
+    assert!(!store.mark_stale(third).await.unwrap(), "an estimate waits to be measured anyway");
     let before = store.catalog_version().await.unwrap();
     assert!(store.mark_stale(by("one", variant)).await.unwrap());
     let again = StaleProfile { ratio_ppm: 3_000_000, since: UnixMicros(9), ..by("two", variant) };

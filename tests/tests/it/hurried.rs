@@ -1,0 +1,74 @@
+//! What was measured in a hurry: served with what is known of it, measured again once nothing is asked, and making way for whatever
+//! somebody registers meanwhile.
+
+use crate::database::Database;
+use crate::demo::{Place, fashion};
+use anyhow::{Context, Result, ensure};
+use modelless_testkit::{Server, wait};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Registers the demo's largest model under another name, measured for no longer than a second.
+fn register(server: &Server, folder: &Path, name: &str) -> Result<()> {
+    fs::create_dir_all(folder.join("models"))?;
+    let manifest = fs::read_to_string(fashion().join("models/cnn_l.toml"))?;
+    let (head, _) = manifest.split_once("[[variants]]").context("a manifest with variants")?;
+    let head = head.replacen("name = \"cnn_l\"", &format!("name = \"{name}\""), 1);
+    let variant = "[[variants]]\nprecision = \"fp32\"\nfile = \"cnn_l.onnx\"\n";
+    fs::write(folder.join(format!("models/{name}.toml")), head + variant)?;
+    for file in [
+        "task.toml",
+        "measured-10000.json",
+        "models/cnn_l.onnx",
+        "sample/sample-2000-images-idx3-ubyte.gz",
+        "sample/sample-2000-labels-idx1-ubyte.gz",
+    ] {
+        let to = folder.join(file);
+        fs::create_dir_all(to.parent().context("a folder")?)?;
+        fs::copy(fashion().join(file), to).context(file)?;
+    }
+    let path = folder.to_str().context("a path")?;
+    let url = server.url();
+    let registered = server.command(&["model", "register", path, "--budget", "1s", "--server", &url])?;
+    ensure!(registered.status.success(), "{}", String::from_utf8_lossy(&registered.stderr));
+    Ok(())
+}
+
+fn variant(server: &Server, model: &str) -> Result<Value> {
+    let page = server.get_json(&format!("/v1/models/fashion/{model}"))?;
+    Ok(page["versions"][0]["variants"][0].clone())
+}
+
+#[test]
+fn what_was_measured_in_a_hurry_is_measured_again_and_makes_way_for_a_registration() -> Result<()> {
+    let place = Place::new(Database::Sqlite)?;
+    let server = place.start(&[])?;
+    let folder = modelless_testkit::temp_dir("hurried")?;
+    register(&server, &folder.path().join("one"), "one")?;
+    let first = variant(&server, "one")?;
+    ensure!(first["profiles"][0]["coarse"] == true, "a second is too short: {first}");
+    wait::until(PATIENCE, || {
+        let now = variant(&server, "one")?;
+        let progress = now["measuring"][0]["progress"].as_str().unwrap_or_default();
+        let at_it = ["loading", "timing", "labelled"].iter().any(|word| progress.contains(word));
+        Ok(if at_it { Ok(()) } else { Err(now.to_string()) })
+    })?;
+    // It takes several seconds, which nobody who registers waits for.
+    register(&server, &folder.path().join("two"), "two")?;
+    let after = variant(&server, "one")?;
+    ensure!(after["profiles"][0]["coarse"] == true, "it went on to its end first: {after}");
+
+    for model in ["one", "two"] {
+        wait::until(PATIENCE, || {
+            let now = variant(&server, model)?;
+            let profile = &now["profiles"][0];
+            let well = profile["coarse"] == false && profile["part_of_set"] == false;
+            Ok(if well && profile["accuracy"]["samples"] == 2_000 { Ok(()) } else { Err(now.to_string()) })
+        })?;
+    }
+    server.stop()
+}
