@@ -13,7 +13,7 @@ use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, Catalog, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Refusal, ReplicaState, VariantId};
+use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Processor, Refusal, ReplicaState, VariantId};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -381,8 +381,23 @@ impl Service {
         all
     }
 
-    /// What variants on servers with a price of their own cost: their artefacts say which server that is.
+    /// What variants cost that compute elsewhere than on a lane.
     async fn prices(&self, catalog: &Catalog) -> BTreeMap<VariantId, PricePerHour> {
+        let config = self.handle.config();
+        let variants = catalog.models.iter().flat_map(|model| catalog.variants_of(model.id));
+        let on_gpus = variants.filter_map(|variant| match variant.settings.processor {
+            Processor::Cpu => None,
+            Processor::Cuda(number) | Processor::Tensorrt(number) => {
+                Some((variant.id, config.gpu_price(number)))
+            }
+        });
+        let mut prices: BTreeMap<_, _> = on_gpus.collect();
+        prices.extend(self.prices_of_servers(catalog).await);
+        prices
+    }
+
+    /// What variants on servers with a price of their own cost: their artefacts say which server that is.
+    async fn prices_of_servers(&self, catalog: &Catalog) -> BTreeMap<VariantId, PricePerHour> {
         let servers = &self.handle.config().remotes;
         let priced: BTreeMap<String, PricePerHour> =
             servers.iter().filter_map(|(server, known)| Some((server.clone(), known.price?))).collect();

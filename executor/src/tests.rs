@@ -22,8 +22,9 @@ use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, DType, DeviceIx, Engine as EngineKind,
-    Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey, Refusal, ReplicaState,
-    StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet, VariantSettings,
+    Fallback, Goals, Micros, NodeId, Prefer, Priority, Processor, Profile, Provenance, QueryKey, Refusal,
+    ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
+    VariantSettings,
 };
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode};
 use std::collections::BTreeMap;
@@ -116,11 +117,15 @@ struct Setup {
     remote: bool,
     /// The first variant's profile was marked as stale, by these nodes.
     marked_by: &'static [&'static str],
+    /// What the second variant runs on.
+    processor: Processor,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { recorder: None, store: None, config: config(), damaged: false, remote: false, marked_by: &[] }
+        let (config, processor) = (config(), Processor::Cpu);
+        let marked_by = &[];
+        Self { recorder: None, store: None, config, damaged: false, remote: false, marked_by, processor }
     }
 }
 
@@ -128,7 +133,8 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
     bed_with(Setup { recorder, ..Setup::default() }).await
 }
 
-async fn bed_with(Setup { recorder, store, config, damaged, remote, marked_by }: Setup) -> Bed {
+async fn bed_with(setup: Setup) -> Bed {
+    let Setup { recorder, store, config, damaged, remote, marked_by, processor } = setup;
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
@@ -153,12 +159,14 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote, marked_by }:
     let task = store.create_task(task).await.expect("a task").id;
     let server = artefacts.put(&br#"{"url": "grpc://10.0.0.7:8000", "model": "echo"}"#[..]).expect("a place");
     let variant = |name: &str, ppm, us| {
-        let elsewhere = remote && name == "fast";
+        let second = name == "fast";
+        let elsewhere = remote && second;
+        let processor = if second { processor } else { Processor::Cpu };
         let (engine, artefact) =
             if elsewhere { (EngineKind::Remote, &server) } else { (EngineKind::Onnx, &artefact) };
         NewVariant {
             name: name.into(),
-            settings: VariantSettings::new(engine, "fp32", 8),
+            settings: VariantSettings { processor, ..VariantSettings::new(engine, "fp32", 8) },
             artefact: artefact.sha256.clone(),
             artefact_bytes: Bytes(artefact.bytes),
             profiles: vec![profile(ppm, us)],
