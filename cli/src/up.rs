@@ -242,7 +242,7 @@ impl Parts {
             live,
             look,
             command: "modelless up",
-            only_stale: true,
+            only_again: true,
         };
         sharing.spawn(measurer.run(stop.clone()));
         sharing.spawn(clearing::run(Arc::clone(&self.store), self.artefacts, end_executor.clone()));

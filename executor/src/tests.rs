@@ -115,17 +115,16 @@ struct Setup {
     damaged: bool,
     /// The second variant is on another server.
     remote: bool,
-    /// The first variant's profile was marked as stale, by these nodes.
-    marked_by: &'static [&'static str],
     /// What the second variant runs on.
     processor: Processor,
+    /// The first variant's profile was marked as stale, by these nodes.
+    marked_by: &'static [&'static str],
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let (config, processor) = (config(), Processor::Cpu);
-        let marked_by = &[];
-        Self { recorder: None, store: None, config, damaged: false, remote: false, marked_by, processor }
+        Self { recorder: None, store: None, config, damaged: false, remote: false, processor, marked_by: &[] }
     }
 }
 
@@ -134,7 +133,7 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
 }
 
 async fn bed_with(setup: Setup) -> Bed {
-    let Setup { recorder, store, config, damaged, remote, marked_by, processor } = setup;
+    let Setup { recorder, store, config, damaged, remote, processor, marked_by } = setup;
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));

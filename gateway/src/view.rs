@@ -3,11 +3,12 @@
 
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::oip::Signature;
 use crate::suggest::{excerpt, suggest};
 use http::HeaderValue;
 use modelless_decision::route::{Table, TaskInfo};
-use modelless_store::{Catalog, Floor};
-use modelless_telemetry::{Metrics, TaskMetrics, VariantMetrics};
+use modelless_store::{Catalog, Floor, SpaceKind};
+use modelless_telemetry::{Metrics, Served, TaskMetrics, VariantMetrics};
 use modelless_types::{Accuracy, Goals, Model, ModelId, NodeId, Refusal, Task, TenantId, Variant, VariantId};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeSet, HashMap};
@@ -29,6 +30,8 @@ pub(crate) struct VariantView {
     /// Of the output space.
     pub(crate) space_header: HeaderValue,
     pub(crate) metrics: VariantMetrics,
+    /// The same as Triton counts it.
+    pub(crate) served: Arc<Served>,
 }
 
 /// A task with its models and variants.
@@ -43,6 +46,8 @@ pub(crate) struct TaskView {
     /// Positions of the task's labels.
     labels: HashMap<String, u16>,
     pub(crate) metrics: TaskMetrics,
+    /// The tensors that it shows where tensors are asked for.
+    pub(crate) signature: Signature,
 }
 
 /// Tasks by name.
@@ -115,6 +120,7 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
                 accuracy_from_header: floor.map(|floor| header(&floor.from.to_string())),
                 space_header: space(catalog, model),
                 metrics: metrics.variant(&task.name, &variant.name),
+                served: metrics.served(&task.name, variant.id.0),
                 variant: variant.clone(),
             });
         }
@@ -124,7 +130,14 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
     let labels = task.labels.iter().enumerate().filter_map(at).collect();
     let defaults = catalog.defaults();
     let defaults = models.iter().map(|model| model.id).filter(|id| defaults.contains(id)).collect();
-    TaskView { task: task.clone(), models, defaults, variants, labels, metrics: metrics.task(&task.name) }
+    let dimension = catalog.spaces.iter().find(|space| space.id == task.default_space);
+    let dimension = dimension.and_then(|space| match space.kind {
+        SpaceKind::Embedding { dimension } => Some(dimension),
+        SpaceKind::Labels { .. } | SpaceKind::Tensor { .. } => None,
+    });
+    let signature = Signature::of(task, dimension);
+    let metrics = metrics.task(&task.name);
+    TaskView { task: task.clone(), models, defaults, variants, labels, metrics, signature }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {

@@ -249,11 +249,11 @@ impl Catalog {
     /// that or has nothing that was measured. And what was found of it since where that is less and the task says that it counts.
     pub fn floor(&self, task: &Task, variant: VariantId, profile: &Profile) -> Floor {
         let rule = task.accuracy_rule;
-        let mut floor =
-            Floor { value: rule.of(&profile.accuracy), from: profile.accuracy.provenance, counts: true };
+        let mut floor = Floor { value: profile.floor(rule), from: profile.accuracy.provenance, counts: true };
         if profile.accuracy.is_declared() {
-            if let Some(measured) = self.measured(variant) {
-                floor = Floor { value: rule.of(measured), from: measured.provenance, counts: true };
+            if let Some(measured) = self.measured_profile(variant) {
+                floor =
+                    Floor { value: measured.floor(rule), from: measured.accuracy.provenance, counts: true };
             } else if task.declared_accuracy == DeclaredRule::UnlessMeasured && self.has_measured(task) {
                 floor = Floor { value: Accuracy::ZERO, counts: false, ..floor };
             }
@@ -269,9 +269,13 @@ impl Catalog {
 
     /// What a variant's answers are held against: the lowest of what was measured of it on any device class.
     pub fn measured(&self, variant: VariantId) -> Option<&AccuracyMeasure> {
+        self.measured_profile(variant).map(|profile| &profile.accuracy)
+    }
+
+    fn measured_profile(&self, variant: VariantId) -> Option<&Profile> {
         let variant = self.variants.iter().find(|known| known.id == variant)?;
-        let accuracies = variant.profiles.iter().map(|profile| &profile.accuracy);
-        accuracies.filter(|accuracy| !accuracy.is_declared()).min_by_key(|accuracy| accuracy.value)
+        let measured = variant.profiles.iter().filter(|profile| !profile.accuracy.is_declared());
+        measured.min_by_key(|profile| profile.accuracy.value)
     }
 
     /// Whether anything that answers in a task without a pin was measured.

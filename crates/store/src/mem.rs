@@ -340,8 +340,8 @@ impl Store for MemStore {
         check::measuring(&wanted, now)?;
         self.write(|state| {
             let there = state.variant(wanted.variant)?.profile_on(&wanted.device_class);
-            let measured = there.is_some_and(|there| !there.is_estimated());
-            if measured && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
+            let well = there.is_some_and(|there| !there.is_estimated() && !there.is_coarse());
+            if well && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
                 return Ok(None);
             }
             let place = (wanted.variant, wanted.device_class.clone());

@@ -218,6 +218,8 @@ pub struct Largest {
 pub struct Detail {
     /// The time for measuring was over before everything was known as well as it should be: a first estimate.
     pub coarse: bool,
+    /// The accuracy was measured on a part of the labelled set, so floors are compared with the lower end of its interval.
+    pub part_of_set: bool,
     /// The 99th percentiles were drawn from all batch sizes together, so decisions may keep to them.
     pub tail: bool,
     /// Load time with nothing of the artefact in memory, where it could be put out of there.
@@ -264,6 +266,18 @@ impl Profile {
     /// Whether its times were worked out from another device class and wait to be measured.
     pub fn is_estimated(&self) -> bool {
         self.latency_provenance == Provenance::Estimated
+    }
+
+    /// Whether it was measured in too short a time, and is to be measured again when there is more.
+    pub fn is_coarse(&self) -> bool {
+        self.detail.coarse && !self.is_estimated()
+    }
+
+    /// What floors are compared with where a task has this rule. What a part of a set shows is less certain than what a task
+    /// relies on, so of that its lower end counts in any case.
+    pub fn floor(&self, rule: AccuracyRule) -> Accuracy {
+        let rule = if self.detail.part_of_set { AccuracyRule::LowerBound } else { rule };
+        rule.of(&self.accuracy)
     }
 
     /// The largest batch to be given to it here, of a variant that takes at most `max_batch`.

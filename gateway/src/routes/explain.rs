@@ -12,7 +12,8 @@ use modelless_decision::explain::{Candidate, Explanation, Finding, explain as de
 use modelless_decision::route::{Snapshot, Verdict};
 use modelless_store::Floor;
 use modelless_types::{
-    Accuracy, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour, Provenance, Refusal,
+    Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour,
+    Profile, Provenance, Refusal,
 };
 use serde_json::{Value, json};
 
@@ -142,10 +143,11 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
     shown
 }
 
-/// Where its figures are less sure than others: nobody measured them, or live traffic says something else.
+/// How far its figures are to be trusted, and where live traffic says something else than what was measured.
 fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
-    let known = task.variant(candidate.variant);
     let class = candidate.node.and_then(|node| view.node(node)).map(|node| node.device_class.as_str());
+    let profile = class.and_then(|class| task.variant(candidate.variant)?.variant.profile_on(class));
+    let known = profile.into_iter().flat_map(known);
     let stale = class.and_then(|class| view.catalog.stale(candidate.variant, class)).map(|stale| {
         let times = Micros(stale.ratio_ppm / 1_000).as_millis_f64();
         format!("its profile is off ({times:.2} times) and is measured again when a node has nothing to do")
@@ -157,11 +159,11 @@ fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
             format!("feedback says that it is less accurate than measured, and floors count that ({flagged})")
         }
     });
-    let profile = class.and_then(|class| known.and_then(|known| known.variant.profile_on(class)));
     let floor = profile.map(|profile| view.catalog.floor(&task.task, candidate.variant, profile));
-    let declared = floor.or_else(|| known?.floor).filter(|floor| floor.from == Provenance::Declared);
+    let floor = floor.or_else(|| task.variant(candidate.variant)?.floor);
+    let declared = floor.filter(|floor| floor.from == Provenance::Declared);
     let declared = declared.map(|floor| declared_only(floor, task.task.declared_accuracy));
-    declared.into_iter().chain(stale).chain(worse).collect()
+    declared.into_iter().chain(known).chain(stale).chain(worse).collect()
 }
 
 /// Nobody measured its accuracy.
@@ -172,4 +174,48 @@ fn declared_only(floor: Floor, rule: DeclaredRule) -> String {
         (true, DeclaredRule::UnlessMeasured) => "and floors count that as nothing in the task was measured",
     };
     format!("its accuracy was declared and never measured, {why}")
+}
+
+/// Where a profile was not measured as well as it could be.
+fn known(profile: &Profile) -> impl Iterator<Item = String> {
+    let AccuracyMeasure { value, low, samples, .. } = &profile.accuracy;
+    let estimated = profile
+        .is_estimated()
+        .then(|| "its times are estimated from another device class until it is measured here".to_owned());
+    let coarse = profile.is_coarse().then(|| {
+        "its profile is coarse, as the time for measuring was short; it is measured again when a node has nothing to do"
+            .to_owned()
+    });
+    let part = profile.detail.part_of_set.then(|| {
+        format!(
+            "{samples} items, a part of its labelled set, show an accuracy of {value}; floors are compared with the lower end, \
+             {low}, until all of it is compared"
+        )
+    });
+    [estimated, coarse, part].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::world::profile;
+    use modelless_types::Provenance;
+
+    #[test]
+    fn what_is_estimated_coarse_or_shown_by_a_part_of_the_set_is_said_and_nothing_of_what_is_known_well() {
+        let mut profile = profile(1_000.0, 9, 10);
+        assert_eq!(known(&profile).count(), 0);
+        profile.accuracy.low = Accuracy::from_ppm(596_000).unwrap();
+        (profile.detail.coarse, profile.detail.part_of_set) = (true, true);
+        let notes: Vec<String> = known(&profile).collect();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].contains("coarse") && notes[1].contains("10 items") && notes[1].contains("0.596"));
+        profile.latency_provenance = Provenance::Estimated;
+        profile.detail.part_of_set = false;
+        let notes: Vec<String> = known(&profile).collect();
+        assert!(
+            notes.len() == 1 && notes[0].contains("estimated"),
+            "an estimate is coarse by itself: {notes:?}"
+        );
+    }
 }

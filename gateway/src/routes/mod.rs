@@ -9,6 +9,7 @@ mod fleet;
 mod health;
 mod media;
 mod models;
+mod oip;
 mod profiles;
 mod query;
 mod tasks;
@@ -141,6 +142,47 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
     route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),
+    route(Method::GET, "/v2", || get(oip::server), openapi::oip::server),
+    route(Method::GET, "/v2/models", || get(oip::models), openapi::oip::models),
+    route(Method::GET, "/v2/models/stats", || get(oip::all_statistics), openapi::oip::all_statistics),
+    route(Method::GET, "/v2/models/{task}", || get(oip::metadata), openapi::oip::metadata),
+    route(Method::GET, "/v2/models/{task}/ready", || get(oip::ready), openapi::oip::ready),
+    route(Method::GET, "/v2/models/{task}/config", || get(oip::config), openapi::oip::config),
+    route(Method::GET, "/v2/models/{task}/stats", || get(oip::statistics), openapi::oip::statistics),
+    route(Method::POST, "/v2/models/{task}/infer", || post(oip::answer), openapi::oip::infer),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}",
+        || get(oip::metadata),
+        openapi::oip::metadata_of_version,
+    ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}/ready",
+        || get(oip::ready),
+        openapi::oip::ready_of_version,
+    ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}/config",
+        || get(oip::config),
+        openapi::oip::config_of_version,
+    ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}/stats",
+        || get(oip::statistics),
+        openapi::oip::statistics_of_version,
+    ),
+    route(
+        Method::POST,
+        "/v2/models/{task}/versions/{version}/infer",
+        || post(oip::answer),
+        openapi::oip::infer_of_version,
+    ),
+    route(Method::POST, "/v2/repository/index", || post(oip::index), openapi::oip::index),
+    route(Method::POST, "/v2/repository/models/{task}/load", || post(oip::load), openapi::oip::load),
+    route(Method::POST, "/v2/repository/models/{task}/unload", || post(oip::unload), openapi::oip::unload),
     route(Method::GET, "/v2/health/live", || get(health::live), openapi::fleet::live),
     route(Method::GET, "/v2/health/ready", || get(health::ready), openapi::fleet::ready),
     route(Method::GET, "/metrics", || get(health::metrics), openapi::fleet::metrics),

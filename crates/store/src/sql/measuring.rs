@@ -56,9 +56,9 @@ pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result
     let mut tx = db.begin().await?;
     let place = || args![wanted.variant.0, wanted.device_class.as_str()];
     lock(&mut tx, wanted.variant).await?;
-    // An estimate is there until somebody measures.
+    // An estimate is there until somebody measures, and a coarse one until somebody has more time.
     let known = known(&mut tx, db, wanted.variant, &wanted.device_class).await?;
-    if known.is_some_and(|known| !known.is_estimated())
+    if known.is_some_and(|known| !known.is_estimated() && !known.is_coarse())
         && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
     {
         return Ok(None);
