@@ -142,11 +142,17 @@ fn declared_rule(usual: Option<&str>) -> Value {
     rule(&DeclaredRule::NAMES.map(|(name, _)| name), usual, words)
 }
 
+/// A word out of a list. Without a usual one it may be left out, or null.
 fn rule(names: &[&str], usual: Option<&str>, words: &str) -> Value {
     let mut schema = enumeration(names);
     schema["description"] = json!(words);
-    if let Some(usual) = usual {
-        schema["default"] = json!(usual);
+    match (usual, &mut schema["enum"]) {
+        (Some(usual), _) => schema["default"] = json!(usual),
+        (None, Value::Array(values)) => {
+            values.push(Value::Null);
+            schema["type"] = json!(["string", "null"]);
+        }
+        (None, _) => {}
     }
     schema
 }

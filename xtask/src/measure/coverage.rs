@@ -95,13 +95,13 @@ fn with_profiles(context: &Context, way: &'static str, options: &[&str]) -> Resu
         demo::register_with(&server, &model.package, options)?;
         let stream = model.stream(1_000);
         let asked = Asked { way, task: model.task, name: model.variant, large: true, rate, stream };
-        found.push(one(context, &server, asked, 20_000)?);
+        found.push(one(context, &server, asked, 15_000)?);
     }
     for name in SMALL {
         for rate in RATES {
             let stream = many_stream(name, 1_000);
             let asked = Asked { way, task: MANY, name, large: false, rate, stream };
-            found.push(one(context, &server, asked, 5_000)?);
+            found.push(one(context, &server, asked, 4_000)?);
         }
     }
     server.stop()?;

@@ -50,7 +50,7 @@ fn measure(context: &Context) -> Result<Outcome> {
     // One process beside it, which may find a core of its own, and as many as make a runner share wherever it is.
     let every_core = thread::available_parallelism()?.get() * 2;
     let mut found = Vec::new();
-    for (burners, rounds) in context.choose([(1, 3), (every_core, 5)], [(1, 0), (every_core, 1)]) {
+    for (burners, rounds) in context.choose([(1, 2), (every_core, 4)], [(1, 0), (every_core, 1)]) {
         let mut some = Vec::new();
         for _ in 0..rounds {
             some.push(round(&server, &asked, Duration::from_secs(calm), Duration::from_secs(burn), burners)?);

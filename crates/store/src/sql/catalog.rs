@@ -332,6 +332,10 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     check::profile(&profile)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
+    if !profile.is_estimated() {
+        // Before the variant's row, which verdicts refer to while they hold this.
+        tx.next("feedback").await?;
+    }
     measuring::lock(&mut tx, variant).await?;
     // An estimate is no reason not to measure, and whoever made one may have been slower than who measured.
     let before = measuring::known(&mut tx, db, variant, &profile.device_class).await?;
@@ -364,8 +368,9 @@ pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool, by: Signed) 
     check::signed(&by)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
-    // No replica is added or moved from here on.
+    // No replica is added or moved and no verdict counted from here on.
     tx.next("replicas").await?;
+    tx.next("feedback").await?;
     let of = versions::named(db, &mut tx, id).await?;
     let sql = "SELECT o.id FROM models o JOIN models m ON o.task = m.task AND o.tenant = m.tenant AND o.name = m.name \
                WHERE m.id = $1 AND o.id <> m.id LIMIT 1";

@@ -161,7 +161,8 @@ impl Tx {
     }
 
     /// The next number of a counter. Others that want one of the same counter wait until this transaction ends;
-    /// what is read after it is therefore up to date. Take `catalog` before `replicas` before others.
+    /// what is read after it is therefore up to date. Take `catalog` before `replicas` before others, and
+    /// all of them before the lock of any row, or two transactions could wait for each other.
     pub(crate) async fn next(&mut self, counter: &'static str) -> Result<i64> {
         let row = self
             .first("UPDATE counters SET value = value + 1 WHERE name = $1 RETURNING value", args![counter])

@@ -1,7 +1,7 @@
 //! Variants that are flagged as less accurate than measured, how they come back, and the record of both.
 //!
 //! Whoever changes what is said takes the next number of the `feedback` counter, so that verdicts which are counted at the
-//! same moment are counted before or after.
+//! same moment are counted before or after. It is taken before any variant's row is locked: verdicts refer to those.
 
 use super::conn::{Columns, Db, Tx, args};
 use super::learnt;
@@ -50,9 +50,8 @@ pub(crate) async fn clear(db: &Db, variant: VariantId, by: Signed, reason: &str)
     change.ok_or_else(|| Error::not_found("flag of variant", variant))
 }
 
-/// Verdicts on a variant are counted anew, if there are any.
+/// Verdicts on a variant are counted anew, if there are any. The number of `feedback` is held.
 pub(super) async fn begin_anew(name: &str, tx: &mut Tx, variant: VariantId, note: Note) -> Result<()> {
-    tx.next("feedback").await?;
     if let Some(before) = learnt::of(name, tx, variant).await? {
         anew(tx, before, note).await?;
     }
@@ -61,6 +60,7 @@ pub(super) async fn begin_anew(name: &str, tx: &mut Tx, variant: VariantId, note
 
 /// A model became the default version.
 pub(super) async fn promoted(name: &str, tx: &mut Tx, model: ModelId, by: &Signed) -> Result<()> {
+    tx.next("feedback").await?;
     let rows = tx.fetch("SELECT id FROM variants WHERE model = $1 ORDER BY id", args![model.0]).await?;
     for row in rows {
         let variant = VariantId(row.read(name).num()?);

@@ -170,10 +170,9 @@ pub(super) async fn of(name: &str, tx: &mut Tx, variant: VariantId) -> Result<Op
     row.map(|row| read(&mut row.read(name))).transpose()
 }
 
-/// The model is removed.
+/// The model is removed, by whoever holds the number of `feedback`.
 pub(crate) async fn forget(tx: &mut Tx, model: ModelId) -> Result<()> {
     let name = tx.name();
-    tx.next("feedback").await?;
     let sql = "DELETE FROM feedback WHERE variant IN (SELECT id FROM variants WHERE model = $1)";
     let gone = tx.exec(sql, args![model.0]).await?;
     let rows = kept(&name, tx).await?.saturating_sub(gone);

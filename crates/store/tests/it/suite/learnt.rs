@@ -16,6 +16,7 @@ store_suite! {
     what_was_said_goes_with_its_model_and_with_time,
     a_flag_is_part_of_the_catalog_and_counts_for_floors_where_the_task_says_so,
     what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_where_the_task_says_so,
+    verdicts_profiles_and_promotions_side_by_side_never_wait_for_each_other_for_ever,
     a_flag_is_taken_back_by_whoever_says_why_and_all_is_counted_anew,
     another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew,
 }
@@ -315,4 +316,43 @@ async fn what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_
     store.put_profile(measured, said("cpu:other:1", 990_000)).await.unwrap();
     let lower_end = profile(CPU).accuracy.low.ppm();
     assert_eq!(floor(measured, "cpu:other:1").await, (lower_end, Provenance::Measured, true));
+}
+
+async fn verdicts_profiles_and_promotions_side_by_side_never_wait_for_each_other_for_ever(backend: Backend) {
+    let store = backend.open().await;
+    let variant = measured(&*store).await;
+    let task = store.catalog().await.unwrap().tasks[0].id;
+    let models = [2, 3].map(|version| NewModel { version, ..model(task, "m", &[&format!("v{version}")]) });
+    let mut known = Vec::new();
+    for model in models {
+        known.push(store.register_model(model).await.unwrap());
+    }
+    let verdicts = async |of: VariantId, at: u32| {
+        for round in 0..25_u32 {
+            let given = (0..4).map(|n| said(&format!("{at} {round} {n}"), of, n > 0)).collect();
+            store.put_feedback(given, UnixMicros(0)).await.unwrap();
+        }
+    };
+    let profiles = async |of: VariantId| {
+        for round in 0..25_u32 {
+            let mut other = profile(CPU);
+            other.accuracy.samples += u64::from(round % 2);
+            store.put_profile(of, other).await.unwrap();
+        }
+    };
+    let promotions = async {
+        for round in 0..24 {
+            store.promote(known[round % 2].model.id, Signed::default()).await.unwrap();
+        }
+    };
+    let candidate = known[0].variants[0].id;
+    tokio::join!(
+        verdicts(variant, 0),
+        verdicts(candidate, 1),
+        verdicts(variant, 2),
+        profiles(variant),
+        profiles(candidate),
+        promotions
+    );
+    store.remove_model(known[0].model.id, true, Signed::default()).await.unwrap();
 }
