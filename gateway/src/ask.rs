@@ -7,6 +7,7 @@ use crate::view::TaskView;
 use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
+use modelless_telemetry::Took;
 use modelless_types::{AppId, Bytes, Goals, Micros, QueryKey, Refusal, TenantId, Time};
 use modelless_wire::{Answer, Input};
 use tokio::sync::oneshot;
@@ -141,6 +142,16 @@ fn settle(
             let queued = at_gateway + answer.queued;
             if let Some(variant) = task.variant(answer.variant) {
                 variant.metrics.answered(queued, answer.run, answer.batch);
+                let input = answer.decode + answer.prepare;
+                let rest = answer.queued + input + answer.run;
+                variant.served.answered(&Took {
+                    total,
+                    queue: queued,
+                    input,
+                    infer: answer.run,
+                    output: answer.at_node.saturating_sub(rest),
+                    batch: answer.batch,
+                });
             }
             let predicted = reply.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
             let node = reply.sent.map(|sent| sent.node);

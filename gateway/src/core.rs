@@ -13,7 +13,7 @@ use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::Metrics;
-use modelless_types::{Micros, NodeId, QueryKey, Refusal};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -290,6 +290,11 @@ impl Core {
     /// The mean of the way to a node and back, as its connection measures it; nothing inside one process.
     pub(crate) fn way(&self, node: NodeId) -> Micros {
         self.node(node).map_or(Micros::ZERO, |node| node.status.borrow().info.rtt.mean())
+    }
+
+    /// Has a node load a variant.
+    pub(crate) fn wake(&self, node: NodeId, task: TaskId, ordinal: u8) {
+        self.to_node(node, ToNode::Wake { task, ordinal });
     }
 
     fn to_node(&self, node: NodeId, frame: ToNode) {

@@ -160,6 +160,31 @@ impl Given {
         Ok(())
     }
 
+    /// A goal by its name, as a parameter gives it. Whether there is one of that name.
+    pub(crate) fn add(&mut self, name: &str, text: &str) -> Result<bool, ApiError> {
+        let Some(goal) = Goal::named(name) else { return Ok(false) };
+        self.set(goal, text).map(|()| true)
+    }
+
+    /// The names of all goals.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        Goal::ALL.into_iter().map(Goal::name)
+    }
+
+    /// Another bound on the latency, in microseconds, beside `latency_ms`: the shorter one holds. 0 is none.
+    pub(crate) fn within(&mut self, micros: u64) -> Result<(), ApiError> {
+        if micros > LATENCY_MAX_MS * 1_000 {
+            let message =
+                format!("timeout is {micros}; it may be {} microseconds at most", LATENCY_MAX_MS * 1_000);
+            return Err(ApiError::bad_goal(message));
+        }
+        if micros > 0 {
+            let within = Micros(micros);
+            self.latency = Some(self.latency.map_or(within, |latency| latency.min(within)));
+        }
+        Ok(())
+    }
+
     fn set(&mut self, goal: Goal, text: &str) -> Result<(), ApiError> {
         let bad = || bad(goal, text);
         match goal {
@@ -232,7 +257,7 @@ fn unknown(name: &str, what: &str) -> ApiError {
 }
 
 /// The entries of a JSON object in their order, repeated names included.
-struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+pub(crate) struct Entries<'a>(pub(crate) Vec<(Cow<'a, str>, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -24,6 +24,7 @@ mod http;
 mod ids;
 mod known;
 mod members;
+mod oip;
 mod openapi;
 mod pending;
 mod profiles;
@@ -33,6 +34,7 @@ mod show;
 mod size;
 mod suggest;
 mod table;
+mod told;
 mod update;
 mod view;
 

@@ -3,11 +3,12 @@
 
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::oip::Signature;
 use crate::suggest::{excerpt, suggest};
 use http::HeaderValue;
 use modelless_decision::route::{Table, TaskInfo};
-use modelless_store::Catalog;
-use modelless_telemetry::{Metrics, TaskMetrics, VariantMetrics};
+use modelless_store::{Catalog, Floor, SpaceKind};
+use modelless_telemetry::{Metrics, Served, TaskMetrics, VariantMetrics};
 use modelless_types::{Accuracy, Goals, Model, ModelId, NodeId, Refusal, Task, TenantId, Variant, VariantId};
 use modelless_wire::NodeStatus;
 use std::collections::{BTreeSet, HashMap};
@@ -20,12 +21,17 @@ pub(crate) struct VariantView {
     pub(crate) model: Arc<Model>,
     /// What floors are compared with; `None` while nothing was measured.
     pub(crate) accuracy: Option<Accuracy>,
+    /// Where that comes from.
+    pub(crate) floor: Option<Floor>,
     pub(crate) model_header: HeaderValue,
     pub(crate) variant_header: HeaderValue,
     pub(crate) accuracy_header: Option<HeaderValue>,
+    pub(crate) accuracy_from_header: Option<HeaderValue>,
     /// Of the output space.
     pub(crate) space_header: HeaderValue,
     pub(crate) metrics: VariantMetrics,
+    /// The same as Triton counts it.
+    pub(crate) served: Arc<Served>,
 }
 
 /// A task with its models and variants.
@@ -40,6 +46,8 @@ pub(crate) struct TaskView {
     /// Positions of the task's labels.
     labels: HashMap<String, u16>,
     pub(crate) metrics: TaskMetrics,
+    /// The tensors that it shows where tensors are asked for.
+    pub(crate) signature: Signature,
 }
 
 /// Tasks by name.
@@ -99,15 +107,20 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
     let mut variants: Vec<VariantView> = Vec::new();
     for model in &models {
         for variant in catalog.variants_of(model.id) {
-            let measured = info.and_then(|info| info.variant(variant.ordinal)).map(|v| v.accuracy);
+            let accuracy = info.and_then(|info| info.variant(variant.ordinal)).map(|v| v.accuracy);
+            let floors = variant.profiles.iter().map(|profile| catalog.floor(task, variant.id, profile));
+            let floor = floors.into_iter().find(|floor| Some(floor.value) == accuracy);
             variants.push(VariantView {
                 model: Arc::clone(model),
-                accuracy: measured,
+                accuracy,
+                floor,
                 model_header: header(&model.name),
                 variant_header: header(&variant.name),
-                accuracy_header: measured.map(|accuracy| header(&accuracy.to_string())),
+                accuracy_header: accuracy.map(|accuracy| header(&accuracy.to_string())),
+                accuracy_from_header: floor.map(|floor| header(&floor.from.to_string())),
                 space_header: space(catalog, model),
                 metrics: metrics.variant(&task.name, &variant.name),
+                served: metrics.served(&task.name, variant.id.0),
                 variant: variant.clone(),
             });
         }
@@ -117,7 +130,14 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
     let labels = task.labels.iter().enumerate().filter_map(at).collect();
     let defaults = catalog.defaults();
     let defaults = models.iter().map(|model| model.id).filter(|id| defaults.contains(id)).collect();
-    TaskView { task: task.clone(), models, defaults, variants, labels, metrics: metrics.task(&task.name) }
+    let dimension = catalog.spaces.iter().find(|space| space.id == task.default_space);
+    let dimension = dimension.and_then(|space| match space.kind {
+        SpaceKind::Embedding { dimension } => Some(dimension),
+        SpaceKind::Labels { .. } | SpaceKind::Tensor { .. } => None,
+    });
+    let signature = Signature::of(task, dimension);
+    let metrics = metrics.task(&task.name);
+    TaskView { task: task.clone(), models, defaults, variants, labels, metrics, signature }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {

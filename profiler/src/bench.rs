@@ -98,6 +98,7 @@ impl Bench<'_> {
             also: Vec::new(),
             detail: Detail {
                 coarse,
+                part_of_set: partly,
                 tail: true,
                 load_cold: self.load_cold,
                 largest: times.ended.map(|(_, why)| Largest { batch: largest, why }),

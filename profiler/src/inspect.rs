@@ -248,6 +248,7 @@ mod tests {
             metric: new.metric,
             accuracy_rule: new.accuracy_rule,
             live_accuracy: new.live_accuracy,
+            declared_accuracy: new.declared_accuracy,
             labels: new.labels,
             inputs: new.inputs,
             outputs: new.outputs,

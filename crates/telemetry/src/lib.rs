@@ -7,7 +7,9 @@
 
 pub mod log;
 mod metrics;
+mod triton;
 
 pub use metrics::{
     CONTENT_TYPE, CoverageGauge, Metrics, NodeGauges, ReplicaGauge, TaskMetrics, VariantMetrics,
 };
+pub use triton::{Served, Took, Totals};

@@ -3,6 +3,7 @@
 //! Histograms rather than summaries, so that several gateways can be added up. Labels are tasks, variants, nodes and
 //! reasons: each bounded by what is registered. Never a query, a client or a text that a client chose.
 
+use crate::triton::{Failed, Served, Triton};
 use modelless_types::Micros;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -95,6 +96,7 @@ pub struct Metrics {
     open: Gauge,
     connections: Gauge,
     table_update: Histogram,
+    triton: Triton,
 }
 
 /// What is shown of each node.
@@ -278,6 +280,7 @@ impl Metrics {
             connections: Gauge::default(),
             // From 10 us to a third of a second, each twice the last.
             table_update: Histogram::new(exponential_buckets(0.000_01, 2.0, 16)),
+            triton: Triton::default(),
         };
         metrics.register();
         metrics
@@ -335,6 +338,7 @@ impl Metrics {
             }),
             reasons: Arc::default(),
             refusals: self.refusals.clone(),
+            failed: self.triton.failed(task),
         }
     }
 
@@ -351,6 +355,11 @@ impl Metrics {
             run: self.run_seconds.get_or_create_owned(&labels),
             batch: self.batch_items.get_or_create_owned(&labels),
         }
+    }
+
+    /// What a variant did, as Triton counts it; `version` is the variant's number.
+    pub fn served(&self, task: &str, version: u32) -> Arc<Served> {
+        self.triton.served(task, version)
     }
 
     /// How long it took to make the table that routing reads.
@@ -402,6 +411,10 @@ impl Metrics {
     pub fn encode(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String cannot fail; this is a bug");
+        // What follows the end mark is not read.
+        text.truncate(text.trim_end().strip_suffix("# EOF").map_or(text.len(), str::len));
+        self.triton.encode(&mut text);
+        text.push_str("# EOF\n");
         text
     }
 }
@@ -430,6 +443,7 @@ pub struct TaskMetrics {
     /// Counters of the reasons seen so far: a handful, so a list is found through fastest.
     reasons: Arc<Mutex<Vec<(&'static str, Counter)>>>,
     refusals: Family<OfReason, Counter>,
+    failed: Arc<Failed>,
 }
 
 impl TaskMetrics {
@@ -445,6 +459,7 @@ impl TaskMetrics {
     /// A query was refused.
     pub fn refused(&self, reason: &'static str) {
         self.refused.inc();
+        self.failed.count(reason);
         let Ok(mut reasons) = self.reasons.lock() else { return };
         let at = reasons.iter().position(|(known, _)| *known == reason).unwrap_or_else(|| {
             let labels = OfReason { task: self.task.clone(), reason };
@@ -457,6 +472,7 @@ impl TaskMetrics {
     /// A query whose input cannot be used.
     pub fn bad_input(&self) {
         self.bad_input.inc();
+        self.failed.count("bad_input");
     }
 
     /// Somebody said whether an answer was right; the first to say so of it.
@@ -467,6 +483,12 @@ impl TaskMetrics {
     /// A query whose client went away.
     pub fn cancelled(&self) {
         self.cancelled.inc();
+        self.failed.count("cancelled");
+    }
+
+    /// Queries that were not answered, whatever the reason.
+    pub fn failures(&self) -> u64 {
+        self.failed.all()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Reading bodies, bounded in size, in time, and all together in memory.
 
+use super::encoding;
 use crate::core::Core;
 use crate::errors::ApiError;
 use axum::body::Body;
 use bytes::{Bytes as Buffer, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use modelless_types::{Bytes, Refusal};
@@ -21,7 +22,7 @@ pub(crate) struct Held<'a> {
 }
 
 impl Held<'_> {
-    fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
+    pub(super) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
         let bytes = bytes as u64;
         self.bytes += bytes;
         let limit = self.core.config.max_held_bytes;
@@ -46,13 +47,15 @@ pub(crate) fn media_type(headers: &HeaderMap) -> Result<Option<String>, ApiError
     Ok((!media.is_empty()).then_some(media))
 }
 
-/// Refuses what need not be read at all: what says that it is too large, or compressed.
+/// Refuses what need not be read at all: what says that it is too large, or compressed where that is not taken.
 pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<Option<u64>, ApiError> {
-    if let Some(encoding) = headers.get(CONTENT_ENCODING)
-        && encoding != "identity"
-    {
+    if encoding::of_request(headers)?.is_some() {
         return Err(ApiError::unsupported_media("compressed bodies are not read here; send it as it is"));
     }
+    length(headers, limit)
+}
+
+fn length(headers: &HeaderMap, limit: u64) -> Result<Option<u64>, ApiError> {
     // hyper has refused what is no number, so what cannot be read here is too long for one.
     let length = headers
         .get(CONTENT_LENGTH)
@@ -63,20 +66,29 @@ pub(crate) fn check_head(headers: &HeaderMap, limit: u64) -> Result<Option<u64>,
     }
 }
 
-/// Reads a body whole.
+/// Reads a body whole, and unpacks it if it is packed.
 pub(crate) async fn read<'a>(
     core: &'a Core,
     headers: &HeaderMap,
     body: Body,
     limit: u64,
 ) -> Result<(Buffer, Held<'a>), ApiError> {
-    let length = check_head(headers, limit)?;
+    let packed = encoding::of_request(headers)?;
+    let length = length(headers, limit)?;
     let held = Held { core, bytes: 0 };
     let within = core.config.body_timeout();
-    tokio::time::timeout(within, collect(body, length, limit, held)).await.unwrap_or_else(|_| {
+    let read = tokio::time::timeout(within, collect(body, length, limit, held)).await.unwrap_or_else(|_| {
         let message = format!("the body was not here within {} s", within.as_secs_f64());
         Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message))
-    })
+    });
+    let (body, mut held) = read?;
+    match packed {
+        None => Ok((body, held)),
+        Some(packed) => {
+            let body = encoding::unpack(packed, &body, limit, &mut held).await?;
+            Ok((body, held))
+        }
+    }
 }
 
 async fn collect(

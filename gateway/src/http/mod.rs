@@ -2,6 +2,7 @@
 
 pub(crate) mod body;
 mod connection;
+pub(crate) mod encoding;
 mod listen;
 
 pub(crate) use listen::serve;

@@ -5,6 +5,7 @@
 
 pub(crate) mod fleet;
 pub(crate) mod models;
+pub(crate) mod oip;
 pub(crate) mod profiles;
 pub(crate) mod query;
 mod schemas;

@@ -7,11 +7,11 @@ use crate::routes::LIST_MAX;
 use serde_json::{Map, Value, json};
 
 /// A picture of one grey pixel, so that the example is a valid input.
-const PIXEL_PNG: &str =
+pub(super) const PIXEL_PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==";
 
 /// Each goal as a query parameter and as a header.
-fn goals() -> Vec<Value> {
+pub(super) fn goals() -> Vec<Value> {
     let parameter = |place: &str, name: String, of: Goal| json!({"name": name, "in": place, "required": false, "description": goal_words(of), "schema": goal(of)});
     let query = Goal::ALL.into_iter().map(|of| parameter("query", of.name().to_owned(), of));
     let header = Goal::ALL
@@ -48,10 +48,11 @@ fn json_body(required: &[&str]) -> Value {
 }
 
 /// What the headers of an answer say.
-fn decision_headers() -> Map<String, Value> {
+pub(super) fn decision_headers() -> Map<String, Value> {
     let text = [
         ("modelless-model", "Which model answered."),
         ("modelless-variant", "Which variant of it."),
+        ("modelless-accuracy-provenance", "Where its accuracy comes from: `measured`, `declared` or `live`."),
         ("modelless-node", "On which node."),
         ("modelless-space", "The output space of the answer."),
         ("modelless-reason", "Why this variant."),

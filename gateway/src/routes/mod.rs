@@ -4,10 +4,12 @@
 mod artefacts;
 mod explain;
 mod feedback;
+mod flags;
 mod fleet;
 mod health;
 mod media;
 mod models;
+mod oip;
 mod profiles;
 mod query;
 mod tasks;
@@ -18,14 +20,14 @@ pub(crate) use media::LIST_MAX;
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
-use crate::feedback::{Desk, measured};
+use crate::feedback::Desk;
 use crate::openapi::{self, Doc};
 use crate::show;
 use crate::view::View;
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::response::Response;
-use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
 use http::request::Parts;
 use http::{Method, StatusCode, Uri};
@@ -74,7 +76,7 @@ impl App {
         };
         for variant in variants {
             if let Some(live) = known.iter().find(|live| json!(live.variant) == variant["id"]) {
-                variant["live_accuracy"] = show::live_accuracy(live, measured(&view.catalog, live.variant));
+                variant["live_accuracy"] = show::live_accuracy(live, view.catalog.measured(live.variant));
             }
         }
     }
@@ -104,6 +106,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/tasks", || post(tasks::create), openapi::tasks::create),
     route(Method::GET, "/v1/tasks/{task}", || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", || post(query::answer), openapi::query::answer),
+    route(Method::PATCH, "/v1/tasks/{task}", || patch(tasks::change), openapi::tasks::change),
     route(Method::DELETE, "/v1/tasks/{task}", || delete(tasks::remove), openapi::tasks::remove),
     route(Method::GET, "/v1/tasks/{task}/explain", || get(explain::explain), openapi::query::explain_get),
     route(Method::POST, "/v1/tasks/{task}/explain", || post(explain::explain), openapi::query::explain_post),
@@ -127,11 +130,59 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
     route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/variants/{task}/{variant}/flags", || get(flags::show), openapi::models::flags),
+    route(
+        Method::POST,
+        "/v1/variants/{task}/{variant}/unflag",
+        || post(flags::clear),
+        openapi::models::unflag,
+    ),
     route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
     route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
     route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),
+    route(Method::GET, "/v2", || get(oip::server), openapi::oip::server),
+    route(Method::GET, "/v2/models", || get(oip::models), openapi::oip::models),
+    route(Method::GET, "/v2/models/stats", || get(oip::all_statistics), openapi::oip::all_statistics),
+    route(Method::GET, "/v2/models/{task}", || get(oip::metadata), openapi::oip::metadata),
+    route(Method::GET, "/v2/models/{task}/ready", || get(oip::ready), openapi::oip::ready),
+    route(Method::GET, "/v2/models/{task}/config", || get(oip::config), openapi::oip::config),
+    route(Method::GET, "/v2/models/{task}/stats", || get(oip::statistics), openapi::oip::statistics),
+    route(Method::POST, "/v2/models/{task}/infer", || post(oip::answer), openapi::oip::infer),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}",
+        || get(oip::metadata),
+        openapi::oip::metadata_of_version,
+    ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}/ready",
+        || get(oip::ready),
+        openapi::oip::ready_of_version,
+    ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}/config",
+        || get(oip::config),
+        openapi::oip::config_of_version,
+    ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/versions/{version}/stats",
+        || get(oip::statistics),
+        openapi::oip::statistics_of_version,
+    ),
+    route(
+        Method::POST,
+        "/v2/models/{task}/versions/{version}/infer",
+        || post(oip::answer),
+        openapi::oip::infer_of_version,
+    ),
+    route(Method::POST, "/v2/repository/index", || post(oip::index), openapi::oip::index),
+    route(Method::POST, "/v2/repository/models/{task}/load", || post(oip::load), openapi::oip::load),
+    route(Method::POST, "/v2/repository/models/{task}/unload", || post(oip::unload), openapi::oip::unload),
     route(Method::GET, "/v2/health/live", || get(health::live), openapi::fleet::live),
     route(Method::GET, "/v2/health/ready", || get(health::ready), openapi::fleet::ready),
     route(Method::GET, "/metrics", || get(health::metrics), openapi::fleet::metrics),

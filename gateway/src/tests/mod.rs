@@ -3,6 +3,7 @@
 mod admin;
 mod feedback;
 mod moved;
+mod oip;
 mod profiles;
 mod queries;
 mod routes;

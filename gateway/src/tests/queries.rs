@@ -22,6 +22,7 @@ async fn an_answer_carries_the_decision_in_its_headers() {
         ("modelless-model", "large"),
         ("modelless-variant", "large-fp32"),
         ("modelless-accuracy", "0.95"),
+        ("modelless-accuracy-provenance", "measured"),
         ("modelless-node", "node-a"),
         ("modelless-space", "fashion"),
         ("modelless-batch", "3"),
@@ -170,8 +171,10 @@ async fn what_is_no_query_is_refused_by_name() {
     assert!(near["error"].as_str().unwrap().contains("did you mean \"fashion\"?"), "{near}");
     let nested = [b"{\"inputs\":".to_vec(), b"[".repeat(200_000)].concat();
     assert_eq!(world.post(FASHION, json, &nested).await.status, 400);
-    let request = Request::post(FASHION).header("content-encoding", "gzip").body(Body::from(PNG)).unwrap();
-    assert_eq!(send(world.router(), request).await.status, 415);
+    for (encoding, status) in [("br", 415), ("gzip, gzip", 415), ("gzip", 400), ("deflate", 400)] {
+        let request = Request::post(FASHION).header("content-encoding", encoding).body(Body::from(PNG));
+        assert_eq!(send(world.router(), request.unwrap()).await.status, status, "{encoding}");
+    }
 }
 
 #[tokio::test]

@@ -82,7 +82,8 @@ async fn the_documents_examples_are_valid_requests() {
             .path
             .replace("{task}", "fashion")
             .replace("{query}", &query)
-            .replace("{model}", "small");
+            .replace("{model}", "small")
+            .replace("{version}", "2");
         let method = Method::from_bytes(operation.method.as_bytes()).unwrap();
         let got = world.ask(method, &path, "application/json", sample.to_string().as_bytes()).await;
         // Registering fails because the sample names a task that is not there, going back because there is nothing to go

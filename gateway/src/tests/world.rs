@@ -13,8 +13,8 @@ use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Regist
 use modelless_telemetry::Metrics;
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros,
-    NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskKind, TenantId,
-    TensorSpec, VariantSettings,
+    NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId, TaskKind,
+    TenantId, TensorSpec, VariantSettings,
 };
 use modelless_wire::{
     Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
@@ -36,6 +36,8 @@ pub(super) const PNG: &[u8] = b"\x89PNG\r\n\x1a\nnot really a picture";
 pub(super) enum Does {
     /// Answers at once, with the first admitted variant.
     Answer,
+    /// The same in the form of the task: `arrays` gives back what it got, others say that it is rather a dog.
+    Echo,
     /// Keeps it until told.
     Keep,
     Refuse(Refusal),
@@ -47,7 +49,10 @@ pub(super) struct FakeNode {
     pub(super) credit: Mutex<u32>,
     gateway: OnceLock<Arc<dyn GatewayLink>>,
     pub(super) does: Mutex<Does>,
-    models: BTreeMap<u8, (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId)>,
+    models: BTreeMap<
+        (TaskId, u8),
+        (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId),
+    >,
     seen: mpsc::Sender<ToNode>,
 }
 
@@ -59,8 +64,6 @@ impl FakeNode {
     }
 
     pub(super) fn answer(&self, frame: &QueryFrame) {
-        let ordinal = frame.class.admits.iter().next().unwrap();
-        let (model, variant, space) = self.models[&ordinal];
         let echoed = match &frame.input {
             Input::Raw(raw) if raw.starts_with(PNG) || frame.class.task.0 != 1 => raw.len(),
             Input::Json { inputs, .. } if inputs.starts_with(b"\"iVBORw0KGgo") || frame.class.task.0 > 2 => {
@@ -71,8 +74,14 @@ impl FakeNode {
                 return self.say(Said::BadInput { key: frame.key, fault: InputFault::Malformed, why });
             }
         };
+        self.answer_with(frame, format!(r#"[{{"label":"size","score":{echoed}}}]"#));
+    }
+
+    fn answer_with(&self, frame: &QueryFrame, body: String) {
+        let ordinal = frame.class.admits.iter().next().unwrap();
+        let (model, variant, space) = self.models[&(frame.class.task, ordinal)];
         let answer = Answer {
-            body: Buffer::from(format!(r#"[{{"label":"size","score":{echoed}}}]"#)),
+            body: Buffer::from(body),
             model,
             variant,
             space,
@@ -90,6 +99,20 @@ impl FakeNode {
     }
 }
 
+fn echo(frame: &QueryFrame) -> String {
+    match &frame.input {
+        Input::Raw(raw) if frame.class.task.0 == 2 => {
+            let all = raw.as_chunks::<4>().0.iter().map(|cell| f32::from_le_bytes(*cell));
+            let data: Vec<f32> = all.collect();
+            serde_json::json!({"outputs": {"y": {"shape": [4], "datatype": "FP32", "data": data}}})
+                .to_string()
+        }
+        Input::Raw(_) | Input::Json { .. } => {
+            r#"[{"label":"dog","score":0.75},{"label":"cat","score":0.25}]"#.to_owned()
+        }
+    }
+}
+
 impl NodeLink for FakeNode {
     fn send(&self, frame: ToNode) {
         let does = self.does.lock().unwrap().clone();
@@ -97,6 +120,7 @@ impl NodeLink for FakeNode {
         if let ToNode::Query(query) = frame {
             match does {
                 Does::Answer => self.answer(&query),
+                Does::Echo => self.answer_with(&query, echo(&query)),
                 Does::Keep => {}
                 Does::Refuse(refusal) => self.say(Said::Refused { key: query.key, refusal }),
             }
@@ -176,6 +200,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         metric: "top-1".to_owned(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels,
         inputs,
         outputs,
@@ -244,7 +269,7 @@ impl World {
             let model = store.register_model(new_model(task, name, mean_us, right)).await.unwrap();
             all.extend(offers(task, &model));
             for variant in &model.variants {
-                models.entry(variant.ordinal).or_insert((model.model.id, variant.id, model.model.space));
+                models.insert((task.id, variant.ordinal), (model.model.id, variant.id, model.model.space));
             }
         }
         let (seen, received) = mpsc::channel(10_000);

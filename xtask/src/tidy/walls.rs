@@ -7,7 +7,7 @@ use super::graph::{Graph, Kind};
 /// do not know each other.
 const LAYERS: &[(u8, &[&str])] = &[
     (0, &["modelless-types"]),
-    (1, &["modelless-decision", "modelless-adapter"]),
+    (1, &["modelless-decision", "modelless-adapter", "modelless-oip"]),
     (
         2,
         &[
@@ -60,7 +60,7 @@ const FENCES: &[(&str, &[&str], &str)] = &[
     ("h2", &["modelless-engine"], "only the edges speak gRPC, and a runner to its remote server"),
     (
         "prost",
-        &["modelless-gateway", "modelless", "modelless-engine"],
+        &["modelless-gateway", "modelless", "modelless-engine", "modelless-oip"],
         "only the edges speak gRPC, and a runner to its remote server",
     ),
     ("redis", &["modelless-live"], "only `live` knows Redis"),

@@ -3,7 +3,6 @@
 //! Tensors go raw, which every type has a form in, and come back raw or by type, as the server likes.
 
 mod drive;
-mod messages;
 
 use super::http::{MAX_BODY, Server, connect, nonsense};
 use super::peer::{Access, Described, Peer, short};
@@ -14,8 +13,10 @@ use drive::{Socket, Watch};
 use h2::client::{Connection, SendRequest};
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, StatusCode};
-use messages::{Contents, InferRequest, InferResponse, ModelMetadata, ModelName, ModelReady, Tensor};
-use modelless_types::tensor::strings;
+use modelless_oip::contents::to_bytes;
+use modelless_oip::messages::{
+    InferRequest, InferResponse, ModelMetadata, ModelName, Ready, Tensor, TensorMetadata,
+};
 use modelless_types::{DType, TensorSpec};
 use prost::Message;
 use prost::bytes::{BufMut, Bytes, BytesMut};
@@ -50,14 +51,14 @@ impl Grpc {
 
 impl Peer for Grpc {
     fn ready(&mut self) -> Result<(), String> {
-        let reply: ModelReady = self.client.call("ModelReady", &self.model)?;
+        let reply: Ready = self.client.call("ModelReady", &self.model)?;
         if reply.ready { Ok(()) } else { Err("the server says that it is not".to_owned()) }
     }
 
     fn describe(&mut self) -> Result<Described, String> {
         let about: ModelMetadata = self.client.call("ModelMetadata", &self.model)?;
-        let all = |tensors: Vec<messages::TensorMetadata>| {
-            let one = |tensor: messages::TensorMetadata| {
+        let all = |tensors: Vec<TensorMetadata>| {
+            let one = |tensor: TensorMetadata| {
                 let axes = tensor.shape.iter().map(|axis| u32::try_from(*axis).ok()).collect();
                 Ok(Declared { dtype: dtype(&tensor.name, &tensor.datatype)?, name: tensor.name, axes })
             };
@@ -85,13 +86,14 @@ impl Peer for Grpc {
             name: spec.name.clone(),
             datatype: spec.dtype.name().to_owned(),
             shape: std::iter::once(rows).chain(spec.shape.iter().copied()).map(i64::from).collect(),
-            contents: None,
+            ..Tensor::default()
         };
         let request = InferRequest {
             model_name: self.model.name.clone(),
             model_version: self.model.version.clone(),
             inputs: inputs.iter().map(tensor).collect(),
             raw_input_contents: inputs.iter().map(|(_, bytes)| Bytes::copy_from_slice(bytes)).collect(),
+            ..InferRequest::default()
         };
         let response = self.client.call("ModelInfer", &request).map_err(|why| match why {
             Failed::Said(said) => format!("the server refused: {said}"),
@@ -107,7 +109,7 @@ fn dtype(name: &str, datatype: &str) -> Result<DType, String> {
 
 /// An answer's tensors, in the order of `names`.
 fn answered(response: InferResponse, names: &[String]) -> Result<Vec<Answered>, String> {
-    let InferResponse { outputs, raw_output_contents } = response;
+    let InferResponse { outputs, raw_output_contents, .. } = response;
     if !raw_output_contents.is_empty() && raw_output_contents.len() != outputs.len() {
         let (raw, all) = (raw_output_contents.len(), outputs.len());
         return Err(format!("its answer has {all} outputs, and the bytes of {raw}"));
@@ -121,7 +123,7 @@ fn answered(response: InferResponse, names: &[String]) -> Result<Vec<Answered>, 
         let axes = axes.ok_or_else(|| wrong("it has no shape".to_owned()))?;
         let bytes = match (raw.next(), &output.contents) {
             (Some(bytes), _) => bytes.to_vec(),
-            (None, Some(contents)) => typed(dtype, contents).map_err(wrong)?,
+            (None, Some(contents)) => to_bytes(dtype, contents).map_err(wrong)?,
             (None, None) => Vec::new(),
         };
         if !whole(dtype, &axes, &bytes) {
@@ -130,31 +132,6 @@ fn answered(response: InferResponse, names: &[String]) -> Result<Vec<Answered>, 
         found.push((output.name, Answered { dtype, axes, bytes }));
     }
     super::tensors::in_order(found, names)
-}
-
-fn typed(dtype: DType, contents: &Contents) -> Result<Vec<u8>, String> {
-    fn small<T: Copy, U: TryFrom<T>>(all: &[T]) -> Result<Vec<U>, String> {
-        let one = |value: &T| U::try_from(*value).map_err(|_| "a number does not fit its type".to_owned());
-        all.iter().map(one).collect()
-    }
-    let bytes = match dtype {
-        DType::Bool => contents.bools.iter().map(|truth| u8::from(*truth)).collect(),
-        DType::Uint8 => small(&contents.unsigned)?,
-        DType::Int8 => small::<_, i8>(&contents.ints)?.into_iter().flat_map(i8::to_le_bytes).collect(),
-        DType::Int32 => contents.ints.iter().flat_map(|number| number.to_le_bytes()).collect(),
-        DType::Int64 => contents.longs.iter().flat_map(|number| number.to_le_bytes()).collect(),
-        DType::Fp32 => contents.floats.iter().flat_map(|number| number.to_le_bytes()).collect(),
-        DType::Fp64 => contents.doubles.iter().flat_map(|number| number.to_le_bytes()).collect(),
-        DType::Bytes => {
-            let mut bytes = Vec::new();
-            for string in &contents.strings {
-                strings::push(string, &mut bytes).ok_or("a string is too long")?;
-            }
-            bytes
-        }
-        DType::Fp16 => return Err("FP16 has no form but the raw one".to_owned()),
-    };
-    Ok(bytes)
 }
 
 /// A connection that is made when it is needed.
@@ -371,9 +348,16 @@ fn hung_up() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use modelless_oip::messages::Contents;
 
     fn output(name: &str, datatype: &str, shape: &[i64], contents: Option<Contents>) -> Tensor {
-        Tensor { name: name.to_owned(), datatype: datatype.to_owned(), shape: shape.to_vec(), contents }
+        Tensor {
+            name: name.to_owned(),
+            datatype: datatype.to_owned(),
+            shape: shape.to_vec(),
+            contents,
+            ..Tensor::default()
+        }
     }
 
     #[test]
@@ -382,6 +366,7 @@ mod tests {
         let raw = InferResponse {
             outputs: vec![output("b", "UINT8", &[1], None), output("a", "BYTES", &[2], None)],
             raw_output_contents: vec![Bytes::from_static(&[9]), Bytes::from_static(b"\x01\0\0\0x\0\0\0\0")],
+            ..InferResponse::default()
         };
         let found = answered(raw, &names).unwrap();
         assert_eq!((&found[0].bytes[..], &found[1].bytes[..]), (&b"\x01\0\0\0x\0\0\0\0"[..], &[9][..]));
@@ -395,7 +380,7 @@ mod tests {
                 output("a", "INT8", &[2], Some(contents.clone())),
                 output("b", "BYTES", &[1, 2], Some(contents)),
             ],
-            raw_output_contents: Vec::new(),
+            ..InferResponse::default()
         };
         let found = answered(typed, &names).unwrap();
         assert_eq!(
@@ -418,7 +403,8 @@ mod tests {
             (output("a", "INT8", &[1], ints(&[128])), Vec::new()),
             (output("a", "FP16", &[1], ints(&[1])), Vec::new()),
         ] {
-            let response = InferResponse { outputs: vec![tensor], raw_output_contents: raw };
+            let response =
+                InferResponse { outputs: vec![tensor], raw_output_contents: raw, ..InferResponse::default() };
             assert!(answered(response.clone(), &names).is_err(), "{response:?}");
         }
     }

@@ -1,0 +1,220 @@
+//! The same counts as Triton makes them, under its names: dashboards and tools that know Triton read them.
+//!
+//! A task is its `model`, a variant's number its `version`. Times are sums in microseconds, as there. What failed was answered by no
+//! variant, so it stands under version 0. Their type is `unknown` because OpenMetrics would have counters end in `_total`, which
+//! Triton's do not.
+
+use modelless_types::Micros;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A batch is shared by its queries, each of which counts its share of it, in so many parts.
+const PARTS: u64 = 1_000_000;
+
+/// Where the time of an answered query went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Took {
+    /// From arrival at the gateway to the answer.
+    pub total: Micros,
+    /// Waiting, at the gateway and at the node.
+    pub queue: Micros,
+    /// Decoding, and writing the batch.
+    pub input: Micros,
+    /// On the device.
+    pub infer: Micros,
+    /// What was left at the node: making the answer.
+    pub output: Micros,
+    /// Queries in its batch.
+    pub batch: u32,
+}
+
+/// What one variant did.
+#[derive(Debug, Default)]
+pub struct Served {
+    count: AtomicU64,
+    /// In [`PARTS`] of a batch.
+    batches: AtomicU64,
+    total: AtomicU64,
+    queue: AtomicU64,
+    input: AtomicU64,
+    infer: AtomicU64,
+    output: AtomicU64,
+    last_unix_ms: AtomicU64,
+}
+
+/// What one variant did until now. Times in microseconds, all queries together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Queries answered.
+    pub count: u64,
+    /// Batches they were in.
+    pub batches: u64,
+    /// From arrival to the answer.
+    pub total: u64,
+    /// Waiting.
+    pub queue: u64,
+    /// Decoding and preparing.
+    pub input: u64,
+    /// On the device.
+    pub infer: u64,
+    /// Making answers.
+    pub output: u64,
+    /// When the last was answered, in milliseconds since 1970.
+    pub last_unix_ms: u64,
+}
+
+impl Served {
+    /// It answered a query.
+    pub fn answered(&self, took: &Took) {
+        let Took { total, queue, input, infer, output, batch } = *took;
+        for (sum, time) in [
+            (&self.total, total),
+            (&self.queue, queue),
+            (&self.input, input),
+            (&self.infer, infer),
+            (&self.output, output),
+        ] {
+            sum.fetch_add(time.0, Ordering::Relaxed);
+        }
+        self.batches.fetch_add(PARTS / u64::from(batch.max(1)), Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        self.last_unix_ms.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Until now.
+    pub fn totals(&self) -> Totals {
+        let of = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+        Totals {
+            count: of(&self.count),
+            batches: (of(&self.batches) + PARTS / 2) / PARTS,
+            total: of(&self.total),
+            queue: of(&self.queue),
+            input: of(&self.input),
+            infer: of(&self.infer),
+            output: of(&self.output),
+            last_unix_ms: of(&self.last_unix_ms),
+        }
+    }
+}
+
+/// Triton's reasons of a failure.
+const REASONS: [&str; 4] = ["REJECTED", "CANCELED", "BACKEND", "OTHER"];
+
+/// Queries of one task that were not answered, by those reasons.
+#[derive(Debug, Default)]
+pub(crate) struct Failed([AtomicU64; 4]);
+
+impl Failed {
+    /// By the reason's own name.
+    pub(crate) fn count(&self, reason: &str) {
+        let at = match reason {
+            "too_late" | "queue_full" | "bytes_full" | "over_quota" | "loading" | "draining" => 0,
+            "cancelled" => 1,
+            "model_error" | "input_crashed" | "variant_failed" | "out_of_memory" | "node_lost" => 2,
+            _ => 3,
+        };
+        self.0[at].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn all(&self) -> u64 {
+        self.0.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// All tasks and variants.
+#[derive(Debug, Default)]
+pub(crate) struct Triton {
+    served: Mutex<BTreeMap<(String, u32), Arc<Served>>>,
+    failed: Mutex<BTreeMap<String, Arc<Failed>>>,
+}
+
+type Figure = fn(&Totals) -> u64;
+
+impl Triton {
+    pub(crate) fn served(&self, task: &str, version: u32) -> Arc<Served> {
+        let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(served.entry((task.to_owned(), version)).or_default())
+    }
+
+    pub(crate) fn failed(&self, task: &str) -> Arc<Failed> {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(failed.entry(task.to_owned()).or_default())
+    }
+
+    pub(crate) fn encode(&self, out: &mut String) {
+        let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
+        let totals: Vec<(&(String, u32), Totals)> =
+            served.iter().map(|(key, served)| (key, served.totals())).collect();
+        let figures: [(&str, &str, Figure); 8] = [
+            ("nv_inference_request_success", "Queries answered", |totals| totals.count),
+            ("nv_inference_count", "Queries answered, as Triton counts inferences", |totals| totals.count),
+            ("nv_inference_exec_count", "Batches they were in", |totals| totals.batches),
+            ("nv_inference_request_duration_us", "From arrival to the answer", |totals| totals.total),
+            ("nv_inference_queue_duration_us", "Waiting", |totals| totals.queue),
+            ("nv_inference_compute_input_duration_us", "Decoding and preparing", |totals| totals.input),
+            ("nv_inference_compute_infer_duration_us", "On the device", |totals| totals.infer),
+            ("nv_inference_compute_output_duration_us", "Making answers", |totals| totals.output),
+        ];
+        for (name, help, figure) in figures {
+            head(out, name, help);
+            for ((task, version), totals) in &totals {
+                let value = figure(totals);
+                let _ = writeln!(out, "{name}{{model=\"{}\",version=\"{version}\"}} {value}", escaped(task));
+            }
+        }
+        let name = "nv_inference_request_failure";
+        head(out, name, "Queries that were not answered");
+        for (task, failed) in self.failed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            for (reason, count) in REASONS.iter().zip(&failed.0) {
+                let (task, count) = (escaped(task), count.load(Ordering::Relaxed));
+                let _ = writeln!(out, "{name}{{model=\"{task}\",version=\"0\",reason=\"{reason}\"}} {count}");
+            }
+        }
+    }
+}
+
+fn head(out: &mut String, name: &str, help: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "# HELP {name} {help}.\n# TYPE {name} unknown");
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_share_their_batches_and_times_add_up() {
+        let triton = Triton::default();
+        let served = triton.served("t", 7);
+        let ms = Micros::from_millis;
+        let took = Took { total: ms(9), queue: ms(1), input: ms(2), infer: ms(3), output: ms(1), batch: 3 };
+        for _ in 0..6 {
+            triton.served("t", 7).answered(&took);
+        }
+        let totals = served.totals();
+        assert_eq!((totals.count, totals.batches, totals.infer), (6, 2, 18_000));
+        assert!(totals.last_unix_ms > 1_600_000_000_000);
+        triton.failed("t").count("too_late");
+        triton.failed("t").count("something");
+        assert_eq!(triton.failed("t").all(), 2);
+        let mut text = String::new();
+        triton.encode(&mut text);
+        for line in [
+            r#"nv_inference_request_success{model="t",version="7"} 6"#,
+            r#"nv_inference_exec_count{model="t",version="7"} 2"#,
+            r#"nv_inference_request_duration_us{model="t",version="7"} 54000"#,
+            r#"nv_inference_request_failure{model="t",version="0",reason="REJECTED"} 1"#,
+            r#"nv_inference_request_failure{model="t",version="0",reason="OTHER"} 1"#,
+        ] {
+            assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A request, asked: its rows go to the router as queries of their own, in order and a bounded number at a time, and come back as
+//! one answer.
+
+use super::ROWS_OPEN;
+use super::answers::{Collected, Output, scored};
+use super::request::{Extra, Request};
+use super::rows::Rows;
+use crate::ask::{Answered, Ask, ask};
+use crate::core::Core;
+use crate::errors::ApiError;
+use crate::goals::Given;
+use crate::size;
+use crate::told;
+use crate::view::{TaskView, View};
+use futures_util::StreamExt as _;
+use futures_util::stream;
+use http::HeaderMap;
+use modelless_types::{Goals, Time, VariantId};
+
+/// An answer, whichever encoding it gets.
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) id: String,
+    /// Who answered; of several the least accurate.
+    pub(crate) version: VariantId,
+    pub(crate) outputs: Vec<Output>,
+    /// Outputs that say nothing else come raw.
+    pub(crate) binary: bool,
+    /// The decision.
+    pub(crate) told: HeaderMap,
+}
+
+/// Asks.
+pub(crate) async fn run(
+    core: &Core,
+    view: &View,
+    task: &TaskView,
+    mut request: Request,
+    mut given: Given,
+    arrived: Time,
+) -> Result<Response, ApiError> {
+    let read = read(task, &mut request, &mut given);
+    let (goals, extra, mut collected) = read.inspect_err(|error| task.unread(error))?;
+    let id = std::mem::take(&mut request.id);
+    let signature = &task.signature;
+    let rows = Rows::of(request, &task.task, signature, &extra, scored(task.task.kind));
+    let rows = rows.inspect_err(|error| task.unread(error))?;
+    let (count, single) = (rows.count, rows.single);
+    let one = |row: usize| {
+        let rows = &rows;
+        async move {
+            // Where the request set no bound, a row's time begins when its turn comes.
+            let arrived = if extra.bounded || row < ROWS_OPEN { arrived } else { core.driver.clock().now() };
+            let input = rows.input(row).inspect_err(|error| task.unread(error))?;
+            let decoded = size::decoded(task.task.kind, &input);
+            ask(core, Ask { task, goals, input, decoded, arrived }).await
+        }
+    };
+    let mut parts = Vec::with_capacity(count);
+    // The first that is refused ends the request; going away, the others are cancelled.
+    let mut answers = std::pin::pin!(stream::iter(0..count).map(one).buffered(ROWS_OPEN));
+    while let Some(answered) = answers.next().await {
+        let row = parts.len();
+        let mut answered = answered.map_err(|error| of_row(error, row, count))?;
+        collected.add(task, &answered.answer.body)?;
+        if count > told::IDS_MAX {
+            // It was read; kept are only those whose label a query's name tells.
+            answered.answer.body.clear();
+        }
+        parts.push(answered);
+    }
+    let mut told = HeaderMap::new();
+    told::tell(core, view, task, &parts, &mut told)?;
+    let version = version(task, &parts);
+    let outputs = collected.finish((!single).then_some(count));
+    Ok(Response { id, version, outputs, binary: extra.binary, told })
+}
+
+fn read(
+    task: &TaskView,
+    request: &mut Request,
+    given: &mut Given,
+) -> Result<(Goals, Extra, Collected), ApiError> {
+    let extra = request.goals(task.task.kind, given)?;
+    let collected = Collected::of(std::mem::take(&mut request.outputs), &task.signature)?;
+    Ok((task.resolve(given)?, extra, collected))
+}
+
+fn of_row(error: ApiError, row: usize, count: usize) -> ApiError {
+    if count == 1 {
+        return error;
+    }
+    let message = format!("row {row} of {count}: {}", error.message);
+    ApiError { message, ..error }
+}
+
+/// The variant whose number stands for all that answered: the least accurate, so that nothing is claimed that is not true of all.
+fn version(task: &TaskView, parts: &[Answered]) -> VariantId {
+    let all = parts.iter().map(|part| part.answer.variant);
+    all.min_by_key(|id| (task.variant(*id).and_then(|variant| variant.accuracy), *id)).unwrap_or(VariantId(0))
+}
+
+impl TaskView {
+    /// Counts a request that was not even asked.
+    pub(crate) fn unread(&self, error: &ApiError) {
+        if error.status.is_client_error() && error.status != http::StatusCode::UNPROCESSABLE_ENTITY {
+            self.metrics.bad_input();
+        } else {
+            self.metrics.refused(error.reason);
+        }
+    }
+}

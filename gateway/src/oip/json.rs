@@ -1,0 +1,287 @@
+//! The protocol's JSON, with tensors in it or behind it (Triton's binary extension).
+
+use super::infer::Response;
+use super::request::{Request, Tensor, Value, Wanted};
+use super::{Signature, TENSORS_MAX};
+use crate::errors::ApiError;
+use crate::goals::Entries;
+use crate::suggest::excerpt;
+use crate::told;
+use bytes::Bytes as Buffer;
+use http::HeaderMap;
+use modelless_oip::elements;
+use modelless_types::DType;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// What says in a head how long the JSON is.
+pub(crate) const HEAD_LENGTH: &str = "inference-header-content-length";
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(default, borrow)]
+    id: Option<Cow<'a, str>>,
+    #[serde(default, borrow)]
+    parameters: Option<&'a RawValue>,
+    #[serde(borrow)]
+    inputs: Vec<In<'a>>,
+    #[serde(default, borrow)]
+    outputs: Option<Vec<Out<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct In<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    datatype: Cow<'a, str>,
+    shape: Vec<i64>,
+    #[serde(default)]
+    parameters: InParameters,
+    #[serde(default, borrow)]
+    data: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize, Default)]
+struct InParameters {
+    #[serde(default)]
+    binary_data_size: Option<u64>,
+    #[serde(default)]
+    shared_memory_region: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Out<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(default)]
+    parameters: OutParameters,
+}
+
+#[derive(Deserialize, Default)]
+struct OutParameters {
+    #[serde(default)]
+    binary_data: Option<bool>,
+    #[serde(default)]
+    classification: Option<u32>,
+    #[serde(default)]
+    shared_memory_region: Option<String>,
+}
+
+/// A request out of a body, whose JSON has `head` bytes, or is all of it.
+pub(crate) fn parse(body: &Buffer, head: Option<usize>, signature: &Signature) -> Result<Request, ApiError> {
+    if head == Some(0) {
+        return raw(body, signature);
+    }
+    let head = head.unwrap_or(body.len());
+    let Some((json, _)) = body.split_at_checked(head) else {
+        let message = format!(
+            "{HEAD_LENGTH} is {head}, and the body has {} bytes: it must be at most that",
+            body.len()
+        );
+        return Err(ApiError::malformed(message));
+    };
+    let Head { id, parameters, inputs, outputs } = serde_json::from_slice(json)
+        .map_err(|error| ApiError::malformed(format!("the request does not follow the protocol: {error}")))?;
+    let outputs = outputs.unwrap_or_default();
+    if inputs.len().max(outputs.len()) > TENSORS_MAX {
+        return Err(ApiError::malformed(format!(
+            "a request has at most {TENSORS_MAX} inputs and as many outputs"
+        )));
+    }
+    let mut tail = body.slice(head..);
+    let inputs = inputs.into_iter().map(|input| tensor(input, &mut tail)).collect::<Result<Vec<_>, _>>()?;
+    if !tail.is_empty() {
+        let message = format!("{} bytes follow the last tensor; none may", tail.len());
+        return Err(ApiError::malformed(message));
+    }
+    let wanted = |Out { name, parameters }: Out<'_>| {
+        if parameters.shared_memory_region.is_some() {
+            return Err(no_shared_memory());
+        }
+        Ok(Wanted {
+            name: name.into_owned(),
+            classes: parameters.classification,
+            binary: parameters.binary_data,
+        })
+    };
+    Ok(Request {
+        id: id.map(Cow::into_owned).unwrap_or_default(),
+        parameters: parameters.map(values).transpose()?.unwrap_or_default(),
+        inputs,
+        outputs: outputs.into_iter().map(wanted).collect::<Result<_, _>>()?,
+    })
+}
+
+fn no_shared_memory() -> ApiError {
+    ApiError::new(
+        http::StatusCode::NOT_IMPLEMENTED,
+        "no_shared_memory",
+        "tensors in shared memory are not taken here; send them in the body",
+    )
+}
+
+/// The body is one tensor and nothing else, of a task that takes one.
+fn raw(body: &Buffer, signature: &Signature) -> Result<Request, ApiError> {
+    let [port] = signature.inputs.as_slice() else {
+        let message = "a body without JSON is for tasks of one input; this one has several";
+        return Err(ApiError::malformed(message));
+    };
+    let shape = std::iter::once(1).chain(port.dims.iter().copied()).collect();
+    let bare = port.dtype == DType::Bytes;
+    if bare && port.dims != [1] {
+        return Err(ApiError::malformed(
+            "a body without JSON can be one string, and this task takes several",
+        ));
+    }
+    let tensor = Tensor {
+        name: port.name.clone(),
+        dtype: port.dtype,
+        shape,
+        data: body.clone(),
+        from_json: false,
+        bare,
+    };
+    let parameters = vec![("binary_data_output".to_owned(), Value::Bool(true))];
+    Ok(Request { id: String::new(), parameters, inputs: vec![tensor], outputs: Vec::new() })
+}
+
+fn tensor(input: In<'_>, tail: &mut Buffer) -> Result<Tensor, ApiError> {
+    let In { name, datatype, shape, parameters, data } = input;
+    let wrong = |why: &str| ApiError::malformed(format!("the input {}: {why}", excerpt(&name)));
+    let dtype = DType::parse(&datatype)
+        .ok_or_else(|| wrong(&format!("elements of type {} are not taken", excerpt(&datatype))))?;
+    if parameters.shared_memory_region.is_some() {
+        return Err(no_shared_memory());
+    }
+    let (bytes, from_json) = match (parameters.binary_data_size, data) {
+        (Some(_), Some(_)) => return Err(wrong("it has both `data` and `binary_data_size`")),
+        (None, None) => return Err(wrong("it has no `data`")),
+        (Some(size), None) => {
+            let size = usize::try_from(size).ok().filter(|size| *size <= tail.len());
+            let size = size.ok_or_else(|| wrong("its bytes are missing: the body ends before them"))?;
+            (tail.split_to(size), false)
+        }
+        (None, Some(data)) => {
+            let mut bytes = Vec::new();
+            // Each element has two characters at least, a string's length four bytes.
+            let limit = data.get().len().saturating_mul(4);
+            elements::read(dtype, data.get(), &mut bytes, limit).map_err(|why| wrong(&why))?;
+            (bytes.into(), true)
+        }
+    };
+    Ok(Tensor { name: name.into_owned(), dtype, shape, data: bytes, from_json, bare: false })
+}
+
+/// The entries of `parameters`, in their order.
+pub(crate) fn values(parameters: &RawValue) -> Result<Vec<(String, Value)>, ApiError> {
+    if parameters.get() == "null" {
+        return Ok(Vec::new());
+    }
+    let entries: Entries<'_> = serde_json::from_str(parameters.get())
+        .map_err(|error| ApiError::malformed(format!("`parameters` must be an object: {error}")))?;
+    let value = |(name, value): (Cow<'_, str>, &RawValue)| {
+        let text = value.get();
+        let value = match text.as_bytes().first() {
+            Some(b'n') => return None, // as if it were not there
+            Some(b't' | b'f') => Value::Bool(text == "true"),
+            Some(b'"') => match serde_json::from_str(text) {
+                Ok(text) => Value::Text(text),
+                Err(error) => return Some(Err(ApiError::malformed(format!("parameter {name}: {error}")))),
+            },
+            Some(b'[' | b'{') => {
+                let message = format!("parameter {} must be a string, a number or a boolean", excerpt(&name));
+                return Some(Err(ApiError::malformed(message)));
+            }
+            _ => Value::Number(text.to_owned()),
+        };
+        Some(Ok((name.into_owned(), value)))
+    };
+    entries.0.into_iter().filter_map(value).collect()
+}
+
+/// The decision as parameters of an answer: what the headers say, by name.
+pub(crate) fn decision(told: &HeaderMap) -> impl Iterator<Item = (String, Value)> {
+    const TEXTS: [&str; 6] = ["model", "variant", "node", "space", "reason", "query_id"];
+    told.iter().filter_map(|(name, value)| {
+        let name = name.as_str().strip_prefix(told::PREFIX)?.replace('-', "_");
+        let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let value = if TEXTS.contains(&name.as_str()) { Value::Text(text) } else { Value::Number(text) };
+        Some((name, value))
+    })
+}
+
+/// An answer's body, and how many bytes of it are JSON where not all are.
+pub(crate) fn write(task: &str, response: &Response) -> Result<(Vec<u8>, Option<usize>), ApiError> {
+    let mut out = Vec::with_capacity(1_024);
+    out.extend_from_slice(b"{\"model_name\":");
+    text(task, &mut out);
+    out.extend_from_slice(b",\"model_version\":");
+    text(&response.version.0.to_string(), &mut out);
+    if !response.id.is_empty() {
+        out.extend_from_slice(b",\"id\":");
+        text(&response.id, &mut out);
+    }
+    out.extend_from_slice(b",\"parameters\":{");
+    for (at, (name, value)) in decision(&response.told).enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        text(&name, &mut out);
+        out.push(b':');
+        match value {
+            Value::Text(value) => text(&value, &mut out),
+            Value::Number(number) => out.extend_from_slice(number.as_bytes()),
+            Value::Bool(truth) => out.extend_from_slice(if truth { b"true" } else { b"false" }),
+        }
+    }
+    out.extend_from_slice(b"},\"outputs\":[");
+    let mut tail = Vec::new();
+    for (at, output) in response.outputs.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"{\"name\":");
+        text(&output.name, &mut out);
+        out.extend_from_slice(b",\"datatype\":");
+        text(output.dtype.name(), &mut out);
+        out.extend_from_slice(b",\"shape\":");
+        json(&output.shape, &mut out);
+        if output.binary.unwrap_or(response.binary) {
+            out.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
+            json(&output.data.len(), &mut out);
+            out.push(b'}');
+            tail.push(&output.data);
+        } else {
+            out.extend_from_slice(b",\"data\":");
+            elements::write(output.dtype, &output.data, &mut out).map_err(|why| {
+                let message = format!(
+                    "output {:?}: {why}, which JSON cannot say; ask for it with `binary_data`",
+                    output.name
+                );
+                ApiError::malformed(message)
+            })?;
+        }
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"]}");
+    if tail.is_empty() {
+        return Ok((out, None));
+    }
+    let head = out.len();
+    out.reserve(tail.iter().map(|data| data.len()).sum());
+    for data in tail {
+        out.extend_from_slice(data);
+    }
+    Ok((out, Some(head)))
+}
+
+fn text(text: &str, out: &mut Vec<u8>) {
+    json(text, out);
+}
+
+fn json<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value)
+        .expect("strings and numbers always become JSON in memory; this is a bug");
+}

@@ -1,0 +1,174 @@
+//! The Open Inference Protocol.
+
+use super::query::{PIXEL_PNG, decision_headers, goals};
+use super::{Doc, path, task_parameter};
+use serde_json::{Value, json};
+
+const TAG: &str = "open inference protocol";
+
+fn doc(id: &'static str, summary: &'static str) -> Doc {
+    Doc::new(id, TAG, summary)
+}
+
+/// Of a task.
+fn of_task(id: &'static str, summary: &'static str) -> Doc {
+    doc(id, summary).parameter(task_parameter())
+}
+
+/// Of one of its variants.
+fn of_version(doc: Doc) -> Doc {
+    doc.parameter(path("version", "The number of a variant, as answers tell it.")).errors(&[404])
+}
+
+fn object() -> Value {
+    json!({"type": "object"})
+}
+
+pub(crate) fn server() -> Doc {
+    doc("oipServer", "What serves, and the extensions it speaks").answers(200, "Name and version.", &object())
+}
+
+pub(crate) fn models() -> Doc {
+    doc("oipModels", "The tasks, as models").answers(200, "Their names.", &object())
+}
+
+fn metadata_as(id: &'static str) -> Doc {
+    of_task(id, "The tensors of a task").answers(200, "Names, types and shapes.", &object()).errors(&[404])
+}
+
+pub(crate) fn metadata() -> Doc {
+    metadata_as("oipMetadata")
+}
+
+pub(crate) fn metadata_of_version() -> Doc {
+    of_version(metadata_as("oipMetadataOfVersion"))
+}
+
+fn ready_as(id: &'static str) -> Doc {
+    of_task(id, "Whether a task takes queries").answers(200, "It does.", &object()).errors(&[404, 503])
+}
+
+pub(crate) fn ready() -> Doc {
+    ready_as("oipReady")
+}
+
+pub(crate) fn ready_of_version() -> Doc {
+    of_version(ready_as("oipReadyOfVersion"))
+}
+
+fn config_as(id: &'static str) -> Doc {
+    of_task(id, "A task's configuration, as Triton shows a model's")
+        .answers(200, "As far as clients look.", &object())
+        .errors(&[404])
+}
+
+pub(crate) fn config() -> Doc {
+    config_as("oipConfig")
+}
+
+pub(crate) fn config_of_version() -> Doc {
+    of_version(config_as("oipConfigOfVersion"))
+}
+
+fn statistics_as(id: &'static str) -> Doc {
+    of_task(id, "What the variants of a task did, as Triton counts it")
+        .answers(200, "Since this gateway started.", &object())
+        .errors(&[404])
+}
+
+pub(crate) fn statistics() -> Doc {
+    statistics_as("oipStatistics")
+}
+
+pub(crate) fn statistics_of_version() -> Doc {
+    of_version(statistics_as("oipStatisticsOfVersion"))
+}
+
+pub(crate) fn all_statistics() -> Doc {
+    doc("oipAllStatistics", "The same of all tasks").answers(200, "Since this gateway started.", &object())
+}
+
+fn infer_as(id: &'static str) -> Doc {
+    let parameters = || json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}});
+    let tensor = json!({
+        "type": "object",
+        "required": ["name", "datatype", "shape"],
+        "properties": {
+            "name": {"type": "string"},
+            "datatype": {"type": "string", "enum": ["BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"]},
+            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            "parameters": {"type": "object"},
+            "data": {"type": "array"},
+        },
+    });
+    let body = json!({
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": parameters(),
+            "inputs": {"type": "array", "items": tensor, "minItems": 1},
+            "outputs": {"type": "array", "items": {"type": "object", "required": ["name"], "properties": {
+                "name": {"type": "string"}, "parameters": parameters(),
+            }}},
+        },
+        "example": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1, 1], "data": [PIXEL_PNG]}]},
+    });
+    of_task(id, "Ask a task with tensors")
+        .describe(
+            "Goals stand in `parameters`, headers or the query string. A picture or a text is one element of BYTES. Tensors may \
+             follow the JSON in binary form; `Inference-Header-Content-Length` then says how long the JSON is.",
+        )
+        .parameters(goals())
+        .body(
+            true,
+            json!({
+                "application/json": {"schema": body},
+                "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            }),
+        )
+        .answers_as(
+            200,
+            json!({
+                "description": "The outputs; the decision is in `parameters` and in the headers.",
+                "headers": decision_headers(),
+                "content": {
+                    "application/json": {"schema": object()},
+                    "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+                },
+            }),
+        )
+        .errors(&[400, 404, 408, 413, 415, 422, 429, 501, 503, 504])
+}
+
+pub(crate) fn infer() -> Doc {
+    infer_as("oipInfer")
+}
+
+pub(crate) fn infer_of_version() -> Doc {
+    infer_as("oipInferByVersion").parameter(path("version", "The number of the variant that is to answer."))
+}
+
+pub(crate) fn index() -> Doc {
+    let body = json!({"type": "object", "properties": {"ready": {"type": "boolean"}}});
+    doc("oipIndex", "Every variant of every task, and whether it is in memory")
+        .json_body(false, &body)
+        .answers(200, "By task and number.", &json!({"type": "array", "items": {"type": "object"}}))
+        .errors(&[400, 408, 413])
+}
+
+pub(crate) fn load() -> Doc {
+    let body = json!({"type": "object", "properties": {"parameters": {"type": "object", "properties": {
+        "version": {"type": ["string", "null"]}}}}, "example": {"parameters": {}}});
+    of_task("oipLoad", "Have a variant loaded")
+        .describe(
+            "The one with the number `version`, else the most accurate one. Answered when it is in memory.",
+        )
+        .json_body(false, &body)
+        .answers(200, "It is in memory.", &object())
+        .errors(&[400, 404, 408, 413, 503])
+}
+
+pub(crate) fn unload() -> Doc {
+    of_task("oipUnload", "Not served: what is idle makes room by itself").errors(&[400, 404, 408, 413, 501])
+}

@@ -1,0 +1,273 @@
+//! The Open Inference Protocol over HTTP, with Triton's extensions: `/v2`.
+
+use super::query::opened;
+use super::{Answer, App, FromApp, Named};
+use crate::errors::{ApiError, JSON, json_response};
+use crate::goals::Given;
+use crate::http::{body, encoding};
+use crate::oip::json::HEAD_LENGTH;
+use crate::oip::{about, infer, json as form, residency};
+use crate::suggest::excerpt;
+use crate::view::{TaskView, View};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use modelless_oip::messages::{Duration, InferStatistics, ModelConfig, ModelMetadata, ModelStatistics};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+/// What a path names.
+#[derive(Deserialize)]
+pub(super) struct At {
+    task: String,
+    #[serde(default)]
+    version: String,
+}
+
+pub(super) async fn server() -> Response {
+    let about = about::server();
+    json_response(
+        StatusCode::OK,
+        &json!({"name": about.name, "version": about.version, "extensions": about.extensions}),
+    )
+}
+
+pub(super) async fn models(State(app): FromApp) -> Response {
+    let view = app.core.view();
+    let mut names: Vec<&String> = view.tasks.keys().collect();
+    names.sort_unstable();
+    json_response(StatusCode::OK, &json!({"models": names}))
+}
+
+pub(super) async fn metadata(State(app): FromApp, Named(at): Named<At>) -> Answer {
+    let view = app.core.view();
+    let ModelMetadata { name, versions, platform, inputs, outputs } =
+        about::metadata(view.task(&at.task)?, &at.version)?;
+    let tensors = |tensors: Vec<modelless_oip::messages::TensorMetadata>| -> Value {
+        let one = |t: modelless_oip::messages::TensorMetadata| json!({"name": t.name, "datatype": t.datatype, "shape": t.shape});
+        tensors.into_iter().map(one).collect()
+    };
+    let body = json!({"name": name, "versions": versions, "platform": platform,
+        "inputs": tensors(inputs), "outputs": tensors(outputs)});
+    Ok(json_response(StatusCode::OK, &body))
+}
+
+pub(super) async fn config(State(app): FromApp, Named(at): Named<At>) -> Answer {
+    let view = app.core.view();
+    let config = about::config(view.task(&at.task)?, &at.version)?;
+    Ok(json_response(StatusCode::OK, &shown_config(&config)))
+}
+
+fn shown_config(config: &ModelConfig) -> Value {
+    let kind = |number: i32| match number {
+        1 => "TYPE_BOOL",
+        2 => "TYPE_UINT8",
+        6 => "TYPE_INT8",
+        8 => "TYPE_INT32",
+        9 => "TYPE_INT64",
+        10 => "TYPE_FP16",
+        11 => "TYPE_FP32",
+        12 => "TYPE_FP64",
+        13 => "TYPE_STRING",
+        _ => "TYPE_INVALID",
+    };
+    let inputs = config.input.iter().map(|input| {
+        json!({"name": input.name, "data_type": kind(input.data_type), "format": "FORMAT_NONE", "dims": input.dims,
+            "is_shape_tensor": false, "allow_ragged_batch": false, "optional": input.optional})
+    });
+    let outputs = config.output.iter().map(|output| {
+        json!({"name": output.name, "data_type": kind(output.data_type), "dims": output.dims, "label_filename": "",
+            "is_shape_tensor": false})
+    });
+    let batching = config.dynamic_batching.clone().unwrap_or_default();
+    json!({
+        "name": config.name,
+        "platform": config.platform,
+        "backend": config.backend,
+        "version_policy": {"all": {}},
+        "max_batch_size": config.max_batch_size,
+        "input": inputs.collect::<Vec<_>>(),
+        "output": outputs.collect::<Vec<_>>(),
+        "dynamic_batching": {
+            "preferred_batch_size": batching.preferred_batch_size,
+            "priority_levels": batching.priority_levels,
+            "default_priority_level": batching.default_priority_level,
+        },
+        "model_transaction_policy": {"decoupled": false},
+    })
+}
+
+pub(super) async fn ready(State(app): FromApp, Named(at): Named<At>) -> Answer {
+    let view = app.core.view();
+    let task = view.task(&at.task)?;
+    if about::ready(&view, task, &at.version)? {
+        return Ok(json_response(StatusCode::OK, &json!({"name": at.task, "ready": true})));
+    }
+    let error = "no node that takes queries can run it";
+    let body = json!({"name": at.task, "ready": false, "error": error, "reason": "not_ready"});
+    Ok(json_response(StatusCode::SERVICE_UNAVAILABLE, &body))
+}
+
+pub(super) async fn statistics(State(app): FromApp, Named(at): Named<At>) -> Answer {
+    let view = app.core.view();
+    Ok(shown_statistics(&about::statistics(view.task(&at.task)?, &at.version)?))
+}
+
+pub(super) async fn all_statistics(State(app): FromApp) -> Answer {
+    let view = app.core.view();
+    let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
+    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
+    let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| about::statistics(task, "")).collect();
+    Ok(shown_statistics(&all?.concat()))
+}
+
+fn shown_statistics(all: &[ModelStatistics]) -> Response {
+    let duration = |of: Option<Duration>| {
+        let Duration { count, ns } = of.unwrap_or_default();
+        json!({"count": count, "ns": ns})
+    };
+    let one = |model: &ModelStatistics| {
+        let InferStatistics {
+            success,
+            fail,
+            queue,
+            compute_input,
+            compute_infer,
+            compute_output,
+            cache_hit,
+            cache_miss,
+        } = model.inference_stats.clone().unwrap_or_default();
+        let stats: Map<String, Value> = [
+            ("success", success),
+            ("fail", fail),
+            ("queue", queue),
+            ("compute_input", compute_input),
+            ("compute_infer", compute_infer),
+            ("compute_output", compute_output),
+            ("cache_hit", cache_hit),
+            ("cache_miss", cache_miss),
+        ]
+        .into_iter()
+        .map(|(name, of)| (name.to_owned(), duration(of)))
+        .collect();
+        json!({
+            "name": model.name, "version": model.version, "last_inference": model.last_inference,
+            "inference_count": model.inference_count, "execution_count": model.execution_count,
+            "inference_stats": stats, "response_stats": {}, "batch_stats": [], "memory_usage": [],
+        })
+    };
+    let all: Vec<Value> = all.iter().map(one).collect();
+    json_response(StatusCode::OK, &json!({"model_stats": all}))
+}
+
+pub(super) async fn answer(State(app): FromApp, Named(at): Named<At>, request: Request) -> Answer {
+    let core = &*app.core;
+    let arrived = core.driver.clock().now();
+    let view = core.view();
+    let task = opened(core, &view, &at.task)?;
+    let (head, body) = request.into_parts();
+    let packed = encoding::wanted(&head.headers);
+    let read = async {
+        let mut given = Given::of_request(head.uri.query(), &head.headers)?;
+        if let Some(pin) = about::version(task, &at.version)? {
+            given.add("variant", &pin.variant.name)?;
+        }
+        check_media(&head.headers)?;
+        let json = json_length(&head.headers)?;
+        let (body, held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
+        let request = form::parse(&body, json, &task.signature)?;
+        Ok((given, request, held))
+    };
+    // The body's memory counts as held until the request has ended.
+    let (given, request, _held) = read.await.inspect_err(|error| task.unread(error))?;
+    let response = Box::pin(infer::run(core, &view, task, request, given, arrived)).await?;
+    let (body, json) = form::write(&task.task.name, &response)?;
+    let mut headers = response.told;
+    let media = match json {
+        None => JSON,
+        Some(length) => {
+            headers.insert(HeaderName::from_static(HEAD_LENGTH), HeaderValue::from(length));
+            HeaderValue::from_static("application/octet-stream")
+        }
+    };
+    headers.insert(CONTENT_TYPE, media);
+    let mut answer = Response::new(encoding::pack(packed, body, &mut headers).into());
+    *answer.headers_mut() = headers;
+    Ok(answer)
+}
+
+/// Most clients say nothing of the body; what says that it is something else is refused.
+fn check_media(headers: &HeaderMap) -> Result<(), ApiError> {
+    match body::media_type(headers)?.as_deref() {
+        // The last is what libcurl says of anything.
+        None
+        | Some("application/json" | "application/octet-stream" | "application/x-www-form-urlencoded") => {
+            Ok(())
+        }
+        Some(other) => {
+            let other = excerpt(other);
+            let message = format!(
+                "this takes application/json, with tensors behind it or not; the content type is {other}"
+            );
+            Err(ApiError::unsupported_media(message))
+        }
+    }
+}
+
+/// How much of the body is JSON, where something follows it.
+fn json_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
+    let Some(value) = headers.get(HEAD_LENGTH) else { return Ok(None) };
+    let length = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    length.map(Some).ok_or_else(|| ApiError::malformed(format!("{HEAD_LENGTH} must be a number of bytes")))
+}
+
+/// What a request about the repository may say. Its body may be left out.
+#[derive(Deserialize, Default)]
+struct Repository<'a> {
+    #[serde(default)]
+    ready: bool,
+    #[serde(default, borrow)]
+    parameters: Option<&'a RawValue>,
+}
+
+async fn repository<T>(
+    app: &App,
+    request: Request,
+    then: impl FnOnce(Repository<'_>) -> Result<T, ApiError>,
+) -> Result<T, ApiError> {
+    let (head, body) = request.into_parts();
+    check_media(&head.headers)?;
+    let (body, _held) = body::read(&app.core, &head.headers, body, app.core.config.max_body_bytes).await?;
+    let asked = if body.trim_ascii().is_empty() {
+        Repository::default()
+    } else {
+        serde_json::from_slice(&body)
+            .map_err(|error| ApiError::malformed(format!("the body does not follow the protocol: {error}")))?
+    };
+    then(asked)
+}
+
+pub(super) async fn index(State(app): FromApp, request: Request) -> Answer {
+    let ready = repository(&app, request, |asked| Ok(asked.ready)).await?;
+    let view: &View = &app.core.view();
+    let entry = |entry: modelless_oip::messages::IndexEntry| json!({"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason});
+    let all: Vec<Value> = about::index(view, ready).into_iter().map(entry).collect();
+    Ok(json_response(StatusCode::OK, &all))
+}
+
+pub(super) async fn load(State(app): FromApp, Named(at): Named<At>, request: Request) -> Answer {
+    let parameters = repository(&app, request, |asked| {
+        Ok(asked.parameters.map(form::values).transpose()?.unwrap_or_default())
+    })
+    .await?;
+    residency::load(&app.core, &at.task, &parameters).await?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+pub(super) async fn unload(State(app): FromApp, Named(at): Named<At>, request: Request) -> Answer {
+    repository(&app, request, |_| Ok(())).await?;
+    residency::unload(&app.core, &at.task)?;
+    Ok(json_response(StatusCode::OK, &json!({})))
+}

@@ -1,0 +1,299 @@
+use super::world::{Does, Got, PNG, Setup, World, send};
+use axum::body::Body;
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use http::Request;
+use modelless_types::{Accuracy, Micros, Prefer, Refusal, VariantId};
+use modelless_wire::{Input, ToNode};
+use serde_json::{Value, json};
+use std::io::Write as _;
+
+const ARRAYS: &str = "/v2/models/arrays/infer";
+
+async fn echoing(setup: Setup) -> World {
+    let world = World::with(setup).await;
+    *world.node.does.lock().unwrap() = Does::Echo;
+    world
+}
+
+fn floats(rows: usize) -> Vec<u8> {
+    let all = (0..u16::try_from(rows * 4).unwrap()).map(f32::from);
+    all.flat_map(f32::to_le_bytes).collect()
+}
+
+/// A request with its tensor behind the JSON.
+async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Got {
+    let head = request.to_string();
+    let length = head.len().to_string();
+    let body = [head.as_bytes(), tail].concat();
+    let request = Request::post(target).header("inference-header-content-length", length);
+    send(world.router(), request.body(Body::from(body)).unwrap()).await
+}
+
+fn asked(rows: usize) -> Value {
+    json!({"id": "7", "inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 4],
+        "parameters": {"binary_data_size": rows * 16}}], "parameters": {"binary_data_output": true}})
+}
+
+#[tokio::test]
+async fn tensors_come_and_go_as_json_and_as_bytes() {
+    let world = echoing(Setup::default()).await;
+    for (shape, data) in [
+        (json!([1, 4]), json!([[0.5, 1, 2, 3]])),
+        (json!([1, 4]), json!([0.5, 1.0, 2.0, 3.0])),
+        (json!([4]), json!([0.5, 1, 2, 3])),
+    ] {
+        let body = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "data": data}]});
+        let got = world.post(ARRAYS, "", body.to_string().as_bytes()).await;
+        assert_eq!(got.status, 200, "{got:?}");
+        let answer = got.json();
+        assert_eq!((&answer["model_name"], &answer["id"]), (&json!("arrays"), &Value::Null));
+        let expected =
+            json!([{"name": "y", "datatype": "FP32", "shape": shape, "data": [0.5, 1.0, 2.0, 3.0]}]);
+        assert_eq!(answer["outputs"], expected);
+        let version: u32 = answer["model_version"].as_str().unwrap().parse().unwrap();
+        let id = world.handle.query_ids().verify(answer["parameters"]["query_id"].as_str().unwrap()).unwrap();
+        assert_eq!(id.variant, VariantId(version), "the version is the variant that answered");
+        assert_eq!(answer["parameters"]["batch"], 3);
+        assert_eq!(got.header("modelless-model"), "echo");
+    }
+    let got = binary(&world, ARRAYS, &asked(3), &floats(3)).await;
+    assert_eq!(got.status, 200, "{got:?}");
+    assert_eq!(got.header("content-type"), "application/octet-stream");
+    let head: usize = got.header("inference-header-content-length").parse().unwrap();
+    let answer: Value = serde_json::from_slice(&got.body[..head]).unwrap();
+    assert_eq!(answer["id"], "7");
+    assert_eq!(answer["outputs"][0]["shape"], json!([3, 4]));
+    assert_eq!(answer["outputs"][0]["parameters"]["binary_data_size"], 48);
+    assert_eq!(got.body[head..], floats(3), "rows are answered in their order");
+    // Nothing but the tensor.
+    let got = binary(&world, ARRAYS, &json!(null), &floats(1)).await;
+    assert_eq!(got.status, 400, "`null` is no request");
+    let raw =
+        Request::post(ARRAYS).header("inference-header-content-length", "0").body(Body::from(floats(1)));
+    let got = send(world.router(), raw.unwrap()).await;
+    assert_eq!(got.body[got.body.len() - 16..], floats(1));
+}
+
+#[tokio::test]
+async fn many_rows_are_answered_in_order_and_a_bounded_number_at_a_time() {
+    let mut world = echoing(Setup::default()).await;
+    let rows = 3_000;
+    let got = binary(&world, ARRAYS, &asked(rows), &floats(rows)).await;
+    let head: usize = got.header("inference-header-content-length").parse().unwrap();
+    assert_eq!(got.body[head..], floats(rows));
+    assert!(!got.headers.contains_key("modelless-query-id"), "so many names would make no head");
+    let mut asked = 0;
+    while let Ok(frame) = world.seen.try_recv() {
+        asked += usize::from(matches!(frame, ToNode::Query(_)));
+    }
+    assert_eq!(asked, rows, "each row is a query of its own");
+    *world.node.does.lock().unwrap() = Does::Refuse(Refusal::OverQuota);
+    let got = binary(&world, ARRAYS, &super::oip::asked(2), &floats(2)).await;
+    assert_eq!(got.refusal(), (429, "over_quota".to_owned()));
+    assert!(got.json()["error"].as_str().unwrap().starts_with("row 0 of 2: "));
+    assert_eq!(world.handle.open_queries(), 0);
+}
+
+#[tokio::test]
+async fn goals_stand_in_parameters_headers_and_the_query_string() {
+    let mut world = echoing(Setup::default()).await;
+    let mut request = asked(1);
+    request["parameters"] = json!({"accuracy": 0.7, "prefer": "cost", "priority": 1, "timeout": 250_000,
+        "triton_anything": 1, "max_cost": null});
+    let got = binary(&world, &format!("{ARRAYS}?latency_ms=900"), &request, &floats(1)).await;
+    assert_eq!(got.status, 200, "{got:?}");
+    let ToNode::Query(frame) = world.seen.recv().await.unwrap() else { panic!("a query was sent") };
+    assert!(frame.deadline_in <= Micros::from_millis(250), "of two bounds the shorter one holds");
+    assert_eq!((frame.prefer, frame.priority.level()), (Prefer::Cost, 1));
+    for (parameters, said) in [
+        (json!({"acuracy": 0.7}), "did you mean \\\"accuracy\\\"?"),
+        (json!({"accuracy": 2}), "a number from 0 to 1"),
+        (json!({"accuracy": [1]}), "must be a string, a number or a boolean"),
+        (json!({"sequence_id": 5}), "sequences are not kept"),
+        (json!({"timeout": -1}), "microseconds"),
+        (json!({"timeout": 3_600_000_001_u64}), "microseconds"),
+    ] {
+        let mut request = asked(1);
+        request["parameters"] = parameters;
+        let got = binary(&world, ARRAYS, &request, &floats(1)).await;
+        assert_eq!(got.status, 400, "{got:?}");
+        assert!(String::from_utf8_lossy(&got.body).contains(said), "{said}: {got:?}");
+    }
+    let mut request = asked(1);
+    request["parameters"] = json!({"accuracy": Accuracy::from_ppm(990_000).unwrap().as_f64()});
+    assert_eq!(
+        binary(&world, ARRAYS, &request, &floats(1)).await.refusal(),
+        (422, "floor_unreachable".into())
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_add_up_is_named() {
+    let world = echoing(Setup::default()).await;
+    let ok = asked(1);
+    let with = |pointer: &str, value: Value| {
+        let mut request = ok.clone();
+        *request.pointer_mut(pointer).unwrap() = value;
+        request
+    };
+    for (request, said) in [
+        (with("/inputs/0/name", json!("z")), "there is no input"),
+        (with("/inputs/0/datatype", json!("FP64")), "its datatype is FP64; expected FP32"),
+        (with("/inputs/0/datatype", json!("BF16")), "are not taken"),
+        (with("/inputs/0/shape", json!([1, 5])), "its shape is [1, 5]; expected [-1, 4]"),
+        (with("/inputs/0/shape", json!([0, 4])), "a request has 1 to 65536 rows"),
+        (with("/inputs/0/shape", json!([-1, 4])), "a request has 1 to 65536 rows"),
+        (with("/inputs/0/shape", json!([2, 4])), "do not go with its shape"),
+        (with("/inputs/0/parameters", json!({"binary_data_size": 17})), "its bytes are missing"),
+        (with("/inputs/0/parameters", json!({"binary_data_size": 12})), "follow the last tensor"),
+        (with("/inputs/0/parameters", json!({})), "it has no `data`"),
+        (with("/inputs/0/parameters", json!({"shared_memory_region": "r"})), "shared memory"),
+        (with("/inputs", json!([])), "16 bytes follow the last tensor"),
+    ] {
+        let got = binary(&world, ARRAYS, &request, &floats(1)).await;
+        let text = got.json()["error"].as_str().unwrap().to_owned();
+        assert!(got.status.is_client_error() || got.status == 501, "{request}: {got:?}");
+        assert!(text.contains(said), "{request}: {text}");
+    }
+    let mut wanted = ok.clone();
+    for (outputs, said) in [
+        (json!([{"name": "q"}]), "there is no output"),
+        (json!([{"name": "y"}, {"name": "y"}]), "asked for twice"),
+    ] {
+        wanted["outputs"] = outputs;
+        let got = binary(&world, ARRAYS, &wanted, &floats(1)).await;
+        assert!(got.json()["error"].as_str().unwrap().contains(said), "{got:?}");
+    }
+    let long = Request::post(ARRAYS).header("inference-header-content-length", "99").body(Body::from("{}"));
+    assert_eq!(send(world.router(), long.unwrap()).await.status, 400);
+    let odd = Request::post(ARRAYS).header("inference-header-content-length", "-1").body(Body::from("{}"));
+    assert_eq!(send(world.router(), odd.unwrap()).await.status, 400);
+}
+
+#[tokio::test]
+async fn pictures_and_texts_are_one_element_of_bytes() {
+    let mut world = echoing(Setup { texts: true, ..Setup::default() }).await;
+    let string = |bytes: &[u8]| [&u32::try_from(bytes.len()).unwrap().to_le_bytes()[..], bytes].concat();
+    let cell = string(PNG);
+    let request = json!({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1, 1],
+        "parameters": {"binary_data_size": cell.len()}}], "outputs": [
+        {"name": "scores"}, {"name": "label"}]});
+    let got = binary(&world, "/v2/models/fashion/infer", &request, &cell).await;
+    let outputs = got.json()["outputs"].clone();
+    assert_eq!(outputs[0]["data"], json!([0.25, 0.75]), "in the order of the labels");
+    assert_eq!((&outputs[1]["data"], &outputs[1]["shape"]), (&json!(["dog"]), &json!([1, 1])));
+    let ToNode::Query(frame) = world.seen.recv().await.unwrap() else { panic!("a query was sent") };
+    let Input::Json { inputs, parameters } = frame.input else { panic!("raw inputs have no parameters") };
+    assert!(inputs.starts_with(b"\"iVBORw0KGg"), "the picture in base64");
+    assert_eq!(parameters.unwrap(), r#"{"top_k":2}"#, "every label has a place");
+    let raw = Request::post("/v2/models/fashion/infer").header("inference-header-content-length", "0");
+    assert_eq!(send(world.router(), raw.body(Body::from(PNG)).unwrap()).await.status, 200);
+    for (shape, texts) in [(json!([2]), 2), (json!([2, 1]), 2), (json!([1]), 1)] {
+        let data: Vec<&str> = ["a ship", "b"].into_iter().take(texts).collect();
+        let request = json!({"inputs": [{"name": "text", "datatype": "BYTES", "shape": shape, "data": data}],
+            "outputs": [{"name": "scores", "parameters": {"classification": 1}}]});
+        let got = world.post("/v2/models/words/infer", "", request.to_string().as_bytes()).await;
+        assert_eq!(got.json()["outputs"][0]["data"], json!(vec!["0.750000:1:dog"; texts]), "{got:?}");
+    }
+    let no_text = string(b"\xff");
+    let request = json!({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1],
+        "parameters": {"binary_data_size": no_text.len()}}]});
+    assert_eq!(binary(&world, "/v2/models/words/infer", &request, &no_text).await.status, 400);
+    let request = json!({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [9],
+        "parameters": {"binary_data_size": no_text.len()}}]});
+    let got = binary(&world, "/v2/models/words/infer", &request, &no_text).await;
+    assert!(got.json()["error"].as_str().unwrap().contains("strings do not go with"), "{got:?}");
+}
+
+#[tokio::test]
+async fn packed_bodies_are_unpacked_and_bombs_are_not() {
+    let config = crate::Config { max_body_bytes: 1 << 20, ..crate::Config::default() };
+    let world = echoing(Setup { config, ..Setup::default() }).await;
+    let head = asked(100).to_string();
+    let plain = [head.as_bytes(), &floats(100)].concat();
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&plain).unwrap();
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::fast());
+    zlib.write_all(&plain).unwrap();
+    for (encoding, body) in [("gzip", gzip.finish().unwrap()), ("deflate", zlib.finish().unwrap())] {
+        let request = Request::post(ARRAYS)
+            .header("inference-header-content-length", head.len().to_string())
+            .header("content-encoding", encoding)
+            .header("accept-encoding", encoding)
+            .body(Body::from(body));
+        let got = send(world.router(), request.unwrap()).await;
+        assert_eq!((got.status.as_u16(), got.header("content-encoding")), (200, encoding), "{got:?}");
+        let mut unpacked = Vec::new();
+        let mut reader: Box<dyn std::io::Read> = match encoding {
+            "gzip" => Box::new(flate2::read::GzDecoder::new(&got.body[..])),
+            _ => Box::new(flate2::read::ZlibDecoder::new(&got.body[..])),
+        };
+        reader.read_to_end(&mut unpacked).unwrap();
+        assert_eq!(unpacked[unpacked.len() - 1_600..], floats(100));
+    }
+    let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
+    bomb.write_all(&vec![b' '; 64 << 20]).unwrap();
+    let bomb = bomb.finish().unwrap();
+    assert!(bomb.len() < 1 << 20);
+    let request = Request::post(ARRAYS).header("content-encoding", "gzip").body(Body::from(bomb));
+    assert_eq!(send(world.router(), request.unwrap()).await.refusal(), (413, "too_large".to_owned()));
+    let metrics = world.metrics.encode();
+    assert!(metrics.contains(r#"nv_inference_request_success{model="arrays""#), "{metrics}");
+    assert!(metrics.trim_end().ends_with("# EOF"), "and the end mark stays the end");
+}
+
+#[tokio::test]
+async fn a_task_shows_itself_as_a_model() {
+    let world = echoing(Setup { texts: true, ..Setup::default() }).await;
+    let about = world.get("/v2").await.json();
+    assert!(about["extensions"].as_array().unwrap().contains(&json!("binary_tensor_data")));
+    assert_eq!(world.get("/v2/models").await.json()["models"], json!(["arrays", "fashion", "words"]));
+    let metadata = world.get("/v2/models/fashion").await.json();
+    assert_eq!(metadata["inputs"], json!([{"name": "image", "datatype": "BYTES", "shape": [-1, 1]}]));
+    assert_eq!(metadata["outputs"][0], json!({"name": "scores", "datatype": "FP32", "shape": [-1, 2]}));
+    assert_eq!(metadata["versions"], json!(["1", "2"]));
+    let config = world.get("/v2/models/arrays/config").await.json();
+    assert_eq!(config["input"][0]["dims"], json!([4]));
+    assert_eq!(config["input"][0]["data_type"], "TYPE_FP32");
+    assert_eq!(
+        world.get("/v2/models/arrays/versions/3/ready").await.json(),
+        json!({"name": "arrays", "ready": true})
+    );
+    assert_eq!(
+        world.get("/v2/models/arrays/versions/9").await.refusal(),
+        (404, "unknown_version".to_owned())
+    );
+    assert_eq!(world.get("/v2/models/none/ready").await.refusal(), (404, "unknown_task".to_owned()));
+    let index = world.post("/v2/repository/index", "", b"").await.json();
+    assert_eq!(index[0], json!({"name": "arrays", "version": "3", "state": "READY", "reason": ""}));
+    assert_eq!(index.as_array().unwrap().len(), 4);
+    // By its number, a variant answers that would not have otherwise.
+    let body =
+        json!({"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1], "data": ["iVBORw0KGgo="]}]});
+    let target = "/v2/models/fashion/versions/2/infer";
+    let got = world.post(target, "", body.to_string().as_bytes()).await;
+    assert_eq!((got.json()["model_version"].clone(), got.header("modelless-model")), (json!("2"), "large"));
+    let stats = world.get("/v2/models/fashion/versions/2/stats").await.json()["model_stats"][0].clone();
+    assert_eq!((&stats["version"], &stats["inference_count"]), (&json!("2"), &json!(1)));
+    assert_eq!(stats["inference_stats"]["compute_infer"], json!({"count": 1, "ns": 700_000}));
+    world.post(&format!("{target}?variant=small-fp32"), "", b"{}").await;
+    let all = world.get("/v2/models/fashion/stats").await.json()["model_stats"].clone();
+    assert_eq!(all[2]["inference_stats"]["fail"]["count"], 1, "what failed stands by itself: {all}");
+}
+
+#[tokio::test]
+async fn loading_asks_a_node_and_unloading_says_why_not() {
+    let world = echoing(Setup::default()).await;
+    let load = "/v2/repository/models/fashion/load";
+    assert_eq!(world.post(load, "", b"").await.status, 200, "it is in memory already");
+    let body = json!({"parameters": {"config": "{}"}}).to_string();
+    assert!(
+        world.post(load, "", body.as_bytes()).await.json()["error"].as_str().unwrap().contains("register")
+    );
+    let body = json!({"parameters": {"version": "77"}}).to_string();
+    assert_eq!(world.post(load, "", body.as_bytes()).await.status, 404);
+    let body = json!({"parameters": {"unload_dependents": false}}).to_string();
+    let got = world.post("/v2/repository/models/fashion/unload", "", body.as_bytes()).await;
+    assert_eq!(got.refusal(), (501, "not_served_here".to_owned()));
+}

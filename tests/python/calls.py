@@ -1,0 +1,45 @@
+"""What the scripts that try clients have in common: each call is tried by itself and told in one line."""
+
+import sys
+import traceback
+
+
+def same(got, wanted):
+    assert got == wanted, f"{got!r} instead of {wanted!r}"
+
+
+class Calls:
+    def __init__(self):
+        self.failed = 0
+
+    def say(self, client, name, verdict):
+        ok = verdict is True
+        self.failed += not ok
+        print(client, name, "ok" if ok else " ".join(str(verdict).split()), sep="\t", flush=True)
+
+    def call(self, client, name, what):
+        try:
+            what()
+        except Exception as error:
+            traceback.print_exc()
+            return self.say(client, name, f"{type(error).__name__}: {error}")
+        self.say(client, name, True)
+
+    def refuses(self, client, name, what, said):
+        """The call is refused, and the client shows its user why."""
+        try:
+            what()
+        except Exception as error:
+            return self.say(client, name, said in str(error) or f"{type(error).__name__}: {error}")
+        self.say(client, name, "it was not refused")
+
+    async def wait(self, client, name, what):
+        try:
+            await what
+        except Exception as error:
+            traceback.print_exc()
+            return self.say(client, name, f"{type(error).__name__}: {error}")
+        self.say(client, name, True)
+
+    def end(self):
+        sys.exit(self.failed > 0)
