@@ -21,7 +21,14 @@ pub(crate) struct Held<'a> {
     bytes: u64,
 }
 
-impl Held<'_> {
+impl<'a> Held<'a> {
+    /// For what was read already.
+    pub(crate) fn of(core: &'a Core, bytes: usize) -> Result<Self, ApiError> {
+        let mut held = Self { core, bytes: 0 };
+        held.add(bytes)?;
+        Ok(held)
+    }
+
     pub(super) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
         let bytes = bytes as u64;
         self.bytes += bytes;
