@@ -11,10 +11,10 @@ use crate::table::Table;
 use crate::up::{half_of_memory, size};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use modelless_engine::{Engine as _, default_engines_dir};
+use modelless_engine::{Engine, default_engines_dir};
 use modelless_executor::node;
 use modelless_profiler::generate::{
-    self, Calibration, Generated, Limits, Measured, Outcome, RECIPES, Request, Step, Tools,
+    self, ASKED_FOR, Calibration, Generated, Limits, Measured, Outcome, RECIPES, Request, Step, Tools,
 };
 use modelless_profiler::{
     Config, LabelledSet, ModelManifest, Offer, Package, Profiler, Report, SetManifest, TaskManifest,
@@ -26,6 +26,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -71,7 +72,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     calibration_set: Option<PathBuf>,
     /// Only this; may be given several times: optimised, int8 (or int8-dynamic, int8-static, int8-minmax, int8-percentile,
-    /// int8-entropy), svd (or svd-mild, svd-strong, svd-int8), fp16, size.
+    /// int8-entropy), svd (or svd-mild, svd-strong, svd-int8), fp16, size; torchscript (of ONNX) is made only so, and
+    /// needs `modelless engine install torch`.
     #[arg(long, value_name = "WHAT")]
     only: Vec<String>,
     /// Widths of smaller inputs, for pictures. Otherwise about five and six sevenths of the model's.
@@ -137,15 +139,12 @@ async fn tools() -> anyhow::Result<Tools> {
 async fn generate(options: &Options) -> anyhow::Result<()> {
     let request = request(options).await?;
     let tools = tools().await?;
-    let mut phase = Phase::start("making variants");
-    let generated = request
-        .run(&tools, &mut |Step { what, done, of }: Step<'_>| phase.at(what, &format!("{done} of {of}")))
-        .await?;
-    let made = generated.pieces.iter().filter(|piece| piece.outcome == Outcome::Made);
-    let there = made.clone().filter(|piece| piece.reused).count();
-    phase.done(&format!("{} made ({there} of them before)", count(made.count(), "variant")));
-    let measured =
-        if options.no_measure { Measured::default() } else { measure(options, &request, &generated).await? };
+    let engine = if !options.no_measure || request.needs_torch() { Some(engine(options)?) } else { None };
+    let made = make(options, &request, &tools, engine.clone()).await;
+    if let Some(engine) = engine {
+        engine.shutdown().await;
+    }
+    let (generated, measured) = made?;
     generate::write(&request, &generated, &measured)?;
     if options.server.json {
         let report = request.out.join("generated.json");
@@ -162,17 +161,37 @@ async fn generate(options: &Options) -> anyhow::Result<()> {
     if options.register { client::model::register_folder(&request.out, &options.server) } else { Ok(()) }
 }
 
-async fn measure(options: &Options, request: &Request, generated: &Generated) -> anyhow::Result<Measured> {
+fn engine(options: &Options) -> anyhow::Result<Arc<dyn Engine>> {
     let library = engines::library(&options.library)?;
-    let engine = engines::engine(library, &[], &engines::Tokens::new(), 0)?;
+    Ok(engines::engine(library, &[], &engines::Tokens::new(), 0)?)
+}
+
+async fn make(
+    options: &Options,
+    request: &Request,
+    tools: &Tools,
+    engine: Option<Arc<dyn Engine>>,
+) -> anyhow::Result<(Generated, Measured)> {
     let class = node::device_class(&node::hardware());
     let command = format!("modelless variant generate {}", options.package.display());
-    let profiler = Profiler::new(engine.clone(), Config::default(), class, command);
+    let profiler = engine.map(|engine| Profiler::new(engine, Config::default(), class, command));
+    let mut phase = Phase::start("making variants");
+    let told = &mut |Step { what, done, of }: Step<'_>| phase.at(what, &format!("{done} of {of}"));
+    let generated = request.run(tools, profiler.as_ref(), told).await?;
+    let made = generated.pieces.iter().filter(|piece| piece.outcome == Outcome::Made);
+    let there = made.clone().filter(|piece| piece.reused).count();
+    phase.done(&format!("{} made ({there} of them before)", count(made.count(), "variant")));
+    let measured = match profiler.filter(|_| !options.no_measure) {
+        Some(profiler) => measure(request, &generated, &profiler).await?,
+        None => Measured::default(),
+    };
+    Ok((generated, measured))
+}
+
+async fn measure(request: &Request, generated: &Generated, profiler: &Profiler) -> anyhow::Result<Measured> {
     let mut phase = Phase::start("measuring");
     let report: Report<'_> = &mut |name: &str, progress| phase.at(name, &profile::detail(progress));
-    let measured = generate::measure(request, generated, &profiler, report).await;
-    engine.shutdown().await;
-    let measured = measured?;
+    let measured = generate::measure(request, generated, profiler, report).await?;
     phase.done(&format!(
         "{} measured on {}",
         count(measured.profiles.len(), "variant"),
@@ -238,7 +257,7 @@ fn recipes(only: &[String]) -> anyhow::Result<Vec<String>> {
         wanted.extend(found);
     }
     if only.is_empty() {
-        wanted.extend(RECIPES);
+        wanted.extend(RECIPES.iter().filter(|recipe| !ASKED_FOR.contains(recipe)));
     }
     Ok(RECIPES.iter().filter(|recipe| wanted.contains(recipe)).map(|recipe| (*recipe).to_owned()).collect())
 }
@@ -345,7 +364,8 @@ mod tests {
     #[test]
     fn words_become_recipes_in_their_own_order_and_unknown_ones_are_told() {
         let words = |words: &[&str]| recipes(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
-        assert_eq!(words(&[]).unwrap(), RECIPES);
+        assert_eq!(words(&[]).unwrap(), RECIPES[..RECIPES.len() - 1]);
+        assert_eq!(words(&["torchscript"]).unwrap(), ["torchscript"]);
         assert_eq!(words(&["fp16", "svd"]).unwrap(), ["svd-mild", "svd-strong", "svd-int8", "fp16"]);
         let error = words(&["int4"]).unwrap_err();
         assert!(error.to_string().contains("int4") && error.to_string().contains("int8-entropy"), "{error}");

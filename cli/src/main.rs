@@ -18,6 +18,7 @@ mod progress;
 mod replay;
 mod roles;
 mod signals;
+mod simulate;
 mod table;
 mod up;
 
@@ -67,6 +68,8 @@ enum Command {
     /// Install and list inference libraries.
     #[command(subcommand)]
     Engine(engines::Command),
+    /// Play a scenario in virtual time with the decisions of the live system.
+    Simulate(simulate::Options),
     /// Feed a recording to a fresh machine and compare what it decides.
     Replay(replay::Options),
 }
@@ -109,6 +112,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(command) => profile::run(command),
         Command::Engine(command) => engines::run(command),
+        Command::Simulate(options) => simulate::run(&options),
         Command::Replay(options) => replay::run(&options),
     }
 }

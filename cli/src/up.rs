@@ -242,7 +242,7 @@ impl Parts {
             live,
             look,
             command: "modelless up",
-            only_stale: true,
+            only_again: true,
         };
         sharing.spawn(measurer.run(stop.clone()));
         sharing.spawn(clearing::run(Arc::clone(&self.store), self.artefacts, end_executor.clone()));
@@ -320,13 +320,13 @@ async fn pinned(mut status: watch::Receiver<NodeStatus>, store: &dyn Store) -> a
     Ok(())
 }
 
-/// Each with its memory and what it would cost; nothing runs on them yet.
+/// Each with its memory. Only variants that ask for one run there.
 fn gpus(gpus: &[Gpu]) -> String {
     let shown = gpus.iter().map(|Gpu { name, memory }| match memory {
         Some(memory) => format!("{name} with {memory}"),
         None => name.clone(),
     });
-    format!("{} (not used yet)", shown.collect::<Vec<_>>().join(", "))
+    shown.collect::<Vec<_>>().join(", ")
 }
 
 /// The one line that programs wait for, and what people may want to do next.

@@ -166,20 +166,21 @@ impl Catalogue {
         (Self { version: catalog.version, variants, left_out }, runnable)
     }
 
-    /// The one known before if nothing of it changed, so that its bound adapter is kept. Where only what was measured did, what
-    /// its loads showed is taken over: it may be loaded now, and how much its runner may hold has to follow.
+    /// The one known before if nothing of it changed, so that its bound adapter is kept. Where only what was measured did, or what
+    /// its task is asked with, what its loads showed is taken over: it may be loaded now, and nothing would bind it again.
     fn same(&self, id: VariantId, now: &Known) -> Option<Arc<Known>> {
         let before = self.variants.get(&id)?;
         let same = before.artefact == now.artefact
             && before.spec == now.spec
-            && before.task == now.task
+            && binds_alike(&before.task, &now.task)
             && before.price == now.price;
-        let measured = (before.expected, before.peak) != (now.expected, now.peak);
-        match (same, measured) {
+        let also = (before.expected, before.peak) == (now.expected, now.peak) && before.task == now.task;
+        match (same, also) {
             (false, _) => None,
-            (true, false) => Some(Arc::clone(before)),
-            (true, true) => {
-                Some(Arc::new(Known { expected: now.expected, peak: now.peak, ..Known::clone(before) }))
+            (true, true) => Some(Arc::clone(before)),
+            (true, false) => {
+                let (task, expected, peak) = (Arc::clone(&now.task), now.expected, now.peak);
+                Some(Arc::new(Known { task, expected, peak, ..Known::clone(before) }))
             }
         }
     }
@@ -200,6 +201,15 @@ impl Catalogue {
             |known: &&Arc<Known>| known.task.id == class.task && class.admits.contains(known.ordinal);
         self.variants.values().find(admits).map(|known| (known.preparation.clone(), known.preparation_id))
     }
+}
+
+/// Whether an adapter that was bound for one task does for the other: goals, rules and descriptions are not its matter.
+fn binds_alike(before: &Task, now: &Task) -> bool {
+    let of = |task: &Task| (task.id, task.kind, task.default_space);
+    of(before) == of(now)
+        && before.labels == now.labels
+        && before.inputs == now.inputs
+        && before.outputs == now.outputs
 }
 
 fn worker_variant(

@@ -1,5 +1,6 @@
 //! What can be set of an executor.
 
+use crate::node;
 use modelless_decision::worker::{DeviceConfig, WorkerConfig};
 use modelless_types::{Batching, Bytes, Engine, Micros, PricePerHour};
 use modelless_wire::{Hardware, PriceOrigin};
@@ -38,6 +39,9 @@ pub struct Config {
     /// Servers that variants of the engine `remote` may be on besides this machine, and what is known of them, by their
     /// `HOST:PORT`.
     pub remotes: BTreeMap<String, RemoteServer>,
+    /// What an hour of each GPU costs, by its number, with the cores and the memory that feed it. One that is not here
+    /// costs what a list says of its name.
+    pub gpu_prices: Vec<PricePerHour>,
     /// What it runs on, for people.
     pub hardware: Hardware,
     /// Queries that may wait here.
@@ -99,6 +103,7 @@ impl Default for Config {
             price: PricePerHour(50_000),
             price_origin: PriceOrigin::Assumed,
             remotes: BTreeMap::new(),
+            gpu_prices: Vec::new(),
             hardware: Hardware::default(),
             queue: 1_024,
             queue_bytes: Bytes::from_mib(256),
@@ -120,6 +125,13 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What an hour of a GPU costs.
+    pub(crate) fn gpu_price(&self, number: u16) -> PricePerHour {
+        let by_name = || self.hardware.gpus.get(usize::from(number)).map(|gpu| node::gpu_price(&gpu.name));
+        let given = self.gpu_prices.get(usize::from(number)).copied();
+        given.or_else(by_name).unwrap_or(node::ASSUMED_GPU)
+    }
+
     /// What the machine is told of these settings: what a replay of its recording needs.
     pub fn worker(&self) -> WorkerConfig {
         WorkerConfig {

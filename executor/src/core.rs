@@ -189,7 +189,7 @@ impl Handle {
     }
 
     /// A profile is off by so much, or not any longer.
-    fn note_drift(&self, variant: VariantId, ratio_ppm: Option<u64>) {
+    pub(crate) fn note_drift(&self, variant: VariantId, ratio_ppm: Option<u64>) {
         let history = self.0.history.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(history) = history.as_ref() {
             history.note_drift(variant, ratio_ppm);

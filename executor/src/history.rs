@@ -1,31 +1,25 @@
 //! Replica transitions, and profiles that are off, on their way to the store.
 //!
 //! The machine never waits for the store: transitions go through a bounded channel to one task that writes them in
-//! order. If the store is away so long that the channel fills, the oldest gap is told in the log; serving goes on.
+//! order. If the store is away so long that the channel fills, the oldest gap is told in the log; serving goes on. What is said
+//! of profiles is kept until it is written, the last word on each, however long the store is away.
 
 use modelless_store::{Error, NewTransition, StaleProfile, Store, UnixMicros};
 use modelless_types::{DeviceIx, NodeId, ReplicaId, ReplicaState, VariantId};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Transitions that may wait for the store.
 const BACKLOG: usize = 4_096;
 /// Tries before a transition is given up.
 const TRIES: u32 = 5;
-
-/// What the machine tells.
-#[derive(Debug)]
-enum Entry {
-    Moved(Moved),
-    /// A profile is off by so much, or not any longer.
-    Drifted {
-        variant: VariantId,
-        ratio_ppm: Option<u64>,
-        at: UnixMicros,
-    },
-}
+/// Until what is said of profiles is tried again; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// A transition.
 #[derive(Debug)]
@@ -38,18 +32,37 @@ struct Moved {
     at: UnixMicros,
 }
 
-impl Entry {
-    fn variant(&self) -> VariantId {
-        match self {
-            Self::Moved(moved) => moved.variant,
-            Self::Drifted { variant, .. } => *variant,
+/// What is to be said of a profile: that it is off by so much, or not any longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mark {
+    ratio_ppm: Option<u64>,
+    at: UnixMicros,
+}
+
+/// What is not written yet, by variant: the last word counts.
+#[derive(Debug, Default)]
+struct Marks {
+    owed: Mutex<BTreeMap<VariantId, Mark>>,
+    told: Notify,
+}
+
+impl Marks {
+    fn owed(&self) -> MutexGuard<'_, BTreeMap<VariantId, Mark>> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is written, unless something else was said meanwhile.
+    fn written(&self, variant: VariantId, mark: Mark) {
+        let mut owed = self.owed();
+        if owed.get(&variant) == Some(&mark) {
+            owed.remove(&variant);
         }
     }
 }
 
 /// Takes transitions without waiting.
 #[derive(Clone, Debug)]
-pub(crate) struct History(mpsc::Sender<Entry>);
+pub(crate) struct History(mpsc::Sender<Moved>, Arc<Marks>);
 
 impl History {
     pub(crate) fn note(
@@ -61,16 +74,15 @@ impl History {
         cause: String,
     ) {
         let at = UnixMicros::of(SystemTime::now());
-        if self.0.try_send(Entry::Moved(Moved { device, variant, from, to, cause, at })).is_err() {
+        if self.0.try_send(Moved { device, variant, from, to, cause, at }).is_err() {
             tracing::warn!(%variant, %from, %to, "a transition was not recorded: the store is too far behind");
         }
     }
 
     pub(crate) fn note_drift(&self, variant: VariantId, ratio_ppm: Option<u64>) {
         let at = UnixMicros::of(SystemTime::now());
-        if self.0.try_send(Entry::Drifted { variant, ratio_ppm, at }).is_err() {
-            tracing::warn!(%variant, "a profile was not marked: the store is too far behind");
-        }
+        self.1.owed().insert(variant, Mark { ratio_ppm, at });
+        self.1.told.notify_one();
     }
 }
 
@@ -82,8 +94,11 @@ pub(crate) struct Writer {
     device_class: String,
     /// The node's name.
     name: String,
-    entries: mpsc::Receiver<Entry>,
+    entries: mpsc::Receiver<Moved>,
+    marks: Arc<Marks>,
     known: BTreeMap<(DeviceIx, VariantId), ReplicaId>,
+    /// A store that takes longer is away.
+    within: Duration,
 }
 
 pub(crate) fn channel(
@@ -91,10 +106,12 @@ pub(crate) fn channel(
     node: NodeId,
     who: String,
     (name, device_class): (String, String),
+    within: Duration,
 ) -> (History, Writer) {
     let (sender, entries) = mpsc::channel(BACKLOG);
-    let known = BTreeMap::new();
-    (History(sender), Writer { store, node, who, device_class, name, entries, known })
+    let (known, marks) = (BTreeMap::new(), Arc::<Marks>::default());
+    let history = History(sender, Arc::clone(&marks));
+    (history, Writer { store, node, who, device_class, name, entries, marks, known, within })
 }
 
 impl Writer {
@@ -117,37 +134,85 @@ impl Writer {
     }
 
     pub(crate) async fn run(mut self) {
-        while let Some(entry) = self.entries.recv().await {
-            let mut wait = Duration::from_millis(50);
-            for attempt in 1..=TRIES {
-                let written = match &entry {
-                    Entry::Moved(moved) => self.write(moved).await,
-                    Entry::Drifted { variant, ratio_ppm, at } => self.mark(*variant, *ratio_ppm, *at).await,
-                };
-                match written {
-                    Ok(()) => break,
-                    Err(error) if attempt == TRIES => {
-                        tracing::warn!(%error, variant = %entry.variant(), ?entry, "what happened was not recorded");
+        let mut pause = FIRST_PAUSE;
+        let mut again: Option<Instant> = None;
+        loop {
+            // Only while something is owed.
+            let due = async {
+                match again {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                entry = self.entries.recv() => match entry {
+                    Some(entry) => {
+                        self.keep(&entry).await;
+                        continue;
                     }
-                    Err(_) => {
-                        tokio::time::sleep(wait).await;
-                        wait *= 4;
-                    }
+                    None => break,
+                },
+                () = self.marks.told.notified(), if again.is_none() => {}
+                () = due => {}
+            }
+            again = match self.mark_all().await {
+                Ok(()) => {
+                    pause = FIRST_PAUSE;
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!(%error, again_in = ?pause, "profiles that are off are not marked yet");
+                    let at = Instant::now() + pause;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    Some(at)
+                }
+            };
+        }
+        if let Err(error) = self.mark_all().await {
+            tracing::warn!(%error, "profiles that are off were not marked before the end");
+        }
+    }
+
+    async fn keep(&mut self, entry: &Moved) {
+        let mut wait = Duration::from_millis(50);
+        for attempt in 1..=TRIES {
+            match self.write(entry).await {
+                Ok(()) => break,
+                Err(error) if attempt == TRIES => {
+                    tracing::warn!(%error, variant = %entry.variant, ?entry, "what happened was not recorded");
+                }
+                Err(_) => {
+                    tokio::time::sleep(wait).await;
+                    wait *= 4;
                 }
             }
         }
     }
 
-    async fn mark(&self, variant: VariantId, ratio_ppm: Option<u64>, at: UnixMicros) -> Result<(), Error> {
-        let done = match ratio_ppm {
-            Some(ratio_ppm) => {
-                let (device_class, node) = (self.device_class.clone(), self.name.clone());
-                let stale = StaleProfile { variant, device_class, node, ratio_ppm, since: at };
-                self.store.mark_stale(stale).await
-            }
-            None => self.store.clear_stale(variant, &self.device_class, &self.name).await,
-        };
-        done.map(|_| ())
+    /// Says what is owed. What could not be said stays owed.
+    async fn mark_all(&self) -> Result<(), Error> {
+        let owed = self.marks.owed().clone();
+        for (variant, mark) in owed {
+            let said = async {
+                match mark.ratio_ppm {
+                    Some(ratio_ppm) => {
+                        let (device_class, node) = (self.device_class.clone(), self.name.clone());
+                        let stale = StaleProfile { variant, device_class, node, ratio_ppm, since: mark.at };
+                        self.store.mark_stale(stale).await
+                    }
+                    None => self.store.clear_stale(variant, &self.device_class, &self.name).await,
+                }
+            };
+            // It says the same when it is said again, so one that was cut off loses nothing.
+            let Ok(said) = timeout(self.within, said).await else {
+                let why = format!("it did not answer within {:?}", self.within);
+                return Err(Error::Unreachable { database: self.store.describe().to_owned(), why });
+            };
+            said?;
+            self.marks.written(variant, mark);
+        }
+        Ok(())
     }
 
     async fn write(&mut self, entry: &Moved) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use modelless_decision::{Correction, Moments};
 use modelless_drive::{Clock, Driver, Recorder};
 use modelless_engine::{Availability, EngineEvent};
 use modelless_store::{Artefacts, Catalog, NewNode, NodeState, Store, UnixMicros};
-use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Refusal, ReplicaState, VariantId};
+use modelless_types::{DeviceIx, Engine, NodeId, PricePerHour, Processor, Refusal, ReplicaState, VariantId};
 use modelless_wire::{EngineStatus, NodeLoad, NodeStatus, ReplicaStatus};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -90,7 +90,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
     let node = store.register_node(about, UnixMicros::of(SystemTime::now())).await?.id;
     let who = format!("executor {}", config.name);
     let place = (config.name.clone(), config.device_class.clone());
-    let (history, mut writer) = history::channel(Arc::clone(&store), node, who, place);
+    let within = Duration::from_micros(config.store_within.0);
+    let (history, mut writer) = history::channel(Arc::clone(&store), node, who, place, within);
     writer.settle().await?;
     let worker = Worker::new(config.worker());
     let started = UnixMicros::of(SystemTime::now());
@@ -136,7 +137,8 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         warnings,
         engines,
     };
-    service.read_catalogue().await?;
+    let catalog = service.read_catalogue().await?;
+    service.remember_marks(&catalog);
     service.publish();
     Ok((service, handle))
 }
@@ -322,13 +324,24 @@ impl Service {
         };
         if changed {
             match self.read_catalogue().await {
-                Ok(()) => self.publish(),
+                Ok(_) => self.publish(),
                 Err(error) => tracing::warn!(%error, "the catalogue cannot be read; the last one stands"),
             }
         }
     }
 
-    async fn read_catalogue(&self) -> Result<(), Error> {
+    /// What an earlier life of this node said of profiles, it goes on saying.
+    fn remember_marks(&self, catalog: &Catalog) {
+        let config = self.handle.config();
+        let own = catalog.stale.iter().filter(|stale| stale.node == config.name);
+        let here = own.filter(|stale| stale.device_class == config.device_class);
+        let marked: Vec<VariantId> = here.map(|stale| stale.variant).collect();
+        if !marked.is_empty() {
+            self.handle.feed(Event::Marked(marked));
+        }
+    }
+
+    async fn read_catalogue(&self) -> Result<Catalog, Error> {
         let catalog = self.store.catalog().await?;
         let before = self.handle.catalogue();
         let prices = self.prices(&catalog).await;
@@ -337,7 +350,7 @@ impl Service {
         let (now, runnable) = Catalogue::new(&catalog, class, &self.lacking(), &prices, &tokenizers, &before);
         *self.handle.core().catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(now);
         self.handle.feed(Event::Catalog(runnable));
-        Ok(())
+        Ok(catalog)
     }
 
     /// The tokenizers that models need, those that are here already and the others, fetched where need be. A model whose
@@ -368,8 +381,23 @@ impl Service {
         all
     }
 
-    /// What variants on servers with a price of their own cost: their artefacts say which server that is.
+    /// What variants cost that compute elsewhere than on a lane.
     async fn prices(&self, catalog: &Catalog) -> BTreeMap<VariantId, PricePerHour> {
+        let config = self.handle.config();
+        let variants = catalog.models.iter().flat_map(|model| catalog.variants_of(model.id));
+        let on_gpus = variants.filter_map(|variant| match variant.settings.processor {
+            Processor::Cpu => None,
+            Processor::Cuda(number) | Processor::Tensorrt(number) => {
+                Some((variant.id, config.gpu_price(number)))
+            }
+        });
+        let mut prices: BTreeMap<_, _> = on_gpus.collect();
+        prices.extend(self.prices_of_servers(catalog).await);
+        prices
+    }
+
+    /// What variants on servers with a price of their own cost: their artefacts say which server that is.
+    async fn prices_of_servers(&self, catalog: &Catalog) -> BTreeMap<VariantId, PricePerHour> {
         let servers = &self.handle.config().remotes;
         let priced: BTreeMap<String, PricePerHour> =
             servers.iter().filter_map(|(server, known)| Some((server.clone(), known.price?))).collect();

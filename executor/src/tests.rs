@@ -4,6 +4,7 @@ mod draining;
 mod hanging;
 mod limits;
 mod loading;
+mod marks;
 mod quarantine;
 mod real;
 mod recurrent;
@@ -21,8 +22,9 @@ use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, DType, DeviceIx, Engine as EngineKind,
-    Fallback, Goals, Micros, NodeId, Prefer, Priority, Profile, Provenance, QueryKey, Refusal, ReplicaState,
-    StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet, VariantSettings,
+    Fallback, Goals, Micros, NodeId, Prefer, Priority, Processor, Profile, Provenance, QueryKey, Refusal,
+    ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
+    VariantSettings,
 };
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode};
 use std::collections::BTreeMap;
@@ -113,11 +115,16 @@ struct Setup {
     damaged: bool,
     /// The second variant is on another server.
     remote: bool,
+    /// What the second variant runs on.
+    processor: Processor,
+    /// The first variant's profile was marked as stale, by these nodes.
+    marked_by: &'static [&'static str],
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { recorder: None, store: None, config: config(), damaged: false, remote: false }
+        let (config, processor) = (config(), Processor::Cpu);
+        Self { recorder: None, store: None, config, damaged: false, remote: false, processor, marked_by: &[] }
     }
 }
 
@@ -125,7 +132,8 @@ async fn bed(recorder: Option<Recorder>) -> Bed {
     bed_with(Setup { recorder, ..Setup::default() }).await
 }
 
-async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> Bed {
+async fn bed_with(setup: Setup) -> Bed {
+    let Setup { recorder, store, config, damaged, remote, processor, marked_by } = setup;
     let folder = tempfile::tempdir().expect("a folder");
     let store: Arc<dyn Store> = store.unwrap_or_else(|| Arc::new(MemStore::new()));
     let artefacts = Arc::new(Artefacts::new(folder.path()).expect("an artefact store"));
@@ -138,6 +146,7 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
         metric: "none".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: Vec::new(),
         inputs: vec![spec("x")],
         outputs: vec![spec("x")],
@@ -149,12 +158,14 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
     let task = store.create_task(task).await.expect("a task").id;
     let server = artefacts.put(&br#"{"url": "grpc://10.0.0.7:8000", "model": "echo"}"#[..]).expect("a place");
     let variant = |name: &str, ppm, us| {
-        let elsewhere = remote && name == "fast";
+        let second = name == "fast";
+        let elsewhere = remote && second;
+        let processor = if second { processor } else { Processor::Cpu };
         let (engine, artefact) =
             if elsewhere { (EngineKind::Remote, &server) } else { (EngineKind::Onnx, &artefact) };
         NewVariant {
             name: name.into(),
-            settings: VariantSettings::new(engine, "fp32", 8),
+            settings: VariantSettings { processor, ..VariantSettings::new(engine, "fp32", 8) },
             artefact: artefact.sha256.clone(),
             artefact_bytes: Bytes(artefact.bytes),
             profiles: vec![profile(ppm, us)],
@@ -178,6 +189,9 @@ async fn bed_with(Setup { recorder, store, config, damaged, remote }: Setup) -> 
         loading::damage(&artefacts.path(&artefact.sha256).expect("an address"));
     }
     let variants = store.register_model(model).await.expect("a model").variants;
+    for node in marked_by {
+        store.mark_stale(marks::by(node, variants[0].id)).await.expect("a profile");
+    }
     let engine = Arc::new(FakeEngine::new());
     let ward = Arc::new(FakeEngine::new());
     for variant in &variants {

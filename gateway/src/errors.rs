@@ -138,6 +138,7 @@ impl From<StoreError> for ApiError {
             | StoreError::TooManyVariants { .. }
             | StoreError::DefaultChanged { .. }
             | StoreError::NothingBefore { .. }
+            | StoreError::NotFlagged { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
             StoreError::Invalid { .. } => Self::malformed(message),
             StoreError::Unreachable { .. } | StoreError::Locked { .. } => {

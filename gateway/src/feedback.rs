@@ -6,9 +6,9 @@
 
 use crate::core::Core;
 use crate::errors::ApiError;
-use modelless_decision::feedback::judge;
-use modelless_store::{Catalog, Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
-use modelless_types::{AccuracyMeasure, VariantId};
+use modelless_decision::feedback::{judge, posterior};
+use modelless_store::{Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
+use modelless_types::AccuracyMeasure;
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -90,16 +90,20 @@ async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), 
     }
     let view = core.view();
     for live in changed {
-        let Some(measured) = measured(&view.catalog, live.variant) else { continue };
-        let flag = judge(measured, (live.correct, live.wrong), live.flagged);
-        if flag == live.flagged {
+        // What nobody measured is nothing to hold answers against.
+        let Some(measured) = view.catalog.measured(live.variant) else { continue };
+        let flagged = judge(measured, (live.correct, live.wrong), live.flagged);
+        if flagged == live.flagged {
             continue;
         }
-        match timeout(WITHIN, store.flag_accuracy(live.variant, flag)).await {
-            Ok(Ok(())) => {
-                tracing::warn!(variant = %live.variant, ?flag, "what is said of a variant's live accuracy changed");
+        let why = why(live, measured);
+        match timeout(WITHIN, store.flag_accuracy(LiveAccuracy { flagged, ..live }, now, &why)).await {
+            Ok(Ok(true)) => {
+                tracing::warn!(variant = %live.variant, ?flagged, why, "what is said of a variant's live accuracy changed");
                 core.look_at_catalog();
             }
+            // Another gateway said so, or counting began anew.
+            Ok(Ok(false)) => {}
             // The next verdict tries it again.
             Ok(Err(error)) => tracing::warn!(%error, "a variant's live accuracy could not be flagged"),
             Err(_) => {
@@ -110,9 +114,15 @@ async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), 
     Ok(())
 }
 
-/// What a variant's answers are held against: the lowest of what was measured of it on any device class, as an answer's name
-/// does not say where it was given.
-pub(crate) fn measured(catalog: &Catalog, variant: VariantId) -> Option<&AccuracyMeasure> {
-    let variant = catalog.variants.iter().find(|known| known.id == variant)?;
-    variant.profiles.iter().map(|profile| &profile.accuracy).min_by_key(|accuracy| accuracy.value)
+/// What a flag, or its end, is founded on.
+fn why(live: LiveAccuracy, measured: &AccuracyMeasure) -> String {
+    let LiveAccuracy { correct, wrong, .. } = live;
+    let known = posterior(correct, wrong);
+    format!(
+        "{correct} of {} right: {} to {}, where {} was measured",
+        correct + wrong,
+        known.low,
+        known.high,
+        measured.value
+    )
 }

@@ -60,6 +60,9 @@ fn one(view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMa
         if let Some(accuracy) = &variant.accuracy_header {
             headers.insert(name("modelless-accuracy"), accuracy.clone());
         }
+        if let Some(from) = &variant.accuracy_from_header {
+            headers.insert(name("modelless-accuracy-provenance"), from.clone());
+        }
     }
     if let Some(node) = node.and_then(|node| view.node_header(node)) {
         headers.insert(name("modelless-node"), node);
@@ -99,6 +102,10 @@ fn names(task: &TaskView, parts: &[Answered], headers: &mut HeaderMap) {
         (name("modelless-model"), all(variants.iter().map(|variant| &variant.model_header).collect())),
         (name("modelless-variant"), all(variants.iter().map(|variant| &variant.variant_header).collect())),
         (name("modelless-accuracy"), lowest.and_then(|variant| variant.accuracy_header.clone())),
+        (
+            name("modelless-accuracy-provenance"),
+            lowest.and_then(|variant| variant.accuracy_from_header.clone()),
+        ),
     ] {
         if let Some(value) = value {
             headers.insert(header, value);

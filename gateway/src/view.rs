@@ -7,7 +7,7 @@ use crate::oip::Signature;
 use crate::suggest::{excerpt, suggest};
 use http::HeaderValue;
 use modelless_decision::route::{Table, TaskInfo};
-use modelless_store::{Catalog, SpaceKind};
+use modelless_store::{Catalog, Floor, SpaceKind};
 use modelless_telemetry::{Metrics, Served, TaskMetrics, VariantMetrics};
 use modelless_types::{Accuracy, Goals, Model, ModelId, NodeId, Refusal, Task, TenantId, Variant, VariantId};
 use modelless_wire::NodeStatus;
@@ -21,9 +21,12 @@ pub(crate) struct VariantView {
     pub(crate) model: Arc<Model>,
     /// What floors are compared with; `None` while nothing was measured.
     pub(crate) accuracy: Option<Accuracy>,
+    /// Where that comes from.
+    pub(crate) floor: Option<Floor>,
     pub(crate) model_header: HeaderValue,
     pub(crate) variant_header: HeaderValue,
     pub(crate) accuracy_header: Option<HeaderValue>,
+    pub(crate) accuracy_from_header: Option<HeaderValue>,
     /// Of the output space.
     pub(crate) space_header: HeaderValue,
     pub(crate) metrics: VariantMetrics,
@@ -104,13 +107,17 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
     let mut variants: Vec<VariantView> = Vec::new();
     for model in &models {
         for variant in catalog.variants_of(model.id) {
-            let measured = info.and_then(|info| info.variant(variant.ordinal)).map(|v| v.accuracy);
+            let accuracy = info.and_then(|info| info.variant(variant.ordinal)).map(|v| v.accuracy);
+            let floors = variant.profiles.iter().map(|profile| catalog.floor(task, variant.id, profile));
+            let floor = floors.into_iter().find(|floor| Some(floor.value) == accuracy);
             variants.push(VariantView {
                 model: Arc::clone(model),
-                accuracy: measured,
+                accuracy,
+                floor,
                 model_header: header(&model.name),
                 variant_header: header(&variant.name),
-                accuracy_header: measured.map(|accuracy| header(&accuracy.to_string())),
+                accuracy_header: accuracy.map(|accuracy| header(&accuracy.to_string())),
+                accuracy_from_header: floor.map(|floor| header(&floor.from.to_string())),
                 space_header: space(catalog, model),
                 metrics: metrics.variant(&task.name, &variant.name),
                 served: metrics.served(&task.name, variant.id.0),

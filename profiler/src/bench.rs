@@ -10,7 +10,7 @@ use crate::stats::Summary;
 use bytes::Bytes;
 use modelless_adapter::{Adapter, AdapterSpec, Body, Decoded, Limits, Output, OutputParams, Scratch};
 use modelless_decision::search::{self, Bounds};
-use modelless_engine::Loaded;
+use modelless_engine::{Loaded, Outputs};
 use modelless_types::tensor::strings;
 use modelless_types::{
     Accuracy, AccuracyMeasure, Detail, Largest, Micros, Profile, Provenance, StageTime, Task, TensorSpec,
@@ -98,6 +98,7 @@ impl Bench<'_> {
             also: Vec::new(),
             detail: Detail {
                 coarse,
+                part_of_set: partly,
                 tail: true,
                 load_cold: self.load_cold,
                 largest: times.ended.map(|(_, why)| Largest { batch: largest, why }),
@@ -354,14 +355,13 @@ impl Bench<'_> {
         Ok(tally.measure(&name, device_class, command).expect("a set is never empty; this is a bug"))
     }
 
-    /// One batch of labelled items.
-    async fn compare(
+    /// What comes of one batch of a set's items, and the items.
+    pub(crate) async fn answered(
         &self,
         set: &LabelledSet,
         items: &[usize],
         scratch: &mut Scratch,
-        (tally, nearest): (&mut Tally, &mut Nearest),
-    ) -> Result<(), Error> {
+    ) -> Result<(Outputs, Vec<Decoded>), Error> {
         let engine = &*self.profiler.engine;
         let batch = u32::try_from(items.len()).unwrap_or(u32::MAX);
         let slot = engine.slot(self.source.variant, 0, batch);
@@ -380,6 +380,19 @@ impl Bench<'_> {
         }
         let ran = latency::run(engine, slot, self.limit()).await;
         let (outputs, _) = ran.map_err(|failure| self.failed(batch, failure))?;
+        Ok((outputs, decoded))
+    }
+
+    /// One batch of labelled items.
+    async fn compare(
+        &self,
+        set: &LabelledSet,
+        items: &[usize],
+        scratch: &mut Scratch,
+        (tally, nearest): (&mut Tally, &mut Nearest),
+    ) -> Result<(), Error> {
+        let (outputs, decoded) = self.answered(set, items, scratch).await?;
+        let batch = u32::try_from(items.len()).unwrap_or(u32::MAX);
         for ((row, decoded), item) in (0..batch).zip(&decoded).zip(items) {
             let rows: Vec<&[u8]> =
                 (0..self.loaded.outputs.len()).map(|output| outputs.item(output, row)).collect();

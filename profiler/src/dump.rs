@@ -6,11 +6,11 @@
 //! dump, the rest zeros; a batch is measured as long as its own longest.
 
 use crate::error::Error;
-use crate::inspect::{items, read};
+use crate::inspect::{expected, items, read};
 use crate::manifest::ModelManifest;
 use crate::set::LabelledSet;
 use modelless_adapter::{Adapter, AdapterSpec, Body, Decoded, Limits, Scratch};
-use modelless_types::{DType, Task, TensorSpec};
+use modelless_types::{DType, Engine, Task, TensorSpec};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -149,8 +149,13 @@ impl Dumped<'_> {
         let variant = &self.model.variants[self.variant];
         let fault =
             |why: String| self.model.fault_of(self.variant, format!("{}: {why}", variant.file.display()));
-        let file = read(&variant.file).map_err(fault)?;
-        let (mut inputs, outputs) = items(&file, spec, self.task).map_err(fault)?;
+        let (mut inputs, outputs) = match variant.engine {
+            Engine::Torch => expected(spec, self.task),
+            Engine::Onnx | Engine::Openvino | Engine::Remote => {
+                let file = read(&variant.file).map_err(fault)?;
+                items(&file, spec, self.task).map_err(fault)?
+            }
+        };
         if self.adapter.is_some() {
             for expected in spec.tensors(self.task).0 {
                 let same = inputs.len() == 1;

@@ -5,8 +5,9 @@ use crate::error::Error;
 use crate::manifest::ModelManifest;
 use crate::onnx::{Declared, OnnxModel};
 use crate::torchscript::{Argument, TorchScript};
+use modelless_adapter::text::Pooling;
 use modelless_adapter::{Adapter, AdapterSpec, SpecError, Tokenizer};
-use modelless_types::{Engine, Task, TaskKind, TensorSpec};
+use modelless_types::{DType, Engine, Task, TaskKind, TensorSpec};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -181,6 +182,21 @@ pub(crate) fn items(
     Ok((all_inputs, outputs.collect::<Result<_, _>>()?))
 }
 
+/// The same of TorchScript, which says nothing of its tensors: as adapter and task say.
+pub(crate) fn expected(adapter: &AdapterSpec, task: &Task) -> (Vec<TensorSpec>, Vec<TensorSpec>) {
+    let (inputs, outputs) = adapter.tensors(task);
+    if !outputs.is_empty() {
+        return (inputs, outputs);
+    }
+    // A vector for each word is what is pooled.
+    let pools = |adapter: &AdapterSpec| matches!(adapter, AdapterSpec::FeatureExtraction(e) if e.pooling != Pooling::None);
+    let axes = if pools(adapter) { 3 } else { 2 };
+    let name = adapter.output().unwrap_or("output").to_owned();
+    let declared = Declared { name: name.clone(), dtype: Some(DType::Fp32), axes: Some(vec![None; axes]) };
+    let shape = usual(&declared, adapter, task);
+    (inputs, vec![TensorSpec { name, dtype: DType::Fp32, shape }])
+}
+
 /// What an item of an output looks like where its axes are open and the task does not name it.
 fn usual(output: &Declared, adapter: &AdapterSpec, task: &Task) -> Vec<u32> {
     let count = u32::try_from(task.labels.len()).unwrap_or(u32::MAX);
@@ -232,6 +248,7 @@ mod tests {
             metric: new.metric,
             accuracy_rule: new.accuracy_rule,
             live_accuracy: new.live_accuracy,
+            declared_accuracy: new.declared_accuracy,
             labels: new.labels,
             inputs: new.inputs,
             outputs: new.outputs,

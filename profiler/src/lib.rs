@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod accuracy;
+mod answers;
 mod bench;
 mod dominated;
 mod dump;

@@ -5,10 +5,11 @@
 
 use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
-use modelless_store::{NewSpace, NewTask, SpaceKind};
+use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, Engine, Fallback, Goals, LiveRule,
-    Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, DeclaredRule, Engine, Fallback,
+    Goals, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec,
+    VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -40,9 +41,10 @@ pub struct TaskManifest {
     /// Which figure floors are compared with.
     #[serde(default)]
     pub accuracy_rule: AccuracyRule,
-    /// What feedback is good for.
-    #[serde(default)]
-    pub live_accuracy: LiveRule,
+    /// What feedback is good for. None: in a task that is there whatever holds, else the usual.
+    pub live_accuracy: Option<LiveRule>,
+    /// What accuracies are good for that nobody measured. None: the same.
+    pub declared_accuracy: Option<DeclaredRule>,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -280,7 +282,8 @@ impl TaskManifest {
             kind: self.kind,
             metric: self.metric.clone(),
             accuracy_rule: self.accuracy_rule,
-            live_accuracy: self.live_accuracy,
+            live_accuracy: self.live_accuracy.unwrap_or_default(),
+            declared_accuracy: self.declared_accuracy.unwrap_or_default(),
             labels: self.labels.clone(),
             inputs: self.inputs.clone(),
             outputs: self.outputs.clone(),
@@ -292,6 +295,11 @@ impl TaskManifest {
             batching: self.batching,
             description: self.description.clone(),
         })
+    }
+
+    /// What it wants otherwise in the task that is there.
+    pub fn change(&self) -> TaskChange {
+        TaskChange { live_accuracy: self.live_accuracy, declared_accuracy: self.declared_accuracy }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

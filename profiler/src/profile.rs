@@ -177,7 +177,7 @@ impl Profiler {
     }
 
     /// Loads a variant. What comes of it is to be closed.
-    async fn open<'a>(
+    pub(crate) async fn open<'a>(
         &'a self,
         subject: Subject<'a>,
         cold: Cold,
@@ -284,7 +284,7 @@ impl Profiler {
 }
 
 /// Whether to measure a load from the disk as well.
-enum Cold {
+pub(crate) enum Cold {
     Too,
     No,
 }

@@ -81,11 +81,11 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// A task of this name, made if there is none.
+    /// A task of this name, made if there is none. One that is there gets the rules which the manifest names.
     pub async fn task(&self, manifest: &TaskManifest) -> Result<Task, Error> {
         let catalog = self.store.catalog().await?;
         match catalog.task_named(self.tenant, &manifest.name) {
-            Some(task) => Ok(task.clone()),
+            Some(task) => Ok(self.store.change_task(task.id, manifest.change()).await?),
             None => Ok(self.store.create_task(manifest.new_task(self.tenant)?).await?),
         }
     }
@@ -94,28 +94,12 @@ impl Registrar {
     pub async fn model(
         &self,
         task: &Task,
-        model: NewRegistration,
+        mut model: NewRegistration,
         (set, known): (Option<&LabelledSet>, &Known),
         report: Report<'_>,
     ) -> Result<Registered, Error> {
-        let NewRegistration {
-            name,
-            version,
-            architecture,
-            licence,
-            owner,
-            promote,
-            by,
-            space,
-            adapter,
-            declared,
-            set: kept,
-            variants,
-        } = model;
-        let notation = adapter.to_json();
-        let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
-        let space = self::space(&*self.store, task, &name, (space, &adapter)).await?;
-        let tokenizer = tokenizer(&self.artefacts, &name, &adapter).await?;
+        let fitting = Fitting::of(&*self.store, &self.artefacts, task, &model).await?;
+        let variants = std::mem::take(&mut model.variants);
         let (since, count) = (Instant::now(), variants.len());
         let mut measured = Vec::with_capacity(count);
         for variant in variants {
@@ -124,43 +108,21 @@ impl Registrar {
             let subject = Subject {
                 name: &variant.name,
                 task,
-                adapter: &adapter,
+                adapter: &model.adapter,
                 settings: &variant.settings,
                 artefact,
-                tokenizer: tokenizer.clone(),
-                declared,
+                tokenizer: fitting.tokenizer.clone(),
+                declared: model.declared,
             };
             let profiler = self.profiler.share(since, count - measured.len());
-            let key =
-                earlier::key(&self.profiler, &subject, &variant.artefact, (kept.as_ref(), set.is_some()));
+            let evidence = (model.set.as_ref(), set.is_some());
+            let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence);
             let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
-            let NewRegistrationVariant { name, settings, artefact } = variant;
-            measured.push(NewVariant {
-                name,
-                settings,
-                artefact,
-                artefact_bytes: bytes,
-                profiles: vec![profile],
-            });
+            measured.push(variant.stored(bytes, vec![profile]));
         }
-        let (task, tenant) = (task.id, self.tenant);
-        let adapter = notation;
-        let model = NewModel {
-            task,
-            tenant,
-            name,
-            version,
-            architecture,
-            licence,
-            owner,
-            promote,
-            by,
-            space,
-            adapter,
-            variants: measured,
-        };
-        Ok(self.store.register_with(model, Evidence { set: kept, declared }).await?)
+        let (model, evidence) = model.stored(task, self.tenant, (fitting, measured));
+        Ok(self.store.register_with(model, evidence).await?)
     }
 
     /// Measured now, or by an earlier attempt.
@@ -237,51 +199,21 @@ impl Registrar {
         store: &dyn Store,
         artefacts: &Artefacts,
         (task, tenant): (&Task, TenantId),
-        model: NewRegistration,
+        mut model: NewRegistration,
     ) -> Result<Registered, Error> {
-        let NewRegistration {
-            name,
-            version,
-            architecture,
-            licence,
-            owner,
-            promote,
-            by,
-            space,
-            adapter,
-            declared,
-            set,
-            variants,
-        } = model;
-        let space = self::space(store, task, &name, (space, &adapter)).await?;
-        // Read, so that one which nobody can use is refused here and not at every node.
-        tokenizer(artefacts, &name, &adapter).await?;
-        let notation = adapter.to_json();
-        let adapter = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
-        if let (None, None, Some(first)) = (&set, declared, variants.first()) {
+        let fitting = Fitting::of(store, artefacts, task, &model).await?;
+        let variants = std::mem::take(&mut model.variants);
+        if let (None, None, Some(first)) = (&model.set, model.declared, variants.first()) {
             return Err(Error::NoAccuracy(first.name.clone()));
         }
         let mut new = Vec::with_capacity(variants.len());
-        for NewRegistrationVariant { name, settings, artefact } in variants {
-            let (artefacts, sha256) = (artefacts.clone(), artefact.clone());
-            let (_, artefact_bytes) = blocking(move || open(&artefacts, &sha256)).await?;
-            new.push(NewVariant { name, settings, artefact, artefact_bytes, profiles: Vec::new() });
+        for variant in variants {
+            let (artefacts, sha256) = (artefacts.clone(), variant.artefact.clone());
+            let (_, bytes) = blocking(move || open(&artefacts, &sha256)).await?;
+            new.push(variant.stored(bytes, Vec::new()));
         }
-        let model = NewModel {
-            task: task.id,
-            tenant,
-            name,
-            version,
-            architecture,
-            licence,
-            owner,
-            promote,
-            by,
-            space,
-            adapter,
-            variants: new,
-        };
-        Ok(store.register_with(model, Evidence { set, declared }).await?)
+        let (model, evidence) = model.stored(task, tenant, (fitting, new));
+        Ok(store.register_with(model, evidence).await?)
     }
 
     /// What a model was registered with to be measured: its labelled set, read from the artefacts that are here, and how
@@ -342,11 +274,70 @@ impl Registrar {
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
                 profile.accuracy = elsewhere.accuracy.clone();
+                profile.detail.part_of_set = elsewhere.detail.part_of_set;
             }
             profile.also.clone_from(&elsewhere.also);
         }
         self.store.put_profile(variant.id, profile).await?;
         Ok(())
+    }
+}
+
+/// What a model's words come to among what is there: looked at before anything is measured, so that what nobody can use is
+/// refused at once.
+struct Fitting {
+    adapter: String,
+    space: Option<NewSpace>,
+    tokenizer: Option<Arc<Tokenizer>>,
+}
+
+impl Fitting {
+    async fn of(
+        store: &dyn Store,
+        artefacts: &Artefacts,
+        task: &Task,
+        model: &NewRegistration,
+    ) -> Result<Self, Error> {
+        let NewRegistration { name, adapter, space, .. } = model;
+        let notation = adapter.to_json();
+        let notation = notation.map_err(|source| Error::Adapter { model: name.clone(), source })?;
+        let space = self::space(store, task, name, (space.clone(), adapter)).await?;
+        Ok(Self { adapter: notation, space, tokenizer: tokenizer(artefacts, name, adapter).await? })
+    }
+}
+
+impl NewRegistration {
+    /// As it is stored, with what became of its variants; and what they are measured with.
+    fn stored(
+        self,
+        task: &Task,
+        tenant: TenantId,
+        (fitting, variants): (Fitting, Vec<NewVariant>),
+    ) -> (NewModel, Evidence) {
+        let Self { name, version, architecture, licence, owner, promote, by, declared, set, .. } = self;
+        let Fitting { adapter, space, .. } = fitting;
+        let model = NewModel {
+            task: task.id,
+            tenant,
+            name,
+            version,
+            architecture,
+            licence,
+            owner,
+            promote,
+            by,
+            space,
+            adapter,
+            variants,
+        };
+        (model, Evidence { set, declared })
+    }
+}
+
+impl NewRegistrationVariant {
+    fn stored(self, artefact_bytes: Bytes, profiles: Vec<Profile>) -> NewVariant {
+        let Self { name, settings, artefact } = self;
+        NewVariant { name, settings, artefact, artefact_bytes, profiles }
     }
 }
 

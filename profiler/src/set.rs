@@ -318,6 +318,7 @@ mod tests {
             metric: "top-1".to_owned(),
             accuracy_rule: AccuracyRule::default(),
             live_accuracy: modelless_types::LiveRule::default(),
+            declared_accuracy: modelless_types::DeclaredRule::default(),
             labels: labels.iter().map(|&label| label.to_owned()).collect(),
             inputs: inputs.to_vec(),
             outputs: Vec::new(),

@@ -5,16 +5,16 @@
 //! before it was watched for a while, and it stands still while the live state is away: a scheduler that knows little must not
 //! move what one that knew more has pinned.
 
+use modelless_decision::demand::{self, Lately};
 use modelless_decision::query::Class;
 use modelless_live::Member;
-use modelless_types::TaskId;
+use modelless_types::{Micros, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What came so long ago counts half.
-pub(crate) const HALF_LIFE: Duration = Duration::from_secs(30);
-/// Below this a class is forgotten.
-const NOTHING: f64 = 0.1;
+#[cfg(test)]
+pub(crate) const HALF_LIFE: Duration = Duration::from_micros(demand::HALF_LIFE.0);
 /// Classes of a gateway whose counts are remembered although it does not announce them any more.
 const REMEMBERED: usize = 4_096;
 
@@ -30,21 +30,16 @@ struct Counted {
 pub(crate) struct Demands {
     /// Each gateway, by name and instance.
     counted: BTreeMap<(String, u64), Counted>,
-    lately: BTreeMap<Class, f64>,
-    /// For how long there was something to see.
-    watched: Duration,
+    lately: Lately,
 }
 
 impl Demands {
     /// What members announce, so long after the last time.
     pub(crate) fn look(&mut self, members: &[Member], after: Duration) {
-        let fade = 0.5_f64.powf(half_lives(after));
-        self.lately.retain(|_, count| {
-            *count *= fade;
-            *count > NOTHING
-        });
-        if !self.counted.is_empty() {
-            self.watched = self.watched.saturating_add(after);
+        if self.counted.is_empty() {
+            self.lately.fade(micros(after));
+        } else {
+            self.lately.pass(micros(after));
         }
         let mut counted = BTreeMap::new();
         for member in members.iter().filter(|member| !member.demand.is_empty()) {
@@ -59,12 +54,12 @@ impl Demands {
     #[expect(clippy::cast_precision_loss, reason = "queries of a second")]
     fn add(&mut self, member: &Member, known: &mut Counted, after: Duration) {
         let now: BTreeMap<Class, u64> = member.demand.iter().map(|d| (d.class, d.arrived)).collect();
-        let share = if known.missed.is_zero() { 1.0 } else { left_of(known.missed + after) };
+        let share = if known.missed.is_zero() { 1.0 } else { demand::left_of(micros(known.missed + after)) };
         for (class, count) in &now {
             let before = known.classes.get(class).copied().unwrap_or(*count);
             let more = count.saturating_sub(before);
             if more > 0 {
-                *self.lately.entry(*class).or_default() += more as f64 * share;
+                self.lately.came(*class, more as f64 * share);
                 known.missed = Duration::ZERO;
             }
         }
@@ -82,26 +77,13 @@ impl Demands {
     }
 
     /// How much is asked of the classes that a variant may answer, in doublings.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
     pub(crate) fn level(&self, task: TaskId, ordinal: u8) -> u8 {
-        if self.watched < HALF_LIFE {
-            return 0;
-        }
-        let asked =
-            self.lately.iter().filter(|(class, _)| class.task == task && class.admits.contains(ordinal));
-        let count: f64 = asked.map(|(_, count)| count).sum();
-        if count < 1.0 { 0 } else { 1 + count.log2() as u8 }
+        self.lately.level(task, ordinal)
     }
 }
 
-fn half_lives(time: Duration) -> f64 {
-    time.as_secs_f64() / HALF_LIFE.as_secs_f64()
-}
-
-/// How much still counts of what came evenly over such a time.
-fn left_of(time: Duration) -> f64 {
-    let faded = half_lives(time) * std::f64::consts::LN_2;
-    (1.0 - (-faded).exp()) / faded.max(f64::MIN_POSITIVE)
+fn micros(time: Duration) -> Micros {
+    Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -75,6 +75,7 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         metric: "top-1".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: vec!["a".into(), "b".into()],
         inputs: Vec::new(),
         outputs: Vec::new(),

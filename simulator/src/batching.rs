@@ -15,6 +15,7 @@ use modelless_types::{
     VariantId,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// Scatter assumed of device times: standard deviation over mean.
 const SCATTER: f64 = 0.05;
@@ -363,6 +364,7 @@ fn variant(name: &str, latency: Vec<BatchPoint>, max_batch: u32) -> VariantSpec 
         prepare: StageTime { mean_us: 1.0, var_us2: 0.0, samples: 0 },
         memory: Bytes::from_mib(10),
         load_time: Micros::from_millis(20),
+        on: BTreeMap::new(),
     }
 }
 

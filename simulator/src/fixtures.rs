@@ -8,6 +8,7 @@ use crate::scenario::{TaskSpec, VariantSpec};
 use modelless_types::{
     Accuracy, BatchPoint, Bytes, Engine, Goals, Micros, ModelId, SpaceId, StageTime, TaskId, VariantId,
 };
+use std::collections::BTreeMap;
 
 /// The ladder's task.
 pub const FASHION: TaskId = TaskId(1);
@@ -55,6 +56,7 @@ pub fn fashion_mnist() -> TaskSpec {
             // A session takes its weights twice (file and prepacked) and about 3 MiB besides.
             memory: Bytes(2 * kib * 1_024) + Bytes::from_mib(3),
             load_time: Micros(10_000 + 20 * kib),
+            on: BTreeMap::new(),
         }
     });
     TaskSpec {

@@ -44,19 +44,19 @@ impl World<'_> {
     /// A query comes to whichever gateway is up and in turn.
     pub(crate) fn offer(&mut self, stream: usize) -> Result<(), Error> {
         let spec = &self.scenario.streams[stream];
-        self.tallies[stream].counts.offered += 1;
+        self.record.offered(stream, self.now);
         let up: Vec<usize> = (0..self.gateways.len()).filter(|at| self.gateways[*at].up).collect();
         let key = QueryKey(self.next_key);
         self.next_key += 1;
         let Some(&gateway) = up.get(usize::try_from(key.0).unwrap_or(0) % up.len().max(1)) else {
-            self.tallies[stream].refused("no_gateway");
+            self.record.refused((stream, self.now), "no_gateway");
             return Ok(());
         };
         let goals = spec.goals;
         let admitted = match admission::admit(self.gateways[gateway].router.snapshot(), spec.task, &goals) {
             Ok(admitted) => admitted,
             Err(refusal) => {
-                self.tallies[stream].refused(refusal.name());
+                self.record.refused((stream, self.now), refusal.name());
                 return Ok(());
             }
         };
@@ -84,6 +84,7 @@ impl World<'_> {
             returnable: false,
         };
         self.queries.insert(key, query);
+        self.asked.came(query.class, 1.0);
         self.feed_router(gateway, Event::Arrive(query))
     }
 
@@ -133,7 +134,9 @@ impl World<'_> {
                 Action::Send { key, node, waiting, first, returnable, .. } => {
                     let Some(query) = self.queries.get(&key).copied() else { continue };
                     // What the way there and back takes is not the node's to spend.
-                    let way = Micros(2 * (self.scenario.link.one_way.0 + self.scenario.link.jitter.0));
+                    let far = self.scenario.nodes[Self::position(node)].far;
+                    let link = self.scenario.link;
+                    let way = Micros(2 * (link.one_way.0 + far.0 + link.jitter.0));
                     let left = |until: Time| (until - self.now).saturating_sub(way);
                     let frame = ToNode::Query {
                         query: Query { returnable, ..query },
@@ -182,7 +185,7 @@ impl World<'_> {
         let gateway = &self.gateways[at];
         let Some(life) = gateway.connected[node] else { return };
         let (epoch, last) = (gateway.epoch, gateway.last_out[node]);
-        let arrives = self.link_delay().max(last);
+        let arrives = self.link_delay(node).max(last);
         self.gateways[at].last_out[node] = arrives;
         self.push(arrives, Rank::Arrival, Ev::ToNode { gateway: at, epoch, node, life, frame });
     }
@@ -245,9 +248,7 @@ impl World<'_> {
             self.echoes += 1;
             return Ok(self.books.echo(self.now, key)?);
         };
-        let Some((_, spec)) = self.scenario.variants().find(|(_, v)| v.id == variant) else {
-            return Ok(());
-        };
+        let Some(spec) = self.known.spec(variant) else { return Ok(()) };
         ensure(spec.accuracy >= client.floor, self.now, "no answer is below its floor", || {
             format!("{key} asked for {} and {} has {}", client.floor, spec.name, spec.accuracy)
         })?;
@@ -259,14 +260,15 @@ impl World<'_> {
         self.books.leave(self.now, key, Left::Answered)?;
         self.queries.remove(&key);
         let in_time = self.now <= client.deadline;
-        self.tallies[client.stream].answered(self.now - client.arrived, in_time, spec.accuracy, &spec.name);
+        let whose = (client.stream, client.arrived);
+        self.record.answered(whose, self.now, in_time, spec.accuracy, (spec.id, &spec.name));
         Ok(())
     }
 
     fn client_refused(&mut self, key: QueryKey, refusal: &Refusal) -> Result<(), Error> {
         let client = self.books.leave(self.now, key, Left::Refused)?;
         self.queries.remove(&key);
-        self.tallies[client.stream].refused(refusal.name());
+        self.record.refused((client.stream, client.arrived), refusal.name());
         Ok(())
     }
 
@@ -275,7 +277,7 @@ impl World<'_> {
         let Some(gateway) = self.books.get(key).map(|c| c.gateway) else { return Ok(()) };
         let client = self.books.leave(self.now, key, Left::Cancelled)?;
         self.queries.remove(&key);
-        self.tallies[client.stream].counts.cancelled += 1;
+        self.record.cancelled((client.stream, client.arrived));
         self.feed_router(gateway, Event::Cancel { key })
     }
 
@@ -290,7 +292,7 @@ impl World<'_> {
         for key in self.books.at_gateway(at) {
             let client = self.books.leave(self.now, key, Left::Lost)?;
             self.queries.remove(&key);
-            self.tallies[client.stream].counts.lost += 1;
+            self.record.lost((client.stream, client.arrived));
         }
         for node in 0..self.nodes.len() {
             let life = self.nodes[node].life;

@@ -10,7 +10,9 @@
 //! [`Worker`]: modelless_decision::worker::Worker
 #![warn(missing_docs)]
 
+pub mod baseline;
 pub mod batching;
+pub mod chart;
 mod check;
 pub mod clairvoyant;
 mod direct;
@@ -18,14 +20,21 @@ pub mod fixtures;
 mod gateway;
 pub mod goodput;
 mod heap;
+mod known;
 mod lives;
 mod memory;
 mod node;
+pub mod oracle;
 mod outcome;
 mod pause;
+mod planning;
 mod quarantine;
+mod record;
+pub mod report;
 mod rng;
-mod scenario;
+pub mod scenario;
+mod series;
+mod simplex;
 mod workload;
 mod world;
 
@@ -33,8 +42,10 @@ pub use check::Broken;
 pub use outcome::{Outcome, Percentiles, StreamOutcome, table};
 pub use rng::Rng;
 pub use scenario::{
-    Arrivals, Fault, Jitter, LinkSpec, NodeSpec, Scenario, Step, Stream, TaskSpec, VariantSpec,
+    Arrivals, Behaviour, Fault, Gap, Jitter, LinkSpec, NodeSpec, Planner, Scenario, Span, Step, Stream,
+    TaskSpec, VariantSpec,
 };
+pub use series::{Bucket, Series};
 
 /// Why a run gave no outcome.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -42,6 +53,16 @@ pub enum Error {
     /// The scenario cannot be run.
     #[error("the scenario is not usable: {0}")]
     Scenario(String),
+    /// The scenario names something that cannot be named.
+    #[error("{text}")]
+    UnknownKey {
+        /// Where and what, as its reader told it.
+        text: String,
+        /// What was written.
+        key: String,
+        /// What could have been.
+        known: Vec<String>,
+    },
     /// Queries are open and nothing is left that could move them.
     #[error(
         "a dead end at {at_us} us: {open} queries are open and nothing will ever happen again; first {first}"
@@ -65,6 +86,13 @@ pub enum Error {
     /// Something that must never happen did.
     #[error(transparent)]
     Broken(#[from] Broken),
+}
+
+/// Runs a scenario to its end and tells it whole; `load` is only written down.
+pub fn simulate(scenario: &Scenario, seed: u64, load: f64) -> Result<report::Report, Error> {
+    let fluid = oracle::fluid(scenario, seed)?;
+    let outcome = run(scenario, seed)?;
+    Ok(report::Report::new("modelless", load, (scenario.start, scenario.duration), fluid, outcome))
 }
 
 /// Runs a scenario to its end.

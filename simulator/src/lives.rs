@@ -30,7 +30,7 @@ impl World<'_> {
         let spec = &self.scenario.nodes[at];
         let worker = Worker::new(spec.worker.clone());
         self.nodes[at] = Node::new(old.id, old.life + 1, worker, old.info.clone());
-        self.feed_worker(at, Event::Catalog(self.scenario.catalog()))?;
+        self.feed_worker(at, Event::Catalog(self.scenario.catalog(&spec.class)))?;
         self.pin(at, &spec.pinned)?;
         let life = self.nodes[at].life;
         self.push_idle(self.now, Ev::Heartbeat { node: at, life });

@@ -7,22 +7,26 @@ use crate::world::{Ev, World};
 use modelless_decision::worker::Event;
 use modelless_decision::{Moments, Rank};
 use modelless_types::{Bytes, DeviceIx, Micros, VariantId};
+use std::rc::Rc;
 
 impl World<'_> {
     pub(crate) fn load(&mut self, at: usize, device: DeviceIx, variant: VariantId) -> Result<(), Error> {
-        let Some((_, spec)) = self.scenario.variants().find(|(_, v)| v.id == variant) else { return Ok(()) };
+        let known = Rc::clone(&self.known);
+        let Some(known) = known.on(at, variant) else { return Ok(()) };
         let node_spec = &self.scenario.nodes[at];
         let node = &mut self.nodes[at];
         let load = node.next_load;
         node.next_load += 1;
         let before = node
             .memory
-            .insert((device, variant), Resident { state: Memory::Loading, bytes: spec.memory, load });
-        ensure(before.is_none(), self.now, "what is in memory is not loaded again", || spec.name.clone())?;
+            .insert((device, variant), Resident { state: Memory::Loading, bytes: known.memory, load });
+        ensure(before.is_none(), self.now, "what is in memory is not loaded again", || {
+            known.spec.name.clone()
+        })?;
         let life = node.life;
-        self.within_budget(at, device, &spec.name)?;
+        self.within_budget(at, device, &known.spec.name)?;
         self.loads += 1;
-        let mean = Moments::exactly(spec.load_time);
+        let mean = Moments::exactly(known.load_time);
         let sd = mean.mean * node_spec.load_scatter;
         let took = self.rng_runs.duration(Moments { var: sd * sd, ..mean });
         let failed = self.rng_faults.chance(node_spec.load_failure);
@@ -35,9 +39,8 @@ impl World<'_> {
     pub(crate) fn within_budget(&self, at: usize, device: DeviceIx, with: &str) -> Result<(), Error> {
         let node = &self.nodes[at];
         let replicas = node.memory.iter().filter(|((d, _), _)| *d == device).map(|(_, m)| m.bytes.0);
-        let inside = node.wards.holds(device);
-        let ward = self.scenario.variants().find(|(_, v)| Some(v.id) == inside);
-        let used = replicas.sum::<u64>() + ward.map_or(0, |(_, v)| v.memory.0);
+        let ward = node.wards.holds(device).and_then(|inside| self.known.on(at, inside));
+        let used = replicas.sum::<u64>() + ward.map_or(0, |v| v.memory.0);
         let budget = self.scenario.nodes[at].worker.devices[usize::from(device.0)].memory;
         Ok(ensure(used <= budget.0, self.now, "the memory budget is kept", || {
             format!("{} of {budget} with {with}", Bytes(used))

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::check::ensure;
+use crate::known::Known;
 use crate::pause::Pause;
 use crate::quarantine::Wards;
 use crate::scenario::VariantSpec;
@@ -15,6 +16,7 @@ use modelless_types::{
     Time, VariantId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
 /// From a gateway.
 pub(crate) enum ToNode {
@@ -140,6 +142,17 @@ impl Node {
 }
 
 impl Node {
+    /// Batches on its devices now.
+    pub(crate) fn running(&self) -> u64 {
+        self.lanes.values().filter(|lane| !lane.is_empty()).count() as u64
+    }
+
+    /// What is in memory, once for each device.
+    pub(crate) fn loaded_variants(&self) -> impl Iterator<Item = VariantId> {
+        let loaded = self.memory.iter().filter(|(_, m)| m.state == Memory::Loaded);
+        loaded.map(|((_, variant), _)| *variant)
+    }
+
     /// A gateway's weight among those that share the credit.
     fn weight(&self, now: Time, gateway: usize) -> Option<u64> {
         let open = self.held.values().any(|held| held.gateway == gateway);
@@ -299,7 +312,7 @@ impl World<'_> {
         let report = NodeReport { limit: self.limit(at, gateway, report.limit), ..report };
         let node = &self.nodes[at];
         let life = node.life;
-        let arrives = self.link_delay().max(self.gateways[gateway].last_in[at]);
+        let arrives = self.link_delay(at).max(self.gateways[gateway].last_in[at]);
         self.gateways[gateway].last_in[at] = arrives;
         self.push(arrives, Rank::Completion, Ev::FromNode { gateway, epoch, node: at, life, frame, report });
     }
@@ -343,7 +356,7 @@ impl World<'_> {
                 let waiting = demand.values().map(|told| told.waiting).sum();
                 let first = demand.values().filter_map(|told| told.first).min();
                 self.feed_worker(at, Event::Demand { class: query.class, waiting, first })?;
-                let decode = self.decode_time(&query);
+                let decode = self.decode_time(at, &query);
                 let life = self.nodes[at].life;
                 self.push(self.now + decode, Rank::Arrival, Ev::Decoded { node: at, life, key });
                 Ok(())
@@ -354,11 +367,10 @@ impl World<'_> {
         }
     }
 
-    fn decode_time(&mut self, query: &Query) -> Micros {
-        let admitted = |(task, v): &(TaskId, &VariantSpec)| {
-            *task == query.class.task && query.class.admits.contains(v.ordinal)
-        };
-        let decode = self.scenario.variants().find(admitted).map(|(_, v)| VariantSpec::stage(v.decode));
+    fn decode_time(&mut self, at: usize, query: &Query) -> Micros {
+        let admitted =
+            |v: &&Known<'_>| v.task == query.class.task && query.class.admits.contains(v.spec.ordinal);
+        let decode = self.known.all_on(at).find(admitted).map(|v| VariantSpec::stage(v.spec.decode));
         self.rng_runs.duration(decode.unwrap_or(Moments::ZERO))
     }
 
@@ -398,17 +410,13 @@ impl World<'_> {
         expected: Moments,
     ) -> Result<(), Error> {
         let now = self.now;
-        let Some((task, spec)) = self.scenario.variants().find(|(_, v)| v.id == variant) else {
-            return Ok(());
-        };
+        let known = Rc::clone(&self.known);
+        let Some(&Known { task, spec, max_batch, .. }) = known.on(at, variant) else { return Ok(()) };
         let node = &self.nodes[at];
         let size = u32::try_from(members.len()).unwrap_or(u32::MAX);
-        ensure(
-            (1..=spec.max_batch).contains(&size),
-            now,
-            "no batch is larger than its variant takes",
-            || format!("{size} for {}", spec.name),
-        )?;
+        ensure((1..=max_batch).contains(&size), now, "no batch is larger than its variant takes", || {
+            format!("{size} for {}", spec.name)
+        })?;
         let on_lane =
             node.batches.values().filter(|b| (b.device, b.lane) == (device, lane) && !b.ended).count();
         ensure(on_lane < 2, now, "a lane runs one batch and has one prepared", || {
@@ -477,9 +485,9 @@ impl World<'_> {
     fn run_batch(&mut self, at: usize, id: BatchId, handover: Micros) {
         let node = &self.nodes[at];
         let Some(batch) = node.batches.get(&id) else { return };
-        let model = self.runs.get(&batch.variant);
+        let known = self.known.on(at, batch.variant);
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
-        let raw = model.map_or(Moments::ZERO, |m| m.uncorrected(size));
+        let raw = known.map_or(Moments::ZERO, |known| known.run.uncorrected(size));
         let time = Moments { mean: raw.mean * node.slow, var: raw.var * node.slow * node.slow };
         let device = usize::from(batch.device.0);
         let life = node.life;
@@ -509,8 +517,8 @@ impl World<'_> {
         let poisoned = batch.members.iter().any(|key| self.books.get(*key).is_some_and(|c| c.poison));
         let revoked = self.nodes[at].revoked.remove(&id);
         if !revoked && (poisoned || self.rng_faults.chance(self.scenario.nodes[at].crash)) {
-            let spec = self.scenario.variants().find(|(_, v)| v.id == variant);
-            return spec.map_or(Ok(()), |(_, spec)| self.crash(at, spec.model, spec.engine));
+            let spec = self.known.spec(variant);
+            return spec.map_or(Ok(()), |spec| self.crash(at, spec.model, spec.engine));
         }
         if !revoked {
             *self.batch_sizes.entry(size).or_default() += 1;

@@ -1,5 +1,6 @@
 //! What came of a run: counts and figures for programs, a table for people.
 
+use crate::series::Series;
 use modelless_types::{Accuracy, Micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -51,6 +52,9 @@ pub struct Outcome {
     pub outstanding_max: u32,
     /// Events of the run.
     pub events: u64,
+    /// How things were over time.
+    #[serde(default)]
+    pub series: Series,
 }
 
 /// What came of a stream.

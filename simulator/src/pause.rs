@@ -64,6 +64,8 @@ impl World<'_> {
             | Ev::GiveUp { .. }
             | Ev::FromNode { .. }
             | Ev::NewTable
+            | Ev::Look
+            | Ev::Plan
             | Ev::Fault { .. }
             | Ev::FaultOver { .. }
             | Ev::NodeLost { .. }

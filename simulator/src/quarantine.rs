@@ -3,12 +3,12 @@
 use crate::Error;
 use crate::check::ensure;
 use crate::node::FromNode;
-use crate::scenario::VariantSpec;
 use crate::world::{Ev, World};
 use modelless_decision::worker::{Event, Failure, Outcome};
 use modelless_decision::{Moments, Rank};
-use modelless_types::{DeviceIx, QueryKey, TaskId, VariantId};
+use modelless_types::{DeviceIx, QueryKey, VariantId};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 impl Wards {
     /// What a device's holds.
@@ -34,16 +34,15 @@ impl World<'_> {
         variant: VariantId,
         key: QueryKey,
     ) -> Result<(), Error> {
-        let of = |(_, v): &(TaskId, &VariantSpec)| v.id == variant;
-        let Some((_, spec)) = self.scenario.variants().find(of) else { return Ok(()) };
+        let known = Rc::clone(&self.known);
+        let Some(known) = known.on(at, variant) else { return Ok(()) };
         let wards = &mut self.nodes[at].wards;
         let before = wards.inside.insert(device, key);
         ensure(before.is_none(), self.now, "one at a time is in quarantine", || format!("{before:?}"))?;
         let there = wards.holds.insert(device, variant) == Some(variant);
-        self.within_budget(at, device, &spec.name)?;
-        let load = if there { Moments::ZERO } else { Moments::exactly(spec.load_time) };
-        let run = self.runs.get(&variant).map_or(Moments::ZERO, |model| model.uncorrected(1));
-        let took = self.rng_runs.duration(load + run);
+        self.within_budget(at, device, &known.spec.name)?;
+        let load = if there { Moments::ZERO } else { Moments::exactly(known.load_time) };
+        let took = self.rng_runs.duration(load + known.run.uncorrected(1));
         let life = self.nodes[at].life;
         self.push(self.now + took, Rank::Completion, Ev::Judged { node: at, life, device });
         Ok(())

@@ -1,4 +1,10 @@
-//! A scenario: everything a run depends on besides its seed, as data.
+//! A scenario: everything a run depends on besides its seed, as data. How people write one is told in [`file`].
+
+mod build;
+pub mod file;
+mod profiles;
+mod traffic;
+mod unknown;
 
 use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
@@ -8,6 +14,7 @@ use modelless_types::{
     TaskId, VariantId,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A world and what happens in it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -41,6 +48,9 @@ pub struct Scenario {
     pub start: Micros,
     /// How long queries come, from `start`.
     pub duration: Micros,
+    /// Without, what is pinned stays pinned.
+    #[serde(default)]
+    pub planner: Option<Planner>,
 }
 
 const fn yes() -> bool {
@@ -96,11 +106,45 @@ pub struct VariantSpec {
     pub memory: Bytes,
     /// From asking for it to ready.
     pub load_time: Micros,
+    /// How it behaves on each class of devices; it runs on no other. Empty: everywhere as above.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub on: BTreeMap<String, Behaviour>,
+}
+
+/// A variant on one class of devices.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Behaviour {
+    /// Device time by batch.
+    pub latency: Vec<BatchPoint>,
+    /// The largest batch it takes there.
+    pub max_batch: u32,
+    /// Memory of a replica.
+    pub memory: Bytes,
+    /// From asking for it to ready.
+    pub load_time: Micros,
+}
+
+/// Who plans, and how often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Planner {
+    /// Between two plans.
+    pub every: Micros,
+    /// Share of each device's memory that is left to its worker, in thousandths.
+    pub discretionary_permille: u16,
 }
 
 /// A node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NodeSpec {
+    /// What its device is, for variants that behave differently on each.
+    #[serde(default)]
+    pub class: String,
+    /// Where it is, for people.
+    #[serde(default)]
+    pub zone: String,
+    /// What a frame takes to it beyond the link's time, one way.
+    #[serde(default)]
+    pub far: Micros,
     /// What its worker is told of it.
     pub worker: WorkerConfig,
     /// What the plan pins there, on the first device.
@@ -190,8 +234,32 @@ pub enum Arrivals {
         /// Standard deviation of a gap over its mean: 1 is Poisson, more is burstier.
         cv: f64,
     },
+    /// With independent gaps that are drawn by one law and passed through at a rate that changes at stated times, so that the
+    /// mean rate is kept whatever the law.
+    Modulated(Vec<Span>),
     /// At exactly these times.
     At(Vec<Micros>),
+}
+
+/// From a time on, a rate and how gaps scatter.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Span {
+    /// Since when.
+    pub from: Micros,
+    /// How many a second.
+    pub rate: f64,
+    /// How gaps scatter.
+    pub gap: Gap,
+}
+
+/// A law of gaps; all have mean 1 here.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gap {
+    /// By standard deviation over mean: 1 is Poisson, more is burstier, 0 a metronome.
+    Gamma(f64),
+    /// By shape: 1 is Poisson, less is burstier.
+    Weibull(f64),
 }
 
 /// From a time on, a rate.
@@ -281,15 +349,46 @@ pub enum Fault {
     },
 }
 
+/// A [`Behaviour`], wherever it stands.
+struct On<'a> {
+    latency: &'a [BatchPoint],
+    max_batch: u32,
+    memory: Bytes,
+    load_time: Micros,
+}
+
 const fn onnx() -> Engine {
     Engine::Onnx
+}
+
+impl Gap {
+    fn is_sound(self) -> bool {
+        match self {
+            Self::Gamma(cv) => cv.is_finite() && (0.0..=100.0).contains(&cv),
+            Self::Weibull(shape) => shape.is_finite() && (0.1..=100.0).contains(&shape),
+        }
+    }
 }
 
 impl VariantSpec {
     /// Its performance model, as profiled.
     pub fn run_model(&self) -> Option<RunModel> {
-        let model = RunModel::from_points(&self.latency, Self::stage(self.prepare))?;
+        self.model_of(&self.latency)
+    }
+
+    fn model_of(&self, latency: &[BatchPoint]) -> Option<RunModel> {
+        let model = RunModel::from_points(latency, Self::stage(self.prepare))?;
         Some(model.with_decode(Self::stage(self.decode)))
+    }
+
+    /// How it behaves on a class of devices; `None` where it cannot run.
+    fn behaviour(&self, class: &str) -> Option<On<'_>> {
+        if self.on.is_empty() {
+            let (max_batch, memory, load_time) = (self.max_batch, self.memory, self.load_time);
+            return Some(On { latency: &self.latency, max_batch, memory, load_time });
+        }
+        let Behaviour { latency, max_batch, memory, load_time } = self.on.get(class)?;
+        Some(On { latency, max_batch: *max_batch, memory: *memory, load_time: *load_time })
     }
 
     pub(crate) fn stage(time: StageTime) -> Moments {
@@ -321,6 +420,9 @@ impl NodeSpec {
     /// One device, with bounds and habits that suit most tests.
     pub fn with(lanes: u16, memory: Bytes, pinned: Vec<VariantId>) -> Self {
         Self {
+            class: String::new(),
+            zone: String::new(),
+            far: Micros::ZERO,
             worker: WorkerConfig {
                 devices: vec![DeviceConfig { lanes, width: 1, memory, price: PricePerHour(50_000) }],
                 queue: 1_024,
@@ -367,6 +469,7 @@ impl Scenario {
             faults: Vec::new(),
             start: Micros::from_secs(1),
             duration: Micros::from_secs(1),
+            planner: None,
         }
     }
 
@@ -374,9 +477,11 @@ impl Scenario {
         self.tasks.iter().flat_map(|task| task.variants.iter().map(move |v| (task.id, v)))
     }
 
-    pub(crate) fn catalog(&self) -> Vec<WorkerVariant> {
+    /// What a class of devices can run.
+    pub(crate) fn catalog(&self, class: &str) -> Vec<WorkerVariant> {
         let batching = |id| self.tasks.iter().find(|task| task.id == id).and_then(|task| task.batching);
         let variant = |(task, v): (TaskId, &VariantSpec)| {
+            let on = v.behaviour(class)?;
             Some(WorkerVariant {
                 id: v.id,
                 model: v.model,
@@ -384,10 +489,10 @@ impl Scenario {
                 task,
                 ordinal: v.ordinal,
                 accuracy: v.accuracy,
-                max_batch: v.max_batch,
-                run: v.run_model()?,
-                memory: v.memory,
-                load_time: v.load_time,
+                max_batch: on.max_batch,
+                run: v.model_of(on.latency)?,
+                memory: on.memory,
+                load_time: on.load_time,
                 threads: v.threads,
                 batching: batching(task),
             })
@@ -403,8 +508,15 @@ impl Scenario {
         if self.heartbeat == Micros::ZERO {
             return Err("heartbeats must be some time apart".into());
         }
-        if let Some((_, v)) = self.variants().find(|(_, v)| v.run_model().is_none()) {
+        let unusable = |v: &VariantSpec| {
+            let on = v.on.values().any(|on| v.model_of(&on.latency).is_none());
+            on || (v.on.is_empty() && v.run_model().is_none())
+        };
+        if let Some((_, v)) = self.variants().find(|(_, v)| unusable(v)) {
             return Err(format!("variant {} has no usable latency point", v.name));
+        }
+        if self.planner.is_some_and(|planner| planner.every == Micros::ZERO) {
+            return Err("plans must be some time apart".into());
         }
         for task in &self.tasks {
             if !task.variants.is_sorted_by(|a, b| a.ordinal < b.ordinal) {
@@ -439,6 +551,7 @@ impl Scenario {
                         || *burst_for == Micros::ZERO
                 }
                 Arrivals::Renewal { rate, cv } => endless(*rate) || !cv.is_finite() || *cv < 0.0,
+                Arrivals::Modulated(spans) => spans.iter().any(|s| endless(s.rate) || !s.gap.is_sound()),
                 Arrivals::At(_) => false,
             };
             if bad {

@@ -1,7 +1,7 @@
 //! When the queries of a stream come: an endless process cut off at the scenario's end.
 
 use crate::rng::Rng;
-use crate::scenario::{Arrivals, Step};
+use crate::scenario::{Arrivals, Gap, Scenario, Span, Step};
 use modelless_decision::Moments;
 use modelless_types::Micros;
 
@@ -24,6 +24,20 @@ impl Source {
         Self { arrivals, rng, at: 0.0, served: 0, bursting: true, until: 0.0 }
     }
 
+    /// The sources of a scenario's streams.
+    pub(crate) fn of(scenario: &Scenario, seed: u64) -> Vec<Self> {
+        let streams = scenario.streams.iter().enumerate();
+        streams.map(|(at, s)| Self::new(s.arrivals.clone(), seed, &format!("{at} {}", s.name))).collect()
+    }
+
+    /// All that comes while a scenario lasts, by stream.
+    pub(crate) fn all(scenario: &Scenario, seed: u64) -> Vec<Vec<Micros>> {
+        let within = |mut source: Self| {
+            std::iter::from_fn(move || source.next()).take_while(|at| *at < scenario.duration).collect()
+        };
+        Self::of(scenario, seed).into_iter().map(within).collect()
+    }
+
     /// The next arrival; `None` when there is none any more.
     pub(crate) fn next(&mut self) -> Option<Micros> {
         if let Arrivals::At(times) = &self.arrivals {
@@ -39,8 +53,8 @@ impl Source {
             self.at += self.rng.gamma(Moments { mean, var: cv * cv * mean * mean });
             return Some(whole(self.at));
         }
-        // A unit of exponential work is used up at the present rate, through as many changes of it as it takes.
-        let mut work = self.rng.exponential();
+        // A gap's worth of work is used up at the present rate, through as many changes of it as it takes.
+        let mut work = self.gap();
         for _ in 0..100_000 {
             let (rate, until) = self.rate();
             let per_us = rate / 1e6;
@@ -58,15 +72,29 @@ impl Source {
         None
     }
 
+    /// A gap of mean 1, by the law that holds where it begins.
+    fn gap(&mut self) -> f64 {
+        let Arrivals::Modulated(spans) = &self.arrivals else { return self.rng.exponential() };
+        let gap = current(spans, self.at, |s| s.from).0.map_or(Gap::Gamma(1.0), |s| s.gap);
+        match gap {
+            Gap::Gamma(cv) => self.rng.gamma(Moments { mean: 1.0, var: cv * cv }),
+            Gap::Weibull(shape) => {
+                libm::pow(self.rng.exponential(), 1.0 / shape) / libm::tgamma(1.0 + 1.0 / shape)
+            }
+        }
+    }
+
     /// The present rate and until when it holds.
     fn rate(&mut self) -> (f64, f64) {
         match &self.arrivals {
             Arrivals::Poisson { rate } => (*rate, f64::INFINITY),
             Arrivals::Steps(steps) => {
-                let from = |step: &Step| float(step.from);
-                let next = steps.iter().position(|s| from(s) > self.at).unwrap_or(steps.len());
-                let rate = next.checked_sub(1).map_or(0.0, |at| steps[at].rate);
-                (rate, steps.get(next).map_or(f64::INFINITY, from))
+                let (step, until) = current(steps, self.at, |s: &Step| s.from);
+                (step.map_or(0.0, |s| s.rate), until)
+            }
+            Arrivals::Modulated(spans) => {
+                let (span, until) = current(spans, self.at, |s: &Span| s.from);
+                (span.map_or(0.0, |s| s.rate), until)
             }
             Arrivals::Bursty { calm, burst, calm_for, burst_for } => {
                 if self.at >= self.until {
@@ -79,6 +107,13 @@ impl Source {
             Arrivals::Renewal { .. } | Arrivals::At(_) => (0.0, f64::INFINITY),
         }
     }
+}
+
+/// What holds at a time, of what follows each other, and until when.
+fn current<T: Copy>(all: &[T], at: f64, from: impl Fn(&T) -> Micros) -> (Option<T>, f64) {
+    let next = all.partition_point(|one| float(from(one)) <= at);
+    let until = all.get(next).map_or(f64::INFINITY, |one| float(from(one)));
+    (next.checked_sub(1).map(|now| all[now]), until)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]

@@ -3,17 +3,21 @@
 use crate::check::Books;
 use crate::gateway::Gateway;
 use crate::heap::Heap;
+use crate::known::Catalog;
 use crate::node::{FromNode, Node, ToNode};
-use crate::outcome::{Outcome, Tally, ratio};
+use crate::outcome::{Outcome, ratio};
+use crate::record::Record;
 use crate::rng::Rng;
 use crate::scenario::{Fault, Scenario};
 use crate::workload::Source;
 use crate::{Broken, Error};
+use modelless_decision::demand::Lately;
 use modelless_decision::route::{NodeInfo, NodeReport, Router, SHARE_BEAT, Table};
 use modelless_decision::worker::{BatchId, Event, Worker};
-use modelless_decision::{Moments, Query, Rank, RunModel};
+use modelless_decision::{Moments, Query, Rank};
 use modelless_types::{DeviceIx, Engine, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 /// Events at one instant beyond which time is taken to stand still.
 const ONE_INSTANT: u32 = 1_000_000;
@@ -101,6 +105,10 @@ pub(crate) enum Ev {
         life: u32,
     },
     NewTable,
+    /// It is looked how things are.
+    Look,
+    /// It is planned anew.
+    Plan,
     Fault {
         fault: usize,
     },
@@ -140,9 +148,9 @@ pub(crate) struct World<'a> {
     /// Open queries as their gateways made them.
     pub(crate) queries: BTreeMap<QueryKey, Query>,
     pub(crate) next_key: u64,
-    pub(crate) tallies: Vec<Tally>,
+    pub(crate) record: Record,
     /// The true behaviour of each variant.
-    pub(crate) runs: BTreeMap<VariantId, RunModel>,
+    pub(crate) known: Rc<Catalog<'a>>,
     pub(crate) rng_runs: Rng,
     pub(crate) rng_jitter: Rng,
     pub(crate) rng_faults: Rng,
@@ -150,6 +158,10 @@ pub(crate) struct World<'a> {
     pub(crate) rng_links: Rng,
     pub(crate) batch_sizes: BTreeMap<u32, u64>,
     pub(crate) loads: u64,
+    /// What is pinned by the last plan.
+    pub(crate) planned: modelless_decision::plan::Plan,
+    /// What was asked lately.
+    pub(crate) asked: Lately,
     pub(crate) load_failures: u64,
     pub(crate) unloads: u64,
     pub(crate) crashes: u64,
@@ -175,7 +187,7 @@ impl<'a> World<'a> {
         let nodes = scenario.nodes.iter().enumerate().map(|(at, spec)| {
             let id = NodeId(u32::try_from(at + 1).expect("fewer than 2^32 nodes"));
             let price = spec.worker.devices.first().map_or(PricePerHour(0), |d| d.price);
-            let way = Moments::exactly(scenario.link.one_way + scenario.link.jitter);
+            let way = Moments::exactly(scenario.link.one_way + spec.far + scenario.link.jitter);
             let jitter = Moments::exactly(scenario.link.jitter).mean;
             let rtt = Moments { mean: way.mean, var: jitter * jitter }.times(2.0);
             let info = NodeInfo { id, rtt, price, offers: Vec::new() };
@@ -184,10 +196,6 @@ impl<'a> World<'a> {
         let nodes: Vec<Node> = nodes.collect();
         let gateway =
             |at: u32| Gateway::new(Router::new(scenario.limits, seed ^ u64::from(at)), nodes.len(), 0);
-        let sources = scenario.streams.iter().enumerate();
-        let sources =
-            sources.map(|(at, s)| Source::new(s.arrivals.clone(), seed, &format!("{at} {}", s.name)));
-        let runs = scenario.variants().filter_map(|(_, v)| Some((v.id, v.run_model()?)));
         Self {
             scenario,
             seed,
@@ -197,8 +205,8 @@ impl<'a> World<'a> {
             books: Books::default(),
             queries: BTreeMap::new(),
             next_key: 0,
-            tallies: vec![Tally::default(); scenario.streams.len()],
-            runs: runs.collect(),
+            record: Record::new(scenario),
+            known: Rc::new(Catalog::new(scenario)),
             rng_runs: Rng::new(seed, "runs"),
             rng_jitter: Rng::new(seed, "jitter"),
             rng_faults: Rng::new(seed, "faults"),
@@ -208,6 +216,8 @@ impl<'a> World<'a> {
             loads: 0,
             load_failures: 0,
             unloads: 0,
+            planned: modelless_decision::plan::Plan::default(),
+            asked: Lately::default(),
             crashes: 0,
             recuts: 0,
             drifted: 0,
@@ -219,7 +229,7 @@ impl<'a> World<'a> {
             outstanding_max: 0,
             heap: Heap::new(),
             pending: 0,
-            sources: sources.collect(),
+            sources: Source::of(scenario, seed),
             table_due: false,
             events: 0,
             last_left: Time::ZERO,
@@ -237,10 +247,26 @@ impl<'a> World<'a> {
         self.heap.push(at, Rank::Completion, (true, event));
     }
 
-    pub(crate) fn link_delay(&mut self) -> Time {
+    /// When a frame between a gateway and a node arrives.
+    pub(crate) fn link_delay(&mut self, node: usize) -> Time {
         let link = self.scenario.link;
         let jitter = Moments::exactly(link.jitter).times(self.rng_links.exponential());
-        self.now + link.one_way + jitter.mean()
+        self.now + link.one_way + self.scenario.nodes[node].far + jitter.mean()
+    }
+
+    fn look(&mut self) {
+        let up = self.nodes.iter().filter(|node| node.up);
+        let machines = u32::try_from(up.clone().count()).unwrap_or(u32::MAX);
+        let lanes = up.clone().map(|node| {
+            let devices = &self.scenario.nodes[Self::position(node.id)].worker.devices;
+            devices.iter().map(|d| u64::from(d.lanes.max(1))).sum::<u64>()
+        });
+        let busy = up.clone().map(crate::node::Node::running).sum();
+        let loaded = up.flat_map(crate::node::Node::loaded_variants);
+        self.record.look(self.now, loaded, machines, (busy, lanes.sum()));
+        if self.now - Time::ZERO < self.scenario.start + self.scenario.duration {
+            self.push_idle(self.now + self.record.every(), Ev::Look);
+        }
     }
 
     /// Others share a node's credit than before: gateways hear of it a little later, together.
@@ -259,6 +285,10 @@ impl<'a> World<'a> {
         }
         let table = self.table();
         self.new_table(&table)?;
+        self.push_idle(Time::ZERO + self.scenario.start, Ev::Look);
+        if self.scenario.planner.is_some() {
+            self.plan()?;
+        }
         for stream in 0..self.sources.len() {
             self.next_offer(stream);
         }
@@ -351,6 +381,11 @@ impl<'a> World<'a> {
                 let table = self.table();
                 self.new_table(&table)
             }
+            Ev::Look => {
+                self.look();
+                Ok(())
+            }
+            Ev::Plan => self.plan(),
             Ev::Fault { fault } => self.fault(fault),
             Ev::FaultOver { fault } => self.fault_over(fault),
             Ev::NodeLost { gateway, epoch, node, life } if there(self, gateway, epoch) => {
@@ -499,7 +534,7 @@ impl<'a> World<'a> {
         Error::DeadEnd { at_us: self.now.0, open: self.books.open(), first }
     }
 
-    fn finish(mut self) -> Result<Outcome, Error> {
+    fn finish(self) -> Result<Outcome, Error> {
         let left_over = |what: String| Broken {
             at_us: self.now.0,
             rule: "when everyone has left, nobody is remembered",
@@ -520,15 +555,15 @@ impl<'a> World<'a> {
         let lasted = self.last_left - Time::ZERO;
         let lanes: u64 = self.devices().map(|d| u64::from(d.lanes.max(1))).sum();
         let hourly: f64 = self.devices().map(|d| d.price.as_usd() * f64::from(d.lanes.max(1))).sum();
-        let total = Tally::sum(&self.tallies).finish("all");
-        let tallies = core::mem::take(&mut self.tallies);
-        let streams = tallies.into_iter().zip(&self.scenario.streams).map(|(t, s)| t.finish(&s.name));
+        let device_usd = modelless_types::CostPer1k(self.device_nano_usd).as_usd();
+        let (total, streams, series) = self.record.finish();
         Ok(Outcome {
             scenario: self.scenario.name.clone(),
             seed: self.seed,
             lasted,
             total,
-            streams: streams.collect(),
+            streams,
+            series,
             batches: self.batch_sizes,
             loads: self.loads,
             load_failures: self.load_failures,
@@ -541,7 +576,7 @@ impl<'a> World<'a> {
             echoes: self.echoes,
             busy: ratio(self.busy_us, lasted.saturating_sub(self.scenario.start).0 * lanes),
             machines_usd: hourly * lasted.as_millis_f64() / 3_600_000.0,
-            device_usd: modelless_types::CostPer1k(self.device_nano_usd).as_usd(),
+            device_usd,
             outstanding_max: self.outstanding_max,
             events: self.events,
         })

@@ -5,7 +5,7 @@
 //!
 //! * `{"do": "closed", "ms", "warm_ms"}`: the queue is kept full, within the credit that the executor gives;
 //! * `{"do": "batches", "ms", "warm_ms", "profiles": {NAME: PROFILE}}`: the same, and what the full batches took beside what the
-//!   performance model makes of each profile;
+//!   performance model makes of each profile, and how many queries shared others;
 //! * `{"do": "profile"}` and `{"do": "variant"}`: what was measured of the model when the node started, and its largest batch;
 //! * `{"do": "single", "count", "gap_us"}`: one query at a time;
 //! * `{"do": "open", "per_second", "cv", "ms", "bound_us", "seed"}`: at times drawn beforehand. Latency counts from when a
@@ -159,7 +159,7 @@ fn batches(
 ) -> Result<Value> {
     let full = node.served[0].1.settings.max_batch;
     let mut sender = Sender::new(node, 0, inputs, LONG)?;
-    let (mut ends, mut runs) = (Vec::new(), Vec::new());
+    let (mut ends, mut runs, mut others) = (Vec::new(), Vec::new(), 0_u64);
     let begin = Instant::now() + warm;
     loop {
         let now = Instant::now();
@@ -174,8 +174,10 @@ fn batches(
             let How::Answered { batch, run, .. } = how else {
                 bail!("query {key} was not answered: {how:?}")
             };
-            if batch == full && at >= begin {
-                runs.push(run.0);
+            match batch == full {
+                true if at >= begin => runs.push(run.0),
+                false if at >= begin => others += 1,
+                _ => {}
             }
             sender.ended(key);
         }
@@ -193,7 +195,9 @@ fn batches(
         Ok((name.clone(), json!({"mean_us": time.mean, "p99_us": p99_us, "above": above})))
     });
     let predicted = predicted.collect::<Result<serde_json::Map<_, _>>>()?;
-    Ok(json!({"batch": full, "batches": runs.len(), "run_us": runs, "predicted": predicted}))
+    Ok(json!({
+        "batch": full, "batches": runs.len(), "other_sizes": others, "run_us": runs, "predicted": predicted,
+    }))
 }
 
 fn single(node: &Node, inputs: &[Bytes], count: u64, gap: Duration) -> Result<Value> {

@@ -103,6 +103,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         metric: "none".into(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: Vec::new(),
         inputs: vec![tensor("x", 4)],
         outputs: vec![tensor("sum", 1)],

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use http::{Method, StatusCode};
 use modelless_adapter::AdapterSpec;
 use modelless_profiler::{LabelledSet, ModelManifest, Package, TaskManifest, usual_variant_name};
-use modelless_store::sha256_of;
+use modelless_store::{TaskChange, sha256_of};
 use modelless_types::Engine;
 use serde_json::{Value, json};
 use std::fs;
@@ -446,7 +446,8 @@ fn register(options: &Register) -> anyhow::Result<()> {
     out::line(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// The task as the server has it, made there first if a folder was given that describes it.
+/// The task as the server has it, made there first if a folder was given that describes it; what that says of its rules holds
+/// from now on.
 fn task_of(api: &Api, wanted: &Wanted) -> anyhow::Result<modelless_types::Task> {
     let path = format!("/v1/tasks/{}", segment(&wanted.task));
     let reply = api.get(&path)?;
@@ -455,7 +456,12 @@ fn task_of(api: &Api, wanted: &Wanted) -> anyhow::Result<modelless_types::Task> 
         task::create(api, manifest)?;
         return task::known(&api.get_soon(&path)?.ok()?.json()?);
     }
-    task::known(&reply.ok()?.json()?)
+    let known = task::known(&reply.ok()?.json()?)?;
+    let change = described.map(TaskManifest::change).unwrap_or_default();
+    if change != TaskChange::default() {
+        task::change(api, &wanted.task, change)?;
+    }
+    Ok(known)
 }
 
 fn read(path: &Path) -> anyhow::Result<Bytes> {

@@ -254,7 +254,11 @@ fn task(entries: &[ProfileEntry]) -> String {
                 .load_cold
                 .map_or_else(|| "-".to_owned(), |time| format!("{:.0}", time.as_millis_f64())),
             format!("{:.4}", accuracy.value.as_f64()),
-            format!("{:.4} to {:.4}", accuracy.low.as_f64(), accuracy.high.as_f64()),
+            if accuracy.is_declared() {
+                "declared".to_owned()
+            } else {
+                format!("{:.4} to {:.4}", accuracy.low.as_f64(), accuracy.high.as_f64())
+            },
         ]);
     }
     table.to_string()

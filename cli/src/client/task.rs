@@ -7,11 +7,13 @@ use crate::out;
 use crate::plot::{self, Known, Point};
 use crate::table::Table;
 use anyhow::Context;
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
+use http::Method;
 use modelless_profiler::TaskManifest;
+use modelless_store::TaskChange;
 use modelless_types::{
-    Accuracy, AccuracyRule, Batching, CostPer1k, DType, Fallback, Goals, LiveRule, Micros, Priority, SpaceId,
-    Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, AccuracyRule, Batching, CostPer1k, DType, DeclaredRule, Fallback, Goals, LiveRule, Micros,
+    Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -26,6 +28,8 @@ pub(crate) enum Command {
     Show(Show),
     /// Make a task out of a task.toml.
     Create(Create),
+    /// Change the rules of a task that is there.
+    Set(Set),
     /// Remove a task that has no models.
     Remove(Remove),
 }
@@ -53,6 +57,27 @@ pub(crate) struct Create {
     /// floors that it no longer meets. Overrides the manifest.
     #[arg(long, value_name = "RULE", value_parser = live_rule)]
     live_accuracy: Option<LiveRule>,
+    /// What accuracies are good for that nobody measured: unless_measured, so that floors are compared with them while nothing in
+    /// the task was measured, or floors, so that they are in any case. Overrides the manifest.
+    #[arg(long, value_name = "RULE", value_parser = declared_rule)]
+    declared_accuracy: Option<DeclaredRule>,
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("rules").required(true).multiple(true))]
+pub(crate) struct Set {
+    /// The task.
+    name: String,
+    /// What feedback is good for: shown, or floors, so that what it shows to be less accurate than measured stops counting for
+    /// floors that it no longer meets.
+    #[arg(long, value_name = "RULE", value_parser = live_rule, group = "rules")]
+    live_accuracy: Option<LiveRule>,
+    /// What accuracies are good for that nobody measured: unless_measured, so that floors are compared with them while nothing in
+    /// the task was measured, or floors, so that they are in any case.
+    #[arg(long, value_name = "RULE", value_parser = declared_rule, group = "rules")]
+    declared_accuracy: Option<DeclaredRule>,
     #[command(flatten)]
     server: Server,
 }
@@ -75,13 +100,20 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         Command::Create(options) => {
             let mut manifest = TaskManifest::read(&options.file)?;
             manifest.batching = options.batching.or(manifest.batching);
-            manifest.live_accuracy = options.live_accuracy.unwrap_or(manifest.live_accuracy);
+            manifest.live_accuracy = options.live_accuracy.or(manifest.live_accuracy);
+            manifest.declared_accuracy = options.declared_accuracy.or(manifest.declared_accuracy);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
             } else {
                 out::line(format!("task {} made", manifest.name))
             }
+        }
+        Command::Set(options) => {
+            let Set { name: _, live_accuracy, declared_accuracy, server: _ } = &options;
+            let change = TaskChange { live_accuracy: *live_accuracy, declared_accuracy: *declared_accuracy };
+            let now = self::change(&options.server.api()?, &options.name, change)?;
+            if options.server.json { out::json(&now) } else { out::line(rules(&now)) }
         }
         Command::Remove(options) => {
             let api = options.server.api()?;
@@ -98,6 +130,11 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
 fn live_rule(text: &str) -> Result<LiveRule, String> {
     let names = || LiveRule::NAMES.map(|(name, _)| name).join(" or ");
     LiveRule::parse(text).ok_or_else(|| format!("expected {}", names()))
+}
+
+fn declared_rule(text: &str) -> Result<DeclaredRule, String> {
+    let names = || DeclaredRule::NAMES.map(|(name, _)| name).join(" or ");
+    DeclaredRule::parse(text).ok_or_else(|| format!("expected {}", names()))
 }
 
 fn tasks(answer: &Value) -> Table {
@@ -135,6 +172,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "metric": new.metric,
         "accuracy_rule": new.accuracy_rule,
         "live_accuracy": new.live_accuracy,
+        "declared_accuracy": new.declared_accuracy,
         "labels": new.labels,
         "inputs": tensors(&new.inputs),
         "outputs": tensors(&new.outputs),
@@ -149,6 +187,28 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
+}
+
+/// Gives a task of a server other rules, and tells which hold then.
+pub(super) fn change(api: &Api, name: &str, change: TaskChange) -> anyhow::Result<Value> {
+    let body = serde_json::to_vec(&change)?;
+    let path = format!("/v1/tasks/{}", segment(name));
+    api.send(Method::PATCH, &path, Some("application/json"), body.into())?.ok()?.json()
+}
+
+fn rules(now: &Value) -> String {
+    let live = match text(now, "live_accuracy") {
+        "floors" => "counts for floors where it flags a variant",
+        _ => "is shown and counts for no floor",
+    };
+    let declared = match text(now, "declared_accuracy") {
+        "floors" => "as if they had been measured",
+        _ => "while nothing in the task was measured",
+    };
+    format!(
+        "task {}: live accuracy {live}; declared accuracies count for floors {declared}",
+        text(now, "task")
+    )
 }
 
 /// A task of a server, as far as labelled data need it.
@@ -171,6 +231,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             metric: text(answer, "metric").to_owned(),
             accuracy_rule: AccuracyRule::parse(text(answer, "accuracy_rule")).unwrap_or_default(),
             live_accuracy: LiveRule::parse(text(answer, "live_accuracy")).unwrap_or_default(),
+            declared_accuracy: DeclaredRule::parse(text(answer, "declared_accuracy")).unwrap_or_default(),
             labels: labels.collect(),
             inputs: tensors("inputs")?,
             outputs: tensors("outputs")?,
@@ -271,7 +332,11 @@ fn shown(task: &Value) -> String {
             if variant["on_frontier"] == true { "*" } else { "" }.to_owned(),
             text(variant, "name").to_owned(),
             number(&variant["accuracy"], 4),
-            format!("{} to {}", number(&interval[0], 4), number(&interval[1], 4)),
+            if accuracy["provenance"] == "declared" {
+                "declared".to_owned()
+            } else {
+                format!("{} to {}", number(&interval[0], 4), number(&interval[1], 4))
+            },
             number(&also["value"], 4),
             number(&profile["latency"]["by_batch"][0]["mean_ms"], 3),
             number(&estimate["latency_p99_ms"], 2),
@@ -290,6 +355,11 @@ fn shown(task: &Value) -> String {
     );
     let counts = text(task, "live_accuracy") == LiveRule::Floors.name();
     let warnings = variants.iter().flat_map(|variant| warnings(variant, counts));
+    let no_floor = variants.iter().filter(|variant| variant["counts_for_floors"] == false);
+    let warnings = warnings.chain(no_floor.map(|variant| {
+        let name = text(variant, "name");
+        format!("{name}: its accuracy was declared and never measured; beside those that were it counts for no floor")
+    }));
     let notes: Vec<String> = notes.into_iter().chain(warnings).map(|note| format!("\n{note}")).collect();
     format!(
         "{about}\n\n{table}\n\n* no other variant is as good in accuracy, latency and cost; `p99 of one` and the price \
@@ -329,6 +399,29 @@ mod tests {
         assert!(shown.contains("*  cnn_m-int8    0.9160  0.9030 to 0.9274  0.9161"), "{shown}");
         assert!(shown.contains("measured on a sample (2000 items), cpu:x:2"), "{shown}");
         assert!(shown.contains("also: measured on all (10000 items), cpu:x:2"), "{shown}");
+    }
+
+    #[test]
+    fn what_was_only_declared_is_shown_as_such() {
+        let mut task = task();
+        let variant = &mut task["variants"][0];
+        (variant["accuracy"], variant["counts_for_floors"]) = (json!(0.0), json!(false));
+        let accuracy = &mut variant["profiles"][0]["accuracy"];
+        (accuracy["provenance"], accuracy["interval"]) = (json!("declared"), json!([0.9, 0.9]));
+        let shown = shown(&task);
+        assert!(shown.contains("0.0000  declared"), "{shown}");
+        assert!(shown.contains("accuracy declared") && shown.contains("counts for no floor"), "{shown}");
+    }
+
+    #[test]
+    fn the_rules_that_hold_are_told() {
+        let now = |live, declared| {
+            rules(&json!({"task": "fashion", "live_accuracy": live, "declared_accuracy": declared}))
+        };
+        let told = now("floors", "floors");
+        assert!(told.contains("counts for floors where it flags") && told.contains("as if they"), "{told}");
+        let told = now("shown", "unless_measured");
+        assert!(told.contains("counts for no floor") && told.contains("while nothing"), "{told}");
     }
 
     #[test]

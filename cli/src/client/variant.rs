@@ -1,6 +1,8 @@
 //! `modelless variant`: the ways in which models are run, with what is known of each and from where.
 
-use super::{Api, Server, bytes, dollars, list, number, text};
+use super::feedback::warnings;
+use super::versions::{time, who};
+use super::{Api, Server, bytes, dollars, list, number, segment, text};
 use crate::exit::usage;
 use crate::generate;
 use crate::out;
@@ -14,6 +16,8 @@ pub(crate) enum Command {
     List(List),
     /// One variant with everything that is known of it.
     Show(Show),
+    /// Take back that a variant is less accurate than measured: verdicts on it are counted anew.
+    Unflag(Unflag),
     #[command(flatten)]
     Make(generate::Command),
 }
@@ -37,6 +41,20 @@ pub(crate) struct Show {
     server: Server,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct Unflag {
+    /// The variant.
+    name: String,
+    /// Its task. Needed where several tasks have a variant of this name.
+    #[arg(long)]
+    task: Option<String>,
+    /// Why, for whoever asks later.
+    #[arg(long)]
+    reason: String,
+    #[command(flatten)]
+    server: Server,
+}
+
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::List(options) => {
@@ -44,9 +62,20 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             if options.server.json { out::json(&json!({"variants": all})) } else { out::line(table(&all)) }
         }
         Command::Show(options) => {
-            let all = fetched(&options.server.api()?, options.task.as_deref())?;
-            let variant = named(&all, &options.name)?;
-            if options.server.json { out::json(variant) } else { out::line(in_full(variant)) }
+            let api = options.server.api()?;
+            let all = fetched(&api, options.task.as_deref())?;
+            let mut variant = named(&all, &options.name)?.clone();
+            let mut flags = api.get(&path(&variant, "flags"))?.ok()?.json()?;
+            variant["flags"] = flags["history"].take();
+            if options.server.json { out::json(&variant) } else { out::line(in_full(&variant)) }
+        }
+        Command::Unflag(options) => {
+            let api = options.server.api()?;
+            let all = fetched(&api, options.task.as_deref())?;
+            let body = json!({"reason": options.reason, "by": who()});
+            let path = path(named(&all, &options.name)?, "unflag");
+            let answer = api.post_json(&path, &body)?.ok()?.json()?;
+            if options.server.json { out::json(&answer) } else { out::line(unflagged(&answer)) }
         }
         Command::Make(command) => generate::run(command),
     }
@@ -57,6 +86,21 @@ fn fetched(api: &Api, task: Option<&str>) -> anyhow::Result<Vec<Value>> {
     let query = task.map(only).unwrap_or_default();
     let answer = api.get(&format!("/v1/variants{query}"))?.ok()?.json()?;
     Ok(list(&answer, "variants").to_vec())
+}
+
+/// What is asked of one variant.
+fn path(variant: &Value, what: &str) -> String {
+    format!("/v1/variants/{}/{}/{what}", segment(text(variant, "task")), segment(text(variant, "name")))
+}
+
+fn unflagged(answer: &Value) -> String {
+    let change = &answer["change"];
+    format!(
+        "{} is not flagged any more; {} right and {} wrong answers are forgotten, and verdicts count anew",
+        text(answer, "variant"),
+        change["correct"],
+        change["wrong"]
+    )
 }
 
 /// The one of that name; names are unique in a task only.
@@ -79,11 +123,11 @@ fn profile(variant: &Value) -> &Value {
     lowest.unwrap_or(&Value::Null)
 }
 
-/// With its interval, as in `0.9235 (0.9110-0.9344)`.
+/// With its interval, as in `0.9235 (0.9110-0.9344)`. What was only declared has none.
 fn accuracy(measure: &Value) -> String {
     let interval = list(measure, "interval");
     match interval {
-        [low, high] => {
+        [low, high] if measure["provenance"] != "declared" => {
             format!("{} ({}-{})", number(&measure["value"], 4), number(low, 4), number(high, 4))
         }
         _ => number(&measure["value"], 4),
@@ -132,7 +176,11 @@ fn table(all: &[Value]) -> Table {
     for variant in all {
         let profile = profile(variant);
         let source = text(&profile["accuracy"], "provenance");
-        let source = if source.is_empty() { "unmeasured" } else { source };
+        let source = match (source, &variant["counts_for_floors"]) {
+            ("", _) => "unmeasured",
+            ("declared", Value::Bool(false)) => "declared (no floor)",
+            (source, _) => source,
+        };
         table.row([
             text(variant, "task").to_owned(),
             text(variant, "name").to_owned(),
@@ -208,10 +256,34 @@ fn in_full(variant: &Value) -> String {
         }
         lines.push(format!("  latency ({})\n{latency}", text(&profile["latency"], "provenance")));
     }
+    if variant["counts_for_floors"] == false {
+        let rule = "beside variants that were measured it counts for no floor (`modelless task set --declared-accuracy`)";
+        lines.push(format!("\n{rule}"));
+    }
+    let said = warnings(variant, false);
+    lines.extend(said.into_iter().map(|said| format!("\n{said}")));
+    lines.extend(flags(list(variant, "flags")));
     lines.join("\n")
 }
 
+/// What was said of its live accuracy, newest first.
+fn flags(history: &[Value]) -> Option<String> {
+    let mut table = Table::new(&["when", "what", "why", "who"]);
+    for change in history {
+        table.row([
+            change["at_unix_us"].as_u64().map_or_else(|| "-".to_owned(), time),
+            text(change, "action").to_owned(),
+            text(change, "reason").to_owned(),
+            text(change, "who").to_owned(),
+        ]);
+    }
+    (!history.is_empty()).then(|| format!("\nwhat feedback came to\n{table}"))
+}
+
 fn of_accuracy(what: &str, measure: &Value) -> Option<String> {
+    if measure["provenance"] == "declared" {
+        return Some(format!("  {what} {} declared by its owner, measured by nobody", accuracy(measure)));
+    }
     measure.is_object().then(|| {
         format!(
             "  {what} {} {} on {:?} with {} samples, on {} by `{}`",
@@ -264,5 +336,40 @@ mod tests {
         assert!(named(&both, "x").unwrap_err().to_string().contains("variant list"));
         let shown = in_full(&both[0]);
         assert!(shown.contains("on cpu:a:1") && shown.contains("2000 samples"), "{shown}");
+    }
+
+    #[test]
+    fn what_was_only_declared_is_told_as_such_and_has_no_interval() {
+        let mut variant = variant("t");
+        let declared = json!({"value": 0.7, "interval": [0.7, 0.7], "samples": 0, "set": "", "provenance": "declared",
+            "device_class": "cpu:a:1", "command": ""});
+        variant["profiles"] = json!([{"device_class": "cpu:a:1", "accuracy": declared}]);
+        let row = table(std::slice::from_ref(&variant)).to_string();
+        assert!(row.contains("0.7000           declared  "), "{row}");
+        variant["counts_for_floors"] = json!(false);
+        let row = table(std::slice::from_ref(&variant)).to_string();
+        assert!(row.contains("declared (no floor)"), "{row}");
+        let shown = in_full(&variant);
+        assert!(
+            shown.contains("accuracy 0.7000 declared by its owner") && shown.contains("no floor"),
+            "{shown}"
+        );
+        assert!(!shown.contains("0 samples"), "{shown}");
+    }
+
+    #[test]
+    fn what_feedback_came_to_is_told_with_who_took_it_back_and_why() {
+        let mut variant = variant("t");
+        assert!(!in_full(&variant).contains("feedback"));
+        variant["flags"] = json!([
+            {"action": "cleared", "reason": "wrong labels", "who": "ann@a", "at_unix_us": 60_000_000},
+            {"action": "remeasured", "reason": "0.91", "who": "", "at_unix_us": null},
+        ]);
+        let shown = in_full(&variant);
+        assert!(shown.contains("1970-01-01 00:01:00Z  cleared     wrong labels  ann@a"), "{shown}");
+        assert!(shown.contains("-                     remeasured  0.91"), "{shown}");
+        assert_eq!(path(&variant, "unflag"), "/v1/variants/t/m-fp32/unflag");
+        let told = unflagged(&json!({"variant": "m-fp32", "change": {"correct": 3, "wrong": 37}}));
+        assert!(told.contains("3 right and 37 wrong"), "{told}");
     }
 }

@@ -120,7 +120,7 @@ pub(super) fn who() -> String {
 }
 
 /// In the calendar of the whole world, to the second.
-fn time(unix_us: u64) -> String {
+pub(super) fn time(unix_us: u64) -> String {
     let seconds = unix_us / 1_000_000;
     let (day, of_day) = (seconds / 86_400, seconds % 86_400);
     // Years begin in March here, so that a leap day is the last of its year; 400 of them have 146,097 days.

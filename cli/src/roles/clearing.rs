@@ -115,6 +115,7 @@ mod tests {
             metric: "accuracy".to_owned(),
             accuracy_rule: AccuracyRule::Point,
             live_accuracy: LiveRule::default(),
+            declared_accuracy: modelless_types::DeclaredRule::default(),
             labels: Vec::new(),
             inputs: vec![spec("x")],
             outputs: vec![spec("y")],

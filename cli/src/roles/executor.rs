@@ -253,7 +253,7 @@ async fn serve(
         node: handle.clone(),
         live: Arc::clone(&live),
         command: "modelless executor",
-        only_stale: false,
+        only_again: false,
         look: Arc::clone(&look),
     };
     tasks.spawn(measurer.run(stop.clone()));

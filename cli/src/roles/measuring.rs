@@ -1,9 +1,10 @@
 //! What an executor measures of itself: variants without a profile on its device class, after its start and whenever the
-//! catalogue changed, and those whose profile was marked as stale. It fetches what it lacks, one variant after the other, in
-//! runners apart from those that serve. `up` measures before it serves; here it does again what has become stale.
+//! catalogue changed, and those whose profile was marked as stale or is coarse, for want of time. It fetches what it lacks, one
+//! variant after the other, in runners apart from those that serve. `up` measures before it serves; here it does again what has
+//! become stale or was measured in a hurry.
 //!
 //! It gives way: it begins when the node has nothing to do, and pauses when a query comes, until its patience is over (a
-//! node that is never idle would never be measured). What is stale is measured on an idle node or not at all: it can be
+//! node that is never idle would never be measured). What is measured again is on an idle node or not at all: it can be
 //! served meanwhile, and what is measured beside serving would be no better. Until a variant is measured the node serves it by
 //! an estimate, where variants that were measured on two classes tell how the classes compare (`decision::transfer`). Of the
 //! nodes of a class one measures a variant: it says so in
@@ -35,7 +36,7 @@ const HOLD: Duration = Duration::from_secs(20);
 const RENEW: Duration = Duration::from_secs(1);
 /// How long serving may put off one variant.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What is stale is never measured beside serving.
+/// What is measured again is never measured beside serving.
 const NEVER_BESIDE: Duration = Duration::from_hours(24 * 365);
 /// After a first failure; doubled with each further one.
 const RETRY: Duration = Duration::from_secs(2);
@@ -56,7 +57,7 @@ pub(crate) struct Measurer {
     /// What makes these figures, for people.
     pub(crate) command: &'static str,
     /// Only what was measured before.
-    pub(crate) only_stale: bool,
+    pub(crate) only_again: bool,
 }
 
 /// A variant that this node took up.
@@ -64,8 +65,8 @@ struct Job {
     task: Task,
     model: Model,
     variant: Variant,
-    /// It was measured before, and that is off.
-    stale: bool,
+    /// It was measured before, and that is off or coarse.
+    again: bool,
     /// How often it failed.
     attempts: u32,
 }
@@ -134,19 +135,20 @@ impl Measurer {
         let catalog = store.catalog().await?;
         let known = store.measurings().await?;
         let status = self.node.status().borrow().clone();
-        if !self.only_stale {
+        if !self.only_again {
             self.assume(&catalog, &status).await?;
         }
         let mut left = false;
         let known_here = |variant: &&Variant| is_measured(variant, self.class());
         let mut fresh: Vec<&Variant> =
-            catalog.variants.iter().filter(|variant| !self.only_stale && !known_here(variant)).collect();
+            catalog.variants.iter().filter(|variant| !self.only_again && !known_here(variant)).collect();
         // The quickest first: the sooner one is measured, the sooner the others can be estimated.
         fresh.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
-        let marked = |variant: &&Variant| catalog.stale(variant.id, self.class()).is_some();
-        let stale = catalog.variants.iter().filter(|variant| known_here(variant) && marked(variant));
+        let again = to_do_again(&catalog, self.class());
         let idle = giving_way::is_idle(&status, status.load.queries);
-        for (variant, stale) in fresh.into_iter().map(|v| (v, false)).chain(stale.map(|v| (v, true))) {
+        for (variant, again) in
+            fresh.into_iter().map(|v| (v, false)).chain(again.into_iter().map(|v| (v, true)))
+        {
             if status.without(variant.settings.engine).is_some() {
                 continue; // the node says so itself, and with which reason
             }
@@ -154,14 +156,14 @@ impl Measurer {
             let Some(task) = catalog.tasks.iter().find(|task| task.id == model.task) else { continue };
             left = true;
             let before = known.iter().find(|m| m.variant == variant.id && m.device_class == self.class());
-            if before.is_some_and(|before| waits(before, &self.name, now())) || (stale && !idle) {
+            if before.is_some_and(|before| waits(before, &self.name, now())) || (again && !idle) {
                 continue;
             }
             let job = Job {
                 task: task.clone(),
                 model: model.clone(),
                 variant: variant.clone(),
-                stale,
+                again,
                 attempts: before.map_or(0, |before| before.attempts),
             };
             if self.claim(&job, "taken up", HOLD, None).await? {
@@ -297,7 +299,7 @@ impl Measurer {
             biased;
             () = end.cancelled() => return Err(Ended::Left),
             quiet = timeout_at(give_way_until, giving_way::quiet(&mut status)) => {
-                if quiet.is_err() && job.stale {
+                if quiet.is_err() && job.again {
                     return Err(Ended::Left);
                 }
             }
@@ -311,9 +313,9 @@ impl Measurer {
         let made = self.registry.registrar(self.command, Beside::Serving);
         let (mut registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
         let (busy, watched) = watch::channel(false);
-        let put_off = put_off(watched.clone(), job.stale.then_some(give_way_until));
+        let put_off = put_off(watched.clone(), job.again.then_some(give_way_until));
         registrar.profiler = registrar.profiler.beside(watched);
-        let patience = if job.stale { NEVER_BESIDE } else { give_way_until - Instant::now() };
+        let patience = if job.again { NEVER_BESIDE } else { give_way_until - Instant::now() };
         let mut report = |_: &str, progress: Progress| at(detail(progress));
         let measuring = async {
             let (set, declared) = registrar.evidence(&job.task, &evidence).await?;
@@ -357,6 +359,15 @@ async fn put_off(mut busy: watch::Receiver<bool>, until: Option<Instant>) {
         }
     }
     std::future::pending::<()>().await;
+}
+
+/// What was measured here and is to be measured again: what is off, and then what is coarse.
+fn to_do_again<'a>(catalog: &'a Catalog, class: &str) -> Vec<&'a Variant> {
+    let off = |variant: &&Variant| catalog.stale(variant.id, class).is_some();
+    let coarse = |variant: &&Variant| variant.profile_on(class).is_some_and(Profile::is_coarse);
+    let known = || catalog.variants.iter().filter(|variant| is_measured(variant, class));
+    let coarse = known().filter(|variant| coarse(variant) && !off(variant));
+    known().filter(off).chain(coarse).collect()
 }
 
 /// How long one item takes on another class; what is known of none comes last.
@@ -423,7 +434,20 @@ async fn within<T>(asked: impl Future<Output = Result<T, StoreError>>) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::VariantId;
+    use modelless_types::{Bytes, Engine, ModelId, Provenance, VariantId, VariantSettings};
+
+    fn of_profiles(ordinal: u8, name: &str, precision: &str, profiles: Vec<Profile>) -> Variant {
+        Variant {
+            id: VariantId(ordinal.into()),
+            model: ModelId(1),
+            ordinal,
+            name: name.to_owned(),
+            settings: VariantSettings::new(Engine::Onnx, precision, 8),
+            artefact: "ab".repeat(32),
+            artefact_bytes: Bytes(1),
+            profiles,
+        }
+    }
 
     #[test]
     fn what_another_has_or_what_failed_a_moment_ago_waits() {
@@ -447,7 +471,6 @@ mod tests {
 
     #[test]
     fn what_was_measured_on_two_classes_tells_what_to_assume_of_the_others_and_nothing_else_does() {
-        use modelless_types::{Bytes, Engine, ModelId, VariantSettings};
         let on = |class: &str, us: f64| {
             let mut profile = crate::client::profile::file::tests::entry("x").profile;
             class.clone_into(&mut profile.device_class);
@@ -455,15 +478,8 @@ mod tests {
             profile.latency[0].mean_us = us;
             profile
         };
-        let variant = |ordinal: u8, name: &str, precision: &str, us: f64| Variant {
-            id: VariantId(ordinal.into()),
-            model: ModelId(1),
-            ordinal,
-            name: name.to_owned(),
-            settings: VariantSettings::new(Engine::Onnx, precision, 8),
-            artefact: "ab".repeat(32),
-            artefact_bytes: Bytes(1),
-            profiles: vec![on("old", us)],
+        let variant = |ordinal: u8, name: &str, precision: &str, us: f64| {
+            of_profiles(ordinal, name, precision, vec![on("old", us)])
         };
         let variants = vec![
             variant(0, "slow", "fp32", 9_000.0),
@@ -480,6 +496,35 @@ mod tests {
         let mut by_speed: Vec<&Variant> = catalog.variants.iter().collect();
         by_speed.sort_by(|a, b| elsewhere_us(a).total_cmp(&elsewhere_us(b)));
         assert_eq!(by_speed[0].name, "eight");
+    }
+
+    #[test]
+    fn what_is_off_is_measured_again_and_then_what_is_coarse_and_no_estimate() {
+        use modelless_store::StaleProfile;
+        let variant = |id: u8, coarse: bool, provenance: Provenance| {
+            let mut profile = crate::client::profile::file::tests::entry("x").profile;
+            "here".clone_into(&mut profile.device_class);
+            profile.detail.coarse = coarse;
+            profile.latency_provenance = provenance;
+            of_profiles(id, &format!("v{id}"), "fp32", vec![profile])
+        };
+        let variants = vec![
+            variant(0, true, Provenance::Measured),
+            variant(1, false, Provenance::Measured),
+            variant(2, true, Provenance::Estimated),
+            variant(3, true, Provenance::Measured),
+        ];
+        let stale = |variant: u32| StaleProfile {
+            variant: VariantId(variant),
+            device_class: "here".to_owned(),
+            node: "one".to_owned(),
+            ratio_ppm: 2_000_000,
+            since: UnixMicros(1),
+        };
+        let catalog = Catalog { variants, stale: vec![stale(3)], ..Catalog::default() };
+        let names: Vec<&str> = to_do_again(&catalog, "here").iter().map(|v| v.name.as_str()).collect();
+        assert_eq!(names, ["v3", "v0"]);
+        assert!(to_do_again(&catalog, "elsewhere").is_empty());
     }
 
     #[test]

@@ -90,6 +90,8 @@ impl Price {
 struct GpuEntry {
     name: String,
     memory: Option<String>,
+    /// Where one has none, that of the list.
+    price: Option<Price>,
 }
 
 impl NodeFile {
@@ -147,8 +149,9 @@ impl NodeOptions {
             hardware.cores = at_least_one(&cores, MOST_CORES)?;
         }
         if let Some(gpus) = file.gpus {
-            hardware.gpus =
-                gpus.into_iter().map(|entry| gpu(entry, &by_file("gpus"))).collect::<Result<_, _>>()?;
+            let by = by_file("gpus");
+            let gpus = gpus.into_iter().map(|entry| gpu(entry, &by)).collect::<anyhow::Result<Vec<_>>>()?;
+            (hardware.gpus, config.gpu_prices) = gpus.into_iter().unzip();
         }
         config.device_class = match file.device_class {
             Some(value) => label(Given { value, by: by_file("device-class") })?,
@@ -174,10 +177,7 @@ impl NodeOptions {
             (None, Some(price)) => Some(Given { value: price.text(), by: by_file("price") }),
             (None, None) => None,
         };
-        let price = price.map(|Given { value, by }| {
-            let wrong = || usage(format!("{by} {value} is no price; expected dollars per hour such as 0.05"));
-            PricePerHour::parse_usd(&value).ok_or_else(wrong)
-        });
+        let price = price.map(|given| self::price(&given));
         (config.price, config.price_origin) = node::lane_price(&config.device_class, price.transpose()?);
         config.hardware = hardware;
         if let Some(path) = &self.node_file {
@@ -209,10 +209,19 @@ fn label(given: Given<String>) -> anyhow::Result<String> {
     )))
 }
 
-fn gpu(entry: GpuEntry, by: &str) -> anyhow::Result<Gpu> {
-    let GpuEntry { name, memory: text } = entry;
-    let memory = text.map(|value| memory(&Given { value, by: by.to_owned() })).transpose()?;
-    Ok(Gpu { name, memory })
+fn gpu(entry: GpuEntry, by: &str) -> anyhow::Result<(Gpu, PricePerHour)> {
+    let GpuEntry { name, memory: text, price: given } = entry;
+    let told = |value: String| Given { value, by: by.to_owned() };
+    let memory = text.map(|value| memory(&told(value))).transpose()?;
+    let price = given.map(|value| price(&told(value.text()))).transpose()?;
+    let price = price.unwrap_or_else(|| node::gpu_price(&name));
+    Ok((Gpu { name, memory }, price))
+}
+
+fn price(given: &Given<String>) -> anyhow::Result<PricePerHour> {
+    let Given { value, by } = given;
+    let wrong = || usage(format!("{by} {value} is no price; expected dollars per hour such as 0.05"));
+    PricePerHour::parse_usd(value).ok_or_else(wrong)
 }
 
 fn memory(given: &Given<String>) -> anyhow::Result<Bytes> {
@@ -289,6 +298,7 @@ mod tests {
         memory = "24GB"
         [[gpus]]
         name = "other"
+        price = 0.25
     "#;
 
     #[test]
@@ -304,6 +314,7 @@ mod tests {
         assert_eq!((config.price.0, config.price_origin), (70_000, PriceOrigin::Declared));
         let gpus = [("NVIDIA L4", Some(Bytes(24_000_000_000))), ("other", None)];
         assert_eq!(config.hardware.gpus, gpus.map(|(name, memory)| Gpu { name: name.into(), memory }));
+        assert_eq!(config.gpu_prices, [804_800, 250_000].map(PricePerHour), "by the list, and as declared");
 
         let options = NodeOptions {
             zone: Some("us-2b".into()),
@@ -374,6 +385,7 @@ mod tests {
             ("colour = \"red\"", "colour"),
             ("cores = \"two\"", "cores"),
             ("[[gpus]]\nname = \"x\"\nmemory = \"big\"", "gpus"),
+            ("[[gpus]]\nname = \"x\"\nprice = \"dear\"", "price"),
             ("[[gpus]]\nsize = 1", "size"),
             ("[remotes.\"h:1\"]\nprice = \"free\"", "price free"),
             ("[remotes.\"h:1\"]\ntoken = \"s3cret\"", "token"),

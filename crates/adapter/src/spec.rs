@@ -425,6 +425,16 @@ impl AdapterSpec {
         self.tokens().map(|tokens| tokens.max)
     }
 
+    /// The output that counts, where it is named; otherwise the first.
+    pub fn output(&self) -> Option<&str> {
+        match self {
+            Self::ImageClassification(image) => image.output.as_deref(),
+            Self::TextClassification(labels) => labels.output.as_deref(),
+            Self::FeatureExtraction(embedding) => embedding.output.as_deref(),
+            Self::Tensor(_) => None,
+        }
+    }
+
     /// How many numbers a vector has, where that is what is answered.
     pub fn dimension(&self) -> Option<u32> {
         match self {

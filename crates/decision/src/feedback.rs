@@ -10,6 +10,9 @@ use modelless_types::{Accuracy, AccuracyMeasure};
 pub const ENOUGH: u64 = 30;
 /// What a flagged variant was found to be is said anew when it has moved by so much.
 const MOVED_PPM: u32 = 10_000;
+/// A flagged variant is no longer flagged once so much of what is known of it lies below what was measured, and the rest reaches
+/// it. Between this and the interval's 97.5 % nothing changes, so no single verdict turns a flag to and fro.
+const REACHES: f64 = 0.9;
 
 /// What is known of a share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +36,7 @@ pub fn posterior(correct: u64, wrong: u64) -> Posterior {
 }
 
 /// With what accuracy a variant is to be flagged as less accurate than measured, if at all. It is once its whole interval lies
-/// below what was measured, and no longer when its mean is inside of the measured interval again.
+/// below what was measured, and no longer when what is known of it reaches that again, even with some of it cut off.
 pub fn judge(
     measured: &AccuracyMeasure,
     (correct, wrong): (u64, u64),
@@ -45,7 +48,9 @@ pub fn judge(
     let live = posterior(correct, wrong);
     match flagged {
         None => (live.high < measured.value).then_some(live.mean),
-        Some(_) if live.mean >= measured.low => None,
+        Some(_) if share(quantile(count(correct) + 1.0, count(wrong) + 1.0, REACHES)) >= measured.value => {
+            None
+        }
         Some(known) if known.ppm().abs_diff(live.mean.ppm()) >= MOVED_PPM => Some(live.mean),
         Some(known) => Some(known),
     }
@@ -180,10 +185,34 @@ mod tests {
         let flagged = judge(&measured, (80, 20), None);
         assert_eq!(flagged, Some(posterior(80, 20).mean));
         assert_eq!(judge(&measured, (90, 10), None), None);
-        // Near enough, what was said stands; then it is said anew; and it ends only inside of the measured interval.
+        // Near enough, what was said stands; then it is said anew; and it ends only when it reaches what was measured.
         assert_eq!(judge(&measured, (81, 19), flagged), flagged);
         assert_eq!(judge(&measured, (830, 170), flagged), Some(posterior(830, 170).mean));
         assert!(judge(&measured, (870, 130), flagged).is_some());
         assert_eq!(judge(&measured, (890, 110), flagged), None);
+    }
+
+    #[test]
+    fn no_flag_is_raised_and_taken_back_in_turns() {
+        // Measured on few, so that the measured interval is wide: many verdicts are surer than it is.
+        let measured = AccuracyMeasure { low: Accuracy::from_ppm(700_000).unwrap(), ..measured() };
+        for total in [30_u64, 100, 1_000, 9_999] {
+            for correct in 0..=total {
+                let of = |correct| (correct, total - correct);
+                let Some(flagged) = judge(&measured, of(correct), None) else { continue };
+                let then = judge(&measured, of(correct), Some(flagged));
+                assert!(then.is_some(), "{correct} of {total}");
+                // Nor by the next verdict.
+                let next = judge(&measured, (correct + 1, total - correct), Some(flagged));
+                assert!(next.is_some(), "{correct} of {total}");
+            }
+        }
+        // And what answers as measured comes back.
+        let mut flag = judge(&measured, (20, 20), None);
+        assert!(flag.is_some());
+        for more in 1..400 {
+            flag = judge(&measured, (20 + 9 * more, 20 + more), flag);
+        }
+        assert_eq!(flag, None);
     }
 }

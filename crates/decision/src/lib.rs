@@ -19,6 +19,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod admission;
+pub mod demand;
 pub mod estimate;
 pub mod explain;
 pub mod feedback;

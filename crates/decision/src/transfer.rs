@@ -106,6 +106,7 @@ pub fn profile(
         also: known.also.clone(),
         detail: Detail {
             coarse: true,
+            part_of_set: known.detail.part_of_set,
             tail: known.detail.tail,
             load_cold: known.detail.load_cold.map(|time| scaled(time, load)),
             largest: known.detail.largest.clone(),

@@ -1,16 +1,14 @@
 //! The seam: what every store can do.
 
 use crate::error::Result;
-use crate::learnt::{Feedback, LiveAccuracy, StaleProfile, Verdict};
+use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
-use modelless_types::{
-    Accuracy, DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
-};
+use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
 use std::fmt;
 
 /// What must survive a restart. Used as `Arc<dyn Store>`.
@@ -31,6 +29,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Makes a task, and its default output space if there is none of that name.
     async fn create_task(&self, task: NewTask) -> Result<Task>;
 
+    /// Changes what may change in a task, and gives what it is then. Where that is what it was, nothing is written.
+    async fn change_task(&self, task: TaskId, change: TaskChange) -> Result<Task>;
+
     /// Removes a task that has no models.
     async fn remove_task(&self, task: TaskId) -> Result<()>;
 
@@ -47,7 +48,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Takes up the measuring of a variant, or says how far it is; also that it failed and when it may be tried again.
     /// Not while another node has it, whose time is not over. Gives what stands then: whose it is tells whether that
-    /// worked. `None` if there is a profile already that is no estimate. Advisory: [`Store::put_profile`] asks nobody, and ends it unless it is an estimate.
+    /// worked. `None` if there is a profile already that is neither an estimate nor coarse nor off. Advisory: [`Store::put_profile`] asks nobody, and ends it unless it is an estimate.
     async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>>;
 
     /// What is being measured, or could not be, by variant and device class.
@@ -57,7 +58,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn add_variant(&self, model: ModelId, variant: NewVariant) -> Result<Variant>;
 
     /// Makes a model the default version of its name, and tells what it was before. One that is the default already
-    /// stays it, and nothing is noted.
+    /// stays it, and nothing is noted. Verdicts on what becomes it are counted anew: before, only those who tried it asked it.
     async fn promote(&self, model: ModelId, by: Signed) -> Result<VersionChange>;
 
     /// Takes the default version back: the one that was the default before it is again. Refused if `model` is not the
@@ -81,13 +82,14 @@ pub trait Store: Send + Sync + fmt::Debug {
     async fn remove_model(&self, model: ModelId, force: bool, by: Signed) -> Result<()>;
 
     /// Keeps what was measured of a variant, in place of what was known on that device class. An estimate takes only another's
-    /// place: where something was measured it is dropped.
+    /// place: where something was measured it is dropped. Where another accuracy was measured, verdicts are counted anew.
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()>;
 
     /// Says that a profile is off, so that the variant is measured again there. Whether there is one: otherwise nothing is kept.
+    /// Each node says so for itself.
     async fn mark_stale(&self, stale: StaleProfile) -> Result<bool>;
 
-    /// Takes that back, if it is this node that said so last. Whether it was.
+    /// Takes back what this node said; others still say what they do. Whether it had said so.
     async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool>;
 
     /// Takes in verdicts on answers, one for each query: the last one stands. Those on queries that were answered before
@@ -97,8 +99,16 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// What verdicts come to now. In the catalog they stand as of its last change.
     async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>>;
 
-    /// Flags a variant as less accurate than measured, with what it was found to be, or takes that back.
-    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()>;
+    /// Flags a variant as less accurate than measured, with what it was found to be, or takes that back as verdicts have it.
+    /// Not where counting began anew since `live` was read: then nothing is kept. Whether it was.
+    async fn flag_accuracy(&self, live: LiveAccuracy, at: UnixMicros, reason: &str) -> Result<bool>;
+
+    /// Takes a flag back because somebody says so, and has verdicts counted anew. Refused where there is none.
+    async fn clear_flag(&self, variant: VariantId, by: Signed, reason: &str) -> Result<FlagChange>;
+
+    /// What was said of a variant's live accuracy and when it was counted anew, newest first. See
+    /// [`crate::FLAG_CHANGES_KEPT`].
+    async fn flag_changes(&self, variant: VariantId, limit: u32) -> Result<Vec<FlagChange>>;
 
     /// Takes in a node as up. One that comes back under its name keeps its number.
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node>;

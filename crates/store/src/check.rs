@@ -45,6 +45,15 @@ pub(crate) fn feedback(new: &Feedback) -> Result<()> {
     number("time", new.answered.0)
 }
 
+pub(crate) fn reason(why: &str) -> Result<()> {
+    text("reason", why)?;
+    if why.trim().is_empty() || why.len() > CAUSE_MAX {
+        let why = format!("say why, in 1 to {CAUSE_MAX} bytes: it is kept for whoever asks later");
+        return Err(Error::invalid("reason", why));
+    }
+    Ok(())
+}
+
 pub(crate) fn holder(name_of_node: &str, instance: u64, place: &str) -> Result<()> {
     name("node", name_of_node)?;
     name("place", place)?;

@@ -91,6 +91,12 @@ pub enum Error {
         /// The default version.
         version: u32,
     },
+    /// A flag is to be taken back that is not there.
+    #[error("variant {name:?} is not flagged as less accurate than measured; there is nothing to take back")]
+    NotFlagged {
+        /// The variant's name.
+        name: String,
+    },
     /// Another process uses the data folder.
     #[error(
         "the data folder {} is in use by {}; stop that one, or give another folder with --data",

@@ -26,13 +26,16 @@ pub use api::Store;
 pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
-pub use learnt::{FEEDBACK_KEPT, Feedback, Kept, LIVE_MEMORY, LiveAccuracy, StaleProfile, Verdict};
+pub use learnt::{
+    FEEDBACK_KEPT, FLAG_CHANGES_KEPT, Feedback, FlagAction, FlagChange, Floor, Kept, LIVE_MEMORY,
+    LiveAccuracy, StaleProfile, Verdict,
+};
 pub use mem::MemStore;
 pub use opened::Opened;
 pub use records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
     NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,
-    Tenant, Transition, UnixMicros,
+    TaskChange, Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
 pub use url::redact;

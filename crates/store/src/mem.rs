@@ -6,23 +6,24 @@
 
 use crate::api::Store;
 use crate::error::{Error, Result};
-use crate::learnt::{FEEDBACK_KEPT, Feedback, Kept, LiveAccuracy, StaleProfile, Verdict};
+use crate::learnt::{Feedback, FlagChange, LiveAccuracy, Note, StaleProfile, Verdict, measured_otherwise};
 use crate::records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
-    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, Tenant, Transition,
-    UnixMicros,
+    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, TaskChange, Tenant,
+    Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, PLANS_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
-    Accuracy, AppId, DeviceIx, Model, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task,
-    TaskId, TenantId, Variant, VariantId,
+    AppId, DeviceIx, Model, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId,
+    TenantId, Variant, VariantId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+mod learnt;
 mod versions;
 
 /// A store in memory. Share it in an `Arc`.
@@ -44,8 +45,9 @@ struct State {
     version_changes: Vec<VersionChange>,
     /// Oldest first.
     measured: Vec<(String, Profile, UnixMicros)>,
-    /// Who answered a query, when, and whether that was right.
-    feedback: BTreeMap<String, Feedback>,
+    /// Who answered a query, when, and whether that was right; and the round in which it was counted.
+    feedback: BTreeMap<String, (Feedback, u64)>,
+    flag_changes: Vec<FlagChange>,
     /// The last id given out, by kind of thing.
     last: BTreeMap<&'static str, u64>,
 }
@@ -108,25 +110,6 @@ impl State {
             });
         }
         Ok(())
-    }
-
-    fn put_feedback(&mut self, given: Feedback) -> Verdict {
-        let variant = given.variant;
-        let none = LiveAccuracy { variant, correct: 0, wrong: 0, flagged: None };
-        if self.variant(variant).is_err() {
-            return Verdict { kept: Kept::Gone, live: none };
-        }
-        let live = self.catalog.live_accuracy(variant).copied().unwrap_or(none);
-        let before = self.feedback.get(&given.query).map(|before| before.correct);
-        let full = self.feedback.len() as u64 >= FEEDBACK_KEPT;
-        let Some((kept, live)) = live.with(before, given.correct, full) else {
-            return Verdict { kept: if before.is_some() { Kept::Same } else { Kept::Full }, live };
-        };
-        self.feedback.insert(given.query.clone(), given);
-        self.catalog.live.retain(|known| known.variant != variant);
-        self.catalog.live.push(live);
-        self.catalog.live.sort_by_key(|live| live.variant);
-        Verdict { kept, live }
     }
 
     fn next(&mut self, what: &'static str) -> u64 {
@@ -214,6 +197,17 @@ impl Store for MemStore {
             let task = new.numbered(TaskId(state.next_id("task")?), space);
             state.catalog.tasks.push(task.clone());
             Ok(task)
+        })
+    }
+
+    async fn change_task(&self, id: TaskId, change: TaskChange) -> Result<Task> {
+        self.write(|state| {
+            let task = state.catalog.tasks.iter_mut().find(|task| task.id == id);
+            let task = task.ok_or_else(|| Error::not_found("task", id))?;
+            let Some(changed) = change.of(task) else { return Ok(task.clone()) };
+            task.clone_from(&changed);
+            state.catalog.version += 1;
+            Ok(changed)
         })
     }
 
@@ -326,7 +320,8 @@ impl Store for MemStore {
             state.replicas.retain(|_, replica| !(variants.contains(&replica.variant) && replica.at_rest()));
             state.measurings.retain(|(variant, _), _| !variants.contains(variant));
             state.evidence.remove(&id);
-            state.feedback.retain(|_, given| !variants.contains(&given.variant));
+            state.feedback.retain(|_, (given, _)| !variants.contains(&given.variant));
+            state.flag_changes.retain(|change| !variants.contains(&change.variant));
             state.catalog.stale.retain(|stale| !variants.contains(&stale.variant));
             state.catalog.live.retain(|live| !variants.contains(&live.variant));
             state.catalog.variants.retain(|variant| variant.model != id);
@@ -345,8 +340,8 @@ impl Store for MemStore {
         check::measuring(&wanted, now)?;
         self.write(|state| {
             let there = state.variant(wanted.variant)?.profile_on(&wanted.device_class);
-            let measured = there.is_some_and(|there| !there.is_estimated());
-            if measured && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
+            let well = there.is_some_and(|there| !there.is_estimated() && !there.is_coarse());
+            if well && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
                 return Ok(None);
             }
             let place = (wanted.variant, wanted.device_class.clone());
@@ -365,12 +360,15 @@ impl Store for MemStore {
     async fn put_profile(&self, variant: VariantId, profile: Profile) -> Result<()> {
         check::profile(&profile)?;
         self.register(|state| {
+            let before = state.variant(variant)?.profile_on(&profile.device_class).cloned();
             if profile.is_estimated() {
-                let there = state.variant(variant)?.profile_on(&profile.device_class);
-                if there.is_some_and(|there| !there.is_estimated()) {
+                if before.is_some_and(|there| !there.is_estimated()) {
                     return Ok(());
                 }
             } else {
+                if measured_otherwise(before.as_ref(), &profile) {
+                    state.begin_anew(variant, Note::remeasured(&profile));
+                }
                 state.measurings.remove(&(variant, profile.device_class.clone()));
             }
             state.catalog.stale.retain(|s| (s.variant, &s.device_class) != (variant, &profile.device_class));
@@ -384,46 +382,17 @@ impl Store for MemStore {
 
     async fn mark_stale(&self, stale: StaleProfile) -> Result<bool> {
         check::stale(&stale)?;
-        self.write(|state| {
-            let known = state.variant(stale.variant).ok();
-            if known.is_none_or(|variant| variant.profile_on(&stale.device_class).is_none()) {
-                return Ok(false);
-            }
-            state.catalog.version += 1;
-            let same = |known: &&mut StaleProfile| {
-                (known.variant, &known.device_class) == (stale.variant, &stale.device_class)
-            };
-            match state.catalog.stale.iter_mut().find(same) {
-                Some(known) => *known = StaleProfile { since: known.since, ..stale },
-                None => state.catalog.stale.push(stale),
-            }
-            let by_place = |a: &StaleProfile, b: &StaleProfile| {
-                (a.variant, &a.device_class).cmp(&(b.variant, &b.device_class))
-            };
-            state.catalog.stale.sort_by(by_place);
-            Ok(true)
-        })
+        self.write(|state| Ok(state.mark_stale(stale)))
     }
 
     async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
-        self.write(|state| {
-            let before = state.catalog.stale.len();
-            let its =
-                |s: &StaleProfile| s.variant == variant && s.device_class == device_class && s.node == node;
-            state.catalog.stale.retain(|stale| !its(stale));
-            let cleared = state.catalog.stale.len() < before;
-            if cleared {
-                state.catalog.version += 1;
-                state.measurings.remove(&(variant, device_class.to_owned()));
-            }
-            Ok(cleared)
-        })
+        self.write(|state| Ok(state.clear_stale(variant, device_class, node)))
     }
 
     async fn put_feedback(&self, given: Vec<Feedback>, expired: UnixMicros) -> Result<Vec<Verdict>> {
         given.iter().try_for_each(check::feedback)?;
         self.write(|state| {
-            state.feedback.retain(|_, known| known.answered >= expired);
+            state.feedback.retain(|_, known| known.0.answered >= expired);
             Ok(given.into_iter().map(|one| state.put_feedback(one)).collect())
         })
     }
@@ -432,12 +401,22 @@ impl Store for MemStore {
         self.read(|state| state.catalog.live.clone())
     }
 
-    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
-        self.register(|state| {
-            let live = state.catalog.live.iter_mut().find(|live| live.variant == variant);
-            live.ok_or_else(|| Error::not_found("live accuracy of variant", variant))?.flagged = flagged;
-            Ok(())
-        })
+    async fn flag_accuracy(&self, live: LiveAccuracy, at: UnixMicros, reason: &str) -> Result<bool> {
+        check::number("time", at.0)?;
+        check::reason(reason)?;
+        self.write(|state| Ok(state.flag_accuracy(live, at, reason)))
+    }
+
+    async fn clear_flag(&self, variant: VariantId, by: Signed, reason: &str) -> Result<FlagChange> {
+        check::signed(&by)?;
+        check::reason(reason)?;
+        self.register(|state| state.clear_flag(variant, by, reason))
+    }
+
+    async fn flag_changes(&self, variant: VariantId, limit: u32) -> Result<Vec<FlagChange>> {
+        let wanted = |known: &&FlagChange| known.variant == variant;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.read(|state| state.flag_changes.iter().rev().filter(wanted).take(limit).cloned().collect())
     }
 
     async fn register_node(&self, new: NewNode, at: UnixMicros) -> Result<Node> {

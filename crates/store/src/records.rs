@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use crate::learnt::{LiveAccuracy, StaleProfile};
 use crate::versions::Signed;
 use modelless_types::{
-    Accuracy, AccuracyRule, AppId, Batching, Bytes, DeviceIx, Goals, Labels, LiveRule, Model, ModelId,
-    NodeId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind, TenantId,
-    TensorSpec, Variant, VariantId, VariantSettings,
+    Accuracy, AccuracyRule, AppId, Batching, Bytes, DeclaredRule, DeviceIx, Goals, Labels, LiveRule, Model,
+    ModelId, NodeId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind,
+    TenantId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -154,6 +154,9 @@ pub struct NewTask {
     /// Whether feedback counts for floors.
     #[serde(default)]
     pub live_accuracy: LiveRule,
+    /// Whether accuracies that nobody measured count for floors.
+    #[serde(default)]
+    pub declared_accuracy: DeclaredRule,
     /// Output labels, for classification.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks.
@@ -181,6 +184,7 @@ impl NewTask {
             metric: self.metric,
             accuracy_rule: self.accuracy_rule,
             live_accuracy: self.live_accuracy,
+            declared_accuracy: self.declared_accuracy,
             labels: self.labels,
             inputs: self.inputs,
             outputs: self.outputs,
@@ -189,6 +193,25 @@ impl NewTask {
             batching: self.batching,
             description: self.description,
         }
+    }
+}
+
+/// What is to be otherwise in a task; what is `None` stays. The rest of a task is what its models were checked against.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TaskChange {
+    /// Whether feedback counts for floors.
+    pub live_accuracy: Option<LiveRule>,
+    /// Whether accuracies that nobody measured do.
+    pub declared_accuracy: Option<DeclaredRule>,
+}
+
+impl TaskChange {
+    /// The task as it is then; `None` if that is what it is.
+    pub(crate) fn of(self, task: &Task) -> Option<Task> {
+        let live_accuracy = self.live_accuracy.unwrap_or(task.live_accuracy);
+        let declared_accuracy = self.declared_accuracy.unwrap_or(task.declared_accuracy);
+        let changed = Task { live_accuracy, declared_accuracy, ..task.clone() };
+        (changed != *task).then_some(changed)
     }
 }
 

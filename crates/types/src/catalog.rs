@@ -6,7 +6,7 @@ use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
 use crate::profile::Profile;
 use crate::tensor::TensorSpec;
 use crate::units::Bytes;
-use crate::{AccuracyRule, LiveRule};
+use crate::{AccuracyRule, DeclaredRule, LiveRule};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -75,6 +75,9 @@ pub struct Task {
     /// Whether feedback counts for floors.
     #[serde(default)]
     pub live_accuracy: LiveRule,
+    /// Whether accuracies that nobody measured count for floors.
+    #[serde(default)]
+    pub declared_accuracy: DeclaredRule,
     /// Output labels, for classification. Every model of the default output space has exactly these.
     pub labels: Labels,
     /// Inputs of one item, for `tensor` tasks. Empty for others.

@@ -26,8 +26,8 @@ pub use ids::{
     AppId, ClassId, DeviceIx, ModelId, NodeId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId, VariantId,
 };
 pub use profile::{
-    AccuracyMeasure, AccuracyRule, BatchPoint, Detail, Largest, LiveRule, PointDetail, Profile, Provenance,
-    StageTime,
+    AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,
+    Provenance, StageTime,
 };
 pub use refusal::{Nearest, Refusal};
 pub use replica::ReplicaState;

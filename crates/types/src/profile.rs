@@ -90,6 +90,13 @@ pub enum AccuracyRule {
     LowerBound,
 }
 
+impl AccuracyMeasure {
+    /// Whether somebody only said so.
+    pub fn is_declared(&self) -> bool {
+        self.provenance == Provenance::Declared
+    }
+}
+
 impl AccuracyRule {
     /// With the names in texts.
     pub const NAMES: [(&'static str, Self); 2] = [("point", Self::Point), ("lower_bound", Self::LowerBound)];
@@ -145,6 +152,37 @@ impl LiveRule {
     }
 }
 
+/// What accuracies are good for in a task that somebody declared and nobody measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeclaredRule {
+    /// Floors are compared with them while nothing that answers in the task was measured. Beside what was, they count for no
+    /// floor.
+    #[default]
+    UnlessMeasured,
+    /// Floors are compared with them as with measured ones.
+    Floors,
+}
+
+impl DeclaredRule {
+    /// With the names in texts.
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("unless_measured", Self::UnlessMeasured), ("floors", Self::Floors)];
+
+    /// As in texts.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::UnlessMeasured => "unless_measured",
+            Self::Floors => "floors",
+        }
+    }
+
+    /// From its name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, rule)| *rule)
+    }
+}
+
 /// How well a batch size is known, for people and for whoever measures on.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PointDetail {
@@ -180,6 +218,8 @@ pub struct Largest {
 pub struct Detail {
     /// The time for measuring was over before everything was known as well as it should be: a first estimate.
     pub coarse: bool,
+    /// The accuracy was measured on a part of the labelled set, so floors are compared with the lower end of its interval.
+    pub part_of_set: bool,
     /// The 99th percentiles were drawn from all batch sizes together, so decisions may keep to them.
     pub tail: bool,
     /// Load time with nothing of the artefact in memory, where it could be put out of there.
@@ -226,6 +266,18 @@ impl Profile {
     /// Whether its times were worked out from another device class and wait to be measured.
     pub fn is_estimated(&self) -> bool {
         self.latency_provenance == Provenance::Estimated
+    }
+
+    /// Whether it was measured in too short a time, and is to be measured again when there is more.
+    pub fn is_coarse(&self) -> bool {
+        self.detail.coarse && !self.is_estimated()
+    }
+
+    /// What floors are compared with where a task has this rule. What a part of a set shows is less certain than what a task
+    /// relies on, so of that its lower end counts in any case.
+    pub fn floor(&self, rule: AccuracyRule) -> Accuracy {
+        let rule = if self.detail.part_of_set { AccuracyRule::LowerBound } else { rule };
+        rule.of(&self.accuracy)
     }
 
     /// The largest batch to be given to it here, of a variant that takes at most `max_batch`.

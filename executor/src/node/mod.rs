@@ -6,6 +6,6 @@ mod tally;
 mod zone;
 
 pub use detect::{device_class, hardware, slug};
-pub use prices::{ASSUMED, lane_price, listed};
+pub use prices::{ASSUMED, ASSUMED_GPU, gpu_price, lane_price, listed};
 pub(crate) use tally::Tally;
 pub use zone::{Zone, zone};

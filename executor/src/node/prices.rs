@@ -9,6 +9,9 @@ use modelless_wire::PriceOrigin;
 /// What a lane of a device without a price is taken to cost: about a core-hour of a cloud's ordinary machines.
 pub const ASSUMED: PricePerHour = PricePerHour(50_000);
 
+/// What a GPU that is not in the list is taken to cost, with the machine around it: about a small one of a cloud's.
+pub const ASSUMED_GPU: PricePerHour = PricePerHour(1_000_000);
+
 /// Where and when the prices below were read: on demand, Linux, without any discount.
 const LIST: &str = "EC2 on demand, us-east-1, as of 2026-01-19";
 
@@ -56,6 +59,11 @@ pub fn lane_price(device_class: &str, declared: Option<PricePerHour>) -> (PriceP
     }
 }
 
+/// What an hour of a graphics processor costs, by its product name: cores and memory that feed it included.
+pub fn gpu_price(name: &str) -> PricePerHour {
+    listed(&format!("cuda:{}", super::slug(name))).map_or(ASSUMED_GPU, |(price, _)| price)
+}
+
 /// The price of one core, or of one graphics processor, of a device class, and where it comes from.
 pub fn listed(device_class: &str) -> Option<(PricePerHour, String)> {
     let mut parts = device_class.split(':');
@@ -100,8 +108,9 @@ mod tests {
             assert!(listed(&class).is_some(), "{class}");
         }
         for name in ["NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-80GB"] {
-            let class = format!("cuda:{}", crate::node::slug(name));
-            assert!(listed(&class).is_some(), "{class}");
+            assert_ne!(gpu_price(name), ASSUMED_GPU, "{name}");
         }
+        assert_eq!(gpu_price("NVIDIA H100 80GB HBM3"), PricePerHour(6_880_000));
+        assert_eq!(gpu_price("NVIDIA nobody rents"), ASSUMED_GPU);
     }
 }

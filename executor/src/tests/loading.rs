@@ -3,7 +3,8 @@
 use super::{LONG, Setup, bed, bed_with, config, echo};
 use crate::Config;
 use modelless_engine::fake::{FakeModel, Fault};
-use modelless_types::{Micros, Refusal, ReplicaState};
+use modelless_store::TaskChange;
+use modelless_types::{LiveRule, Micros, Refusal, ReplicaState};
 use modelless_wire::{Body, NodeLink, NodeStatus, ToNode};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,6 +27,33 @@ async fn a_herd_on_a_cold_model_loads_it_once() {
     let history = store.transitions(None, 1_000).await.expect("a history");
     let loads = history.iter().filter(|t| t.change.to == ReplicaState::Loading).count();
     assert_eq!(loads, 1, "{history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_loaded_serves_on_when_its_task_is_asked_with_other_rules() {
+    let mut bed = bed(None).await;
+    bed.ask(1);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let version = bed.handle.catalogue().version;
+    let change = TaskChange { live_accuracy: Some(LiveRule::Floors), ..TaskChange::default() };
+    bed.store.change_task(bed.task, change).await.expect("a task");
+    bed.handle.catalog_changed();
+    timeout(LONG, async {
+        while bed.handle.catalogue().version == version {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("it reads the catalogue");
+    bed.ask(2);
+    assert_eq!(bed.wrong_of(1).await, 0);
+    let store = bed.end().await;
+    let history = store.transitions(None, 1_000).await.expect("a history");
+    let loads = history.iter().filter(|t| t.change.to == ReplicaState::Loading);
+    let mut loaded: Vec<_> = loads.map(|t| t.variant).collect();
+    let all = loaded.len();
+    loaded.dedup();
+    assert_eq!(loaded.len(), all, "nothing was loaded again: {history:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,8 +8,8 @@ use modelless_engine::{Library, ProcessConfig, ProcessEngine, default_engines_di
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_testkit::server::cargo_build;
 use modelless_types::{
-    AccuracyRule, Bytes, DType, DeviceIx, Goals, Profile, ReplicaState, TaskId, TaskKind, TenantId,
-    TensorSpec, VariantId, VariantSettings,
+    AccuracyRule, Bytes, DType, DeclaredRule, DeviceIx, Engine, Goals, LiveRule, Profile, ReplicaState,
+    TaskId, TaskKind, TenantId, TensorSpec, VariantId, VariantSettings,
 };
 use modelless_wire::{Body, Input, NodeLink, ToNode};
 use std::fs::File;
@@ -44,6 +44,43 @@ pub(super) struct Served {
     pub(super) variants: Vec<(VariantSettings, Profile)>,
 }
 
+/// A task with nothing in it yet.
+pub(super) fn task(name: &str, kind: TaskKind) -> NewTask {
+    NewTask {
+        tenant: TenantId::DEFAULT,
+        name: name.into(),
+        kind,
+        metric: "none".into(),
+        accuracy_rule: AccuracyRule::default(),
+        live_accuracy: LiveRule::default(),
+        declared_accuracy: DeclaredRule::default(),
+        labels: Vec::new(),
+        inputs: Vec::new(),
+        outputs: Vec::new(),
+        space: None,
+        defaults: Goals::default(),
+        batching: None,
+        description: String::new(),
+    }
+}
+
+fn model(name: &str, adapter: String, variants: Vec<NewVariant>) -> NewModel {
+    NewModel {
+        task: TaskId(0),
+        tenant: TenantId::DEFAULT,
+        name: name.into(),
+        version: 1,
+        architecture: "any".into(),
+        licence: "Apache-2.0".into(),
+        owner: String::new(),
+        promote: false,
+        by: Signed::default(),
+        space: None,
+        adapter,
+        variants,
+    }
+}
+
 pub(super) struct Node {
     pub(super) handle: Handle,
     pub(super) heard: mpsc::Receiver<Body>,
@@ -67,19 +104,9 @@ impl Node {
             shape: shape.into(),
         };
         let task = NewTask {
-            tenant: TenantId::DEFAULT,
-            name: "tensors".into(),
-            kind: TaskKind::Tensor,
-            metric: "none".into(),
-            accuracy_rule: AccuracyRule::default(),
-            live_accuracy: modelless_types::LiveRule::default(),
-            labels: Vec::new(),
             inputs: vec![tensor(served.input)],
             outputs: vec![tensor(served.output)],
-            space: None,
-            defaults: Goals::default(),
-            batching: None,
-            description: String::new(),
+            ..task("tensors", TaskKind::Tensor)
         };
         let variants = (0..).zip(served.variants).map(|(number, (settings, profile))| NewVariant {
             name: format!("variant-{number}"),
@@ -88,25 +115,38 @@ impl Node {
             artefact_bytes: Bytes(artefact.bytes),
             profiles: vec![profile],
         });
-        let model = NewModel {
-            task: TaskId(0),
-            tenant: TenantId::DEFAULT,
-            name: "model".into(),
-            version: 1,
-            architecture: "any".into(),
-            licence: "Apache-2.0".into(),
-            owner: String::new(),
-            promote: false,
-            by: Signed::default(),
-            space: None,
-            adapter: r#"{"kind": "tensor"}"#.into(),
-            variants: variants.collect(),
-        };
+        let model = model("model", r#"{"kind": "tensor"}"#.into(), variants.collect());
         Self::serving(lanes, (folder, artefacts), task, model).await
     }
 
+    /// One with the model that reads texts in a folder of this repository. The adapter is made for the tokenizer's address.
+    pub(super) async fn reading(
+        task: NewTask,
+        (folder, artefact): (&str, &str),
+        max_batch: u32,
+        profile: Profile,
+        adapter: impl FnOnce(&str) -> String,
+    ) -> Self {
+        let place = tempfile::tempdir().expect("a folder");
+        let artefacts = Artefacts::new(place.path()).expect("an artefact store");
+        let put = |name: &str| {
+            let path = file(folder).join(name);
+            artefacts.put(File::open(path).expect("it is there")).expect("an artefact")
+        };
+        let (found, tokenizer) = (put(artefact), put("tokenizer.json"));
+        let variant = NewVariant {
+            name: "reader".into(),
+            settings: VariantSettings::new(Engine::Onnx, "fp32", max_batch),
+            artefact: found.sha256,
+            artefact_bytes: Bytes(found.bytes),
+            profiles: vec![profile],
+        };
+        let model = model("reader", adapter(&tokenizer.sha256), vec![variant]);
+        Self::serving(1, (place, artefacts), task, model).await
+    }
+
     /// One with any model of any task, whatever task the model says.
-    pub(super) async fn serving(
+    async fn serving(
         lanes: u16,
         (folder, artefacts): (tempfile::TempDir, Artefacts),
         task: NewTask,

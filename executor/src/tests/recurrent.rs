@@ -1,12 +1,9 @@
 //! A recurrent model reads texts of any length in one batch: what the short ones are filled up with must change nothing.
 
-use super::real::{Node, file};
-use super::*;
+use super::real::{Node, task};
+use super::{Body, NewTask, TaskKind, profile};
 use modelless_engine::Engine as _;
-use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, Signed};
-use modelless_types::{AccuracyRule, Goals, LiveRule};
 use serde::Deserialize;
-use std::fs::File;
 
 /// Rounding may differ with the size of a batch, nothing else may.
 const APART: f64 = 1e-6;
@@ -19,54 +16,14 @@ struct Scored {
 
 /// The model of the task `ratings` that is in this repository.
 async fn serving() -> Node {
-    let folder = tempfile::tempdir().expect("a folder");
-    let artefacts = Artefacts::new(folder.path()).expect("an artefact store");
-    let put = |name: &str| {
-        let path = file("examples/text/gru").join(name);
-        artefacts.put(File::open(path).expect("it is there")).expect("an artefact")
-    };
-    let (model, tokenizer) = (put("model.onnx"), put("tokenizer.json"));
-    let adapter = format!(
-        r#"{{"kind":"text-classification","tokens":{{"tokenizer":"{}","max":128}}}}"#,
-        tokenizer.sha256
-    );
     let task = NewTask {
-        tenant: TenantId::DEFAULT,
-        name: "ratings".into(),
-        kind: TaskKind::TextClassification,
-        metric: "top-1".into(),
-        accuracy_rule: AccuracyRule::default(),
-        live_accuracy: LiveRule::default(),
         labels: vec!["blame".into(), "praise".into()],
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        space: None,
-        defaults: Goals::default(),
-        batching: None,
-        description: String::new(),
+        ..task("ratings", TaskKind::TextClassification)
     };
-    let variant = NewVariant {
-        name: "gru".into(),
-        settings: VariantSettings::new(EngineKind::Onnx, "fp32", 16),
-        artefact: model.sha256,
-        artefact_bytes: Bytes(model.bytes),
-        profiles: vec![profile(800_000, 50.0)],
-    };
-    let model = NewModel {
-        task: TaskId(0),
-        tenant: TenantId::DEFAULT,
-        name: "gru".into(),
-        version: 1,
-        architecture: "any".into(),
-        licence: "Apache-2.0".into(),
-        owner: String::new(),
-        promote: false,
-        by: Signed::default(),
-        space: None,
-        adapter,
-        variants: vec![variant],
-    };
-    Node::serving(1, (folder, artefacts), task, model).await
+    Node::reading(task, ("examples/text/gru", "model.onnx"), 16, profile(800_000, 50.0), |tokenizer| {
+        format!(r#"{{"kind":"text-classification","tokens":{{"tokenizer":"{tokenizer}","max":128}}}}"#)
+    })
+    .await
 }
 
 /// From one word to more than the model takes.

@@ -1,11 +1,11 @@
-//! A variant on another server: what its batches cost is that server's price.
+//! A variant that computes elsewhere than on a lane, on another server or on a GPU: what its batches cost is the price of that.
 
 use super::echo;
 use super::{Bed, LONG, Setup, bed_with, config, distinct};
 use crate::{Config, RemoteServer};
 use modelless_engine::fake::{FakeModel, Fault};
-use modelless_types::{CostPer1k, Prefer, PricePerHour, ReplicaState};
-use modelless_wire::{Answer, Body, NodeLink, NodeStatus, ToNode};
+use modelless_types::{CostPer1k, Prefer, PricePerHour, Processor, ReplicaState};
+use modelless_wire::{Answer, Body, Gpu, Hardware, NodeLink, NodeStatus, ToNode};
 use std::sync::Arc;
 use tokio::time::timeout;
 
@@ -66,6 +66,25 @@ async fn who_wants_the_cheapest_gets_it_by_the_prices_of_lane_and_server() {
         let (cost, ran) = (answer.cost, answer.at_node);
         assert!(cost <= CostPer1k::of_batch(ran, PricePerHour(each), 1), "{cost:?}");
         assert!(cost.0 > 0);
+        bed.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_costs_what_its_name_or_who_pays_for_it_says_and_not_what_a_lane_does() {
+    let gpus = vec![Gpu { name: "NVIDIA L4".into(), memory: None }];
+    for (declared, expected) in [(vec![], 804_800), (vec![PricePerHour(100_000)], 100_000)] {
+        let hardware = Hardware { gpus: gpus.clone(), ..Hardware::default() };
+        let config = Config { hardware, gpu_prices: declared, price: PricePerHour(50_000), ..config() };
+        let mut bed = bed_with(Setup { config, processor: Processor::Cuda(0), ..Setup::default() }).await;
+        let offers = bed.handle.status().borrow().info.offers.clone();
+        let price = |ordinal| offers.iter().find(|offer| offer.ordinal == ordinal).map(|o| o.run.price);
+        assert_eq!(price(bed.variants[0].ordinal), Some(None), "the CPU's is its lane's");
+        assert_eq!(price(bed.variants[1].ordinal), Some(Some(PricePerHour(expected))));
+        resident(&mut bed).await;
+        // Four times as fast: cheaper only where its hour costs less than four of a lane's.
+        let chosen = usize::from(expected < 4 * 50_000);
+        assert_eq!(answer(&mut bed, 1, Prefer::Cost).await.variant, bed.variants[chosen].id);
         bed.end().await;
     }
 }

@@ -4,28 +4,35 @@ use super::{LONG, Setup, bed_with, config};
 use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
-    Catalog, Evidence, Feedback, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode, NewTask,
-    NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan, Signed,
-    StaleProfile, Store, Transition, UnixMicros, Verdict, VersionChange,
+    Catalog, Evidence, Feedback, FlagChange, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode,
+    NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan,
+    Signed, StaleProfile, Store, TaskChange, Transition, UnixMicros, Verdict, VersionChange,
 };
 use modelless_types::{
-    Accuracy, DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId,
-    Variant, VariantId,
+    DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
+    VariantId,
 };
 use modelless_wire::Body;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Answers until it is told to stop, and from then on never again.
+/// Answers until it is told to stop, and from then on not before it is told to go on. What was asked meanwhile is never answered.
 #[derive(Debug)]
-struct Stalls {
+pub(super) struct Stalls {
     store: Arc<MemStore>,
     stalled: watch::Receiver<bool>,
+    /// How often somebody tried to mark a profile.
+    pub(super) marks: AtomicU32,
 }
 
 impl Stalls {
+    pub(super) fn new(stalled: watch::Receiver<bool>) -> Self {
+        Self { store: Arc::default(), stalled, marks: AtomicU32::new(0) }
+    }
+
     async fn here(&self) -> &MemStore {
         if *self.stalled.borrow() {
             std::future::pending::<()>().await;
@@ -47,6 +54,9 @@ impl Store for Stalls {
     }
     async fn create_task(&self, task: NewTask) -> Result<Task> {
         self.here().await.create_task(task).await
+    }
+    async fn change_task(&self, task: TaskId, change: TaskChange) -> Result<Task> {
+        self.here().await.change_task(task, change).await
     }
     async fn remove_task(&self, task: TaskId) -> Result<()> {
         self.here().await.remove_task(task).await
@@ -88,6 +98,7 @@ impl Store for Stalls {
         self.here().await.put_profile(variant, profile).await
     }
     async fn mark_stale(&self, stale: StaleProfile) -> Result<bool> {
+        self.marks.fetch_add(1, Ordering::Relaxed);
         self.here().await.mark_stale(stale).await
     }
     async fn clear_stale(&self, variant: VariantId, device_class: &str, node: &str) -> Result<bool> {
@@ -99,8 +110,14 @@ impl Store for Stalls {
     async fn live_accuracies(&self) -> Result<Vec<LiveAccuracy>> {
         self.here().await.live_accuracies().await
     }
-    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
-        self.here().await.flag_accuracy(variant, flagged).await
+    async fn flag_accuracy(&self, live: LiveAccuracy, at: UnixMicros, reason: &str) -> Result<bool> {
+        self.here().await.flag_accuracy(live, at, reason).await
+    }
+    async fn clear_flag(&self, variant: VariantId, by: Signed, reason: &str) -> Result<FlagChange> {
+        self.here().await.clear_flag(variant, by, reason).await
+    }
+    async fn flag_changes(&self, variant: VariantId, limit: u32) -> Result<Vec<FlagChange>> {
+        self.here().await.flag_changes(variant, limit).await
     }
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {
         self.here().await.register_node(node, at).await
@@ -161,7 +178,7 @@ impl Store for Stalls {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_never_answers_holds_up_neither_serving_nor_the_timer_nor_the_end() {
     let (stall, stalled) = watch::channel(false);
-    let store = Arc::new(Stalls { store: Arc::new(MemStore::new()), stalled });
+    let store = Arc::new(Stalls::new(stalled));
     let config = Config {
         store_within: Micros::from_millis(200),
         drain: Micros::from_millis(300),

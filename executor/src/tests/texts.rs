@@ -1,12 +1,12 @@
 //! Texts through a real model: tokens, batches of any length, vectors, against what Python made of the same texts.
 
-use super::real::{Node, file};
-use super::*;
+use super::real::{Node, file, task};
+use super::{Body, NewTask, QueryKey, TaskKind, profile};
 use modelless_engine::Engine as _;
-use modelless_store::{Artefacts, NewModel, NewSpace, NewTask, NewVariant, Signed, SpaceKind};
-use modelless_types::{AccuracyRule, Goals};
+use modelless_store::{NewSpace, SpaceKind};
 use serde::Deserialize;
-use std::fs::File;
+
+const GOLDEN: &str = "crates/adapter/tests/golden/text";
 
 #[derive(Deserialize)]
 struct Golden {
@@ -16,63 +16,22 @@ struct Golden {
 }
 
 fn golden() -> Vec<Golden> {
-    let text = std::fs::read(file("crates/adapter/tests/golden/text/cases.json")).expect("it is there");
+    let text = std::fs::read(file(GOLDEN).join("cases.json")).expect("it is there");
     serde_json::from_slice(&text).expect("it is JSON")
 }
 
-fn task() -> NewTask {
-    NewTask {
-        tenant: TenantId::DEFAULT,
-        name: "sentences".into(),
-        kind: TaskKind::FeatureExtraction,
-        metric: "nearest".into(),
-        accuracy_rule: AccuracyRule::default(),
-        live_accuracy: modelless_types::LiveRule::default(),
-        labels: Vec::new(),
-        inputs: Vec::new(),
-        outputs: Vec::new(),
-        space: Some(NewSpace { name: "tiny".into(), kind: SpaceKind::Embedding { dimension: 8 } }),
-        defaults: Goals::default(),
-        batching: None,
-        description: String::new(),
-    }
-}
-
 async fn serving(pooling: &str, tokens: &str) -> Node {
-    let folder = tempfile::tempdir().expect("a folder");
-    let artefacts = Artefacts::new(folder.path()).expect("an artefact store");
-    let put = |name: &str| {
-        let path = file("crates/adapter/tests/golden/text").join(name);
-        artefacts.put(File::open(path).expect("it is there")).expect("an artefact")
+    let task = NewTask {
+        space: Some(NewSpace { name: "tiny".into(), kind: SpaceKind::Embedding { dimension: 8 } }),
+        ..task("sentences", TaskKind::FeatureExtraction)
     };
-    let (model, tokenizer) = (put("tiny.onnx"), put("tokenizer.json"));
-    let adapter = format!(
-        r#"{{"kind":"feature-extraction","dimension":8,"output":"last_hidden_state",{pooling},
-            "tokens":{{"tokenizer":"{}",{tokens}}}}}"#,
-        tokenizer.sha256
-    );
-    let variant = NewVariant {
-        name: "tiny".into(),
-        settings: VariantSettings::new(EngineKind::Onnx, "fp32", 8),
-        artefact: model.sha256,
-        artefact_bytes: Bytes(model.bytes),
-        profiles: vec![profile(900_000, 50.0)],
-    };
-    let model = NewModel {
-        task: TaskId(0),
-        tenant: TenantId::DEFAULT,
-        name: "tiny".into(),
-        version: 1,
-        architecture: "any".into(),
-        licence: "Apache-2.0".into(),
-        owner: String::new(),
-        promote: false,
-        by: Signed::default(),
-        space: None,
-        adapter,
-        variants: vec![variant],
-    };
-    Node::serving(1, (folder, artefacts), task(), model).await
+    Node::reading(task, (GOLDEN, "tiny.onnx"), 8, profile(900_000, 50.0), |tokenizer| {
+        format!(
+            r#"{{"kind":"feature-extraction","dimension":8,"output":"last_hidden_state",{pooling},
+                "tokens":{{"tokenizer":"{tokenizer}",{tokens}}}}}"#
+        )
+    })
+    .await
 }
 
 fn vector(body: Body) -> (u64, Vec<f32>, u32) {

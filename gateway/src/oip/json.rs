@@ -213,11 +213,13 @@ pub(crate) fn values(parameters: &RawValue) -> Result<Vec<(String, Value)>, ApiE
 
 /// The decision as parameters of an answer: what the headers say, by name.
 pub(crate) fn decision(told: &HeaderMap) -> impl Iterator<Item = (String, Value)> {
+    // Names may look like numbers.
     const TEXTS: [&str; 6] = ["model", "variant", "node", "space", "reason", "query_id"];
     told.iter().filter_map(|(name, value)| {
         let name = name.as_str().strip_prefix(told::PREFIX)?.replace('-', "_");
         let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let value = if TEXTS.contains(&name.as_str()) { Value::Text(text) } else { Value::Number(text) };
+        let number = !TEXTS.contains(&name.as_str()) && text.parse().is_ok_and(f64::is_finite);
+        let value = if number { Value::Number(text) } else { Value::Text(text) };
         Some((name, value))
     })
 }

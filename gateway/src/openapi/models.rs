@@ -121,6 +121,34 @@ pub(crate) fn roll_back() -> Doc {
         .errors(&[400, 404, 409, 415, 503])
 }
 
+fn variant_parameter() -> Value {
+    path("variant", "The variant's name.")
+}
+
+pub(crate) fn flags() -> Doc {
+    let history = json!({"type": "object", "properties": {
+        "history": {"type": "array", "items": reference("FlagChange")},
+    }});
+    Doc::new("showFlags", "models", "What was said of a variant's live accuracy, newest first")
+        .parameter(task_parameter())
+        .parameter(variant_parameter())
+        .answers(200, "When it was flagged, why, and how that ended.", &history)
+        .errors(&[404, 503])
+}
+
+pub(crate) fn unflag() -> Doc {
+    let schema = json!({"type": "object", "required": ["change"], "properties": {
+        "task": {"type": "string"}, "variant": {"type": "string"}, "change": reference("FlagChange"),
+    }});
+    Doc::new("unflagVariant", "models", "Take back that a variant is less accurate than measured")
+        .describe("Verdicts on it are counted anew from then on. Who did it and why is kept.")
+        .parameter(task_parameter())
+        .parameter(variant_parameter())
+        .json_body(true, &reference("Unflag"))
+        .answers(200, "It is not flagged any more.", &schema)
+        .errors(&[400, 404, 409, 415, 503])
+}
+
 pub(crate) fn artefact() -> Doc {
     let schema = json!({"type": "object", "required": ["sha256", "bytes"], "properties": {
         "sha256": {"type": "string"}, "bytes": {"type": "integer"},

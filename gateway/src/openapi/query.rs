@@ -52,6 +52,7 @@ pub(super) fn decision_headers() -> Map<String, Value> {
     let text = [
         ("modelless-model", "Which model answered."),
         ("modelless-variant", "Which variant of it."),
+        ("modelless-accuracy-provenance", "Where its accuracy comes from: `measured`, `declared` or `live`."),
         ("modelless-node", "On which node."),
         ("modelless-space", "The output space of the answer."),
         ("modelless-reason", "Why this variant."),

@@ -3,7 +3,8 @@
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
 use crate::profiles::{PROFILES, PROFILES_VERSION};
 use modelless_types::{
-    AccuracyRule, DType, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState, TaskKind,
+    AccuracyRule, DType, DeclaredRule, Fallback, LiveRule, Prefer, Priority, Provenance, ReplicaState,
+    TaskKind,
 };
 use serde_json::{Map, Value, json};
 
@@ -121,10 +122,45 @@ fn text_or_null() -> Value {
 
 pub(super) fn all() -> Value {
     let mut all = requests();
-    if let (Value::Object(all), Value::Object(answers)) = (&mut all, answers()) {
-        all.extend(answers);
+    for more in [answers(), of_feedback()] {
+        if let (Value::Object(all), Value::Object(more)) = (&mut all, more) {
+            all.extend(more);
+        }
     }
     all
+}
+
+fn live_rule(usual: Option<&str>) -> Value {
+    let words = "What feedback is good for: it is shown, or what it shows to be less accurate than measured also stops \
+                 counting for floors that it no longer meets.";
+    rule(&LiveRule::NAMES.map(|(name, _)| name), usual, words)
+}
+
+fn declared_rule(usual: Option<&str>) -> Value {
+    let words = "What accuracies are good for that nobody measured: floors are compared with them while nothing in the task was \
+                 measured, or in any case.";
+    rule(&DeclaredRule::NAMES.map(|(name, _)| name), usual, words)
+}
+
+fn rule(names: &[&str], usual: Option<&str>, words: &str) -> Value {
+    let mut schema = enumeration(names);
+    schema["description"] = json!(words);
+    if let Some(usual) = usual {
+        schema["default"] = json!(usual);
+    }
+    schema
+}
+
+/// What feedback came to.
+fn of_feedback() -> Value {
+    let text = || json!({"type": "string"});
+    let count = || json!({"type": "integer", "minimum": 0});
+    json!({
+        "FlagChange": object(json!({
+            "action": enumeration(&["flagged", "recovered", "cleared", "remeasured", "promoted"]), "reason": text(),
+            "who": text(), "at_unix_us": number_or_null(), "correct": count(), "wrong": count(), "value": number_or_null(),
+        }), &["action", "reason", "correct", "wrong"]),
+    })
 }
 
 fn requests() -> Value {
@@ -145,11 +181,8 @@ fn requests() -> Value {
                 "description": "What floors are compared with: the measured value, or the lower end of its 95 % \
                                 interval.",
             },
-            "live_accuracy": {
-                "type": "string", "enum": LiveRule::NAMES.map(|(name, _)| name), "default": "shown",
-                "description": "What feedback is good for: it is shown, or what it shows to be less accurate than measured also \
-                                stops counting for floors that it no longer meets.",
-            },
+            "live_accuracy": live_rule(Some("shown")),
+            "declared_accuracy": declared_rule(Some("unless_measured")),
             "labels": {"type": "array", "items": text(), "description": "In the order of outputs; for classification.",
                 "example": ["a", "b"]},
             "inputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
@@ -210,6 +243,14 @@ fn requests() -> Value {
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &[]),
+        "ChangeTask": strict(
+            json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None)}), &[],
+        ),
+        "Unflag": strict(json!({
+            "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
+                "example": "the labels it was judged by were wrong"},
+            "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
+        }), &["reason"]),
     })
 }
 
@@ -235,6 +276,7 @@ fn answers() -> Value {
         "Profile": object(json!({
             "device_class": text(),
             "coarse": {"type": "boolean", "description": "The time for measuring was over before everything was known well."},
+            "part_of_set": {"type": "boolean", "description": "Only a part of the labelled set was compared, so floors are compared with the lower end of the interval."},
             "largest_batch": {"type": ["object", "null"], "description": "Where larger batches could not be run, and why."},
             "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({
                 "batch": count(), "mean_ms": number(), "deviation_ms": number(), "p99_ms": number(), "samples": count(),
@@ -250,7 +292,8 @@ fn answers() -> Value {
             "default": {"type": "boolean", "description": "Whether it is of the default version: others answer only where they are pinned."},
             "engine": text(), "precision": text(), "threads": count(), "max_batch": count(),
             "optimisation": text(), "processor": text(),
-            "artefact": timed(), "accuracy": number_or_null(), "estimate": timed(),
+            "artefact": timed(), "accuracy": number_or_null(), "accuracy_provenance": text_or_null(),
+            "counts_for_floors": {"type": ["boolean", "null"]}, "estimate": timed(),
             "on_frontier": {"type": ["boolean", "null"]}, "unavailable": {"type": ["string", "null"], "description": "Why no node can run it, where all lack its engine."},
             "profiles": list("Profile"),
             "measuring": {"type": "array", "description": "Only with one model: who measures it, or why that failed.", "items": reference("Measuring")},
@@ -271,7 +314,7 @@ fn answers() -> Value {
         }), &["task", "name", "version"]),
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),
-            "live_accuracy": text(), "description": text(),
+            "live_accuracy": text(), "declared_accuracy": text(), "description": text(),
             "defaults": timed(), "batching": text_or_null(),
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),

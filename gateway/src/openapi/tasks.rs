@@ -32,6 +32,20 @@ pub(crate) fn show() -> Doc {
         .errors(&[404])
 }
 
+pub(crate) fn change() -> Doc {
+    let schema = json!({"type": "object", "required": ["task", "live_accuracy"], "properties": {
+        "task": {"type": "string"}, "live_accuracy": {"type": "string"}, "declared_accuracy": {"type": "string"},
+    }});
+    Doc::new("changeTask", "tasks", "Change a task's rules")
+        .describe(
+            "What is left out stays. Queries that were taken in before are answered as they were admitted.",
+        )
+        .parameter(task_parameter())
+        .json_body(true, &reference("ChangeTask"))
+        .answers(200, "The rules that hold now.", &schema)
+        .errors(&[400, 404, 415, 503])
+}
+
 pub(crate) fn remove() -> Doc {
     let schema = json!({"type": "object", "properties": {"removed": {"type": "string"}}});
     Doc::new("removeTask", "tasks", "Remove a task that has no models")

@@ -10,7 +10,11 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_types::{Accuracy, CostPer1k, Fallback, Goals, LiveRule, Micros, PricePerHour, Refusal};
+use modelless_store::Floor;
+use modelless_types::{
+    Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour,
+    Profile, Provenance, Refusal,
+};
 use serde_json::{Value, json};
 
 pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
@@ -120,6 +124,7 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
         "variant": task.variant(candidate.variant).map(|view| view.variant.name.as_str()),
         "node": candidate.node.and_then(|node| view.node(node)).map(|node| node.name.as_str()),
         "accuracy": candidate.accuracy.as_f64(),
+        "accuracy_provenance": task.variant(candidate.variant).and_then(|view| view.floor).map(|floor| floor.from),
         "latency_ms": candidate.latency.map(Micros::as_millis_f64),
         "wait_ms": candidate.wait.map(Micros::as_millis_f64),
         "cost": candidate.cost.map(CostPer1k::as_usd),
@@ -138,9 +143,11 @@ fn shown_candidate(view: &View, task: &TaskView, candidate: &Candidate) -> Value
     shown
 }
 
-/// Where live traffic says something else than what was measured.
+/// How far its figures are to be trusted, and where live traffic says something else than what was measured.
 fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
     let class = candidate.node.and_then(|node| view.node(node)).map(|node| node.device_class.as_str());
+    let profile = class.and_then(|class| task.variant(candidate.variant)?.variant.profile_on(class));
+    let known = profile.into_iter().flat_map(known);
     let stale = class.and_then(|class| view.catalog.stale(candidate.variant, class)).map(|stale| {
         let times = Micros(stale.ratio_ppm / 1_000).as_millis_f64();
         format!("its profile is off ({times:.2} times) and is measured again when a node has nothing to do")
@@ -152,5 +159,63 @@ fn notes(view: &View, task: &TaskView, candidate: &Candidate) -> Vec<String> {
             format!("feedback says that it is less accurate than measured, and floors count that ({flagged})")
         }
     });
-    stale.into_iter().chain(worse).collect()
+    let floor = profile.map(|profile| view.catalog.floor(&task.task, candidate.variant, profile));
+    let floor = floor.or_else(|| task.variant(candidate.variant)?.floor);
+    let declared = floor.filter(|floor| floor.from == Provenance::Declared);
+    let declared = declared.map(|floor| declared_only(floor, task.task.declared_accuracy));
+    declared.into_iter().chain(known).chain(stale).chain(worse).collect()
+}
+
+/// Nobody measured its accuracy.
+fn declared_only(floor: Floor, rule: DeclaredRule) -> String {
+    let why = match (floor.counts, rule) {
+        (false, _) => "so it counts for no floor beside those that were measured",
+        (true, DeclaredRule::Floors) => "and the task has floors count that",
+        (true, DeclaredRule::UnlessMeasured) => "and floors count that as nothing in the task was measured",
+    };
+    format!("its accuracy was declared and never measured, {why}")
+}
+
+/// Where a profile was not measured as well as it could be.
+fn known(profile: &Profile) -> impl Iterator<Item = String> {
+    let AccuracyMeasure { value, low, samples, .. } = &profile.accuracy;
+    let estimated = profile
+        .is_estimated()
+        .then(|| "its times are estimated from another device class until it is measured here".to_owned());
+    let coarse = profile.is_coarse().then(|| {
+        "its profile is coarse, as the time for measuring was short; it is measured again when a node has nothing to do"
+            .to_owned()
+    });
+    let part = profile.detail.part_of_set.then(|| {
+        format!(
+            "{samples} items, a part of its labelled set, show an accuracy of {value}; floors are compared with the lower end, \
+             {low}, until all of it is compared"
+        )
+    });
+    [estimated, coarse, part].into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::world::profile;
+    use modelless_types::Provenance;
+
+    #[test]
+    fn what_is_estimated_coarse_or_shown_by_a_part_of_the_set_is_said_and_nothing_of_what_is_known_well() {
+        let mut profile = profile(1_000.0, 9, 10);
+        assert_eq!(known(&profile).count(), 0);
+        profile.accuracy.low = Accuracy::from_ppm(596_000).unwrap();
+        (profile.detail.coarse, profile.detail.part_of_set) = (true, true);
+        let notes: Vec<String> = known(&profile).collect();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].contains("coarse") && notes[1].contains("10 items") && notes[1].contains("0.596"));
+        profile.latency_provenance = Provenance::Estimated;
+        profile.detail.part_of_set = false;
+        let notes: Vec<String> = known(&profile).collect();
+        assert!(
+            notes.len() == 1 && notes[0].contains("estimated"),
+            "an estimate is coarse by itself: {notes:?}"
+        );
+    }
 }

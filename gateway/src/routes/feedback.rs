@@ -2,7 +2,6 @@
 
 use super::{Answer, FromApp, Named};
 use crate::errors::{ApiError, json_response};
-use crate::feedback::measured;
 use crate::http::body;
 use crate::ids::{BadQueryId, QueryId};
 use crate::show;
@@ -76,7 +75,7 @@ pub(super) async fn give(State(app): FromApp, Named(query): Named<String>, reque
         "task": task.task.name,
         "variant": variant,
         "verdict": if correct { "correct" } else { "wrong" },
-        "live_accuracy": show::live_accuracy(&stored.live, measured(&view.catalog, id.variant)),
+        "live_accuracy": show::live_accuracy(&stored.live, view.catalog.measured(id.variant)),
     });
     Ok(json_response(StatusCode::OK, &shown))
 }

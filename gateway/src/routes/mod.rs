@@ -4,6 +4,7 @@
 mod artefacts;
 mod explain;
 mod feedback;
+mod flags;
 mod fleet;
 mod health;
 mod media;
@@ -21,14 +22,14 @@ pub(crate) use query::opened;
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
-use crate::feedback::{Desk, measured};
+use crate::feedback::Desk;
 use crate::openapi::{self, Doc};
 use crate::show;
 use crate::view::View;
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
 use axum::response::Response;
-use axum::routing::{MethodRouter, delete, get, post, put};
+use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
 use http::request::Parts;
 use http::{Method, StatusCode, Uri};
@@ -77,7 +78,7 @@ impl App {
         };
         for variant in variants {
             if let Some(live) = known.iter().find(|live| json!(live.variant) == variant["id"]) {
-                variant["live_accuracy"] = show::live_accuracy(live, measured(&view.catalog, live.variant));
+                variant["live_accuracy"] = show::live_accuracy(live, view.catalog.measured(live.variant));
             }
         }
     }
@@ -107,6 +108,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/tasks", || post(tasks::create), openapi::tasks::create),
     route(Method::GET, "/v1/tasks/{task}", || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", || post(query::answer), openapi::query::answer),
+    route(Method::PATCH, "/v1/tasks/{task}", || patch(tasks::change), openapi::tasks::change),
     route(Method::DELETE, "/v1/tasks/{task}", || delete(tasks::remove), openapi::tasks::remove),
     route(Method::GET, "/v1/tasks/{task}/explain", || get(explain::explain), openapi::query::explain_get),
     route(Method::POST, "/v1/tasks/{task}/explain", || post(explain::explain), openapi::query::explain_post),
@@ -130,6 +132,13 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
     route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
     route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
+    route(Method::GET, "/v1/variants/{task}/{variant}/flags", || get(flags::show), openapi::models::flags),
+    route(
+        Method::POST,
+        "/v1/variants/{task}/{variant}/unflag",
+        || post(flags::clear),
+        openapi::models::unflag,
+    ),
     route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
     route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
     route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),

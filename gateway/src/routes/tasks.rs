@@ -7,8 +7,10 @@ use crate::http::body;
 use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
-use modelless_store::{NewSpace, NewTask, SpaceKind};
-use modelless_types::{AccuracyRule, Batching, DType, Labels, LiveRule, TaskKind, TenantId, TensorSpec};
+use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
+use modelless_types::{
+    AccuracyRule, Batching, DType, DeclaredRule, Labels, LiveRule, TaskKind, TenantId, TensorSpec,
+};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -41,6 +43,8 @@ struct NewTaskBody {
     accuracy_rule: AccuracyRule,
     #[serde(default)]
     live_accuracy: LiveRule,
+    #[serde(default)]
+    declared_accuracy: DeclaredRule,
     #[serde(default)]
     labels: Labels,
     #[serde(default)]
@@ -110,6 +114,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
             metric: new.metric.unwrap_or_else(|| show::usual_metric(new.kind).to_owned()),
             accuracy_rule: new.accuracy_rule,
             live_accuracy: new.live_accuracy,
+            declared_accuracy: new.declared_accuracy,
             labels: new.labels,
             inputs: new.inputs.into_iter().map(TensorSpec::from).collect(),
             outputs: new.outputs.into_iter().map(TensorSpec::from).collect(),
@@ -122,6 +127,33 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
     app.catalog_changed().await;
     let body = json!({"task": task.name, "id": task.id});
     Ok(json_response(StatusCode::CREATED, &body))
+}
+
+/// What is to be otherwise in a task; what is left out stays.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ChangeBody {
+    #[serde(default)]
+    live_accuracy: Option<LiveRule>,
+    #[serde(default)]
+    declared_accuracy: Option<DeclaredRule>,
+}
+
+pub(super) async fn change(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
+    let (head, body) = request.into_parts();
+    let wanted: ChangeBody = body::read_json(&app.core, &head.headers, body).await?;
+    let id = app.core.view().task(&name)?.task.id;
+    let ChangeBody { live_accuracy, declared_accuracy } = wanted;
+    let change = TaskChange { live_accuracy, declared_accuracy };
+    let task = app.store.change_task(id, change).await?;
+    tracing::info!(task = name, ?change, "a task is asked with these rules");
+    app.catalog_changed().await;
+    let now = json!({
+        "task": name,
+        "live_accuracy": task.live_accuracy.name(),
+        "declared_accuracy": task.declared_accuracy.name(),
+    });
+    Ok(json_response(StatusCode::OK, &now))
 }
 
 pub(super) async fn remove(State(app): FromApp, Named(name): Named<String>) -> Answer {

@@ -1,12 +1,13 @@
 //! Tasks, models and variants.
 
 use super::profile::profile;
-use crate::feedback::measured;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::Coverage;
 use modelless_decision::feedback::posterior;
 use modelless_decision::frontier::{Point, frontier};
-use modelless_store::{LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange};
+use modelless_store::{
+    FlagChange, LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange,
+};
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, Engine, Goals, Micros, Model, Prefer, Provenance, Task, TaskKind,
     TensorSpec, VariantId,
@@ -35,6 +36,7 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "metric": task.metric,
         "accuracy_rule": task.accuracy_rule.name(),
         "live_accuracy": task.live_accuracy.name(),
+        "declared_accuracy": task.declared_accuracy.name(),
         "description": task.description,
         "defaults": goals(&task.defaults),
         "batching": task.batching,
@@ -147,7 +149,7 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
         shown["stale"] = marks.map(stale).collect();
         let live = view.catalog.live_accuracy(id);
         shown["live_accuracy"] =
-            live.map_or(Value::Null, |live| live_accuracy(live, measured(&view.catalog, id)));
+            live.map_or(Value::Null, |live| live_accuracy(live, view.catalog.measured(id)));
         shown["coverage"] = coverage(view, of, variant);
         shown
     };
@@ -180,6 +182,9 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
         "artefact": {"sha256": variant.artefact, "bytes": variant.artefact_bytes.0},
         // What floors are compared with: the lowest over the device classes that may answer.
         "accuracy": view.accuracy.map(Accuracy::as_f64),
+        "accuracy_provenance": view.floor.map(|floor| floor.from),
+        // `false` for what was only declared, beside what was measured: it meets no floor.
+        "counts_for_floors": view.floor.map(|floor| floor.counts),
         // The best node alone, idle, with the live correction: estimates, unlike the profiles below.
         "estimate": best.map(|best| json!({
             "latency_p99_ms": best.latency.as_millis_f64(),
@@ -228,6 +233,19 @@ pub(crate) fn live_accuracy(of: &LiveAccuracy, measured: Option<&AccuracyMeasure
         "measured": measured.map(|measured| measured.value.as_f64()),
         "flagged": of.flagged.is_some(),
         "flagged_value": of.flagged.map(Accuracy::as_f64),
+    })
+}
+
+/// What was done to what is said of a variant's live accuracy.
+pub(crate) fn flag_change(change: &FlagChange) -> Value {
+    json!({
+        "action": change.action.name(),
+        "reason": change.reason,
+        "who": change.who,
+        "at_unix_us": change.at.map(|at| at.0),
+        "correct": change.correct,
+        "wrong": change.wrong,
+        "value": change.value.map(Accuracy::as_f64),
     })
 }
 

@@ -6,7 +6,7 @@ mod fleet;
 mod profile;
 
 pub(crate) use catalog::{
-    live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable, usual_metric, variants,
-    version_change,
+    flag_change, live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable,
+    usual_metric, variants, version_change,
 };
 pub(crate) use fleet::{demand, finding, members, nodes, replicas, transition};

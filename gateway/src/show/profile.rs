@@ -19,6 +19,7 @@ pub(super) fn profile(profile: &Profile) -> Value {
     json!({
         "device_class": profile.device_class,
         "coarse": profile.detail.coarse,
+        "part_of_set": profile.detail.part_of_set,
         "largest_batch": largest.map(|largest| json!({"batch": largest.batch, "why": largest.why})),
         "latency": {
             "provenance": from,

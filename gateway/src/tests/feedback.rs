@@ -3,8 +3,9 @@ use crate::Config;
 use crate::ids::QueryId;
 use http::Method;
 use modelless_decision::feedback::posterior;
-use modelless_store::{Store as _, UnixMicros};
-use modelless_types::VariantId;
+use modelless_store::{Feedback, LiveAccuracy, Store as _, UnixMicros};
+use modelless_testkit::Request;
+use modelless_types::{Accuracy, Provenance, VariantId};
 use serde_json::{Value, json};
 use std::time::SystemTime;
 
@@ -117,4 +118,122 @@ async fn what_answers_worse_than_measured_is_flagged_and_many_verdicts_at_once_a
         world.store.catalog().await.unwrap().live_accuracy(VariantId(1)).unwrap().flagged,
         Some(flagged)
     );
+}
+
+#[tokio::test]
+async fn a_task_that_is_there_can_be_told_to_count_live_accuracy_for_floors() {
+    let run = World::new().await.run().await;
+    let wrong = |number: u64| Feedback {
+        query: format!("query {number}"),
+        variant: VariantId(1),
+        answered: UnixMicros(now()),
+        correct: false,
+    };
+    let stored = run.store.put_feedback((0..40).map(wrong).collect(), UnixMicros(0)).await.unwrap();
+    let live = LiveAccuracy { flagged: Accuracy::from_ppm(20_000), ..stored[39].live };
+    assert!(run.store.flag_accuracy(live, UnixMicros(now()), "0 of 40 right").await.unwrap());
+    run.with_connection(|mut connection| {
+        let mut send = |request: Request| connection.exchange(&request).unwrap();
+        let mut rules = |body: Value| {
+            let changed = send(Request::new("PATCH", "/v1/tasks/fashion").json(&body));
+            let floor = "/v1/tasks/fashion?variant=small-fp32&accuracy=0.9";
+            let asked = send(Request::post(floor).header("content-type", "image/png").body(PNG.to_vec()));
+            (changed.status, asked.status)
+        };
+        // In turns, so that what was cached of one rule cannot answer for the other.
+        assert_eq!(rules(json!({"live_accuracy": "shown"})), (200, 200));
+        assert_eq!(rules(json!({"live_accuracy": "floors"})), (200, 422));
+        assert_eq!(rules(json!({})), (200, 422), "what is left out stays");
+        assert_eq!(rules(json!({"live_accuracy": "maybe"})), (400, 422));
+        assert_eq!(rules(json!({"labels": []})), (400, 422), "labels are what its models answer with");
+        assert_eq!(rules(json!({"live_accuracy": "shown"})), (200, 200));
+        let unknown =
+            send(Request::new("PATCH", "/v1/tasks/fashon").json(&json!({"live_accuracy": "shown"})));
+        assert_eq!(unknown.status, 404);
+        let shown = send(Request::get("/v1/tasks/fashion")).json().unwrap();
+        assert_eq!(shown["live_accuracy"], json!("shown"));
+    })
+    .await;
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_flag_is_taken_back_with_a_reason_which_is_kept() {
+    let world = World::new().await;
+    for number in 0..40 {
+        assert_eq!(say(&world, &query(&world, number), &json!({"verdict": "wrong"})).await.status, 200);
+    }
+    let path = |what: &str| format!("/v1/variants/fashion/small-fp32/{what}");
+    let unflag = async |body: Value| {
+        world.post(&path("unflag"), "application/json", body.to_string().as_bytes()).await
+    };
+    assert_eq!(unflag(json!({"reason": ""})).await.refusal(), (400, "malformed".to_owned()));
+    assert_eq!(unflag(json!({})).await.refusal(), (400, "malformed".to_owned()));
+    let gone = unflag(json!({"reason": "the labels were wrong", "by": "ann"})).await;
+    assert_eq!(gone.status, 200, "{gone:?}");
+    let live = world.store.live_accuracies().await.unwrap()[0];
+    assert_eq!((live.flagged, live.wrong), (None, 0));
+    assert_eq!(unflag(json!({"reason": "again"})).await.refusal(), (409, "conflict".to_owned()));
+    // One more wrong answer is one of one, not of 41.
+    say(&world, &query(&world, 99), &json!({"verdict": "wrong"})).await;
+    assert_eq!(world.store.live_accuracies().await.unwrap()[0].flagged, None);
+    let told = world.get(&path("flags")).await.json();
+    let (last, first) = (&told["history"][0], &told["history"].as_array().unwrap().last().unwrap());
+    assert_eq!((&last["action"], &last["who"]), (&json!("cleared"), &json!("ann")), "{told}");
+    assert_eq!(last["reason"], json!("the labels were wrong"), "{told}");
+    assert_eq!(first["action"], json!("flagged"), "{told}");
+    assert!(first["reason"].as_str().unwrap().contains("of 30 right"), "{told}");
+    let unknown = world.get("/v1/variants/fashion/small-fp33/flags").await;
+    assert_eq!(unknown.refusal(), (404, "unknown_variant".to_owned()));
+    assert!(unknown.json()["error"].as_str().unwrap().contains("small-fp32"));
+}
+
+#[tokio::test]
+async fn what_was_only_declared_says_so_and_is_not_what_answers_are_held_against() {
+    let run = World::new().await.run().await;
+    let mut profile = run.store.catalog().await.unwrap().variants[1].profiles[0].clone();
+    profile.accuracy.provenance = Provenance::Declared;
+    run.store.put_profile(VariantId(2), profile).await.unwrap();
+    let ids: Vec<String> = (0..40)
+        .map(|number| {
+            let (variant, at_unix_us) = (VariantId(2), now());
+            run.handle.query_ids().issue(QueryId { variant, at_unix_us, number, label: Some(0) })
+        })
+        .collect();
+    run.with_connection(move |mut connection| {
+        let mut send = |request: Request| connection.exchange(&request).unwrap();
+        let rules =
+            |rule: &str| Request::new("PATCH", "/v1/tasks/fashion").json(&json!({"declared_accuracy": rule}));
+        // Nothing new, but from then on requests see the profile.
+        assert_eq!(send(rules("unless_measured")).status, 200);
+        let mut ask = |goals: &str| {
+            let request = Request::post(&format!("/v1/tasks/fashion?variant=large-fp32{goals}"));
+            send(request.header("content-type", "image/png").body(PNG.to_vec()))
+        };
+        let answered = ask("");
+        assert_eq!(answered.header("modelless-accuracy-provenance"), Some("declared"), "{answered}");
+        assert_eq!(ask("&accuracy=0.5").status, 422, "beside what was measured it meets no floor");
+        assert_eq!(send(rules("floors")).status, 200);
+        let explain = || Request::get("/v1/tasks/fashion/explain");
+        let noted = |page: Value, wanted: &str| {
+            let all = page["candidates"].as_array().unwrap().clone();
+            let large = all.into_iter().find(|of| of["variant"] == json!("large-fp32")).unwrap();
+            assert_eq!(large["accuracy_provenance"], json!("declared"), "{page}");
+            let notes = large["notes"].to_string();
+            assert!(notes.contains("declared and never measured") && notes.contains(wanted), "{notes}");
+        };
+        noted(send(explain()).json().unwrap(), "has floors count that");
+        assert_eq!(send(rules("unless_measured")).status, 200);
+        noted(send(explain()).json().unwrap(), "counts for no floor beside");
+        for id in ids {
+            let path = format!("/v1/queries/{id}/feedback");
+            let told = send(Request::post(&path).json(&json!({"verdict": "wrong"})));
+            assert_eq!(told.status, 200, "{told}");
+            assert_eq!(told.json().unwrap()["live_accuracy"]["measured"], json!(null));
+        }
+    })
+    .await;
+    let live = run.store.live_accuracies().await.unwrap()[0];
+    assert_eq!((live.wrong, live.flagged), (40, None), "nobody measured what it could be worse than");
+    run.stop().await;
 }

@@ -22,6 +22,7 @@ async fn an_answer_carries_the_decision_in_its_headers() {
         ("modelless-model", "large"),
         ("modelless-variant", "large-fp32"),
         ("modelless-accuracy", "0.95"),
+        ("modelless-accuracy-provenance", "measured"),
         ("modelless-node", "node-a"),
         ("modelless-space", "fashion"),
         ("modelless-batch", "3"),

@@ -41,9 +41,9 @@ async fn what_is_not_served_is_a_404_or_a_405_that_says_what_is() {
     for path in ["/", "/v1", "/v1/tasks/", "/v1/tasks/fashion/x", "/v1/tasks/a/b/c", "/v3"] {
         assert_eq!(world.get(path).await.refusal(), (404, "unknown_path".to_owned()), "{path}");
     }
-    let got = world.ask(Method::PATCH, "/v1/tasks/fashion", "", b"").await;
+    let got = world.ask(Method::PUT, "/v1/tasks/fashion", "", b"").await;
     assert_eq!(got.refusal(), (405, "method_not_allowed".to_owned()));
-    assert_eq!(got.header("allow"), "GET, POST, DELETE");
+    assert_eq!(got.header("allow"), "GET, POST, PATCH, DELETE");
     let brew = Method::from_bytes(b"BREW").unwrap();
     assert_eq!(world.ask(brew, "/v2/health/live", "", b"").await.status, 405);
 }
@@ -83,6 +83,7 @@ async fn the_documents_examples_are_valid_requests() {
             .replace("{task}", "fashion")
             .replace("{query}", &query)
             .replace("{model}", "small")
+            .replace("{variant}", "small-fp32")
             .replace("{version}", "2");
         let method = Method::from_bytes(operation.method.as_bytes()).unwrap();
         let got = world.ask(method, &path, "application/json", sample.to_string().as_bytes()).await;
@@ -90,7 +91,7 @@ async fn the_documents_examples_are_valid_requests() {
         // back to, and neither for another reason.
         let expected: &[u16] = match path.as_str() {
             "/v1/models" | "/openai/v1/embeddings" => &[404],
-            path if path.ends_with("/rollback") => &[409],
+            path if path.ends_with("/rollback") || path.ends_with("/unflag") => &[409],
             _ => &[200, 201],
         };
         assert!(expected.contains(&got.status.as_u16()), "{path} {sample}: {got:?}");

@@ -200,6 +200,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         metric: "top-1".to_owned(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels,
         inputs,
         outputs,

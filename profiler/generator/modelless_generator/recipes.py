@@ -5,7 +5,7 @@ import time
 import numpy as np
 import onnx
 
-from . import calibrate, check, factor, model as models, quantise, rewrite
+from . import calibrate, check, factor, from_script, model as models, quantise, rewrite, to_script
 from .errors import BadInput, Refused
 from .store import Store
 
@@ -14,7 +14,9 @@ CUTS = {"svd-mild": (0.98, 0.995), "svd-strong": (0.93, 0.97)}
 WHOLE = ["optimised", "int8-dynamic", *STATIC, *CUTS, "svd-int8", "fp16"]
 # Of a smaller input: the model itself, and the two forms of it that are quicker still.
 SMALLER = ["fp32", "int8-minmax", "int8-entropy"]
-PRECISION = {"optimised": "fp32", "fp32": "fp32", "svd-mild": "fp32", "svd-strong": "fp32", "fp16": "fp16"}
+# Of a file of the other format.
+CONVERTED = ("onnx", "torchscript")
+PRECISION = {"onnx": "fp32", "torchscript": "fp32", "optimised": "fp32", "fp32": "fp32", "svd-mild": "fp32", "svd-strong": "fp32", "fp16": "fp16"}
 
 
 class Base:
@@ -76,7 +78,15 @@ class Base:
             return rewrite.half(self.optimised()), {"useful_on": "devices that compute in half precision"}
         if recipe in CUTS:
             return self.cut(recipe)
-        raise BadInput("unknown-recipe", f"there is no recipe {recipe!r}; there are {', '.join(WHOLE)}")
+        if recipe == "onnx":
+            if not self.job.script:
+                raise Refused("it is ONNX already")
+            return self.model(), {"from": "TorchScript"}
+        if recipe == "torchscript":
+            if self.job.script:
+                raise Refused("it is TorchScript already")
+            return to_script.converted(self.optimised()), {"from": "ONNX"}
+        raise BadInput("unknown-recipe", f"there is no recipe {recipe!r}; there are {', '.join([*WHOLE, *CONVERTED])}")
 
     def eight_bits(self, model, seen, method):
         """With these activations' ranges."""
@@ -156,6 +166,8 @@ class Job:
         self.scratch = str(folder / about["made"])
         self.opened, self.open = {}, tensors
         self.parent, self.answered = None, {}
+        # The parent is TorchScript, and everything is made of the ONNX that it becomes.
+        self.script = about.get("script", False)
 
     def tensors(self, name):
         if name not in self.opened:
@@ -175,7 +187,10 @@ class Job:
     def run(self, say):
         """Makes everything; `say` is told of each as soon as it is known."""
         # Before anything else, so that what cannot be used is told at once.
-        self.parent = models.read((self.folder / self.about["parent"]).read_bytes())
+        content = (self.folder / self.about["parent"]).read_bytes()
+        if self.script:
+            content = from_script.converted(content, self.about["inputs"], self.about["outputs"]).SerializeToString()
+        self.parent = models.read(content)
         models.parent_session(self.parent)
         bases = [Base(self, about, self.parent, self.tell) for about in self.about["bases"]]
         wanted = [(base, recipe) for base, about in zip(bases, self.about["bases"]) for recipe in about["recipes"]]
@@ -196,7 +211,10 @@ class Job:
         started = time.monotonic()
         try:
             made, how = base.make(recipe)
-            check.judge(found := base.compare(made), self.kind, exact=recipe == "optimised")
+            if isinstance(made, bytes):
+                # Only what runs TorchScript can tell, which is done outside.
+                return self.store.keep(key, record | {"outcome": "made", "how": how, **self.took(started)}, made, "pt")
+            check.judge(found := base.compare(made), self.kind, exact=recipe in ("optimised", "onnx"))
             content = made.SerializeToString()
         except Refused as why:
             return self.store.keep(key, record | {"outcome": "refused", "why": str(why)})
@@ -208,7 +226,11 @@ class Job:
             # Not kept: the next run may have another tool beneath it.
             return record | {"outcome": "failed", "why": f"{type(error).__name__}: {models.first_line(error)}"}
         record |= {"outcome": "made", "how": how, "check": found, "parameters": models.parameters(made)}
-        return self.store.keep(key, record | {"seconds": round(time.monotonic() - started, 3)}, content)
+        return self.store.keep(key, record | self.took(started), content)
+
+    @staticmethod
+    def took(started):
+        return {"seconds": round(time.monotonic() - started, 3)}
 
 
 def scratch_is_cleared(folder):

@@ -27,21 +27,20 @@ class Store:
         """The record of what was made or refused, if it is there and the artefact is what the record says."""
         try:
             record = json.loads((self.folder / f"{key}.json").read_text())
-            if record["outcome"] == "made" and sha256(self.folder / f"{key}.onnx") != record["sha256"]:
-                return None
+            if record["outcome"] == "made":
+                file = record["file"]
+                if file not in (f"{key}.onnx", f"{key}.pt") or sha256(self.folder / file) != record["sha256"]:
+                    return None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return record
 
-    def content(self, key):
-        return (self.folder / f"{key}.onnx").read_bytes()
-
-    def keep(self, key, record, content=None):
+    def keep(self, key, record, content=None, end="onnx"):
         """Writes an artefact, if there is one, and its record."""
         record = dict(record)
         if content is not None:
-            record |= {"file": f"{key}.onnx", "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-            self.write(f"{key}.onnx", content)
+            record |= {"file": f"{key}.{end}", "sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+            self.write(f"{key}.{end}", content)
         self.write(f"{key}.json", json.dumps(record, sort_keys=True).encode())
         return record
 

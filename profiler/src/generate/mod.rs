@@ -5,6 +5,7 @@
 //! as the adapter prepares them ([`crate::Dumped`]), the box (`run`), and what is made of the results (`package`). What was made is
 //! found again by what it was made of, so a run that was cut short goes on where it stopped.
 
+mod convert;
 mod measured;
 mod package;
 mod run;
@@ -19,7 +20,8 @@ pub use tools::{Tools, size_of_tree};
 
 use crate::dump::Dumped;
 use crate::error::Error;
-use crate::manifest::{ModelManifest, TaskManifest};
+use crate::manifest::{ModelManifest, TaskManifest, VariantManifest};
+use crate::profile::{Profiler, Report};
 use crate::set::LabelledSet;
 use modelless_adapter::AdapterSpec;
 use modelless_types::{Bytes, Engine, Task, TaskKind};
@@ -32,7 +34,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// All that can be made, as users name it. `size` are smaller inputs, each of which is a model of its own.
-pub const RECIPES: [&str; 10] = [
+pub const RECIPES: [&str; 12] = [
+    convert::ONNX,
     "optimised",
     "int8-dynamic",
     "int8-minmax",
@@ -43,7 +46,11 @@ pub const RECIPES: [&str; 10] = [
     "svd-int8",
     "fp16",
     "size",
+    convert::TORCHSCRIPT,
 ];
+
+/// What is made only where it is asked for: libtorch has to be there, and on a CPU it is the slower of the two.
+pub const ASKED_FOR: [&str; 1] = [convert::TORCHSCRIPT];
 
 /// What is made of a model with a smaller input.
 const OF_SMALLER: [&str; 3] = ["fp32", "int8-minmax", "int8-entropy"];
@@ -106,16 +113,22 @@ pub fn recipes(word: &str) -> Vec<&'static str> {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     };
     let found: Vec<_> = RECIPES.into_iter().filter(means).collect();
-    if word == "int8-static" { RECIPES[2..5].to_vec() } else { found }
+    if word == "int8-static" { RECIPES[3..6].to_vec() } else { found }
 }
 
-/// The variant that others can be made of: in fp32 and ONNX.
+/// The variant that others can be made of: in fp32, as ONNX or, where none is, as TorchScript.
 pub fn parent_of(model: &ModelManifest, name: Option<&str>) -> Result<usize, Error> {
-    let suits = |engine: Engine, precision: &str| engine == Engine::Onnx && precision == "fp32";
-    let found = model.variants.iter().position(|variant| match name {
-        Some(name) => variant.name == name,
-        None => suits(variant.engine, &variant.precision),
-    });
+    let suits = |engine: Engine, precision: &str| {
+        matches!(engine, Engine::Onnx | Engine::Torch) && precision == "fp32"
+    };
+    let first = |wanted: Engine| {
+        let fits = |variant: &VariantManifest| variant.engine == wanted && variant.precision == "fp32";
+        model.variants.iter().position(fits)
+    };
+    let found = match name {
+        Some(name) => model.variants.iter().position(|variant| variant.name == name),
+        None => first(Engine::Onnx).or_else(|| first(Engine::Torch)),
+    };
     let refuse =
         |why: String| Error::Generator { model: model.name.clone(), name: "no-parent".to_owned(), why };
     let Some(at) = found else {
@@ -123,7 +136,7 @@ pub fn parent_of(model: &ModelManifest, name: Option<&str>) -> Result<usize, Err
         return Err(refuse(match name {
             Some(name) => format!("it has no variant {name:?}; it has {}", known.join(", ")),
             None => format!(
-                "none of its variants ({}) is an ONNX file in fp32, which is what others are made of",
+                "none of its variants ({}) is an ONNX or TorchScript file in fp32, which is what others are made of",
                 known.join(", ")
             ),
         }));
@@ -133,16 +146,18 @@ pub fn parent_of(model: &ModelManifest, name: Option<&str>) -> Result<usize, Err
         return Ok(at);
     }
     Err(refuse(format!(
-        "its variant {:?} is {} for {}; expected fp32 for onnx, which is what others are made of",
+        "its variant {:?} is {} for {}; expected fp32 for onnx or torch, which is what others are made of",
         variant.name, variant.precision, variant.engine
     )))
 }
 
 impl Request {
-    /// Makes variants and writes the package. `report` is told how far it is.
+    /// Makes variants and writes the package. `report` is told how far it is. What is of another format than its parent is
+    /// compared with it by `profiler`'s engines, which [`Request::needs_torch`] asks for.
     pub async fn run(
         &self,
         tools: &Tools,
+        profiler: Option<&Profiler>,
         report: &mut (dyn FnMut(Step<'_>) + Send),
     ) -> Result<Generated, Error> {
         self.model.inspect(&self.task)?;
@@ -157,17 +172,45 @@ impl Request {
             }
             Err(TryLockError::Error(error)) => return Err(at(&work)(error)),
         }
-        let bases = self.bases();
+        let mut bases = self.bases();
+        let missing = if self.needs_torch() { convert::missing(profiler).await } else { None };
+        let profiler = profiler.filter(|_| missing.is_none());
+        if let Some(why) = missing.clone().filter(|_| self.is_script()) {
+            return Err(self.failed("no-libtorch", why));
+        }
+        bases[0].recipes.retain(|recipe| missing.is_none() || recipe != convert::TORCHSCRIPT);
         let job = self.prepare(&bases, report)?;
         let path = work.join("job.json");
         fs::write(&path, job.to_string()).map_err(at(&path))?;
-        let pieces = run::in_box(self, tools, &work, report).await?;
+        let mut pieces = run::in_box(self, tools, &work, report).await?;
+        let told: Report<'_> = &mut |name: &str, _| {
+            report(Step { what: &format!("comparing {name} with its parent"), done: 0, of: 1 });
+        };
+        if let Some(profiler) = profiler {
+            self.compare_formats(&bases, &mut pieces, profiler, told).await?;
+        }
+        pieces.extend(missing.map(|why| Piece::unavailable(convert::TORCHSCRIPT, "fp32", why)));
         package::place(self, &bases, pieces)
     }
 
     /// Where everything lies that is not part of the package.
     pub(crate) fn work(&self) -> PathBuf {
         self.out.join(".work")
+    }
+
+    /// Whether the parent is TorchScript: then everything is made of the ONNX that it becomes.
+    fn is_script(&self) -> bool {
+        self.settings().engine == Engine::Torch
+    }
+
+    /// Whether an engine for TorchScript has a part in it.
+    pub fn needs_torch(&self) -> bool {
+        self.is_script() || self.recipes.iter().any(|recipe| recipe == convert::TORCHSCRIPT)
+    }
+
+    /// What the parent is called where the box reads it.
+    fn parent_name(&self) -> String {
+        format!("parent.{}", convert::end_of(self.settings().engine))
     }
 
     fn parent_file(&self) -> &Path {
@@ -178,9 +221,26 @@ impl Request {
         Error::Generator { model: self.model.name.clone(), name: name.to_owned(), why }
     }
 
+    /// Names of outputs that TorchScript does not name itself, as far as anybody does.
+    fn outputs(&self) -> Vec<String> {
+        let (_, outputs) = self.model.adapter.tensors(&self.task);
+        let one = self.model.adapter.output().map(str::to_owned);
+        if outputs.is_empty() {
+            one.into_iter().collect()
+        } else {
+            outputs.into_iter().map(|o| o.name).collect()
+        }
+    }
+
     fn bases(&self) -> Vec<Base> {
         let wanted = |name: &&str| self.recipes.iter().any(|recipe| recipe == name);
-        let own = RECIPES.iter().filter(|name| **name != "size").filter(|name| wanted(name));
+        let script = self.is_script();
+        // ONNX comes of TorchScript whatever else is wanted of it, for the rest is made of that.
+        let own = RECIPES.iter().filter(|name| match **name {
+            "size" => false,
+            convert::ONNX => script,
+            _ => wanted(name),
+        });
         let mut bases = vec![Base {
             name: String::new(),
             adapter: self.model.adapter.clone(),
@@ -226,7 +286,7 @@ impl Request {
         if fs::read_to_string(&marker).is_ok_and(|there| there == written) {
             report(Step { what: "prepared tensors are there", done: 1, of: 1 });
         } else {
-            let path = work.join("parent.onnx");
+            let path = work.join(self.parent_name());
             fs::write(&path, &parent).map_err(at(&path))?;
             for base in bases {
                 for (part, set) in [("calibration", &self.sets.calibration), ("check", &checked)] {
@@ -248,12 +308,7 @@ impl Request {
             }
             fs::write(&marker, &written).map_err(at(&marker))?;
         }
-        let output = match &self.model.adapter {
-            AdapterSpec::ImageClassification(image) => image.output.clone(),
-            AdapterSpec::TextClassification(labels) => labels.output.clone(),
-            AdapterSpec::FeatureExtraction(embedding) => embedding.output.clone(),
-            AdapterSpec::Tensor(_) => None,
-        };
+        let output = self.model.adapter.output().map(str::to_owned);
         let mask = match &self.model.adapter {
             AdapterSpec::TextClassification(labels) => Some(&labels.tokens.mask),
             AdapterSpec::FeatureExtraction(embedding) => Some(&embedding.tokens.mask),
@@ -278,7 +333,10 @@ impl Request {
         let scores = self.task.kind == TaskKind::Tensor && self.task.metric == "top-1";
         let kind = if scores { TaskKind::ImageClassification } else { self.task.kind };
         Ok(json!({
-            "parent": "parent.onnx",
+            "parent": self.parent_name(),
+            "script": self.is_script(),
+            "inputs": inputs(&dump),
+            "outputs": self.outputs(),
             "parent_sha256": parent_sha256,
             "data_sha256": data,
             "kind": kind.name(),
@@ -291,8 +349,19 @@ impl Request {
     }
 }
 
+/// What TorchScript does not say of its inputs. Where items have lengths of their own, how long they are stays open.
+fn inputs(dump: &Value) -> Vec<Value> {
+    let mut inputs = dump["inputs"].as_array().cloned().unwrap_or_default();
+    if dump["lengths"].is_string() {
+        for input in &mut inputs {
+            input["shape"][0] = json!("t");
+        }
+    }
+    inputs
+}
+
 /// Items to compare with the parent on, evenly spread.
-fn spread(set: &LabelledSet) -> LabelledSet {
+pub(super) fn spread(set: &LabelledSet) -> LabelledSet {
     let count = set.len().min(CHECKED);
     let items: Vec<usize> = (0..count).map(|number| number * set.len() / count).collect();
     set.part(&items, set.name().to_owned())
@@ -362,7 +431,8 @@ mod tests {
         let model = ModelManifest::read(&path).unwrap();
         assert_eq!(parent_of(&model, None).unwrap(), 0);
         assert_eq!(parent_of(&model, Some("cnn_m-fp32")).unwrap(), 0);
-        for (name, said) in [("cnn_m-int8", "expected fp32 for onnx"), ("x", "it has cnn_m-fp32, cnn_m-int8")]
+        for (name, said) in
+            [("cnn_m-int8", "expected fp32 for onnx or torch"), ("x", "it has cnn_m-fp32, cnn_m-int8")]
         {
             let error = parent_of(&model, Some(name)).unwrap_err().to_string();
             assert!(error.contains(said), "{error}");

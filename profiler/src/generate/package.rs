@@ -6,12 +6,12 @@
 
 use super::measured::Measured;
 use super::run::{Outcome, Piece};
-use super::{Base, Request, after, at, digest};
+use super::{Base, Request, after, at, convert, digest};
 use crate::dominated::{Offer, dominated};
 use crate::error::Error;
 use crate::manifest::VariantManifest;
 use modelless_adapter::AdapterSpec;
-use modelless_types::VariantSettings;
+use modelless_types::{Engine, VariantSettings};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -99,9 +99,10 @@ pub(super) fn place(request: &Request, bases: &[Base], pieces: Vec<Piece>) -> Re
         if entries.iter().any(|known| known.name == name) {
             continue;
         }
-        let path = models.join(format!("{}.onnx", plain(&name)));
+        let engine = convert::engine_of(&piece.recipe);
+        let path = models.join(format!("{}.{}", plain(&name), convert::end_of(engine)));
         bring(&request.work().join("made").join(file), &path)?;
-        let settings = VariantSettings { precision: piece.precision.clone(), ..parent.settings() };
+        let settings = VariantSettings { precision: piece.precision.clone(), engine, ..parent.settings() };
         let mut new = entry(name, model, &base.adapter, settings, path, None)?;
         new.made = Some(piece.clone());
         entries.push(new);
@@ -334,6 +335,9 @@ fn variant(entry: &Entry, parent: &VariantManifest) -> Table {
     let mut table = entry.original.clone().unwrap_or_else(|| {
         let mut table = Table::new();
         table.insert("precision".to_owned(), entry.settings.precision.as_str().into());
+        if entry.settings.engine != Engine::Onnx {
+            table.insert("engine".to_owned(), entry.settings.engine.name().into());
+        }
         table.insert("threads".to_owned(), i64::from(parent.threads).into());
         table.insert("max_batch".to_owned(), i64::from(parent.max_batch).into());
         if parent.optimisation != modelless_types::Optimisation::default() {

@@ -1,6 +1,6 @@
 //! The program in its box: started, listened to, and not believed.
 
-use super::{Request, Tools, digest};
+use super::{Request, Tools, convert, digest};
 use crate::error::Error;
 use modelless_engine::{Boxed, Entered, Sandbox};
 use modelless_types::Bytes;
@@ -58,6 +58,8 @@ pub enum Outcome {
     Refused,
     /// It should have worked.
     Failed,
+    /// What makes it or compares it is not installed here.
+    Unavailable,
 }
 
 /// A recipe and what became of it, as the program tells it.
@@ -100,6 +102,33 @@ pub struct Piece {
     /// It was there already.
     #[serde(default)]
     pub reused: bool,
+}
+
+impl Piece {
+    /// There is none after all.
+    pub(super) fn refuse(&mut self, why: String) {
+        (self.outcome, self.why, self.file, self.check) = (Outcome::Refused, Some(why), None, None);
+    }
+
+    /// Of a recipe that was not even tried.
+    pub(super) fn unavailable(recipe: &str, precision: &str, why: String) -> Self {
+        Self {
+            base: String::new(),
+            recipe: recipe.to_owned(),
+            name: recipe.to_owned(),
+            precision: precision.to_owned(),
+            outcome: Outcome::Unavailable,
+            why: Some(why),
+            file: None,
+            sha256: None,
+            bytes: None,
+            parameters: None,
+            check: None,
+            how: None,
+            seconds: None,
+            reused: false,
+        }
+    }
 }
 
 /// A line of what the program says.
@@ -180,7 +209,7 @@ pub(super) async fn in_box(
 
 fn command(request: &Request, tools: &Tools, work: &Path) -> Result<Command, Error> {
     let made = work.join("made");
-    let parent = work.join("parent.onnx");
+    let parent = work.join(request.parent_name());
     let size = fs::metadata(&parent).map_err(|source| Error::Read { path: parent, source })?.len();
     let mut read: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
     read.extend([&tools.python, &tools.libraries, &tools.program].map(Clone::clone));
@@ -251,7 +280,9 @@ fn verify(piece: &Piece, made: &Path) -> Result<(), String> {
     let (Some(file), Some(sha256)) = (&piece.file, &piece.sha256) else {
         return Err(format!("{} was made, but no file is named", piece.name));
     };
-    let stem = file.strip_suffix(".onnx").filter(|stem| stem.len() == 64 && plain(stem));
+    let end = convert::end_of(convert::engine_of(&piece.recipe));
+    let stem = file.strip_suffix(end).and_then(|stem| stem.strip_suffix('.'));
+    let stem = stem.filter(|stem| stem.len() == 64 && plain(stem));
     stem.ok_or_else(|| format!("{} is in a file of no such name: {file:?}", piece.name))?;
     let path = made.join(file);
     // Its own file, not a way to another.

@@ -24,16 +24,20 @@ macro_rules! sources {
 const SOURCES: &[(&str, &[u8])] = sources![
     "__init__.py",
     "__main__.py",
+    "archive.py",
     "calibrate.py",
     "check.py",
     "data.py",
     "errors.py",
     "factor.py",
+    "from_script.py",
     "model.py",
+    "operators.py",
     "quantise.py",
     "recipes.py",
     "rewrite.py",
     "store.py",
+    "to_script.py",
 ];
 const REQUIREMENTS: &str = include_str!("../../generator/requirements.txt");
 

@@ -264,6 +264,41 @@ async fn a_budget_gives_the_best_there_is_by_then_and_calls_it_coarse() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_part_of_the_set_showed_counts_for_less_until_all_of_it_is_compared() {
+    let engine = Arc::new(FakeEngine::new());
+    let latency = |batch| Duration::from_millis(900) * batch;
+    engine.behave(FIRST, FakeModel { latency: Arc::new(latency), ..echo() });
+    let with = |budget| {
+        let mut config = Config::default();
+        config.accuracy_batch = 1;
+        Profiler::new(Arc::<FakeEngine>::clone(&engine), config, "cpu:fake:1", "a command").within(budget)
+    };
+    let (mut registrar, _artefacts) = registrar(with(Some(Duration::from_secs(2))));
+    let (_folder, package) = package();
+    registrar.package(&package, &mut |_, _| ()).await.unwrap();
+    let catalog = registrar.store.catalog().await.unwrap();
+    let (task, model, variant) = (&catalog.tasks[0], &catalog.models[0], &catalog.variants[0]);
+    let profile = &variant.profiles[0];
+    assert!(profile.is_coarse() && profile.accuracy.samples < 4, "{profile:?}");
+    assert_eq!(catalog.floor_accuracy(task, variant.id, profile), profile.accuracy.low);
+    assert!(profile.accuracy.low < profile.accuracy.value);
+
+    registrar.profiler = with(None);
+    // Without the set nobody compared more of it.
+    registrar.again((task, model, variant), (None, None), &mut |_, _| ()).await.unwrap();
+    let floor = async || {
+        let catalog = registrar.store.catalog().await.unwrap();
+        let profile = catalog.variants[0].profiles[0].clone();
+        (profile.is_coarse(), catalog.floor_accuracy(&catalog.tasks[0], catalog.variants[0].id, &profile))
+    };
+    assert_eq!(floor().await, (false, profile.accuracy.low));
+    registrar.profiler = with(None);
+    let set = package.open_set(task).unwrap();
+    registrar.again((task, model, variant), (set.as_ref(), None), &mut |_, _| ()).await.unwrap();
+    assert_eq!(floor().await, (false, modelless_types::Accuracy::from_ppm(750_000).unwrap()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_pauses_while_others_have_work_and_then_goes_on_where_it_was() {
     let (busy, watched) = tokio::sync::watch::channel(false);
     let engine = Arc::new(FakeEngine::new());

@@ -101,6 +101,20 @@ fn what_answers_worse_than_measured_is_flagged_everywhere(database: Database) ->
     }
     // It is only shown: floors are compared with what was measured, as the task does not say otherwise.
     ensure!(query_of(server, "?variant=cnn_m-fp32&accuracy=0.9")?.1 == name);
+    // Until the task says otherwise, while it serves on.
+    let set = server.command(&["task", "set", "fashion", "--live-accuracy", "floors", "--server", &url])?;
+    ensure!(set.status.success(), "{set:?}");
+    let floor = ask("boot.png", "?variant=cnn_m-fp32&accuracy=0.9");
+    ensure!(server.send(&floor)?.status == 422, "floors count what was found");
+    ensure!(query_of(server, "?variant=cnn_m-fp32")?.1 == name, "without a floor it answers");
+    // Somebody says that the verdicts were wrong.
+    let unflag = ["variant", "unflag", "cnn_m-fp32", "--task", "fashion", "--server", &url, "--reason"];
+    let told = server.command(&[&unflag[..], &["a mistake"]].concat())?;
+    ensure!(told.status.success(), "{told:?}");
+    ensure!(query_of(server, "?variant=cnn_m-fp32&accuracy=0.9")?.1 == name);
+    let show = ["variant", "show", "cnn_m-fp32", "--task", "fashion", "--server", &url];
+    let shown = String::from_utf8_lossy(&server.command(&show)?.stdout).into_owned();
+    ensure!(shown.contains("cleared") && shown.contains("a mistake") && shown.contains("flagged"), "{shown}");
     let metrics = server.get("/metrics")?.text();
     ensure!(metrics.contains(r#"modelless_feedback_total{task="fashion",verdict="wrong"} 40"#), "{metrics}");
     demo.server.stop()

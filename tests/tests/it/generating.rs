@@ -278,6 +278,107 @@ fn a_full_disk_is_told_and_room_later_is_enough() -> Result<()> {
     Ok(())
 }
 
+/// The same package with the model as PyTorch saved it.
+#[cfg(feature = "torch")]
+fn saved_by_pytorch(model: &str) -> Result<TempDir> {
+    let package = package(model)?;
+    let models = package.path().join("models");
+    fs::copy(fashion().join(format!("models/{model}.pt")), models.join(format!("{model}.pt")))?;
+    fs::remove_file(models.join(format!("{model}.onnx")))?;
+    let path = models.join(format!("{model}.toml"));
+    let manifest = fs::read_to_string(&path)?;
+    let manifest = manifest.replace(".onnx", ".pt").replace("precision =", "engine = \"torch\"\nprecision =");
+    fs::write(path, manifest)?;
+    Ok(package)
+}
+
+#[cfg(feature = "torch")]
+fn named<'a>(report: &'a Value, name: &str) -> Result<&'a Value> {
+    let found = variants(report)?.into_iter().find(|one| one["variant"] == name);
+    found.with_context(|| format!("no {name}: {report}"))
+}
+
+/// As exact as rounding is, on real inputs, and as accurate as its parent on the whole set.
+#[cfg(feature = "torch")]
+fn is_its_parent(own: &Value, parent: &Value) -> Result<()> {
+    let check = &own["made"]["check"];
+    ensure!(check["items"] == 512 && check["top1"].as_f64() >= Some(0.998), "{check}");
+    ensure!(check["largest_difference"].as_f64().is_some_and(|far| far > 0.0 && far < 1e-3), "{check}");
+    let right = |one: &Value| one["profile"]["accuracy"]["value"].as_i64().context("no accuracy");
+    ensure!((right(own)? - right(parent)?).abs() < 2_000, "{own} and {parent}");
+    Ok(())
+}
+
+#[cfg(feature = "torch")]
+#[test]
+fn onnx_becomes_torchscript_that_torch_serves_with_its_parents_answers() -> Result<()> {
+    let package = package("cnn_l")?;
+    let out = package.path().join("out");
+    let report = generated(package.path(), &out, &["--only", "torchscript", "--version", "2"])?;
+    let own = named(&report, "cnn_l.v2-torchscript")?;
+    is_its_parent(own, named(&report, "cnn_l.v2-fp32")?)?;
+    let manifest = fs::read_to_string(out.join("models/cnn_l.toml"))?;
+    ensure!(
+        manifest.contains("engine = \"torch\"") && manifest.contains("cnn_l.v2-torchscript.pt"),
+        "{manifest}"
+    );
+    let server = Server::start(&["--demo"])?;
+    let registered =
+        server.command(&["model", "register", &out.to_string_lossy(), "--server", &server.url()])?;
+    ensure!(registered.status.success(), "{}", String::from_utf8_lossy(&registered.stderr));
+    let ask = "/v1/tasks/fashion?variant=cnn_l.v2-torchscript&latency_ms=20000";
+    let answer =
+        server.send(&Request::post(ask).header("content-type", "image/png").body(picture("boot.png")))?;
+    ensure!(answer.status == 200 && answer.json()?[0]["label"] == "Ankle boot", "{answer}");
+    ensure!(answer.header("modelless-variant") == Some("cnn_l.v2-torchscript"), "{answer}");
+    server.stop()
+}
+
+#[cfg(feature = "torch")]
+#[test]
+fn what_pytorch_saved_becomes_onnx_and_eight_bits_checked_by_torch() -> Result<()> {
+    let package = saved_by_pytorch("cnn_m")?;
+    let out = package.path().join("out");
+    let report = generated(package.path(), &out, &["--only", "int8-entropy"])?;
+    is_its_parent(named(&report, "cnn_m-onnx")?, named(&report, "cnn_m-fp32")?)?;
+    let eight = named(&report, "cnn_m-int8-entropy")?;
+    ensure!(eight["profile"]["accuracy"]["value"].as_u64() > Some(900_000), "{eight}");
+    let bytes = |one: &Value| one["bytes"].as_u64();
+    ensure!(bytes(eight) < bytes(named(&report, "cnn_m-fp32")?).map(|bytes| bytes / 3), "{eight}");
+    let manifest = fs::read_to_string(out.join("models/cnn_m.toml"))?;
+    ensure!(manifest.matches("engine = \"torch\"").count() == 1, "one of them is the author's: {manifest}");
+    Ok(())
+}
+
+#[test]
+fn another_format_is_shown_with_the_reason_where_nothing_can_run_it() -> Result<()> {
+    let package = package("mlp_s")?;
+    let (out, engines) = (package.path().join("out"), modelless_testkit::temp_dir("engines")?);
+    // The tools for making, and ONNX Runtime; nothing else.
+    let installed = PathBuf::from(std::env::var("HOME")?).join(".local/share/modelless/engines");
+    let installed = std::env::var("MODELLESS_ENGINES").map_or(installed, PathBuf::from);
+    modelless(&["variant", "tools"])?;
+    for name in ["generator", "onnx"] {
+        std::os::unix::fs::symlink(installed.join(name), engines.path().join(name))?;
+    }
+    let words = ["variant", "generate", &package.path().to_string_lossy(), "--out", &out.to_string_lossy()];
+    let more = ["--json", "--no-measure", "--only", "torchscript", "--only", "int8-minmax"];
+    let run = Command::new(server::binary()?)
+        .args([&words[..], &more].concat())
+        .env("MODELLESS_ENGINES", engines.path())
+        .output()?;
+    ensure!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let report: Value = serde_json::from_slice(&run.stdout)?;
+    let (made, not) = (variants(&report)?, &report["not_made"]);
+    ensure!(made.iter().any(|one| one["variant"] == "mlp_s-int8-minmax"), "the others are made: {report}");
+    ensure!(not[0]["recipe"] == "torchscript" && not[0]["outcome"] == "unavailable", "{not}");
+    ensure!(
+        not[0]["why"].as_str().is_some_and(|why| why.contains("modelless engine install torch")),
+        "{not}"
+    );
+    Ok(())
+}
+
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();

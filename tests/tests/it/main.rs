@@ -15,7 +15,7 @@ mod encrypted;
 mod ending;
 mod engines;
 mod feedback;
-#[cfg(feature = "generator")]
+#[cfg(any(feature = "generator", feature = "torch"))]
 mod generating;
 mod goals;
 mod guide;

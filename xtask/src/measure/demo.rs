@@ -21,8 +21,14 @@ pub(crate) fn start(context: &Context) -> Result<Server> {
 
 /// Registers a package with the command line a user would use.
 pub(crate) fn register(server: &Server, package: &Path) -> Result<()> {
-    let output =
-        server.command(&["model", "register", &package.to_string_lossy(), "--server", &server.url()])?;
+    register_with(server, package, &[])
+}
+
+/// The same with more options.
+pub(crate) fn register_with(server: &Server, package: &Path, options: &[&str]) -> Result<()> {
+    let (package, url) = (package.to_string_lossy(), server.url());
+    let said = ["model", "register", &package, "--server", &url];
+    let output = server.command(&[&said[..], options].concat())?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "`modelless model register` failed: {}", said.trim());
     Ok(())

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-const COLUMNS: [&str; 48] = [
+const COLUMNS: [&str; 49] = [
     "task",
     "model",
     "model_version",
@@ -56,6 +56,7 @@ const COLUMNS: [&str; 48] = [
     "accuracy_low_ppm",
     "accuracy_high_ppm",
     "accuracy_samples",
+    PART,
     "accuracy_set",
     "accuracy_provenance",
     "accuracy_device_class",
@@ -63,6 +64,9 @@ const COLUMNS: [&str; 48] = [
     "format",
     "version",
 ];
+
+/// Tables of before it was written have no such column.
+const PART: &str = "accuracy_part_of_set";
 
 pub(super) fn write(file: &ProfileFile) -> String {
     let mut out = COLUMNS.join(",") + "\r\n";
@@ -139,6 +143,7 @@ fn row(entry: &ProfileEntry, point: &BatchPoint) -> Vec<String> {
         accuracy.low.ppm().to_string(),
         accuracy.high.ppm().to_string(),
         accuracy.samples.to_string(),
+        detail.part_of_set.to_string(),
         accuracy.set.clone(),
         accuracy.provenance.to_string(),
         accuracy.device_class.clone(),
@@ -168,7 +173,7 @@ pub(super) fn read(text: &str) -> Result<ProfileFile, String> {
     let mut lines = rows(text)?.into_iter();
     let head = lines.next().ok_or("it is empty")?.1;
     let at: BTreeMap<&str, usize> = head.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
-    if let Some(missing) = COLUMNS.iter().find(|name| !at.contains_key(**name)) {
+    if let Some(missing) = COLUMNS.iter().find(|name| **name != PART && !at.contains_key(**name)) {
         return Err(format!("it has no column {missing}; docs/profiles.md names all of them"));
     }
     let mut file: Option<ProfileFile> = None;
@@ -314,6 +319,7 @@ impl Row<'_> {
                 also: Vec::new(),
                 detail: Detail {
                     coarse: self.number("coarse")?,
+                    part_of_set: self.at.contains_key(PART) && self.number(PART)?,
                     tail: self.number("tail")?,
                     load_cold: self.maybe("load_cold_us")?.map(Micros),
                     largest,

@@ -84,6 +84,7 @@ pub(crate) mod tests {
             also: vec![],
             detail: Detail {
                 coarse: false,
+                part_of_set: variant.starts_with('b'),
                 tail: true,
                 load_cold: Some(Micros(300_000)),
                 largest: Some(Largest { batch: 8, why: "a batch of 16: killed".to_owned() }),

@@ -15,6 +15,7 @@ pub(crate) fn labelled(labels: usize) -> Task {
         metric: "top-1".to_owned(),
         accuracy_rule: AccuracyRule::default(),
         live_accuracy: modelless_types::LiveRule::default(),
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: (0..labels).map(|i| format!("l{i}")).collect(),
         inputs: Vec::new(),
         outputs: Vec::new(),

@@ -122,6 +122,21 @@ impl Candidates {
         all
     }
 
+    /// A node with something resident.
+    pub(super) fn entry(&self, node: NodeIx) -> Option<&RowNode> {
+        self.nodes.binary_search_by_key(&node, |entry| entry.node).ok().map(|at| &self.nodes[at])
+    }
+
+    /// Whether a node could load something for the class.
+    pub(super) fn is_cold(&self, node: NodeIx) -> bool {
+        self.cold.binary_search_by_key(&node, |cold| cold.node).is_ok()
+    }
+
+    /// Whether a node could serve the class, be it after a load.
+    pub(super) fn has(&self, node: NodeIx) -> bool {
+        self.entry(node).is_some() || self.is_cold(node)
+    }
+
     fn add_node(&mut self, node: NodeIx, mut here: Vec<(Option_, Moments)>) {
         here.sort_by(|(a, _), (b, _)| {
             a.service.p99_f64().total_cmp(&b.service.p99_f64()).then(b.accuracy.cmp(&a.accuracy))

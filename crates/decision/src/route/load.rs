@@ -200,11 +200,6 @@ impl LoadView {
         }
     }
 
-    /// Whether a node has spoken and is not gone.
-    pub(super) fn is_up(&self, node: NodeIx) -> bool {
-        self.nodes.get(node.0 as usize).is_some_and(|load| load.up)
-    }
-
     /// Whether a node is up and not in doubt.
     pub(super) fn trusted(&self, now: Time, node: NodeIx) -> bool {
         self.nodes.get(node.0 as usize).is_some_and(|load| load.trusted(now))

@@ -5,6 +5,7 @@
 //! of: a refusal, or a `Finished` event from its node. A guard refuses what a node kept past its time.
 
 mod back;
+mod lines;
 mod loss;
 mod tables;
 
@@ -18,6 +19,7 @@ use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use back::Returned;
+use lines::{Freed, Lines};
 use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -156,16 +158,10 @@ pub enum Action {
 
 #[derive(Clone, Copy, Debug)]
 enum Where {
-    Waiting {
-        class: ClassId,
-        until: Time,
-    },
+    /// `not` is the node that may not get it, since it gave it back.
+    Waiting { class: ClassId, until: Time, not: Option<NodeId> },
     /// `guard` is when the node has kept it past its time; whether it may give it back.
-    Sent {
-        node: NodeIx,
-        guard: Time,
-        returnable: bool,
-    },
+    Sent { node: NodeIx, guard: Time, returnable: bool },
 }
 
 #[derive(Clone, Debug)]
@@ -183,7 +179,7 @@ pub struct Router {
     seed: u64,
     open: BTreeMap<QueryKey, Open>,
     /// Waiting queries of each class, earliest deadline first.
-    queues: BTreeMap<ClassId, BTreeSet<(Time, QueryKey)>>,
+    lines: Lines,
     /// The same queries by priority level, then deadline: the last gives way when there is no room.
     ranks: BTreeSet<(u8, Time, QueryKey)>,
     /// When to look at a query again, whatever happens.
@@ -206,7 +202,7 @@ impl Router {
             limits,
             seed,
             open: BTreeMap::new(),
-            queues: BTreeMap::new(),
+            lines: Lines::default(),
             ranks: BTreeSet::new(),
             timers: BTreeSet::new(),
             retried: BTreeSet::new(),
@@ -240,12 +236,14 @@ impl Router {
 
     /// How many queries wait here of each class that has any.
     pub fn waiting_by_class(&self) -> Vec<(Class, u32)> {
-        let count = |queue: &BTreeSet<(Time, QueryKey)>| u32::try_from(queue.len()).unwrap_or(u32::MAX);
-        let waiting = self.queues.values().filter_map(|queue| {
-            let (_, first) = queue.first()?;
-            Some((self.open.get(first)?.query.class, count(queue)))
-        });
+        let waiting = self.lines.counts();
+        let waiting = waiting.filter_map(|(one, count)| Some((self.open.get(&one)?.query.class, count)));
         waiting.collect()
+    }
+
+    /// How often it has asked where a query that waits could go, since something was free: what waiting costs.
+    pub fn looks(&self) -> u64 {
+        self.lines.looks()
     }
 
     /// How many queries are open, here or at a node.
@@ -321,15 +319,8 @@ impl Router {
         let key = query.key;
         let returnable = self.returnable(now, class, &query, node);
         self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable } });
-        let queue = self.queues.get(&class);
-        self.actions.push_back(Action::Send {
-            key,
-            node: id,
-            expected,
-            waiting: queue.map_or(0, |q| u32::try_from(q.len()).unwrap_or(u32::MAX)),
-            first: queue.and_then(|q| q.first()).map(|(deadline, _)| *deadline),
-            returnable,
-        });
+        let (waiting, first) = self.lines.of_class(class);
+        self.actions.push_back(Action::Send { key, node: id, expected, waiting, first, returnable });
     }
 
     fn wait(&mut self, now: Time, class: ClassId, query: Query, until: Time) {
@@ -342,10 +333,10 @@ impl Router {
         let until = until.max(now);
         self.waiting += 1;
         self.waiting_bytes = self.waiting_bytes + query.bytes;
-        self.queues.entry(class).or_default().insert((query.deadline, query.key));
+        let not = self.stands_in_line(class, &query);
         self.ranks.insert((query.priority.level(), query.deadline, query.key));
         self.timers.insert((until, query.key));
-        self.open.insert(query.key, Open { query, at: Where::Waiting { class, until } });
+        self.open.insert(query.key, Open { query, at: Where::Waiting { class, until, not } });
     }
 
     /// Room for a more important query: the least important one that waits, and of those the last to be due, gives up
@@ -371,13 +362,8 @@ impl Router {
     fn take(&mut self, key: QueryKey) -> Option<Open> {
         let open = self.open.remove(&key)?;
         match open.at {
-            Where::Waiting { class, until } => {
-                if let Some(queue) = self.queues.get_mut(&class) {
-                    queue.remove(&(open.query.deadline, key));
-                    if queue.is_empty() {
-                        self.queues.remove(&class);
-                    }
-                }
+            Where::Waiting { class, until, not } => {
+                self.lines.remove(class, not, (open.query.deadline, key));
                 self.ranks.remove(&(open.query.priority.level(), open.query.deadline, key));
                 self.timers.remove(&(until, key));
                 self.waiting -= 1;
@@ -409,54 +395,6 @@ impl Router {
             self.offer_return(now);
         }
     }
-
-    /// Credit came free somewhere: serve what waits, earliest deadline first over all classes. A class whose head
-    /// cannot go keeps its place; the others go on. One that may not go where the rest of its class may holds nobody up.
-    fn serve_waiting(&mut self, now: Time) {
-        let mut blocked: BTreeSet<ClassId> = BTreeSet::new();
-        let mut passed: BTreeSet<QueryKey> = BTreeSet::new();
-        while let Some((class, key)) = self.first_waiting(&blocked, &passed) {
-            let Some(query) = self.open.get(&key).map(|open| open.query) else {
-                blocked.insert(class);
-                continue;
-            };
-            match self.decide(now, class, &query) {
-                Verdict::Send(choice) => {
-                    self.take(key);
-                    self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
-                }
-                Verdict::Load { node, in_time: true, ready_in, .. }
-                    if self.load.has_credit(now, node, query.bytes) =>
-                {
-                    self.take(key);
-                    self.send(now, class, query, node, ready_in, crate::Moments::ZERO);
-                }
-                Verdict::Refuse(refusal) => {
-                    self.take(key);
-                    self.refuse(key, refusal);
-                }
-                Verdict::Wait { .. } | Verdict::Load { .. } if self.returned.contains_key(&key) => {
-                    passed.insert(key);
-                }
-                Verdict::Wait { .. } | Verdict::Load { .. } => {
-                    blocked.insert(class);
-                }
-            }
-        }
-    }
-
-    fn first_waiting(
-        &self,
-        blocked: &BTreeSet<ClassId>,
-        passed: &BTreeSet<QueryKey>,
-    ) -> Option<(ClassId, QueryKey)> {
-        let open = self.queues.iter().filter(|(class, _)| !blocked.contains(class));
-        let heads = open.filter_map(|(class, queue)| {
-            let (deadline, key) = queue.iter().find(|(_, key)| !passed.contains(key))?;
-            Some((*deadline, *key, *class))
-        });
-        heads.min().map(|(_, key, class)| (class, key))
-    }
 }
 
 impl Machine for Router {
@@ -474,33 +412,36 @@ impl Machine for Router {
                 self.report(now, node, &report, true);
                 if let Some(ix) = self.snapshot.node_ix(node) {
                     self.load.ended(ix);
+                    self.serve_waiting(now, Freed::At(ix));
                 }
-                self.serve_waiting(now);
             }
             Event::HandedBack { key, node, report, why } => self.handed_back(now, key, node, &report, why),
             Event::Report { node, report } => {
                 self.report(now, node, &report, false);
-                self.serve_waiting(now);
+                if let Some(ix) = self.snapshot.node_ix(node) {
+                    self.serve_waiting(now, Freed::At(ix));
+                }
             }
             Event::NodeDown { node } => {
                 if let Some(ix) = self.snapshot.node_ix(node) {
                     self.node_down(now, ix);
+                    self.serve_waiting(now, Freed::Without(ix));
                 }
             }
             Event::Cancel { key } => {
                 self.over(key);
                 if let Some(open) = self.take(key)
-                    && let Where::Sent { node, .. } = open.at
-                    && let Some(node) = self.snapshot.node(node).map(|n| n.id)
+                    && let Where::Sent { node: at, .. } = open.at
+                    && let Some(node) = self.snapshot.node(at).map(|n| n.id)
                 {
                     self.actions.push_back(Action::Cancel { key, node });
-                    self.serve_waiting(now);
+                    self.serve_waiting(now, Freed::At(at));
                 }
             }
             Event::Table(table) => {
                 self.rebuild(now, table);
                 self.offer_return(now);
-                self.serve_waiting(now);
+                self.serve_waiting(now, Freed::Anywhere);
             }
         }
     }

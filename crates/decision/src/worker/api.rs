@@ -319,6 +319,8 @@ pub enum Event {
         /// Cores of each lane.
         width: u16,
     },
+    /// Of these the profiles were marked as stale from here before this began, and still are.
+    Marked(Vec<VariantId>),
     /// Take nothing new, hand back what is not started, finish the rest.
     Drain,
 }
@@ -342,6 +344,7 @@ impl Ranked for Event {
             | Self::Pin(_)
             | Self::Wake { .. }
             | Self::Catalog(_)
+            | Self::Marked(_)
             | Self::Recut { .. }
             | Self::Drain => Rank::Arrival,
         }

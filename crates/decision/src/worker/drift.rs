@@ -107,6 +107,13 @@ impl Worker {
         }
     }
 
+    /// An earlier life of this node marked these: it takes that back when they keep to their profiles, and need not say it again.
+    pub(super) fn marked_before(&mut self, variants: &[VariantId]) {
+        for variant in variants.iter().filter(|variant| self.residency.variant(**variant).is_some()) {
+            self.drifts.entry(*variant).or_default().marked = true;
+        }
+    }
+
     /// Whether its profile is marked as stale from here.
     pub fn has_drifted(&self, variant: VariantId) -> bool {
         self.drifts.get(&variant).is_some_and(|drift| drift.marked)

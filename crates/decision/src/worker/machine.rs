@@ -308,6 +308,7 @@ impl Machine for Worker {
                 self.caps.keep(|variant| residency.variant(variant).is_some());
                 self.quarantine.keep(residency.variants());
             }
+            Event::Marked(variants) => self.marked_before(&variants),
             Event::Drain => self.drain(),
         }
         self.settle(now);

@@ -1,8 +1,8 @@
 //! Queries that go back to the gateway because their node has fallen behind, and where they go then.
 
-use crate::common::{alike, query};
+use crate::common::{TASK, alike, query};
 use crate::shedding::World;
-use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Router};
+use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Ready, Router};
 use modelless_decision::{Machine, Moments};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time, VariantSet};
 
@@ -204,6 +204,53 @@ fn where_the_other_node_has_gone_a_query_waits_for_the_one_that_gave_it_back() {
         assert_eq!(actions(&mut router), []);
         assert_eq!(sent(&answers(&mut router, Time(1_300), 1)), Some((1, false)));
     }
+}
+
+/// The first has it in memory, the second would have to load it for so long. The second had it, too, when the query was sent.
+fn given_back_where_the_other_is_cold(load: Micros, credit: u32) -> (Router, Vec<Action>) {
+    let (mut router, told) = asked(2, credit);
+    assert_eq!(sent(&told), Some((1, true)));
+    let mut table = alike(2, 1_000.0);
+    table.nodes[1].offers[0].ready = Ready::Cold { load };
+    router.handle(Time(900), Event::Table(table));
+    assert_eq!(actions(&mut router), []);
+    let told = back(&mut router, Time(1_000), 1, LATE);
+    (router, told)
+}
+
+#[test]
+fn what_the_only_node_that_has_the_model_gives_back_goes_to_one_that_can_load_it_in_time() {
+    let (_, told) = given_back_where_the_other_is_cold(Micros(40_000), 4);
+    let wake = Action::Wake { node: NodeId(2), task: TASK, ordinal: 0 };
+    assert_eq!((&told[0], sent(&told)), (&wake, Some((2, false))));
+    assert_eq!(told.len(), 2, "{told:?}");
+}
+
+#[test]
+fn what_no_other_node_can_load_in_time_waits_for_the_one_that_gave_it_back() {
+    let (mut router, told) = given_back_where_the_other_is_cold(Micros(60_000), 4);
+    assert_eq!((told, router.waiting()), (vec![], 1), "to refuse it would be to refuse what can be answered");
+    assert_eq!(sent(&answers(&mut router, Time(1_300), 1)), Some((1, false)), "it has got on");
+    let (mut router, _) = given_back_where_the_other_is_cold(Micros(60_000), 4);
+    let wake = router.poll_timeout().expect("until the first, idle, would be too late").at;
+    assert_eq!(wake, Time(10) + LATENCY.saturating_sub(Micros(1_000)));
+    router.handle_timeout(wake);
+    let refused = |action: &Action| matches!(action, Action::Refuse { key: QueryKey(1), .. });
+    let told = actions(&mut router);
+    assert!(told.iter().any(refused), "by name: {told:?}");
+    assert_eq!((router.open(), router.poll_timeout()), (0, None));
+}
+
+#[test]
+fn one_that_waits_in_vain_for_room_at_a_node_that_would_load_may_still_go_back_where_it_came_from() {
+    let (mut router, told) = given_back_where_the_other_is_cold(Micros(40_000), 0);
+    assert!(matches!(told[..], [Action::Wake { node: NodeId(2), .. }]), "{told:?}");
+    // Now it would be too late there.
+    let wake = router.poll_timeout().expect("the last moment for the load").at;
+    assert_eq!(wake, Time(10) + LATENCY.saturating_sub(Micros(40_000)));
+    router.handle_timeout(wake);
+    assert_eq!((actions(&mut router), router.waiting()), (vec![], 1));
+    assert_eq!(sent(&answers(&mut router, wake + Micros(100), 1)), Some((1, false)));
 }
 
 #[test]

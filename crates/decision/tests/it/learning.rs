@@ -119,6 +119,35 @@ fn what_is_seen_all_the_time_does_not_fade() {
 }
 
 /// What is predicted of one alone in 99 of 100 cases.
+#[test]
+fn a_mark_from_before_a_restart_is_neither_forgotten_nor_given_twice_and_is_taken_back() {
+    let (mut worker, mut now) = (worker(), Time(10_000));
+    assert!(!worker.has_drifted(VariantId(1)));
+    worker.handle(now, Event::Marked(vec![VariantId(1), VariantId(99)]));
+    assert!(worker.has_drifted(VariantId(1)) && !worker.has_drifted(VariantId(99)));
+    let mut said = Vec::new();
+    let mut serve = |worker: &mut Worker, now: &mut Time, keys: core::ops::Range<u64>, took: u64| {
+        for key in keys {
+            worker.handle(*now, Event::Arrive(query(key, *now, admits(), Micros::from_secs(10))));
+            let batch = prepared(worker);
+            worker.handle(*now, Event::Prepared { batch, dropped: Vec::new() });
+            *now = *now + Micros(took);
+            worker.handle(*now, Event::Done { batch, outcome: Outcome::Ran });
+            while let Some(action) = worker.poll_action() {
+                if matches!(action, Action::Drifted { .. } | Action::Steadied { .. }) {
+                    said.push(action);
+                }
+            }
+            idle(worker, now, Micros::from_millis(100));
+        }
+        said.clone()
+    };
+    assert_eq!(serve(&mut worker, &mut now, 0..400, 3 * PROFILED), [], "it said so before");
+    let steadied = Action::Steadied { variant: VariantId(1) };
+    assert_eq!(serve(&mut worker, &mut now, 400..1_000, PROFILED), [steadied]);
+    assert!(!worker.has_drifted(VariantId(1)));
+}
+
 fn p99(worker: &Worker, now: Time) -> Micros {
     worker.offers(now)[0].run.estimate(1).p99()
 }

@@ -15,4 +15,5 @@ mod quarantine;
 mod routing;
 mod searching;
 mod shedding;
+mod waiting;
 mod working;

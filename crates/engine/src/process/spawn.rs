@@ -100,6 +100,8 @@ impl Process {
             command.envs(std::env::var_os(LIBRARIES).map(|folders| (LIBRARIES, folders)));
             // It has no folder to keep what it compiles in.
             command.env("CUDA_CACHE_DISABLE", "1");
+            // libtorch has no switch for it that can be reached from here: FP32 stays FP32, as on the CPU.
+            command.env("NVIDIA_TF32_OVERRIDE", "0");
         }
         command.envs(&config.environment);
         // Its own process group, so that Ctrl-C in a terminal reaches the server only, which then drains.

@@ -152,15 +152,24 @@ fn programs(policy: &Policy) -> Result<[BpfProgram; 2]> {
     Ok([absent.try_into()?, listed.try_into()?])
 }
 
+/// The bits of a socket's type that are not its flags.
+const SOCKET_KIND: u64 = 0xf;
+
 /// What reaches out of the process, for one whose driver may make every other call.
 fn forbidden() -> Result<Rules> {
     let mut rules = denied::reaching_out()?;
     rules.extend(gpu::FORBIDDEN.iter().map(|call| (*call, Vec::new())));
+    // The driver does not start without a socket that others could connect to: one of this kind only, and it connects nowhere.
+    rules.retain(|call, _| !gpu::LISTENING.contains(call));
     let mut when = |call: i64, args: &[Arg]| -> Result<()> {
         rules.entry(call).or_default().push(rule(args)?);
         Ok(())
     };
     when(libc::SYS_tgkill, &[IsNot(0, std::process::id().into())])?;
+    when(libc::SYS_socket, &[IsNot(0, libc::AF_UNIX.unsigned_abs().into())])?;
+    for other in (0..=SOCKET_KIND).filter(|kind| *kind != u64::from(libc::SOCK_SEQPACKET.unsigned_abs())) {
+        when(libc::SYS_socket, &[Bits(1, SOCKET_KIND, other)])?;
+    }
     // Others' limits, and its own to be changed.
     when(libc::SYS_prlimit64, &[IsNot(0, 0)])?;
     when(libc::SYS_prlimit64, &[IsNotWhole(2, 0)])?;

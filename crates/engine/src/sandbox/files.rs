@@ -58,6 +58,12 @@ fn restrict(policy: &Policy) -> Result<RestrictionStatus, RulesetError> {
             rules = rules.add_rule(PathBeneath::new(opened, access))?;
         }
     }
+    if policy.gpu
+        && let Ok(opened) = PathFd::new(gpu::OWN_THREADS)
+    {
+        let access = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::Truncate;
+        rules = rules.add_rule(PathBeneath::new(opened, access))?;
+    }
     if let Some(port) = policy.connect {
         rules = rules.add_rule(NetPort::new(port, AccessNet::ConnectTcp))?;
     }

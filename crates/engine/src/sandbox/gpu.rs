@@ -5,6 +5,7 @@
 //! larger doors is forbidden, and the rest is allowed. Landlock says as ever which files there are: the driver's devices and
 //! the folders of libraries, and no other. It is a hole, and said as one.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +35,18 @@ pub(crate) const LIBRARIES: &str = "LD_LIBRARY_PATH";
 pub(super) fn readable() -> Vec<PathBuf> {
     let named = std::env::var_os(LIBRARIES).unwrap_or_default();
     let named = std::env::split_paths(&named).filter(|path| path.is_absolute());
-    READABLE.iter().map(PathBuf::from).chain(named).collect()
+    let mapped = folders_of_libraries(&fs::read_to_string("/proc/self/maps").unwrap_or_default());
+    READABLE.iter().map(PathBuf::from).chain(named).chain(mapped).collect()
+}
+
+/// Where the libraries lie that this process has open already: each opens further parts of itself from beside it.
+fn folders_of_libraries(maps: &str) -> BTreeSet<PathBuf> {
+    let files = maps.lines().filter_map(|line| line.find('/').map(|start| Path::new(&line[start..])));
+    let is_library = |path: &&Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.split('.').skip(1).any(|part| part == "so")
+    };
+    files.filter(is_library).filter_map(Path::parent).map(Path::to_owned).collect()
 }
 
 /// The driver's devices in `/dev`: all GPUs, since no library can be told to open only one of them.
@@ -52,6 +64,13 @@ pub(super) fn devices(dev: &Path) -> Vec<PathBuf> {
     devices.sort_unstable();
     devices
 }
+
+/// Where NVIDIA's driver names the threads it starts, for whoever looks at the machine. It ends the start where it cannot.
+pub(super) const OWN_THREADS: &str = "/proc/self/task";
+
+/// Allowed in spite of that, for sockets of one kind: the driver opens one by which another process could ask for a share
+/// of its memory, and gives up where it cannot. Nobody is let in: to accept a connection stays forbidden.
+pub(super) const LISTENING: [i64; 3] = [libc::SYS_socket, libc::SYS_bind, libc::SYS_listen];
 
 /// Forbidden besides what reaches out of any process (`denied`). A runner is started already, so it starts no program.
 pub(super) const FORBIDDEN: &[i64] = &[
@@ -81,6 +100,19 @@ pub(super) const FORBIDDEN: &[i64] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_a_library_are_looked_for_beside_those_that_are_open() {
+        let maps = "\
+            7f00-7f10 r-xp 00000000 fe:00 11 /opt/a torch/lib/libtorch_cuda.so\n\
+            7f10-7f20 r--p 00000000 fe:00 12 /opt/cudnn/libcudnn.so.9\n\
+            7f20-7f30 rw-p 00000000 fe:00 12 /opt/cudnn/libcudnn.so.9\n\
+            7f30-7f40 r--p 00000000 fe:00 13 /run/somebody/secret.sock\n\
+            7f40-7f50 rw-p 00000000 00:00 0 \n\
+            7f50-7f60 rw-p 00000000 00:00 0 [heap]\n";
+        let found: Vec<_> = folders_of_libraries(maps).into_iter().collect();
+        assert_eq!(found, ["/opt/a torch/lib", "/opt/cudnn"].map(PathBuf::from));
+    }
 
     #[test]
     fn the_drivers_devices_are_found_and_no_others() {

@@ -10,32 +10,62 @@ mod loading;
 
 use super::*;
 use modelless_engine::Io;
-use modelless_types::{DType, TensorSpec};
+use modelless_types::{DType, Processor, TensorSpec};
 use std::io::Write as _;
+
+/// What the suite is run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Under {
+    pub(crate) kind: Kind,
+    pub(crate) processor: Processor,
+}
+
+impl From<Kind> for Under {
+    fn from(kind: Kind) -> Self {
+        Self { kind, processor: Processor::Cpu }
+    }
+}
+
+#[cfg(feature = "conformance-gpu")]
+impl Under {
+    pub(crate) const fn first_gpu(kind: Kind) -> Self {
+        Self { kind, processor: Processor::Cuda(0) }
+    }
+}
 
 /// An engine under test.
 pub(crate) struct Bench {
-    pub(crate) kind: Kind,
+    under: Under,
     pub(crate) engine: ProcessEngine,
 }
 
 impl Bench {
-    pub(crate) fn new(kind: Kind) -> Self {
-        Self::with(kind, |_| {})
+    pub(crate) fn new(under: impl Into<Under>) -> Self {
+        Self::with(under, |_| {})
     }
 
-    pub(crate) fn with(kind: Kind, change: impl FnOnce(&mut ProcessConfig)) -> Self {
-        Self { kind, engine: engine_of(kind, change) }
+    pub(crate) fn with(under: impl Into<Under>, change: impl FnOnce(&mut ProcessConfig)) -> Self {
+        let under = under.into();
+        let engine = engine_of(under.kind, |config| {
+            if under.processor != Processor::Cpu {
+                // As the engines of a node start a runner for models on a GPU.
+                (config.gpu, config.spare) = (true, false);
+            }
+            change(config);
+        });
+        Self { under, engine }
     }
 
     /// Variant `n` of model `n`, one lane, batches of up to 8.
     pub(crate) fn spec(&self, n: u32, name: &str) -> LoadSpec {
-        spec_of(self.kind, n, name)
+        let mut spec = spec_of(self.under.kind, n, name);
+        spec.settings.processor = self.under.processor;
+        spec
     }
 
     pub(crate) async fn load(&self, n: u32, name: &str) -> Loaded {
         let spec = self.spec(n, name);
-        self.engine.load(spec).await.unwrap_or_else(|error| panic!("{} {name}: {error}", self.kind))
+        self.engine.load(spec).await.unwrap_or_else(|error| panic!("{:?} {name}: {error}", self.under))
     }
 
     pub(crate) async fn run(&self, n: u32, batch: u32, inputs: &[&[u8]]) -> BatchResult {
@@ -140,7 +170,7 @@ macro_rules! conforms {
     ($module:ident, $kind:expr) => {
         mod $module {
             use super::*;
-            conforms!(@ $kind,
+            conforms!(@ Under::from($kind),
                 loading: says_which_library_there_is_or_why_none,
                 loading: what_cannot_be_served_item_by_item_is_refused_with_the_reason,
                 loading: an_open_axis_is_filled_from_what_is_expected,
@@ -162,10 +192,10 @@ macro_rules! conforms {
             );
         }
     };
-    (@ $kind:expr, $($part:ident: $test:ident,)*) => {
+    (@ $under:expr, $($part:ident: $test:ident,)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $test() {
-            $part::$test($kind).await;
+            $part::$test($under).await;
         })*
     };
 }
@@ -176,13 +206,17 @@ conforms!(openvino, Kind::Openvino);
 conforms!(torch, Kind::Torch);
 #[cfg(feature = "conformance-remote")]
 conforms!(remote, Kind::Remote);
+#[cfg(feature = "conformance-gpu")]
+conforms!(onnx_gpu, Under::first_gpu(Kind::Onnx));
+#[cfg(feature = "conformance-gpu")]
+conforms!(torch_gpu, Under::first_gpu(Kind::Torch));
 
 /// For those that compute on this machine.
 macro_rules! computes_here {
     ($module:ident, $kind:expr) => {
         mod $module {
             use super::*;
-            conforms!(@ $kind, faults: a_model_that_takes_memory_without_end_is_stopped_at_the_limit,);
+            conforms!(@ Under::from($kind), faults: a_model_that_takes_memory_without_end_is_stopped_at_the_limit,);
         }
     };
 }

@@ -7,6 +7,8 @@ mod beside;
 mod boxed;
 mod conformance;
 mod failures;
+#[cfg(feature = "conformance-gpu")]
+mod gpu;
 mod isolation;
 mod memory;
 mod misbehaviour;

@@ -55,6 +55,7 @@ impl State {
         }
         self.catalog.version += 1;
         let now = self.catalog.version;
+        self.counted_anew(id, &by);
         Ok(self.noted(&model, VersionAction::Promoted, by, |state| state.set_promoted(id, now)))
     }
 

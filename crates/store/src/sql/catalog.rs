@@ -3,16 +3,18 @@
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
 use super::versions::{self, Change};
-use super::{fleet, learnt, measuring};
+use super::{flags, fleet, learnt, measuring};
 use crate::check;
 use crate::error::{Error, Result};
+use crate::learnt::{Note, measured_otherwise};
 use crate::records::{
-    App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind, Tenant,
+    App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind,
+    TaskChange, Tenant,
 };
 use crate::versions::{Signed, VersionAction};
 use modelless_types::{
-    AccuracyRule, AppId, Bytes, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId, TaskKind, TenantId,
-    Variant, VariantId,
+    AccuracyRule, AppId, Bytes, DeclaredRule, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId,
+    TaskKind, TenantId, Variant, VariantId,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -46,7 +48,7 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
         catalog.spaces.push(space(row.read(name))?);
     }
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy \
+               batching, live_accuracy, declared_accuracy \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -127,6 +129,7 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         description: row.text()?,
         batching: row.opt_word(|text| text.parse().ok())?,
         live_accuracy: row.word(LiveRule::parse)?,
+        declared_accuracy: row.word(DeclaredRule::parse)?,
     })
 }
 
@@ -145,8 +148,8 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let id = tx.next_id("tasks").await?;
     tx.exec(
         "INSERT INTO tasks (id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, \
-         defaults, description, batching, live_accuracy, next_ordinal) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 0)",
+         defaults, description, batching, live_accuracy, declared_accuracy, next_ordinal) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 0)",
         args![
             id,
             new.tenant.0,
@@ -162,11 +165,23 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
             new.description.as_str(),
             new.batching.map(|batching| batching.to_string()),
             new.live_accuracy.name(),
+            new.declared_accuracy.name(),
         ],
     )
     .await?;
     tx.commit().await?;
     Ok(new.numbered(TaskId(id), space))
+}
+
+pub(crate) async fn change_task(db: &Db, id: TaskId, change: TaskChange) -> Result<Task> {
+    let mut tx = db.begin().await?;
+    tx.next("catalog").await?;
+    let known = find_task(db, &mut tx, id).await?;
+    let Some(changed) = change.of(&known) else { return Ok(known) };
+    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3 WHERE id = $1";
+    tx.exec(sql, args![id.0, changed.live_accuracy.name(), changed.declared_accuracy.name()]).await?;
+    tx.commit().await?;
+    Ok(changed)
 }
 
 pub(crate) async fn remove_task(db: &Db, id: TaskId) -> Result<()> {
@@ -263,7 +278,7 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy \
+               batching, live_accuracy, declared_accuracy \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))
@@ -319,12 +334,16 @@ pub(crate) async fn put_profile(db: &Db, variant: VariantId, profile: Profile) -
     tx.next("catalog").await?;
     measuring::lock(&mut tx, variant).await?;
     // An estimate is no reason not to measure, and whoever made one may have been slower than who measured.
+    let before = measuring::known(&mut tx, db, variant, &profile.device_class).await?;
     if profile.is_estimated() {
-        if measuring::is_measured(&mut tx, db, variant, &profile.device_class).await? {
+        if before.is_some_and(|before| !before.is_estimated()) {
             return Ok(());
         }
     } else {
         measuring::done(&mut tx, variant, &profile.device_class).await?;
+        if measured_otherwise(before.as_ref(), &profile) {
+            flags::begin_anew(&db.name, &mut tx, variant, Note::remeasured(&profile)).await?;
+        }
     }
     upsert_profile(&mut tx, variant, &profile).await?;
     learnt::measured(&mut tx, variant, &profile.device_class).await?;

@@ -39,17 +39,16 @@ pub(crate) async fn lock_all(tx: &mut Tx, model: ModelId) -> Result<()> {
     tx.fetch(sql, args![model.0]).await.map(|_| ())
 }
 
-/// Whether there is a profile that is no estimate.
-pub(crate) async fn is_measured(
+/// The profile that is there, an estimate or not.
+pub(crate) async fn known(
     tx: &mut Tx,
     db: &Db,
     variant: VariantId,
     device_class: &str,
-) -> Result<bool> {
+) -> Result<Option<Profile>> {
     let sql = "SELECT body FROM profiles WHERE variant = $1 AND device_class = $2";
-    let Some(row) = tx.first(sql, args![variant.0, device_class]).await? else { return Ok(false) };
-    let there: Profile = row.read(&db.name).json()?;
-    Ok(!there.is_estimated())
+    let row = tx.first(sql, args![variant.0, device_class]).await?;
+    row.map(|row| row.read(&db.name).json()).transpose()
 }
 
 pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>> {
@@ -57,8 +56,9 @@ pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result
     let mut tx = db.begin().await?;
     let place = || args![wanted.variant.0, wanted.device_class.as_str()];
     lock(&mut tx, wanted.variant).await?;
-    // An estimate is there until somebody measures.
-    if is_measured(&mut tx, db, wanted.variant, &wanted.device_class).await?
+    // An estimate is there until somebody measures, and a coarse one until somebody has more time.
+    let known = known(&mut tx, db, wanted.variant, &wanted.device_class).await?;
+    if known.is_some_and(|known| !known.is_estimated() && !known.is_coarse())
         && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
     {
         return Ok(None);

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 7] = [
+const STEPS: [(i64, &str, &str); 8] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
@@ -16,6 +16,7 @@ const STEPS: [(i64, &str, &str); 7] = [
     (5, "node_holders", include_str!("../../../../migrations/0005_node_holders.sql")),
     (6, "versions", include_str!("../../../../migrations/0006_versions.sql")),
     (7, "live", include_str!("../../../../migrations/0007_live.sql")),
+    (9, "way_back", include_str!("../../../../migrations/0009_way_back.sql")),
 ];
 
 /// The newest version known here.

@@ -7,6 +7,7 @@
 
 mod catalog;
 pub(crate) mod conn;
+mod flags;
 mod fleet;
 mod learnt;
 mod measuring;
@@ -19,17 +20,15 @@ pub use open::{open, open_postgres, open_sqlite};
 
 use crate::api::Store;
 use crate::error::Result;
-use crate::learnt::{Feedback, LiveAccuracy, StaleProfile, Verdict};
+use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, Transition, UnixMicros,
+    NodeState, Plan, PlanId, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
 use conn::{Db, Pools};
-use modelless_types::{
-    Accuracy, DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
-};
+use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
 use std::fmt;
 
 /// A store in a SQLite file or a Postgres database. Cheap to clone; clones share connections.
@@ -60,6 +59,10 @@ impl Store for SqlStore {
 
     async fn create_task(&self, task: NewTask) -> Result<Task> {
         catalog::create_task(&self.db, task).await
+    }
+
+    async fn change_task(&self, task: TaskId, change: TaskChange) -> Result<Task> {
+        catalog::change_task(&self.db, task, change).await
     }
 
     async fn remove_task(&self, task: TaskId) -> Result<()> {
@@ -130,8 +133,16 @@ impl Store for SqlStore {
         learnt::all(&self.db).await
     }
 
-    async fn flag_accuracy(&self, variant: VariantId, flagged: Option<Accuracy>) -> Result<()> {
-        learnt::flag(&self.db, variant, flagged).await
+    async fn flag_accuracy(&self, live: LiveAccuracy, at: UnixMicros, reason: &str) -> Result<bool> {
+        flags::flag(&self.db, live, at, reason).await
+    }
+
+    async fn clear_flag(&self, variant: VariantId, by: Signed, reason: &str) -> Result<FlagChange> {
+        flags::clear(&self.db, variant, by, reason).await
+    }
+
+    async fn flag_changes(&self, variant: VariantId, limit: u32) -> Result<Vec<FlagChange>> {
+        flags::changes(&self.db, variant, limit).await
     }
 
     async fn register_node(&self, node: NewNode, at: UnixMicros) -> Result<Node> {

@@ -2,6 +2,7 @@
 //! not stored yet.
 
 use super::conn::{Columns, Db, Tx, args};
+use super::flags;
 use crate::error::{Error, Result};
 use crate::records::UnixMicros;
 use crate::versions::{Signed, VersionAction, VersionChange};
@@ -78,6 +79,7 @@ pub(crate) async fn promote(db: &Db, model: ModelId, by: Signed) -> Result<Versi
         return Ok(change.into_record(0, VersionAction::Promoted, by)); // nothing is written
     }
     tx.exec("UPDATE models SET promoted = $2 WHERE id = $1", args![model.0, now]).await?;
+    flags::promoted(&db.name, &mut tx, model, &by).await?;
     let noted = note(&mut tx, change, VersionAction::Promoted, by).await?;
     tx.commit().await?;
     Ok(noted)

@@ -19,6 +19,7 @@ pub(crate) fn task(name: &str) -> NewTask {
         metric: "top-1".to_owned(),
         accuracy_rule: AccuracyRule::LowerBound,
         live_accuracy: modelless_types::LiveRule::Floors,
+        declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: vec!["Größe \"42\"".to_owned(), "ブーツ".to_owned(), "bag".to_owned()],
         inputs: Vec::new(),
         outputs: Vec::new(),

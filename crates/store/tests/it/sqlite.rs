@@ -2,10 +2,13 @@
 
 use crate::backends::open_at;
 use crate::samples::{a_task, model};
-use modelless_store::{Error, NewModel, PlanId, SavePlan, Signed, Store, UnixMicros, open, open_sqlite};
-use modelless_types::{Engine, Model, VariantSettings};
+use modelless_store::{
+    Error, FEEDBACK_KEPT, Feedback, Kept, NewModel, PlanId, SavePlan, Signed, Store, UnixMicros, open,
+    open_sqlite,
+};
+use modelless_types::{Engine, Model, VariantId, VariantSettings};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -66,9 +69,11 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN batching").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
-    change(&path, "DROP TABLE stale_profiles; DROP TABLE feedback; DROP TABLE live_accuracies").await;
+    change(&path, "ALTER TABLE tasks DROP COLUMN declared_accuracy").await;
+    change(&path, "DROP TABLE stale_marks; DROP TABLE feedback; DROP TABLE live_accuracies").await;
+    change(&path, "DROP TABLE flag_changes").await;
     change(&path, "DROP TABLE node_holders").await;
-    change(&path, "DELETE FROM counters WHERE name = 'feedback'").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('feedback', 'feedback_kept', 'flag_changes')").await;
     change(&path, "DROP TABLE measurings").await;
     change(&path, "DROP TABLE evidence").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
@@ -230,4 +235,50 @@ async fn an_address_says_which_database_is_meant() {
         assert!(matches!(error, Error::Invalid { .. }), "{error}");
         assert!(!format!("{error} {error:?}").contains("geheim"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn how_many_verdicts_are_kept_is_known_without_counting_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = open_sqlite(&path).await.unwrap();
+    let task = a_task(&store).await;
+    let models = [("a", "va"), ("b", "vb")];
+    let mut known = Vec::new();
+    for (name, variant) in models {
+        let registered = store.register_model(model(task.id, name, &[variant])).await.unwrap();
+        known.push((registered.model.id, registered.variants[0].id));
+    }
+    let say = async |variant: VariantId, from: u64, to: u64, expired: u64| {
+        let said = |at: u64| Feedback {
+            query: format!("query {at}"),
+            variant,
+            answered: UnixMicros(at),
+            correct: true,
+        };
+        let given = (from..to).map(said).collect();
+        let stored = store.put_feedback(given, UnixMicros(expired)).await.unwrap();
+        stored.iter().filter(|verdict| verdict.kept == Kept::New).count()
+    };
+    let counted = async || {
+        let sql = "SELECT (SELECT value FROM counters WHERE name = 'feedback_kept'), (SELECT count(*) FROM feedback)";
+        let mut raw = SqliteConnectOptions::new().filename(&path).connect().await.unwrap();
+        let row = sqlx::query(sql).fetch_one(&mut raw).await.unwrap();
+        raw.close().await.unwrap();
+        let (known, there): (i64, i64) = (row.get(0), row.get(1));
+        assert_eq!(known, there);
+        there
+    };
+    assert_eq!(say(known[0].1, 0, 300, 0).await, 300);
+    assert_eq!(say(known[1].1, 300, 400, 0).await, 100);
+    assert_eq!(counted().await, 400);
+    // What is too old goes a little at a time.
+    assert_eq!(say(known[1].1, 400, 401, 300).await, 1);
+    assert_eq!(counted().await, 401 - 66);
+    store.remove_model(known[0].0, true, Signed::default()).await.unwrap();
+    assert_eq!(counted().await, 101);
+    assert_eq!(FEEDBACK_KEPT, 1_000_000);
+    change(&path, "UPDATE counters SET value = 1000000 WHERE name = 'feedback_kept'").await;
+    assert_eq!(say(known[1].1, 500, 510, 0).await, 0, "it goes by the counter");
+    assert_eq!(say(known[1].1, 500, 510, 400).await, 10, "what is too old makes room");
 }

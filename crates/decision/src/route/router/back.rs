@@ -1,59 +1,86 @@
 //! Queries that a node gives back unstarted.
 //!
 //! One that drains is asked for nothing more, so what it had goes wherever it can, as if it had just come. One that has
-//! fallen behind gives a query back at most once: another node that can be in time by what is known here gets it, or it waits
-//! for the credit of such a one, or it hears what the node would have told it. The node that gave it back gets it again only
-//! once it has got on; where there is no other node, the query waits for that, as it would have waited there.
+//! fallen behind gives a query back at most once: another node that can be in time by what is known here gets it, be it after a
+//! load, or it waits for the credit of such a one, or it hears what the node would have told it. The node that gave it back gets
+//! it again only once it has got on; where no other node can make it, the query waits for that, as it would have waited there.
 
 use super::super::load::{NodeReport, Stand};
 use super::super::pick::{Verdict, mix, pick_elsewhere};
 use super::super::snapshot::NodeIx;
+use super::lines::Freed;
 use super::{Action, Open, Router, Where};
 use crate::estimate::Moments;
 use crate::query::Query;
 use alloc::vec::Vec;
 use modelless_types::{ClassId, NodeId, QueryKey, Refusal, Time};
 
-/// Who gave a query back, and how it stood then.
+/// Who gave a query back, and how it stood then; nobody any longer, once that one has got on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Returned {
-    by: NodeId,
+    by: Option<NodeId>,
     stood: Option<Stand>,
 }
 
 impl Router {
     /// Which node gets a query, if any. One that has given it back must have got on since.
     pub(super) fn decide(&self, now: Time, class: ClassId, query: &Query) -> Verdict {
+        self.choose(now, class, query).0
+    }
+
+    /// The same, and whether the query waits in line for the node that gave it back, since nobody else can answer it in time.
+    fn choose(&self, now: Time, class: ClassId, query: &Query) -> (Verdict, bool) {
         let seed = mix(self.seed ^ query.key.0);
         let pick = |not| pick_elsewhere(&self.snapshot, &self.load, class, query, now, seed, not);
-        let Some(node) = self.barred(query.key) else { return pick(None) };
-        match pick(Some(node)) {
-            no @ Verdict::Refuse(_) if self.is_alone(class, node) => match pick(None) {
-                Verdict::Send(_) => self.until_too_late(class, query, node),
-                wait @ Verdict::Wait { .. } => wait,
-                Verdict::Load { .. } | Verdict::Refuse(_) => no,
-            },
-            verdict @ (Verdict::Send(_)
-            | Verdict::Wait { .. }
-            | Verdict::Load { .. }
-            | Verdict::Refuse(_)) => verdict,
+        let Some(node) = self.barred(query.key) else { return (pick(None), false) };
+        let elsewhere = pick(Some(node));
+        if !self.is_in_vain(now, query, &elsewhere) {
+            return (elsewhere, false);
+        }
+        match pick(None) {
+            Verdict::Send(_) => (self.until_too_late(class, query, node), true),
+            wait @ Verdict::Wait { .. } => (wait, true),
+            Verdict::Load { .. } | Verdict::Refuse(_) => (elsewhere, false),
+        }
+    }
+
+    /// Whether a verdict means that no other node can answer in time: none has what it takes in memory, and one that would have
+    /// to load it would be too late, or has no room before it is.
+    fn is_in_vain(&self, now: Time, query: &Query, verdict: &Verdict) -> bool {
+        match verdict {
+            Verdict::Refuse(_) | Verdict::Load { in_time: false, .. } => true,
+            Verdict::Load { node, ready_in, .. } => {
+                query.expires - now <= *ready_in && !self.load.has_credit(now, *node, query.bytes)
+            }
+            Verdict::Send(_) | Verdict::Wait { .. } => false,
         }
     }
 
     /// The node that may not have a query, since it has given it back and has not got on.
     fn barred(&self, key: QueryKey) -> Option<NodeIx> {
         let returned = self.returned.get(&key)?;
-        let node = self.snapshot.node_ix(returned.by)?;
-        let got_on = self.load.stand(node).zip(returned.stood).is_some_and(|(now, then)| now.got_on(&then));
-        (!got_on).then_some(node)
+        let node = self.snapshot.node_ix(returned.by?)?;
+        (!self.has_got_on(node, returned.stood)).then_some(node)
     }
 
-    /// Whether no other node that is up could answer a class, be it after a load.
-    fn is_alone(&self, class: ClassId, node: NodeIx) -> bool {
-        let Some(candidates) = self.snapshot.candidates(class) else { return true };
-        let others = candidates.nodes.iter().map(|entry| entry.node);
-        let others = others.chain(candidates.cold.iter().map(|cold| cold.node));
-        !others.into_iter().any(|other| other != node && self.load.is_up(other))
+    /// Whether a node has got on since it stood so.
+    pub(super) fn has_got_on(&self, node: NodeIx, since: Option<Stand>) -> bool {
+        self.load.stand(node).zip(since).is_some_and(|(now, then)| now.got_on(&then))
+    }
+
+    /// The node that gave a query back has got on.
+    pub(super) fn may_go_anywhere(&mut self, key: QueryKey) {
+        if let Some(returned) = self.returned.get_mut(&key) {
+            returned.by = None;
+        }
+    }
+
+    /// Puts a query into its line. Who may not get it.
+    pub(super) fn stands_in_line(&mut self, class: ClassId, query: &Query) -> Option<NodeId> {
+        let not = self.barred(query.key).and_then(|node| self.snapshot.node(node)).map(|node| node.id);
+        let stood = not.and_then(|_| self.returned.get(&query.key)).and_then(|returned| returned.stood);
+        self.lines.insert(class, not, (query.deadline, query.key), stood);
+        not
     }
 
     /// Until the node, idle, would be too late.
@@ -82,7 +109,9 @@ impl Router {
             (Some(open), _) => self.place(now, open.query),
             (None, _) => {}
         }
-        self.serve_waiting(now);
+        if let Some(ix) = ix {
+            self.serve_waiting(now, Freed::At(ix));
+        }
     }
 
     /// Once, to another node that can be in time.
@@ -90,7 +119,7 @@ impl Router {
         let late = matches!(why, Refusal::TooLate { .. });
         let room = matches!(why, Refusal::QueueFull { .. } | Refusal::BytesFull { .. });
         let why = if late { Refusal::TooLate { waited: now - query.arrived } } else { why };
-        let returned = Returned { by: node, stood: self.load.stand(from) };
+        let returned = Returned { by: Some(node), stood: self.load.stand(from) };
         if self.returned.insert(query.key, returned).is_some() {
             return self.refuse(query.key, why); // it was not to come back again
         }
@@ -98,18 +127,22 @@ impl Router {
         if late && !query.best_effort {
             self.load.behind(now, class, from, Moments::exactly(query.expires - now));
         }
-        match self.decide(now, class, &query) {
-            verdict @ (Verdict::Send(_) | Verdict::Load { in_time: true, .. }) => {
+        match self.choose(now, class, &query) {
+            (verdict @ (Verdict::Send(_) | Verdict::Load { in_time: true, .. }), _) => {
                 self.settle(now, class, query, verdict);
             }
             // The node gave it back since another could answer it. That one has gone: it waits here as it would have there.
-            Verdict::Wait { until } if until > now && (late || room) && self.is_alone(class, from) => {
+            (Verdict::Wait { until }, true) if until > now && (late || room) => {
                 self.wait(now, class, query, until);
             }
-            Verdict::Wait { until } if until > now && self.only_lacks_credit(now, class, &query, from) => {
+            (Verdict::Wait { until }, false)
+                if until > now && self.only_lacks_credit(now, class, &query, from) =>
+            {
                 self.wait(now, class, query, until);
             }
-            Verdict::Wait { .. } | Verdict::Load { .. } | Verdict::Refuse(_) => self.refuse(query.key, why),
+            (Verdict::Wait { .. } | Verdict::Load { .. } | Verdict::Refuse(_), _) => {
+                self.refuse(query.key, why);
+            }
         }
     }
 

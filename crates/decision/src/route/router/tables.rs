@@ -20,7 +20,7 @@ impl Router {
                 self.load.nodes[new.0 as usize] = old_load.nodes[at];
             }
         }
-        self.queues.clear();
+        self.lines.clear();
         let keys: Vec<QueryKey> = self.open.keys().copied().collect();
         let mut lost = Vec::new();
         for key in keys {
@@ -62,7 +62,7 @@ impl Router {
             return self.refuse(key, Refusal::VariantFailed { why });
         }
         let class = self.class_id(query.class);
-        self.queues.entry(class).or_default().insert((query.deadline, key));
-        self.open.insert(key, Open { query, at: Where::Waiting { class, until } });
+        let not = self.stands_in_line(class, &query);
+        self.open.insert(key, Open { query, at: Where::Waiting { class, until, not } });
     }
 }

@@ -55,6 +55,7 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
     ("connect by TCP", |t| connect_inet(libc::SOCK_STREAM, t.tcp)),
     ("connect by TCP to where it may", |t| connect_inet(libc::SOCK_STREAM, t.allowed.unwrap_or(t.tcp))),
     ("listen on TCP", listen),
+    ("listen on a Unix socket", listen_unix),
     ("send a datagram", |t| connect_inet(libc::SOCK_DGRAM, t.udp)),
     ("connect to an abstract Unix socket", |t| connect_unix(&format!("\0{}", t.unix_abstract))),
     ("connect to a Unix socket", |t| connect_unix(&t.unix_path)),
@@ -213,6 +214,19 @@ fn listen(_: &Targets) -> io::Result<()> {
     let address = inet(0);
     // SAFETY: an address of the size that is said.
     let bound = done(unsafe { libc::bind(fd, (&raw const address).cast(), socklen(size_of_val(&address))) });
+    // SAFETY: a socket.
+    let result = bound.and_then(|()| done(unsafe { libc::listen(fd, 1) }));
+    close(fd);
+    result
+}
+
+/// On a socket of packets without a name in any folder, as NVIDIA's driver does.
+fn listen_unix(_: &Targets) -> io::Result<()> {
+    let fd = socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC)?;
+    let family = libc::sa_family_t::try_from(libc::AF_UNIX).map_err(io::Error::other)?;
+    // Of no more than a family: the kernel chooses a name.
+    // SAFETY: an address of the size that is said.
+    let bound = done(unsafe { libc::bind(fd, (&raw const family).cast(), socklen(size_of_val(&family))) });
     // SAFETY: a socket.
     let result = bound.and_then(|()| done(unsafe { libc::listen(fd, 1) }));
     close(fd);

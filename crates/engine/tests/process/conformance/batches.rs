@@ -7,17 +7,17 @@ use modelless_types::tensor::strings;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) async fn every_element_type_passes_through_unharmed(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn every_element_type_passes_through_unharmed(under: Under) {
+    let bench = Bench::new(under);
     let loaded = bench.load(1, "types").await;
     let named = |specs: &[TensorSpec]| specs.iter().map(|s| (s.name.clone(), s.dtype)).collect::<Vec<_>>();
     let expected: Vec<_> = TYPES.iter().map(|(name, dtype)| (format!("in_{name}"), *dtype)).collect();
     assert_eq!(named(&loaded.inputs), expected);
     assert_eq!(loaded.outputs.len(), 10);
     assert!(loaded.inputs.iter().all(|spec| spec.shape == [3]));
-    let device = match kind {
+    let device = match under.kind {
         Kind::Remote => format!("remote:{}", peer().split_once("://").unwrap().1),
-        Kind::Onnx | Kind::Openvino | Kind::Torch => "cpu".to_owned(),
+        Kind::Onnx | Kind::Openvino | Kind::Torch => under.processor.to_string(),
     };
     assert_eq!((loaded.fixed_batch, loaded.device), (None, device));
 
@@ -63,16 +63,16 @@ fn read(outputs: &Outputs, item: u32, count: usize) -> Vec<Vec<u8>> {
     strings::each(packed).map(<[u8]>::to_vec).collect()
 }
 
-pub(crate) async fn strings_pass_through_unharmed_each_in_its_own_row(kind: Kind) {
-    if !super::loading::takes_strings(kind) {
+pub(crate) async fn strings_pass_through_unharmed_each_in_its_own_row(under: Under) {
+    if !super::loading::takes_strings(under.kind) {
         return; // its refusal is another test's
     }
-    let bench = Bench::new(kind);
+    let bench = Bench::new(under);
     let loaded = bench.load(1, "strings").await;
     assert_eq!((loaded.inputs[0].dtype, &loaded.inputs[0].shape[..]), (DType::Bytes, &[2][..]));
     let long = vec![b'a'; 60_000];
     // The server of the tests takes what came by HTTP for text, whichever form it had.
-    let only_text = kind == Kind::Remote && peer().starts_with("http:");
+    let only_text = under.kind == Kind::Remote && peer().starts_with("http:");
     let odd: &[u8] = if only_text { b"ff 0 fe" } else { b"\xff\0\xfe" };
     // Text of any script, nothing, and bytes that are no text; then fewer and shorter ones where they lay.
     let first: [&[&[u8]]; 3] = [&["Grüße, 世界".as_bytes(), b""], &[odd, b"x"], &[&long, b"end"]];
@@ -91,11 +91,11 @@ pub(crate) async fn strings_pass_through_unharmed_each_in_its_own_row(kind: Kind
     assert!(matches!(&error, BatchError::Model(why) if why.contains("strings of `x`")), "{error}");
 }
 
-pub(crate) async fn strings_longer_than_their_room_are_an_error_and_not_cut(kind: Kind) {
-    if !super::loading::takes_strings(kind) {
+pub(crate) async fn strings_longer_than_their_room_are_an_error_and_not_cut(under: Under) {
+    if !super::loading::takes_strings(under.kind) {
         return; // its refusal is another test's
     }
-    let bench = Bench::new(kind);
+    let bench = Bench::new(under);
     let mut spec = bench.spec(1, "twice");
     spec.settings.string_bytes = Some(modelless_types::Bytes(16));
     bench.engine.load(spec).await.unwrap();
@@ -113,11 +113,11 @@ pub(crate) async fn strings_longer_than_their_room_are_an_error_and_not_cut(kind
     }
 }
 
-pub(crate) async fn a_trained_model_agrees_with_itself_in_any_batch(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn a_trained_model_agrees_with_itself_in_any_batch(under: Under) {
+    let bench = Bench::new(under);
     let names = ["linear", "mlp_s", "mlp_l", "cnn_s", "cnn_m", "cnn_l"];
     let all = names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}.int8")]);
-    let names: Vec<String> = if matches!(kind, Kind::Torch | Kind::Remote) {
+    let names: Vec<String> = if matches!(under.kind, Kind::Torch | Kind::Remote) {
         vec!["cnn_s".to_owned(), "cnn_m".to_owned()]
     } else {
         all.collect()
@@ -148,8 +148,8 @@ pub(crate) fn pixels(item: u32) -> impl Iterator<Item = f32> {
 }
 
 /// Thousands of distinguishable items over two lanes, slots in constant reuse: each gets its own answer.
-pub(crate) async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn row_i_in_is_row_i_out_however_batches_overlap(under: Under) {
+    let bench = Bench::new(under);
     bench.engine.load(LoadSpec { lanes: 2, ..bench.spec(1, "echo") }).await.unwrap();
     let engine = Arc::new(bench.engine);
     let mut lanes = tokio::task::JoinSet::new();
@@ -181,9 +181,9 @@ pub(crate) async fn row_i_in_is_row_i_out_however_batches_overlap(kind: Kind) {
 
 /// Lanes may share a model's weights, and what a library keeps for a shape that it has seen: answers must not show it.
 /// Batches of every size, each other than its neighbours', at once on several lanes, against what one lane alone says.
-pub(crate) async fn lanes_at_once_answer_as_one_alone(kind: Kind) {
+pub(crate) async fn lanes_at_once_answer_as_one_alone(under: Under) {
     const LANES: u16 = 4;
-    let bench = Bench::new(kind);
+    let bench = Bench::new(under);
     bench.engine.load(LoadSpec { lanes: LANES, ..bench.spec(1, "fashion/cnn_s") }).await.unwrap();
     let inputs = |first: u32, batch: u32| bytes_f32((first..first + batch).flat_map(pixels));
     let mut alone = BTreeMap::new();
@@ -204,7 +204,7 @@ pub(crate) async fn lanes_at_once_answer_as_one_alone(kind: Kind) {
                 // To the last bit, where it is computed by the same code in the same order.
                 let (answer, expected) = (f32s(outputs.output(0)), &alone[&(first, batch)]);
                 let furthest = answer.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                let allowed = if kind == Kind::Onnx { 0.0 } else { 1e-4 };
+                let allowed = if under == Under::from(Kind::Onnx) { 0.0 } else { 1e-4 };
                 assert!(furthest <= allowed, "{furthest} on lane {lane}, round {round}");
             }
         });
@@ -214,9 +214,10 @@ pub(crate) async fn lanes_at_once_answer_as_one_alone(kind: Kind) {
     }
 }
 
-pub(crate) async fn lanes_run_one_variant_at_the_same_time(kind: Kind) {
-    let Bench { engine, .. } = &Bench::new(kind);
-    engine.load(LoadSpec { lanes: 2, ..spec_of(kind, 1, "slow") }).await.unwrap();
+pub(crate) async fn lanes_run_one_variant_at_the_same_time(under: Under) {
+    let bench = Bench::new(under);
+    let engine = &bench.engine;
+    engine.load(LoadSpec { lanes: 2, ..bench.spec(1, "slow") }).await.unwrap();
     // Lane 0 is at a long batch until it is killed at the end; lane 1 is not kept waiting.
     let mut long = engine.slot(VariantId(1), 0, 1).unwrap();
     long.input_mut(0).copy_from_slice(&i64::MAX.to_le_bytes());
@@ -232,8 +233,8 @@ pub(crate) async fn lanes_run_one_variant_at_the_same_time(kind: Kind) {
     assert!(matches!(long.await.unwrap(), Err(BatchError::Crashed(_))));
 }
 
-pub(crate) async fn an_empty_batch_and_one_too_large_are_refused(kind: Kind) {
-    let bench = Bench::with(kind, |config| config.max_batch = 16);
+pub(crate) async fn an_empty_batch_and_one_too_large_are_refused(under: Under) {
+    let bench = Bench::with(under, |config| config.max_batch = 16);
     bench.load(1, "echo").await;
     for batch in [0, 9, u32::MAX] {
         let refused = bench.engine.slot(VariantId(1), 0, batch);
@@ -250,12 +251,12 @@ pub(crate) async fn an_empty_batch_and_one_too_large_are_refused(kind: Kind) {
     assert!(matches!(bench.engine.slot(VariantId(1), 1, 1), Err(EngineError::OutOfRange { .. })));
     assert!(matches!(bench.engine.slot(VariantId(2), 0, 1), Err(EngineError::NotLoaded(_))));
     assert_eq!(bench.engine.unload(VariantId(2)).await, Err(EngineError::NotLoaded(VariantId(2))));
-    let small = Bench::with(kind, |config| config.max_arena = modelless_types::Bytes(4096));
+    let small = Bench::with(under, |config| config.max_arena = modelless_types::Bytes(4096));
     assert!(small.refused(small.spec(1, "echo")).await.contains("at most 4096"));
 }
 
-pub(crate) async fn threads_and_optimisation_change_no_answer(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn threads_and_optimisation_change_no_answer(under: Under) {
+    let bench = Bench::new(under);
     let mut answers: Vec<Vec<f32>> = Vec::new();
     let choices =
         [(1, Optimisation::All), (2, Optimisation::All), (1, Optimisation::Basic), (1, Optimisation::Off)];

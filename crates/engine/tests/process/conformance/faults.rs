@@ -5,8 +5,8 @@ use crate::failures::{pid, signal};
 use modelless_engine::{BatchError, EngineEvent};
 use modelless_types::Bytes;
 
-pub(crate) async fn a_model_that_throws_fails_its_batch_and_nothing_else(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn a_model_that_throws_fails_its_batch_and_nothing_else(under: Under) {
+    let bench = Bench::new(under);
     bench.load(1, "picky").await;
     let runner = bench.engine.runners()[0].pid;
     let ones = |items: u32| vec![1.0_f32; items as usize * 10];
@@ -20,8 +20,8 @@ pub(crate) async fn a_model_that_throws_fails_its_batch_and_nothing_else(kind: K
     assert_eq!(bench.engine.runners()[0].pid, runner);
 }
 
-pub(crate) async fn outputs_of_another_shape_are_an_error_not_an_answer(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn outputs_of_another_shape_are_an_error_not_an_answer(under: Under) {
+    let bench = Bench::new(under);
     bench.load(1, "ragged").await;
     let outputs = bench.run(1, 2, &[&bytes_f32([0.0, 0.0])]).await.unwrap();
     assert_eq!(i64s(outputs.output(0)), [0, 1]);
@@ -37,8 +37,8 @@ pub(crate) async fn outputs_of_another_shape_are_an_error_not_an_answer(kind: Ki
     assert!(matches!(&wrong, BatchError::Shape(why) if why.contains("[4, 5]")), "{wrong}");
 }
 
-pub(crate) async fn a_model_that_hangs_is_ended_within_the_limit(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn a_model_that_hangs_is_ended_within_the_limit(under: Under) {
+    let bench = Bench::new(under);
     let mut events = bench.engine.events().unwrap();
     bench.load(1, "slow").await;
     bench.load(2, "echo").await;
@@ -54,9 +54,9 @@ pub(crate) async fn a_model_that_hangs_is_ended_within_the_limit(kind: Kind) {
 }
 
 /// Address space, for want of a better limit; the libraries themselves need some of it.
-pub(crate) async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limit(kind: Kind) {
-    let limit = Bytes::from_mib(if kind == Kind::Torch { 6_144 } else { 3_072 });
-    let bench = Bench::with(kind, |config| config.memory_limit = Some(limit));
+pub(crate) async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limit(under: Under) {
+    let limit = Bytes::from_mib(if under.kind == Kind::Torch { 6_144 } else { 3_072 });
+    let bench = Bench::with(under, |config| config.memory_limit = Some(limit));
     bench.load(1, "greedy").await;
     bench.load(2, "echo").await;
     let fine = bench.run(1, 1, &[&bytes_i64([16])]).await.unwrap();
@@ -67,11 +67,11 @@ pub(crate) async fn a_model_that_takes_memory_without_end_is_stopped_at_the_limi
     serves(&bench, 2).await;
 }
 
-pub(crate) async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(under: Under) {
+    let bench = Bench::new(under);
     let mut events = bench.engine.events().unwrap();
     bench.load(2, "echo").await;
-    let cause = if kind == Kind::Onnx {
+    let cause = if under == Under::from(Kind::Onnx) {
         bench.load(1, "divides").await;
         let fine = bench.run(1, 1, &[&99_i32.to_le_bytes()]).await.unwrap();
         assert_eq!(fine.output(0), (-99_i32).to_le_bytes());
@@ -80,7 +80,7 @@ pub(crate) async fn a_model_that_aborts_its_process_takes_nothing_else_with_it(k
         let BatchError::Crashed(cause) = crashed else { panic!("{crashed}") };
         cause
     } else {
-        // Neither of the others has an operator known to abort: the signal it would end with has to do.
+        // None of the others has an operator known to abort: the signal it would end with has to do.
         bench.load(1, "slow").await;
         let mut slot = bench.engine.slot(VariantId(1), 0, 1).unwrap();
         slot.input_mut(0).copy_from_slice(&i64::MAX.to_le_bytes());

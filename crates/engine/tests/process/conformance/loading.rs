@@ -3,15 +3,15 @@
 use super::*;
 use modelless_engine::Availability;
 
-pub(crate) async fn says_which_library_there_is_or_why_none(kind: Kind) {
-    let ready = engine_of(kind, |_| {}).check().await;
+pub(crate) async fn says_which_library_there_is_or_why_none(under: Under) {
+    let ready = engine_of(under.kind, |_| {}).check().await;
     let versions = ["1.", "2", "Open Inference Protocol"];
     let known = |version: &str| versions.iter().any(|start| version.starts_with(start));
     assert!(matches!(&ready, Availability::Ready { version, .. } if known(version)), "{ready:?}");
-    if matches!(kind, Kind::Torch | Kind::Remote) {
+    if matches!(under.kind, Kind::Torch | Kind::Remote) {
         return; // its library is linked into its runner, or there is none
     }
-    let missing = Bench::with(kind, |config| config.library = "/nowhere/library.so".into());
+    let missing = Bench::with(under, |config| config.library = "/nowhere/library.so".into());
     let answer = missing.engine.check().await;
     assert!(
         matches!(&answer, Availability::Unavailable { reason } if reason.contains("/nowhere")),
@@ -21,8 +21,8 @@ pub(crate) async fn says_which_library_there_is_or_why_none(kind: Kind) {
     assert!(matches!(error, EngineError::Unavailable(_)), "{error}");
 }
 
-pub(crate) async fn what_cannot_be_served_item_by_item_is_refused_with_the_reason(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn what_cannot_be_served_item_by_item_is_refused_with_the_reason(under: Under) {
+    let bench = Bench::new(under);
     let why = bench.refused(bench.spec(1, "mixes")).await;
     assert!(why.contains("first axis of output"), "{why}");
     let nothing_known = LoadSpec { expect: None, ..bench.spec(1, "open") };
@@ -36,8 +36,8 @@ pub(crate) async fn what_cannot_be_served_item_by_item_is_refused_with_the_reaso
     assert!(bench.engine.slot(VariantId(1), 0, 1).is_err());
 }
 
-pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn an_open_axis_is_filled_from_what_is_expected(under: Under) {
+    let bench = Bench::new(under);
     let x = |name: &str| TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![5] };
     let io = Io { inputs: vec![x("x")], outputs: vec![x("y")], longest: None };
     let open = LoadSpec { expect: Some(io.clone()), ..bench.spec(1, "open") };
@@ -56,9 +56,9 @@ pub(crate) fn takes_strings(kind: Kind) -> bool {
     matches!(kind, Kind::Onnx | Kind::Remote)
 }
 
-pub(crate) async fn strings_that_an_engine_does_not_take_are_refused_when_the_model_is_loaded(kind: Kind) {
-    let bench = Bench::new(kind);
-    if takes_strings(kind) {
+pub(crate) async fn strings_that_an_engine_does_not_take_are_refused_when_the_model_is_loaded(under: Under) {
+    let bench = Bench::new(under);
+    if takes_strings(under.kind) {
         // Four bytes of length for each of two.
         let mut spec = bench.spec(1, "strings");
         spec.settings.string_bytes = Some(modelless_types::Bytes(7));
@@ -66,7 +66,7 @@ pub(crate) async fn strings_that_an_engine_does_not_take_are_refused_when_the_mo
         assert!(why.contains("`x` has strings of shape [2]") && why.contains("`string_bytes`"), "{why}");
         return;
     }
-    let spec = if kind == Kind::Torch {
+    let spec = if under.kind == Kind::Torch {
         // TorchScript has strings, but no tensors of them; what is left is to expect one.
         let x = TensorSpec { name: "x".into(), dtype: DType::Bytes, shape: vec![4] };
         LoadSpec { expect: Some(Io { inputs: vec![x], ..Io::default() }), ..bench.spec(1, "echo") }
@@ -77,11 +77,11 @@ pub(crate) async fn strings_that_an_engine_does_not_take_are_refused_when_the_mo
     assert!(why.contains("BYTES") && why.contains("not supported"), "{why}");
 }
 
-pub(crate) async fn a_fixed_batch_is_found_and_smaller_ones_are_padded(kind: Kind) {
-    let bench = Bench::new(kind);
+pub(crate) async fn a_fixed_batch_is_found_and_smaller_ones_are_padded(under: Under) {
+    let bench = Bench::new(under);
     let loaded = bench.load(1, "fixed").await;
     // TorchScript declares no batch; a model that takes only one is an error when it runs.
-    let fixed = (kind != Kind::Torch).then_some(4);
+    let fixed = (under.kind != Kind::Torch).then_some(4);
     assert_eq!((loaded.fixed_batch, loaded.inputs[0].shape.as_slice()), (fixed, &[3][..]));
     assert_eq!(loaded.outputs[0].shape, [0; 0]);
     for batch in [4, 1, 3] {

@@ -3,10 +3,13 @@
 use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, a_task, model, node, profile, task, tensor_task, variant, walk};
-use modelless_store::{Error, NewModel, NewSpace, NewTask, NewVariant, Signed, SpaceKind, UnixMicros};
+use modelless_store::{
+    Error, NewModel, NewSpace, NewTask, NewVariant, Signed, SpaceKind, TaskChange, UnixMicros,
+};
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
-    Accuracy, AppId, Bytes, DeviceIx, Micros, ModelId, Profile, SpaceId, TaskId, TenantId, VariantId,
+    Accuracy, AppId, Bytes, DeclaredRule, DeviceIx, LiveRule, Micros, ModelId, Profile, SpaceId, Task,
+    TaskId, TenantId, VariantId,
 };
 use std::collections::BTreeSet;
 
@@ -24,6 +27,7 @@ store_suite!(
     another_tenant_does_not_see_the_task,
     a_newer_profile_takes_the_place_of_the_older,
     a_task_with_models_is_not_removed,
+    what_counts_for_floors_is_changed_in_a_task_that_is_there,
 );
 
 async fn begins_with_a_default_tenant_and_application(backend: Backend) {
@@ -88,8 +92,12 @@ async fn every_change_of_the_catalog_raises_its_version_and_nothing_else_does(ba
     let m = raises!(store.register_model(model(fashion.id, "m", &["v"])));
     let v = raises!(store.add_variant(m.model.id, variant("v2")));
     raises!(store.put_profile(v.id, profile("cpu:other:1")));
+    let shown = TaskChange { live_accuracy: Some(LiveRule::Shown), ..TaskChange::default() };
+    raises!(store.change_task(fashion.id, shown));
 
-    // What fails, and what is not of the catalog, leaves it alone.
+    // What fails, what is so already, and what is not of the catalog, leaves it alone.
+    store.change_task(fashion.id, shown).await.unwrap();
+    store.change_task(fashion.id, TaskChange::default()).await.unwrap();
     store.create_task(task("fashion")).await.unwrap_err();
     store.register_model(model(fashion.id, "m2", &["v3", "v2"])).await.unwrap_err();
     store.put_profile(VariantId(99), profile(CPU)).await.unwrap_err();
@@ -280,4 +288,17 @@ async fn a_task_with_models_is_not_removed(backend: Backend) {
     store.remove_task(fashion.id).await.unwrap();
     assert!(store.catalog().await.unwrap().tasks.is_empty());
     assert!(a_task(&*store).await.id > fashion.id);
+}
+
+async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Backend) {
+    let store = backend.open().await;
+    let made = a_task(&*store).await;
+    assert_eq!(made.live_accuracy, LiveRule::Floors);
+    let change =
+        TaskChange { live_accuracy: Some(LiveRule::Shown), declared_accuracy: Some(DeclaredRule::Floors) };
+    let changed = store.change_task(made.id, change).await.unwrap();
+    let wanted = Task { live_accuracy: LiveRule::Shown, declared_accuracy: DeclaredRule::Floors, ..made };
+    assert_eq!(changed, wanted);
+    assert_eq!(store.catalog().await.unwrap().tasks, [changed]);
+    missing(store.change_task(TaskId(99), change).await);
 }

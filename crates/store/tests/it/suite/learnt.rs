@@ -4,9 +4,10 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, model, profile, task};
 use modelless_store::{
-    Feedback, Kept, LIVE_MEMORY, LiveAccuracy, Measuring, Signed, StaleProfile, Store, UnixMicros, Verdict,
+    Error, Feedback, FlagAction, Kept, LIVE_MEMORY, LiveAccuracy, Measuring, NewModel, Signed, StaleProfile,
+    Store, TaskChange, UnixMicros, Verdict,
 };
-use modelless_types::{Accuracy, VariantId};
+use modelless_types::{Accuracy, AccuracyMeasure, DeclaredRule, Provenance, VariantId};
 
 store_suite! {
     a_profile_is_marked_until_it_is_measured_again_or_its_node_takes_that_back,
@@ -14,6 +15,9 @@ store_suite! {
     a_verdict_counts_once_for_each_query_and_the_last_one_stands,
     what_was_said_goes_with_its_model_and_with_time,
     a_flag_is_part_of_the_catalog_and_counts_for_floors_where_the_task_says_so,
+    what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_where_the_task_says_so,
+    a_flag_is_taken_back_by_whoever_says_why_and_all_is_counted_anew,
+    another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew,
 }
 
 fn by(node: &str, variant: VariantId) -> StaleProfile {
@@ -45,11 +49,22 @@ async fn a_profile_is_marked_until_it_is_measured_again_or_its_node_takes_that_b
     assert!(store.mark_stale(again.clone()).await.unwrap());
     let catalog = store.catalog().await.unwrap();
     assert!(catalog.version > before);
-    assert_eq!(catalog.stale, [StaleProfile { since: UnixMicros(7), ..again }]);
-    assert_eq!(catalog.stale(variant, CPU), catalog.stale.first());
-    assert!(!store.clear_stale(variant, CPU, "one").await.unwrap(), "it is another node's");
+    assert_eq!(catalog.stale, [by("one", variant), again.clone()]);
+    assert_eq!(catalog.stale(variant, CPU), Some(&again), "of the two the one that is further off");
+    let once_more = StaleProfile { ratio_ppm: 2_500_000, since: UnixMicros(11), ..again };
+    assert!(store.mark_stale(once_more.clone()).await.unwrap());
+    let two = StaleProfile { since: UnixMicros(9), ..once_more };
+    assert_eq!(
+        store.catalog().await.unwrap().stale,
+        [by("one", variant), two.clone()],
+        "it is marked since then"
+    );
+    assert!(!store.clear_stale(variant, CPU, "three").await.unwrap(), "it never said so");
+    assert!(store.clear_stale(variant, CPU, "one").await.unwrap());
+    assert_eq!(store.catalog().await.unwrap().stale, [two], "what the other node says stands");
     assert!(store.clear_stale(variant, CPU, "two").await.unwrap());
     assert_eq!(store.catalog().await.unwrap().stale, []);
+    store.mark_stale(by("two", variant)).await.unwrap();
     store.mark_stale(by("one", variant)).await.unwrap();
     store.put_profile(variant, profile(CPU)).await.unwrap();
     assert_eq!(store.catalog().await.unwrap().stale, []);
@@ -71,7 +86,11 @@ async fn what_is_marked_may_be_measured_although_there_is_a_profile(backend: Bac
     assert_eq!(store.claim_measuring(wanted.clone(), UnixMicros(1)).await.unwrap(), None);
     store.mark_stale(by("one", variant)).await.unwrap();
     assert_eq!(store.claim_measuring(wanted.clone(), UnixMicros(1)).await.unwrap(), Some(wanted.clone()));
+    store.mark_stale(by("two", variant)).await.unwrap();
     store.clear_stale(variant, CPU, "one").await.unwrap();
+    let measured = store.measurings().await.unwrap();
+    assert_eq!(measured, std::slice::from_ref(&wanted), "another node still says that it is off");
+    store.clear_stale(variant, CPU, "two").await.unwrap();
     assert_eq!(store.measurings().await.unwrap(), []);
     assert_eq!(store.claim_measuring(wanted, UnixMicros(1)).await.unwrap(), None);
 }
@@ -83,7 +102,7 @@ fn said(query: &str, variant: VariantId, correct: bool) -> Feedback {
 async fn a_verdict_counts_once_for_each_query_and_the_last_one_stands(backend: Backend) {
     let store = backend.open().await;
     let variant = measured(&*store).await;
-    let live = |correct, wrong| LiveAccuracy { variant, correct, wrong, flagged: None };
+    let live = |correct, wrong| LiveAccuracy { variant, correct, wrong, flagged: None, round: 0 };
     let version = store.catalog_version().await.unwrap();
     let given = vec![
         said("a", variant, true),
@@ -131,10 +150,18 @@ async fn what_was_said_goes_with_its_model_and_with_time(backend: Backend) {
     assert_eq!(store.live_accuracies().await.unwrap(), []);
 }
 
+/// As a gateway does it, with what it read.
+async fn flag(store: &dyn Store, variant: VariantId, flagged: Option<Accuracy>) -> bool {
+    let known = store.live_accuracies().await.unwrap();
+    let live = known.into_iter().find(|live| live.variant == variant).unwrap();
+    store.flag_accuracy(LiveAccuracy { flagged, ..live }, UnixMicros(5), "1 of 10 right").await.unwrap()
+}
+
 async fn a_flag_is_part_of_the_catalog_and_counts_for_floors_where_the_task_says_so(backend: Backend) {
     let store = backend.open().await;
     let variant = measured(&*store).await;
-    missing(store.flag_accuracy(variant, None).await);
+    let nothing = LiveAccuracy { variant, correct: 0, wrong: 0, flagged: None, round: 0 };
+    assert!(!store.flag_accuracy(nothing, UnixMicros(1), "x").await.unwrap(), "nothing was said of it");
     store.put_feedback(vec![said("a", variant, false)], UnixMicros(0)).await.unwrap();
     let before = store.catalog().await.unwrap();
     let floor = |catalog: &modelless_store::Catalog| {
@@ -142,7 +169,7 @@ async fn a_flag_is_part_of_the_catalog_and_counts_for_floors_where_the_task_says
         catalog.floor_accuracy(&catalog.tasks[0], variant, &known.profiles[0])
     };
     let low = Accuracy::from_ppm(123_456).unwrap();
-    store.flag_accuracy(variant, Some(low)).await.unwrap();
+    assert!(flag(&*store, variant, Some(low)).await);
     let after = store.catalog().await.unwrap();
     assert!(after.version > before.version);
     assert_eq!(after.live_accuracy(variant).unwrap().flagged, Some(low));
@@ -152,6 +179,136 @@ async fn a_flag_is_part_of_the_catalog_and_counts_for_floors_where_the_task_says
     let mut shown = after.clone();
     shown.tasks[0].live_accuracy = modelless_types::LiveRule::Shown;
     assert_eq!(floor(&shown), floor(&before));
-    store.flag_accuracy(variant, None).await.unwrap();
+    assert!(flag(&*store, variant, None).await);
     assert_eq!(floor(&store.catalog().await.unwrap()), floor(&before));
+}
+
+async fn a_flag_is_taken_back_by_whoever_says_why_and_all_is_counted_anew(backend: Backend) {
+    let store = backend.open().await;
+    let variant = measured(&*store).await;
+    let ann = || Signed { who: "ann".to_owned(), at: UnixMicros(9) };
+    missing(store.clear_flag(VariantId(999), ann(), "why not").await);
+    store
+        .put_feedback(vec![said("a", variant, false), said("b", variant, true)], UnixMicros(0))
+        .await
+        .unwrap();
+    let not_flagged = store.clear_flag(variant, ann(), "why not").await.unwrap_err();
+    assert!(matches!(not_flagged, Error::NotFlagged { .. }), "{not_flagged}");
+    let before = store.live_accuracies().await.unwrap()[0];
+    let low = Accuracy::from_ppm(100_000).unwrap();
+    assert!(flag(&*store, variant, Some(low)).await);
+    assert!(!flag(&*store, variant, Some(low)).await, "that is said already");
+    refused(store.clear_flag(variant, ann(), " ").await);
+    let version = store.catalog_version().await.unwrap();
+    let cleared = store.clear_flag(variant, ann(), "labels were mixed up").await.unwrap();
+    assert!(store.catalog_version().await.unwrap() > version);
+    assert_eq!((cleared.action, cleared.correct, cleared.wrong), (FlagAction::Cleared, 1, 1));
+    let live = store.live_accuracies().await.unwrap()[0];
+    assert_eq!(live, LiveAccuracy { variant, correct: 0, wrong: 0, flagged: None, round: 1 });
+    assert_eq!(store.catalog().await.unwrap().live, [live]);
+    // Whoever read what was said before may not flag it any more.
+    let late = LiveAccuracy { flagged: Some(low), ..before };
+    assert!(!store.flag_accuracy(late, UnixMicros(10), "1 of 10 right").await.unwrap());
+    // A verdict of before may be said again or changed, and is not counted; new ones are.
+    let given = vec![said("a", variant, false), said("a", variant, true), said("c", variant, true)];
+    let stored = store.put_feedback(given, UnixMicros(0)).await.unwrap();
+    let kept: Vec<Kept> = stored.iter().map(|verdict| verdict.kept).collect();
+    assert_eq!(kept, [Kept::Same, Kept::Changed, Kept::New]);
+    assert_eq!((stored[2].live.correct, stored[2].live.wrong), (1, 0));
+    let history = store.flag_changes(variant, 10).await.unwrap();
+    let told: Vec<_> =
+        history.iter().map(|c| (c.action, c.reason.as_str(), c.who.as_str(), c.value)).collect();
+    assert_eq!(
+        told,
+        [
+            (FlagAction::Cleared, "labels were mixed up", "ann", None),
+            (FlagAction::Flagged, "1 of 10 right", "", Some(low)),
+        ]
+    );
+    assert_eq!((history[0].at, history[0].seq > history[1].seq), (Some(UnixMicros(9)), true));
+    assert_eq!(store.flag_changes(variant, 1).await.unwrap(), history[..1]);
+}
+
+async fn another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew(backend: Backend) {
+    let store = backend.open().await;
+    let variant = measured(&*store).await;
+    let low = Some(Accuracy::from_ppm(100_000).unwrap());
+    store.put_feedback(vec![said("a", variant, false)], UnixMicros(0)).await.unwrap();
+    assert!(flag(&*store, variant, low).await);
+    let flagged = async || store.live_accuracies().await.unwrap()[0].flagged;
+    // Measured again with the same result, on another class, or only declared: nothing new is known.
+    store.put_profile(variant, profile(CPU)).await.unwrap();
+    store.put_profile(variant, profile("cpu:other:1")).await.unwrap();
+    assert_eq!(flagged().await, low);
+    let mut other = profile(CPU);
+    other.accuracy.value = other.accuracy.low;
+    store.put_profile(variant, other).await.unwrap();
+    assert_eq!(flagged().await, None);
+    assert_eq!(store.live_accuracies().await.unwrap()[0].wrong, 0);
+
+    let task = store.catalog().await.unwrap().tasks[0].id;
+    let second = NewModel { version: 2, ..model(task, "m", &["v2"]) };
+    let second = store.register_model(second).await.unwrap();
+    let candidate = second.variants[0].id;
+    store.put_feedback(vec![said("b", candidate, false)], UnixMicros(0)).await.unwrap();
+    assert!(flag(&*store, candidate, low).await);
+    let by = Signed { who: "ann".to_owned(), at: UnixMicros(9) };
+    store.promote(second.model.id, by.clone()).await.unwrap();
+    let history = store.flag_changes(candidate, 10).await.unwrap();
+    let told: Vec<_> = history.iter().map(|change| (change.action, change.who.as_str())).collect();
+    assert_eq!(told, [(FlagAction::Promoted, "ann"), (FlagAction::Flagged, "")]);
+    let live = store.live_accuracies().await.unwrap();
+    assert!(live.iter().all(|live| live.flagged.is_none() && live.correct + live.wrong == 0), "{live:?}");
+    assert_eq!(store.flag_changes(variant, 10).await.unwrap()[0].action, FlagAction::Remeasured);
+    store.remove_model(second.model.id, true, by).await.unwrap();
+    assert_eq!(store.flag_changes(candidate, 10).await.unwrap(), []);
+}
+
+async fn what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_where_the_task_says_so(
+    backend: Backend,
+) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let said = |class: &str, ppm| {
+        let mut profile = profile(class);
+        let value = Accuracy::from_ppm(ppm).unwrap();
+        let from = Provenance::Declared;
+        profile.accuracy = AccuracyMeasure {
+            value,
+            low: value,
+            high: value,
+            samples: 0,
+            provenance: from,
+            ..profile.accuracy
+        };
+        profile
+    };
+    let mut new = model(fashion.id, "m", &["declared"]);
+    new.variants[0].profiles = vec![said(CPU, 990_000)];
+    let declared = store.register_model(new).await.unwrap().variants[0].id;
+    let floor = async |variant: VariantId, class: &str| {
+        let catalog = store.catalog().await.unwrap();
+        let known = catalog.variants.iter().find(|known| known.id == variant).unwrap();
+        let floor = catalog.floor(&catalog.tasks[0], variant, known.profile_on(class).unwrap());
+        (floor.value.ppm(), floor.from, floor.counts)
+    };
+    assert_eq!(floor(declared, CPU).await, (990_000, Provenance::Declared, true), "nothing else is known");
+    assert_eq!(store.catalog().await.unwrap().measured(declared), None);
+    // A candidate answers nobody, so it takes nothing from what does.
+    let second = NewModel { version: 2, ..model(fashion.id, "m", &["measured"]) };
+    let second = store.register_model(second).await.unwrap();
+    assert_eq!(floor(declared, CPU).await.0, 990_000);
+    let other = store.register_model(model(fashion.id, "other", &["other"])).await.unwrap();
+    assert_eq!(floor(declared, CPU).await, (0, Provenance::Declared, false));
+    let change = |rule| TaskChange { declared_accuracy: Some(rule), ..TaskChange::default() };
+    store.change_task(fashion.id, change(DeclaredRule::Floors)).await.unwrap();
+    assert_eq!(floor(declared, CPU).await, (990_000, Provenance::Declared, true));
+    store.change_task(fashion.id, change(DeclaredRule::UnlessMeasured)).await.unwrap();
+    store.remove_model(other.model.id, true, Signed::default()).await.unwrap();
+    assert_eq!(floor(declared, CPU).await.0, 990_000, "nothing that answers was measured any more");
+    // What was measured anywhere goes before what was declared.
+    let measured = second.variants[0].id;
+    store.put_profile(measured, said("cpu:other:1", 990_000)).await.unwrap();
+    let lower_end = profile(CPU).accuracy.low.ppm();
+    assert_eq!(floor(measured, "cpu:other:1").await, (lower_end, Provenance::Measured, true));
 }

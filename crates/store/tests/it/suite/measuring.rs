@@ -10,6 +10,7 @@ store_suite! {
     what_a_model_is_measured_with_is_kept_until_it_is_removed,
     only_one_node_measures_a_variant_until_its_time_is_over,
     a_profile_ends_the_measuring_and_none_begins_where_there_is_one,
+    what_was_measured_in_a_hurry_may_be_measured_again,
 }
 
 const OTHER: &str = "cpu:another:8";
@@ -64,6 +65,20 @@ async fn only_one_node_measures_a_variant_until_its_time_is_over(backend: Backen
     assert_eq!(store.catalog_version().await.unwrap(), version, "nothing that others read has changed");
     missing(store.claim_measuring(by("one", VariantId(77), 9), UnixMicros(1)).await);
     refused(store.claim_measuring(by("", variant, 9), UnixMicros(1)).await);
+}
+
+async fn what_was_measured_in_a_hurry_may_be_measured_again(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let variant = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap().variants[0].id;
+    let mut coarse = profile(OTHER);
+    coarse.detail.coarse = true;
+    store.put_profile(variant, coarse).await.unwrap();
+    let wanted = by("one", variant, 100);
+    assert_eq!(store.claim_measuring(wanted.clone(), UnixMicros(1)).await.unwrap(), Some(wanted.clone()));
+    store.put_profile(variant, profile(OTHER)).await.unwrap();
+    assert_eq!(store.measurings().await.unwrap(), []);
+    assert_eq!(store.claim_measuring(wanted, UnixMicros(1)).await.unwrap(), None);
 }
 
 async fn a_profile_ends_the_measuring_and_none_begins_where_there_is_one(backend: Backend) {

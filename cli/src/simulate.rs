@@ -1,0 +1,76 @@
+//! `modelless simulate`: a cluster in virtual time, with the decisions of the live one.
+
+use crate::exit::usage;
+use crate::out;
+use crate::roles::settings::nearest;
+use anyhow::Context;
+use clap::Args;
+use modelless_simulator::scenario::file::File;
+use modelless_simulator::{Error, simulate};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// What is simulated: see docs/simulator.md.
+    #[arg(value_name = "SCENARIO.toml")]
+    scenario: PathBuf,
+    /// Of everything random. The same scenario, seed and version give the same report.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Every rate of the scenario times this.
+    #[arg(long, default_value_t = 1.0)]
+    load: f64,
+    /// The report as JSON on standard output.
+    #[arg(long)]
+    json: bool,
+    /// A folder for the report and for pictures over time.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    if !(options.load.is_finite() && options.load > 0.0) {
+        return Err(usage(format!("--load is {}, but it must be above 0", options.load)));
+    }
+    let scenario = File::load(&options.scenario, options.load).map_err(|e| wrong(&options.scenario, &e))?;
+    let report = simulate(&scenario, options.seed, options.load)?;
+    if let Some(folder) = &options.out {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let mut files = report.pictures();
+        files.push(("report.json", serde_json::to_string_pretty(&report)? + "\n"));
+        files.push(("report.txt", report.text()));
+        for (name, text) in &files {
+            let path = folder.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        eprintln!("{} files written to {}", files.len(), folder.display());
+    }
+    if options.json { out::json(&report) } else { out::line(report.text().trim_end()) }
+}
+
+/// What is wrong with a scenario is the user's to mend.
+fn wrong(path: &Path, error: &Error) -> anyhow::Error {
+    let Error::UnknownKey { text, key, known } = error else {
+        return usage(format!("{}: {error}", path.display()));
+    };
+    let meant = nearest(key, known.iter().map(String::as_str));
+    let hint = meant.map_or(String::new(), |meant| format!("\ndid you mean `{meant}`?"));
+    usage(format!("{}: {text}{hint}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_does_not_exist_is_refused_with_the_one_that_was_meant() {
+        let folder = modelless_testkit::temp_dir("scenario").unwrap();
+        let path = folder.path().join("a.toml");
+        fs::write(&path, "name = 'a'\nduration_s = 1\n[[pool]]\nnaem = 'p'\n").unwrap();
+        let error = wrong(&path, &File::load(&path, 1.0).unwrap_err());
+        let text = format!("{error:#}");
+        assert!(text.contains("did you mean `name`?") && text.contains("a.toml"), "{text}");
+        assert!(error.root_cause().is::<crate::exit::Usage>(), "{text}");
+    }
+}

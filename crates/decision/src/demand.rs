@@ -1,0 +1,66 @@
+//! What is asked lately, class by class: what a plan goes by where room is short.
+//!
+//! What came so long ago as [`HALF_LIFE`] counts half. Nothing is told before demand was watched for as long: a scheduler
+//! that knows little must not move what one that knew more has pinned.
+
+use crate::query::Class;
+use alloc::collections::BTreeMap;
+use modelless_types::{Micros, TaskId};
+
+/// What came so long ago counts half.
+pub const HALF_LIFE: Micros = Micros::from_secs(30);
+/// Below this a class is forgotten.
+const NOTHING: f64 = 0.1;
+
+/// Fading counts of queries.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Lately {
+    classes: BTreeMap<Class, f64>,
+    /// For how long there was something to see.
+    watched: Micros,
+}
+
+impl Lately {
+    /// Time passed in which queries could be seen.
+    pub fn pass(&mut self, time: Micros) {
+        self.fade(time);
+        self.watched = Micros(self.watched.0.saturating_add(time.0));
+    }
+
+    /// Time passed.
+    pub fn fade(&mut self, time: Micros) {
+        let fade = libm::exp2(-half_lives(time));
+        self.classes.retain(|_, count| {
+            *count *= fade;
+            *count > NOTHING
+        });
+    }
+
+    /// So many queries of a class came just now.
+    pub fn came(&mut self, class: Class, count: f64) {
+        *self.classes.entry(class).or_default() += count;
+    }
+
+    /// How much is asked of the classes that a variant may answer, in doublings: 0 is nothing, 1 one query, 4 eight.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
+    pub fn level(&self, task: TaskId, ordinal: u8) -> u8 {
+        if self.watched < HALF_LIFE {
+            return 0;
+        }
+        let asked =
+            self.classes.iter().filter(|(class, _)| class.task == task && class.admits.contains(ordinal));
+        let count: f64 = asked.map(|(_, count)| count).sum();
+        if count < 1.0 { 0 } else { 1 + libm::floor(libm::log2(count)) as u8 }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]
+fn half_lives(time: Micros) -> f64 {
+    time.0 as f64 / HALF_LIFE.0 as f64
+}
+
+/// How much still counts of what came evenly over such a time.
+pub fn left_of(time: Micros) -> f64 {
+    let faded = half_lives(time) * core::f64::consts::LN_2;
+    (1.0 - libm::exp(-faded)) / faded.max(f64::MIN_POSITIVE)
+}

@@ -1,0 +1,234 @@
+//! Queries that wait, in lines, and who of them goes when a node has something free.
+//!
+//! A class has a line of those that may go to any node, and one for each node that gave some back and has not got on since. All of
+//! a line may go to the same nodes, so when its first cannot go, nobody else of it is looked at. What an event costs is bounded: it
+//! says which node has something free, lines that this node does not serve are passed over, and of the others so many at
+//! most are looked at in vain.
+
+use super::super::load::Stand;
+use super::super::pick::Verdict;
+use super::super::snapshot::NodeIx;
+use super::{Router, Where};
+use crate::estimate::Moments;
+use crate::query::Query;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::ops::Bound;
+use modelless_types::{Bytes, ClassId, NodeId, QueryKey, Time};
+
+/// Lines whose first was looked at in vain after which an event ends; the next one goes on behind them.
+const IN_VAIN: u32 = 16;
+
+/// Queries that may go to the same nodes, earliest deadline first.
+#[derive(Debug, Default)]
+struct Line {
+    queries: BTreeSet<(Time, QueryKey)>,
+    /// How the node stood that gave them back, when it gave back the last of them.
+    stood: Option<Stand>,
+}
+
+/// The first of a line: when it is due, who it is, and which line: its class, and who may not get it.
+pub(super) type Head = (Time, QueryKey, ClassId, Option<NodeId>);
+
+/// All who wait.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    of: BTreeMap<ClassId, BTreeMap<Option<NodeId>, Line>>,
+    /// Up to where the last event looked that had to end early.
+    looked: Option<Head>,
+    /// How often it was asked where the first of a line could go.
+    looks: u64,
+}
+
+/// What happened that those who wait may profit by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Freed {
+    /// A node spoke, or gave credit back.
+    At(NodeIx),
+    /// A node is gone: who waited for it may have to have another one load.
+    Without(NodeIx),
+    /// Anything: the table is another.
+    Anywhere,
+}
+
+impl Lines {
+    pub(super) fn insert(
+        &mut self,
+        class: ClassId,
+        not: Option<NodeId>,
+        at: (Time, QueryKey),
+        stood: Option<Stand>,
+    ) {
+        let line = self.of.entry(class).or_default().entry(not).or_default();
+        line.queries.insert(at);
+        line.stood = stood;
+    }
+
+    pub(super) fn remove(&mut self, class: ClassId, not: Option<NodeId>, at: (Time, QueryKey)) {
+        let Some(lines) = self.of.get_mut(&class) else { return };
+        if let Some(line) = lines.get_mut(&not) {
+            line.queries.remove(&at);
+            if line.queries.is_empty() {
+                lines.remove(&not);
+            }
+        }
+        if lines.is_empty() {
+            self.of.remove(&class);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.of.clear();
+    }
+
+    pub(super) fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// How many of a class wait, and when the first is due.
+    pub(super) fn of_class(&self, class: ClassId) -> (u32, Option<Time>) {
+        let lines = || self.of.get(&class).into_iter().flat_map(BTreeMap::values);
+        let count: usize = lines().map(|line| line.queries.len()).sum();
+        let first = lines().filter_map(|line| line.queries.first().map(|(due, _)| *due)).min();
+        (u32::try_from(count).unwrap_or(u32::MAX), first)
+    }
+
+    /// One of each class that waits, and how many they are.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (QueryKey, u32)> {
+        self.of.iter().filter_map(|(class, lines)| {
+            let (_, key) = lines.values().next()?.queries.first()?;
+            Some((*key, self.of_class(*class).0))
+        })
+    }
+
+    fn head(&self, class: ClassId, not: Option<NodeId>) -> Option<Head> {
+        let (due, key) = self.of.get(&class)?.get(&not)?.queries.first()?;
+        Some((*due, *key, class, not))
+    }
+}
+
+impl Router {
+    /// Serves what waits, earliest deadline first over all lines. A line whose first cannot go keeps its place; the others go on.
+    pub(super) fn serve_waiting(&mut self, now: Time, freed: Freed) {
+        if self.waiting == 0 {
+            return;
+        }
+        let nothing = |router: &Self| match freed {
+            Freed::At(node) => !router.load.has_credit(now, node, Bytes(0)),
+            Freed::Without(_) | Freed::Anywhere => false,
+        };
+        if nothing(self) {
+            return;
+        }
+        if let Freed::At(node) = freed {
+            self.let_back(node);
+        }
+        let mut heads = self.heads(freed);
+        let looked = self.lines.looked.take();
+        let mut in_vain = 0;
+        while let Some(head) = next(&heads, looked) {
+            heads.remove(&head);
+            let (_, key, class, not) = head;
+            let Some(query) = self.open.get(&key).map(|open| open.query) else { continue };
+            if matches!(freed, Freed::At(node) if !self.might_take(now, class, node, &query)) {
+                continue;
+            }
+            self.lines.looks += 1;
+            if self.goes(now, class, query, freed) {
+                if nothing(self) {
+                    return;
+                }
+                heads.extend(self.lines.head(class, not));
+            } else if matches!(freed, Freed::At(_)) {
+                in_vain += 1;
+                if in_vain >= IN_VAIN {
+                    self.lines.looked = Some(head);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The first of each line that the event concerns.
+    fn heads(&self, freed: Freed) -> BTreeSet<Head> {
+        let node = match freed {
+            Freed::At(node) | Freed::Without(node) => Some(node),
+            Freed::Anywhere => None,
+        };
+        let id = node.and_then(|node| self.snapshot.node(node)).map(|node| node.id);
+        let serves = |class| {
+            let candidates = self.snapshot.candidates(class);
+            node.is_none_or(|node| candidates.is_some_and(|candidates| candidates.has(node)))
+        };
+        let mut heads = BTreeSet::new();
+        for (class, lines) in &self.lines.of {
+            if serves(*class) {
+                // Its own line has nothing of it.
+                let lines = lines.keys().filter(|not| not.is_none() || **not != id);
+                heads.extend(lines.filter_map(|not| self.lines.head(*class, *not)));
+            }
+        }
+        heads
+    }
+
+    /// Whether a query leaves its line.
+    fn goes(&mut self, now: Time, class: ClassId, query: Query, freed: Freed) -> bool {
+        let verdict = self.decide(now, class, &query);
+        let goes = match &verdict {
+            Verdict::Send(_) => true,
+            Verdict::Load { node, in_time, .. } => *in_time && self.load.has_credit(now, *node, query.bytes),
+            // A node that is gone may come back while there is time.
+            Verdict::Refuse(_) => !matches!(freed, Freed::Without(_)),
+            Verdict::Wait { .. } => false,
+        };
+        if goes {
+            self.take(query.key);
+            self.settle(now, class, query, verdict);
+        } else if let Verdict::Load { node, ordinal, .. } = verdict
+            && !matches!(freed, Freed::At(_))
+        {
+            self.wake(node, query.class.task, ordinal); // nobody has asked for it yet
+        }
+        goes
+    }
+
+    /// Whether a node has room for a query and may be in time: what is cheap to ask before all are compared.
+    fn might_take(&self, now: Time, class: ClassId, node: NodeIx, query: &Query) -> bool {
+        let Some(candidates) = self.snapshot.candidates(class) else { return false };
+        let left = Moments::exactly(query.expires - now).mean;
+        let in_time = match candidates.entry(node) {
+            Some(entry) => self.load.wait(now, class, node).mean + entry.least_mean <= left,
+            None => true,
+        };
+        (query.best_effort || in_time || candidates.is_cold(node))
+            && self.load.has_credit(now, node, query.bytes)
+    }
+
+    /// A node that has got on gets again what it gave back: those who wait stand in line with all others.
+    fn let_back(&mut self, node: NodeIx) {
+        let Some(id) = self.snapshot.node(node).map(|node| node.id) else { return };
+        let got_on = |line: &Line| self.has_got_on(node, line.stood);
+        let free: Vec<ClassId> = {
+            let own = self.lines.of.iter().filter(|(_, lines)| lines.get(&Some(id)).is_some_and(got_on));
+            own.map(|(class, _)| *class).collect()
+        };
+        for class in free {
+            let line = self.lines.of.get_mut(&class).and_then(|lines| lines.remove(&Some(id)));
+            for (due, key) in line.map(|line| line.queries).unwrap_or_default() {
+                if let Some(open) = self.open.get_mut(&key)
+                    && let Where::Waiting { not, .. } = &mut open.at
+                {
+                    *not = None;
+                }
+                self.may_go_anywhere(key);
+                self.lines.insert(class, None, (due, key), None);
+            }
+        }
+    }
+}
+
+/// The first of those behind where the last event ended, then those before.
+fn next(heads: &BTreeSet<Head>, looked: Option<Head>) -> Option<Head> {
+    let behind = |looked| heads.range((Bound::Excluded(looked), Bound::Unbounded)).next();
+    looked.and_then(behind).or_else(|| heads.first()).copied()
+}

@@ -1,0 +1,291 @@
+//! What nobody can be better than: the fluid bound.
+//!
+//! It takes every variant to be in memory everywhere at no cost, queries to be divisible, batches to be as full as pays, runs to take
+//! their means, and nothing to fail. Then what comes in a stretch of time has to be served by the end of the stretch and the longest
+//! bound after it, so whatever exceeds what all lanes can do by then is late whoever decides. Stretches of several lengths are
+//! tried and the worst tells; a policy that looks better than this is counted wrongly.
+//!
+//! Run times are drawn about their means, so over a short run luck may beat the bound by a little.
+
+use crate::Error;
+use crate::known::Catalog;
+use crate::scenario::Scenario;
+use crate::simplex::Programme;
+use crate::workload::Source;
+use modelless_decision::admission;
+use modelless_decision::query::Class;
+use modelless_decision::route::{NodeInfo, Offer, Ready, Snapshot, Table};
+use modelless_decision::{Moments, RunModel};
+use modelless_types::{Micros, NodeId, PricePerHour};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The bounds of a scenario.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Fluid {
+    /// At least this share of queries is late or refused.
+    pub violations: f64,
+    /// At most so many a second can be served, of the scenario's mix.
+    pub capacity: f64,
+    /// At least this is paid for a million answers in time, were machines rented by the lane and the second. `None` if nothing
+    /// can be served.
+    pub usd_per_million: Option<f64>,
+}
+
+/// Queries that the same variants may answer within the same bound.
+struct Group {
+    /// How many a second each kind of lane serves at most.
+    rates: Vec<f64>,
+    streams: Vec<usize>,
+}
+
+/// Lanes that are alike.
+struct Lanes {
+    node: usize,
+    count: f64,
+    usd_per_second: f64,
+}
+
+/// Who may answer what: the same admission as live, on idle machines with everything in memory.
+pub(crate) fn everything_ready(scenario: &Scenario, known: &Catalog<'_>) -> Snapshot {
+    let node = |at: usize| {
+        let way = Moments::exactly(scenario.link.one_way + scenario.nodes[at].far + scenario.link.jitter);
+        let offer = |v: &crate::known::Known<'_>| Offer {
+            task: v.task,
+            ordinal: v.spec.ordinal,
+            ready: Ready::Resident,
+            run: v.run.clone(),
+            width: 1,
+        };
+        NodeInfo {
+            id: NodeId(u32::try_from(at + 1).unwrap_or(u32::MAX)),
+            rtt: way.times(2.0),
+            price: scenario.nodes[at].worker.devices.first().map_or(PricePerHour(0), |d| d.price),
+            offers: known.all_on(at).map(offer).collect(),
+        }
+    };
+    Snapshot::new(Table {
+        tasks: scenario.tasks.iter().map(crate::TaskSpec::info).collect(),
+        nodes: (0..scenario.nodes.len()).map(node).collect(),
+    })
+}
+
+/// The most of a model that a lane can do within a bound, a second.
+pub(crate) fn best_rate(run: &RunModel, max_batch: u32, bound: Micros) -> f64 {
+    let bound = Moments::exactly(bound).mean;
+    let rate = |batch: u32| {
+        let mean = run.uncorrected(batch).mean;
+        if mean > 0.0 && mean <= bound { f64::from(batch) * 1e6 / mean } else { 0.0 }
+    };
+    (1..=max_batch).map(rate).fold(0.0, f64::max)
+}
+
+struct Case {
+    groups: Vec<Group>,
+    lanes: Vec<Lanes>,
+    longest: Micros,
+}
+
+impl Case {
+    fn new(scenario: &Scenario) -> Self {
+        let known = Catalog::new(scenario);
+        let snapshot = everything_ready(scenario, &known);
+        let mut lanes: Vec<(String, PricePerHour, Lanes)> = Vec::new();
+        for (node, spec) in scenario.nodes.iter().enumerate() {
+            for device in &spec.worker.devices {
+                let count = f64::from(device.lanes.max(1));
+                let alike = |(class, price, _): &&mut (String, PricePerHour, Lanes)| {
+                    *class == spec.class && *price == device.price
+                };
+                if let Some((.., alike)) = lanes.iter_mut().find(alike) {
+                    alike.count += count;
+                } else {
+                    let usd_per_second = device.price.as_usd() / 3_600.0;
+                    lanes.push((spec.class.clone(), device.price, Lanes { node, count, usd_per_second }));
+                }
+            }
+        }
+        let lanes: Vec<Lanes> = lanes.into_iter().map(|(.., lanes)| lanes).collect();
+        let mut groups: BTreeMap<(Class, Micros), Group> = BTreeMap::new();
+        for (at, stream) in scenario.streams.iter().enumerate() {
+            let Ok(admitted) = admission::admit(&snapshot, stream.task, &stream.goals) else { continue };
+            let rates = |lanes: &Lanes| {
+                let may = known
+                    .all_on(lanes.node)
+                    .filter(|v| v.task == stream.task && admitted.class.admits.contains(v.spec.ordinal));
+                may.map(|v| best_rate(&v.run, v.max_batch, admitted.latency)).fold(0.0, f64::max)
+            };
+            let group = groups
+                .entry((admitted.class, admitted.latency))
+                .or_insert_with(|| Group { rates: lanes.iter().map(rates).collect(), streams: Vec::new() });
+            group.streams.push(at);
+        }
+        let longest = groups.keys().map(|(_, bound)| *bound).max().unwrap_or(Micros::ZERO);
+        Self { groups: groups.into_values().collect(), lanes, longest }
+    }
+
+    fn variable(&self, group: usize, lanes: usize) -> usize {
+        group * self.lanes.len() + lanes
+    }
+
+    /// How much of each group is served by each kind of lane at best, first as much, then as cheaply as possible.
+    fn serve(&self, counts: &[f64], seconds: f64) -> Vec<f64> {
+        let price =
+            |group: usize, lanes: usize| self.lanes[lanes].usd_per_second / self.groups[group].rates[lanes];
+        let pairs = || {
+            let all = (0..self.groups.len()).flat_map(|g| (0..self.lanes.len()).map(move |l| (g, l)));
+            all.filter(|(g, l)| self.groups[*g].rates[*l] > 0.0)
+        };
+        let dearest = pairs().map(|(g, l)| price(g, l)).fold(0.0, f64::max);
+        let mut gains = vec![0.0; self.groups.len() * self.lanes.len()];
+        for (g, l) in pairs() {
+            // One more answer is worth more than any saving.
+            gains[self.variable(g, l)] = 1.0 - 1e-3 * price(g, l) / dearest.max(f64::MIN_POSITIVE);
+        }
+        let mut programme = Programme::new(gains);
+        for (g, count) in counts.iter().enumerate() {
+            let sum = pairs().filter(|(group, _)| *group == g).map(|(_, l)| (self.variable(g, l), 1.0));
+            programme.at_most(sum.collect(), *count);
+        }
+        for (l, lanes) in self.lanes.iter().enumerate() {
+            let busy = pairs().filter(|(_, lanes)| *lanes == l);
+            let busy = busy.map(|(g, _)| (self.variable(g, l), 1.0 / self.groups[g].rates[l]));
+            programme.at_most(busy.collect(), lanes.count * seconds);
+        }
+        programme.solve()
+    }
+
+    /// By which factor arrivals in these proportions could grow at most.
+    fn headroom(&self, rates: &[f64]) -> f64 {
+        let variables = self.groups.len() * self.lanes.len();
+        let mut gains = vec![0.0; variables + 1];
+        gains[variables] = 1.0;
+        let mut programme = Programme::new(gains);
+        for (g, rate) in rates.iter().enumerate() {
+            let served = (0..self.lanes.len()).filter(|l| self.groups[g].rates[*l] > 0.0);
+            let mut sum: Vec<(usize, f64)> = served.map(|l| (self.variable(g, l), -1.0)).collect();
+            sum.push((variables, *rate));
+            programme.at_most(sum, 0.0);
+        }
+        for (l, lanes) in self.lanes.iter().enumerate() {
+            let busy = (0..self.groups.len()).filter(|g| self.groups[*g].rates[l] > 0.0);
+            let busy = busy.map(|g| (self.variable(g, l), 1.0 / self.groups[g].rates[l]));
+            programme.at_most(busy.collect(), lanes.count);
+        }
+        programme.solve()[variables]
+    }
+}
+
+/// The bounds of a scenario, with the arrivals that a seed gives it.
+pub fn fluid(scenario: &Scenario, seed: u64) -> Result<Fluid, Error> {
+    scenario.check().map_err(Error::Scenario)?;
+    let case = Case::new(scenario);
+    let arrivals: Vec<Vec<Micros>> = Source::all(scenario, seed);
+    let offered: usize = arrivals.iter().map(Vec::len).sum();
+    let counts = |from: u64, to: u64| -> Vec<f64> {
+        let within = |times: &Vec<Micros>| {
+            times.partition_point(|at| at.0 < to) - times.partition_point(|at| at.0 < from)
+        };
+        let of = |group: &Group| group.streams.iter().map(|at| within(&arrivals[*at])).sum::<usize>();
+        case.groups.iter().map(|group| float(of(group) as u64)).collect()
+    };
+    let seconds = |us: u64| float(us) / 1e6;
+    let mut most_lost: f64 = 0.0;
+    for times in [2, 8, 32, 128, u64::MAX] {
+        let length = case.longest.0.saturating_mul(times).clamp(1, scenario.duration.0.max(1));
+        let stretches = scenario.duration.0.div_ceil(length);
+        // Stretches that are shorter than a hundredth of a long run tell little and take long.
+        if stretches > 2_000 {
+            continue;
+        }
+        let lost = (0..stretches).map(|n| {
+            let came = counts(n * length, (n + 1) * length);
+            let served: f64 = case.serve(&came, seconds(length + case.longest.0)).iter().sum();
+            (came.iter().sum::<f64>() - served).max(0.0)
+        });
+        most_lost = most_lost.max(lost.sum());
+    }
+    let all = counts(0, u64::MAX);
+    let admitted: f64 = all.iter().sum();
+    let never = float(offered as u64) - admitted;
+    let rates: Vec<f64> = all.iter().map(|n| n / seconds(scenario.duration.0.max(1))).collect();
+    let served = case.serve(&all, seconds(scenario.duration.0 + case.longest.0));
+    let usd: f64 = served
+        .iter()
+        .enumerate()
+        .filter(|(_, n)| **n > 0.0)
+        .map(|(at, n)| {
+            let (g, l) = (at / case.lanes.len(), at % case.lanes.len());
+            n / case.groups[g].rates[l] * case.lanes[l].usd_per_second
+        })
+        .sum();
+    let answers: f64 = served.iter().sum();
+    Ok(Fluid {
+        violations: if offered == 0 { 0.0 } else { (never + most_lost) / float(offered as u64) },
+        capacity: if admitted > 0.0 { case.headroom(&rates) * rates.iter().sum::<f64>() } else { 0.0 },
+        usd_per_million: (answers > 0.0).then(|| usd / answers * 1e6),
+    })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+fn float(n: u64) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{FASHION, fashion_mnist};
+    use crate::{Arrivals, NodeSpec, Stream};
+    use modelless_types::{Bytes, Goals};
+
+    /// One model that takes 1 ms a query whatever the batch, on two lanes: 2,000 a second.
+    fn world(arrivals: Vec<Micros>, bound_ms: u64) -> Scenario {
+        let mut task = fashion_mnist();
+        task.variants.truncate(1);
+        let variant = &mut task.variants[0];
+        variant.latency.truncate(1);
+        variant.latency[0].mean_us = 1_000.0;
+        variant.max_batch = 1;
+        let goals = Goals { latency: Some(Micros::from_millis(bound_ms)), ..Goals::default() };
+        let stream = Stream::new("all", FASHION, Arrivals::At(arrivals), goals);
+        let node = NodeSpec::with(2, Bytes::from_mib(64), Vec::new());
+        Scenario::new("by hand", vec![task], vec![node], vec![stream])
+    }
+
+    #[test]
+    fn a_herd_that_two_lanes_cannot_serve_within_its_bound_is_late_by_what_exceeds_them() {
+        // 100 at once, a bound of 10 ms: no more than 2 x 10 can be in time, and stretches of twice the bound allow 2 x 30.
+        let herd = fluid(&world(vec![Micros::ZERO; 100], 10), 1).expect("runs");
+        assert!((herd.violations - 0.4).abs() < 1e-9, "{herd:?}");
+        // The same 100 over the whole second are no matter at all.
+        let spread = fluid(&world((0..100).map(|n| Micros(n * 10_000)).collect(), 10), 1).expect("runs");
+        assert!(spread.violations.abs() < 1e-9, "{spread:?}");
+        assert!((spread.capacity - 2_000.0).abs() < 1e-6, "{spread:?}");
+        // A lane costs 0.05 USD an hour: a million queries of a millisecond are 1,000 s of it.
+        let usd = spread.usd_per_million.expect("something is served");
+        assert!((usd - 0.05 * 1_000.0 / 3_600.0).abs() < 1e-9, "{usd}");
+    }
+
+    #[test]
+    fn a_floor_that_nothing_reaches_is_violated_by_all_who_ask_for_it() {
+        let mut world = world(vec![Micros::ZERO], 10);
+        world.streams[0].goals.accuracy = modelless_types::Accuracy::parse_floor("0.99");
+        let fluid = fluid(&world, 1).expect("runs");
+        assert!((fluid.violations - 1.0).abs() < 1e-9 && fluid.capacity.abs() < 1e-9, "{fluid:?}");
+    }
+
+    #[test]
+    fn no_seed_of_a_busy_world_does_better_than_the_bound() {
+        for rate in [1_500.0, 2_400.0, 4_000.0] {
+            let mut world = world(Vec::new(), 10);
+            world.streams[0].arrivals = Arrivals::Renewal { rate, cv: 3.0 };
+            world.nodes[0].pinned = vec![modelless_types::VariantId(1)];
+            for seed in 1..4 {
+                let bound = fluid(&world, seed).expect("runs").violations;
+                let seen = crate::run(&world, seed).expect("runs").total.violations;
+                assert!(seen >= bound - 0.005, "{rate} {seed}: {seen} below {bound}");
+            }
+        }
+    }
+}
