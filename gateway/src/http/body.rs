@@ -147,6 +147,7 @@ pub(crate) async fn read_json<T: DeserializeOwned>(
         }
     }
     let (text, _held) = read(core, headers, body, core.config.max_body_bytes).await?;
+    crate::oip::json::check_object(&text)?;
     serde_json::from_slice(&text)
         .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))
 }
