@@ -141,15 +141,15 @@ impl Service {
         let Self { core, updater, app, http, grpc } = self;
         let stop = CancellationToken::new();
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
+        if let Some(listener) = grpc {
+            tasks.spawn(grpc::serve(listener, Arc::clone(&app), stop.clone()));
+        }
         if let Some(listener) = http {
             let served = http::serve(listener, routes::router(app), Arc::clone(&core), stop.clone());
             tasks.spawn(async move {
                 served.await;
                 Ok(())
             });
-        }
-        if let Some(listener) = grpc {
-            tasks.spawn(grpc::serve(listener, core.ready.subscribe(), stop.clone()));
         }
         let (timer, stopped) = (Arc::clone(&core), stop.clone());
         tasks.spawn(async move {

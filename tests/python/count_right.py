@@ -18,6 +18,7 @@ def main():
     about = json.loads((dump / "dump.json").read_text())
     labels = np.load(dump / about["labels"])
     inputs = {one["name"]: np.load(dump / one["file"]) for one in about["inputs"]}
+    lengths = np.load(dump / about["lengths"]) if about.get("lengths") else None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     for path in sys.argv[2:]:
@@ -25,7 +26,10 @@ def main():
         right = 0
         for start in range(0, len(labels), about["batch"]):
             part = slice(start, start + about["batch"])
-            answer = session.run(None, {name: values[part] for name, values in inputs.items()})[0]
+            # Where items have lengths, a batch is as long as its longest.
+            longest = None if lengths is None else int(lengths[part].max())
+            feed = {name: np.ascontiguousarray(values[part, :longest] if lengths is not None else values[part]) for name, values in inputs.items()}
+            answer = session.run(None, feed)[0]
             right += int((answer.argmax(1) == labels[part]).sum())
         print(right)
 

@@ -1,17 +1,84 @@
-"""Hugging Face's own client against a task: raw bytes, then JSON with a parameter, then goals in headers."""
+"""Hugging Face's own clients, sync and async, for every kind of task: raw bytes, JSON with parameters, goals in URL and headers.
 
+    python hugging_face.py URL PICTURE [VECTORS [CLASSES]]
+
+VECTORS and CLASSES are tasks of that server, of feature-extraction and of text-classification.
+"""
+
+import asyncio
 import sys
 
-from huggingface_hub import InferenceClient
+import numpy as np
+from calls import Calls, same
+from huggingface_hub import AsyncInferenceClient, InferenceClient
 
-server, picture = sys.argv[1:]
-client = InferenceClient(model=f"{server}/v1/tasks/fashion?accuracy=0.9&latency_ms=2000")
-answers = client.image_classification(picture)
-assert len(answers) == 5, answers
-assert answers[0].score >= answers[1].score, answers
-assert abs(sum(a.score for a in client.image_classification(picture, top_k=10)) - 1) < 1e-3
-two = client.image_classification(picture, top_k=2)
-assert [a.label for a in two] == [a.label for a in answers[:2]], (two, answers)
-pinned = InferenceClient(model=f"{server}/v1/tasks/fashion", headers={"modelless-model": "cnn_m"})
-assert pinned.image_classification(picture)[0].label == answers[0].label
-print(answers[0].label)
+URL, PICTURE = sys.argv[1:3]
+VECTORS, CLASSES = (sys.argv[3:] + [None, None])[:2]
+GOALS = "accuracy=0.9&latency_ms=4000"
+
+
+def is_a_boot(answers, count=5):
+    same((answers[0].label, len(answers)), ("Ankle boot", count))
+    assert answers[0].score >= answers[-1].score, answers
+
+
+def pictures(calls):
+    call = lambda name, what: calls.call("huggingface_hub InferenceClient", name, what)
+    client = InferenceClient(model=f"{URL}/v1/tasks/fashion?{GOALS}")
+    pinned = InferenceClient(model=f"{URL}/v1/tasks/fashion", headers={"modelless-model": "cnn_m"})
+    call("image_classification, a file", lambda: is_a_boot(client.image_classification(PICTURE)))
+    call("image_classification, top_k", lambda: is_a_boot(client.image_classification(PICTURE, top_k=2), 2))
+    call("image_classification, goals in headers", lambda: is_a_boot(pinned.image_classification(PICTURE)))
+
+
+def texts(calls):
+    call = lambda name, what: calls.call("huggingface_hub InferenceClient", name, what)
+    classifier = InferenceClient(model=f"{URL}/v1/tasks/{CLASSES}?latency_ms=8000")
+    vectors = InferenceClient(model=f"{URL}/v1/tasks/{VECTORS}?latency_ms=8000")
+
+    def classes():
+        answers = classifier.text_classification("a wonderful film, warm and funny")
+        assert len(answers) >= 2 and answers[0].score >= answers[1].score, answers
+        same(len(classifier.text_classification("a dull film", top_k=1)), 1)
+
+    def one():
+        vector = np.asarray(vectors.feature_extraction("a ship"))
+        assert vector.ndim == 1 and np.isfinite(vector).all(), vector.shape
+
+    def several():
+        all_of_them = np.asarray(vectors.feature_extraction(["a ship", "a boat", "tax law"]))
+        assert all_of_them.ndim == 2 and len(all_of_them) == 3, all_of_them.shape
+
+    if CLASSES:
+        call("text_classification", classes)
+    if VECTORS:
+        call("feature_extraction", one)
+        call("feature_extraction, a list", several)
+
+
+async def asynchronous(calls):
+    call = lambda name, what: calls.wait("huggingface_hub AsyncInferenceClient", name, what)
+
+    async def pictures():
+        is_a_boot(await AsyncInferenceClient(model=f"{URL}/v1/tasks/fashion?{GOALS}").image_classification(PICTURE))
+
+    async def classes():
+        client = AsyncInferenceClient(model=f"{URL}/v1/tasks/{CLASSES}?latency_ms=8000")
+        assert len(await client.text_classification("a wonderful film")) >= 2
+
+    async def vectors():
+        client = AsyncInferenceClient(model=f"{URL}/v1/tasks/{VECTORS}?latency_ms=8000")
+        assert np.asarray(await client.feature_extraction("a ship")).ndim == 1
+
+    await call("image_classification", pictures())
+    if CLASSES:
+        await call("text_classification", classes())
+    if VECTORS:
+        await call("feature_extraction", vectors())
+
+
+calls = Calls()
+pictures(calls)
+texts(calls)
+asyncio.run(asynchronous(calls))
+calls.end()

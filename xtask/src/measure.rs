@@ -14,6 +14,7 @@ mod cycles;
 mod demo;
 mod drift;
 mod generate;
+mod generate_text;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -71,6 +72,7 @@ const MEASURES: &[&Measure] = &[
     &drift::MEASURE,
     &coverage::MEASURE,
     &generate::MEASURE,
+    &generate_text::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

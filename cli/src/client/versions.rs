@@ -19,7 +19,7 @@ pub(crate) struct Promote {
     /// Which of its versions.
     #[arg(long, value_name = "N")]
     version: u32,
-    /// Even where no node can run it yet, or where it answers in another output space.
+    /// Even where no node was measured with it yet, or where it answers in another output space.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -36,6 +36,9 @@ pub(crate) struct Rollback {
     /// Which version is to be taken back; where it is not the default (any more), nothing is done.
     #[arg(long, value_name = "N")]
     version: Option<u32>,
+    /// Even where no node was measured with the version before it.
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     server: Server,
 }
@@ -46,7 +49,7 @@ pub(super) fn promote(options: &Promote) -> anyhow::Result<()> {
 }
 
 pub(super) fn roll_back(options: &Rollback) -> anyhow::Result<()> {
-    let body = json!({"version": options.version, "by": who()});
+    let body = json!({"version": options.version, "force": options.force, "by": who()});
     change((&options.server, options.task.as_deref(), &options.name), "rollback", &body)
 }
 
@@ -84,11 +87,16 @@ pub(super) fn history(changes: &[Value]) -> Option<String> {
 
 fn changed(answer: &Value) -> String {
     let name = text(answer, "name");
-    match (&answer["default"], &answer["before"]) {
+    let mut said = match (&answer["default"], &answer["before"]) {
         (now, before) if now == before => format!("{name} version {now} is the default already"),
         (now, Value::Null) => format!("{name} version {now} is the default now"),
         (now, before) => format!("{name} version {now} is the default now; before it was version {before}"),
+    };
+    for unknown in list(answer, "unknown").iter().filter_map(Value::as_str) {
+        said.push_str("\nnot known: ");
+        said.push_str(unknown);
     }
+    said
 }
 
 /// Where a model is found, whatever its task is called.
@@ -169,5 +177,7 @@ mod tests {
         assert!(answer(json!(2), json!(1)).contains("before it was version 1"));
         assert!(answer(json!(2), json!(2)).contains("already"));
         assert_eq!(answer(json!(2), json!(null)), "m version 2 is the default now");
+        let unknown = json!({"name": "m", "default": 2, "before": null, "unknown": ["m-int8 on cpu:a: its times are estimated"]});
+        assert!(changed(&unknown).ends_with("now\nnot known: m-int8 on cpu:a: its times are estimated"));
     }
 }

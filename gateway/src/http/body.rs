@@ -21,7 +21,14 @@ pub(crate) struct Held<'a> {
     bytes: u64,
 }
 
-impl Held<'_> {
+impl<'a> Held<'a> {
+    /// For what was read already.
+    pub(crate) fn of(core: &'a Core, bytes: usize) -> Result<Self, ApiError> {
+        let mut held = Self { core, bytes: 0 };
+        held.add(bytes)?;
+        Ok(held)
+    }
+
     pub(super) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
         let bytes = bytes as u64;
         self.bytes += bytes;
@@ -140,6 +147,7 @@ pub(crate) async fn read_json<T: DeserializeOwned>(
         }
     }
     let (text, _held) = read(core, headers, body, core.config.max_body_bytes).await?;
+    crate::oip::json::check_object(&text)?;
     serde_json::from_slice(&text)
         .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))
 }

@@ -18,7 +18,7 @@ use modelless_types::{DType, Priority};
 const PLATFORM: &str = "modelless";
 
 /// The extensions of the protocol that are spoken.
-pub(crate) const EXTENSIONS: [&str; 8] = [
+pub(crate) const EXTENSIONS: [&str; 7] = [
     "classification",
     "model_repository",
     "model_configuration",
@@ -26,7 +26,6 @@ pub(crate) const EXTENSIONS: [&str; 8] = [
     "binary_tensor_data",
     "parameters",
     "schedule_policy",
-    "system_shared_memory",
 ];
 
 pub(crate) fn server() -> ServerMetadata {

@@ -5,6 +5,7 @@ use super::request::{Request, Tensor, Value, Wanted};
 use super::{Signature, TENSORS_MAX};
 use crate::errors::ApiError;
 use crate::goals::Entries;
+use crate::http::body::media_type;
 use crate::suggest::excerpt;
 use crate::told;
 use bytes::Bytes as Buffer;
@@ -17,6 +18,14 @@ use std::borrow::Cow;
 
 /// What says in a head how long the JSON is.
 pub(crate) const HEAD_LENGTH: &str = "inference-header-content-length";
+
+/// Else a structure would be read from a list, its fields in order.
+pub(crate) fn check_object(json: &[u8]) -> Result<(), ApiError> {
+    if json.trim_ascii_start().starts_with(b"{") {
+        return Ok(());
+    }
+    Err(ApiError::malformed("the JSON body must be an object"))
+}
 
 #[derive(Deserialize)]
 struct Head<'a> {
@@ -82,6 +91,7 @@ pub(crate) fn parse(body: &Buffer, head: Option<usize>, signature: &Signature) -
         );
         return Err(ApiError::malformed(message));
     };
+    check_object(json)?;
     let Head { id, parameters, inputs, outputs } = serde_json::from_slice(json)
         .map_err(|error| ApiError::malformed(format!("the request does not follow the protocol: {error}")))?;
     let outputs = outputs.unwrap_or_default();
@@ -114,7 +124,7 @@ pub(crate) fn parse(body: &Buffer, head: Option<usize>, signature: &Signature) -
     })
 }
 
-fn no_shared_memory() -> ApiError {
+pub(crate) fn no_shared_memory() -> ApiError {
     ApiError::new(
         http::StatusCode::NOT_IMPLEMENTED,
         "no_shared_memory",
@@ -212,6 +222,24 @@ pub(crate) fn decision(told: &HeaderMap) -> impl Iterator<Item = (String, Value)
         let value = if number { Value::Number(text) } else { Value::Text(text) };
         Some((name, value))
     })
+}
+
+/// Most clients say nothing of the body; what says that it is something else is refused.
+pub(crate) fn check_media(headers: &HeaderMap) -> Result<(), ApiError> {
+    match media_type(headers)?.as_deref() {
+        // The last is what libcurl says of anything.
+        None
+        | Some("application/json" | "application/octet-stream" | "application/x-www-form-urlencoded") => {
+            Ok(())
+        }
+        Some(other) => {
+            let other = excerpt(other);
+            let message = format!(
+                "this takes application/json, with tensors behind it or not; the content type is {other}"
+            );
+            Err(ApiError::unsupported_media(message))
+        }
+    }
 }
 
 /// An answer's body, and how many bytes of it are JSON where not all are.

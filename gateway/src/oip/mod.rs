@@ -13,7 +13,9 @@ pub(crate) mod residency;
 mod rows;
 mod signature;
 
-pub(crate) use signature::Signature;
+#[cfg(test)]
+pub(crate) use answers::Output;
+pub(crate) use signature::{Port, Signature};
 
 /// Rows that one request may have.
 pub(crate) const ROWS_MAX: usize = 65_536;

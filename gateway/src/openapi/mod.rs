@@ -6,6 +6,7 @@
 pub(crate) mod fleet;
 pub(crate) mod models;
 pub(crate) mod oip;
+pub(crate) mod openai;
 pub(crate) mod profiles;
 pub(crate) mod query;
 mod schemas;

@@ -95,6 +95,7 @@ fn changed() -> Value {
     json!({"type": "object", "required": ["name", "default"], "properties": {
         "name": {"type": "string"}, "default": {"type": ["integer", "null"]}, "before": {"type": ["integer", "null"]},
         "change": reference("VersionChange"),
+        "unknown": {"type": "array", "items": {"type": "string"}, "description": "What nobody measured of the version that answers now: its variants by device class."},
     }})
 }
 

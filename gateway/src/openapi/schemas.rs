@@ -242,11 +242,12 @@ fn requests() -> Value {
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),
         "Promote": strict(json!({
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
-            "force": {"type": "boolean", "default": false, "description": "Also where no node can run it yet, or where it answers in another output space."},
+            "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with it yet, or where it answers in another output space."},
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &["version"]),
         "RollBack": strict(json!({
             "version": {"type": "integer", "minimum": 0, "maximum": u32::MAX, "description": "What is taken for the default; where it is not, nothing is done."},
+            "force": {"type": "boolean", "default": false, "description": "Also where no node was measured with the version before it."},
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &[]),
         "ChangeTask": strict(

@@ -10,12 +10,14 @@ mod health;
 mod media;
 mod models;
 mod oip;
+mod openai;
 mod profiles;
 mod query;
 mod tasks;
 mod versions;
 
 pub(crate) use media::LIST_MAX;
+pub(crate) use query::opened;
 
 use crate::admin::Admin;
 use crate::core::Core;
@@ -183,6 +185,9 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v2/repository/index", || post(oip::index), openapi::oip::index),
     route(Method::POST, "/v2/repository/models/{task}/load", || post(oip::load), openapi::oip::load),
     route(Method::POST, "/v2/repository/models/{task}/unload", || post(oip::unload), openapi::oip::unload),
+    route(Method::GET, "/openai/v1/models", || get(openai::models), openapi::openai::models),
+    route(Method::GET, "/openai/v1/models/{task}", || get(openai::show), openapi::openai::model),
+    route(Method::POST, "/openai/v1/embeddings", || post(openai::embeddings), openapi::openai::embeddings),
     route(Method::GET, "/v2/health/live", || get(health::live), openapi::fleet::live),
     route(Method::GET, "/v2/health/ready", || get(health::ready), openapi::fleet::ready),
     route(Method::GET, "/metrics", || get(health::metrics), openapi::fleet::metrics),

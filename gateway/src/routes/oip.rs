@@ -7,7 +7,6 @@ use crate::goals::Given;
 use crate::http::{body, encoding};
 use crate::oip::json::HEAD_LENGTH;
 use crate::oip::{about, infer, json as form, residency};
-use crate::suggest::excerpt;
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -174,7 +173,7 @@ pub(super) async fn answer(State(app): FromApp, Named(at): Named<At>, request: R
         if let Some(pin) = about::version(task, &at.version)? {
             given.add("variant", &pin.variant.name)?;
         }
-        check_media(&head.headers)?;
+        form::check_media(&head.headers)?;
         let json = json_length(&head.headers)?;
         let (body, held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
         let request = form::parse(&body, json, &task.signature)?;
@@ -198,24 +197,6 @@ pub(super) async fn answer(State(app): FromApp, Named(at): Named<At>, request: R
     Ok(answer)
 }
 
-/// Most clients say nothing of the body; what says that it is something else is refused.
-fn check_media(headers: &HeaderMap) -> Result<(), ApiError> {
-    match body::media_type(headers)?.as_deref() {
-        // The last is what libcurl says of anything.
-        None
-        | Some("application/json" | "application/octet-stream" | "application/x-www-form-urlencoded") => {
-            Ok(())
-        }
-        Some(other) => {
-            let other = excerpt(other);
-            let message = format!(
-                "this takes application/json, with tensors behind it or not; the content type is {other}"
-            );
-            Err(ApiError::unsupported_media(message))
-        }
-    }
-}
-
 /// How much of the body is JSON, where something follows it.
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
     let Some(value) = headers.get(HEAD_LENGTH) else { return Ok(None) };
@@ -225,6 +206,7 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
 
 /// What a request about the repository may say. Its body may be left out.
 #[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
 struct Repository<'a> {
     #[serde(default)]
     ready: bool,
@@ -238,11 +220,14 @@ async fn repository<T>(
     then: impl FnOnce(Repository<'_>) -> Result<T, ApiError>,
 ) -> Result<T, ApiError> {
     let (head, body) = request.into_parts();
-    check_media(&head.headers)?;
+    form::check_media(&head.headers)?;
     let (body, _held) = body::read(&app.core, &head.headers, body, app.core.config.max_body_bytes).await?;
-    let asked = if body.trim_ascii().is_empty() {
+    // It may be left out, unless it is said that there is JSON.
+    let json = body::media_type(&head.headers)?.is_some_and(|media| media == "application/json");
+    let asked = if body.is_empty() && !json {
         Repository::default()
     } else {
+        form::check_object(&body)?;
         serde_json::from_slice(&body)
             .map_err(|error| ApiError::malformed(format!("the body does not follow the protocol: {error}")))?
     };

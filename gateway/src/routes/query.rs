@@ -55,7 +55,7 @@ pub(super) async fn answer(State(app): FromApp, Named(name): Named<String>, requ
 }
 
 /// The task that is asked, unless nothing new is taken; a node that has nothing to do may wake up meanwhile.
-pub(super) fn opened<'a>(core: &Core, view: &'a View, name: &str) -> Result<&'a TaskView, ApiError> {
+pub(crate) fn opened<'a>(core: &Core, view: &'a View, name: &str) -> Result<&'a TaskView, ApiError> {
     let task = view.task(name)?;
     if core.is_draining() {
         task.metrics.refused(Refusal::Draining.name());

@@ -11,9 +11,11 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::StatusCode;
 use modelless_store::{Signed, UnixMicros, VersionChange};
-use modelless_types::Model;
+use modelless_types::{Model, Provenance, Variant};
+use modelless_wire::NodeStatus;
 use serde::Deserialize;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -22,7 +24,7 @@ use std::time::SystemTime;
 #[serde(deny_unknown_fields)]
 struct Promote {
     version: u32,
-    /// Also where no node can run it yet, or where it answers in another output space.
+    /// Also where no node was measured with it yet, or where it answers in another output space.
     #[serde(default)]
     force: bool,
     /// Who does it, for people. Nothing proves it.
@@ -37,6 +39,9 @@ struct RollBack {
     /// What the caller takes for the default; where it is not, nothing is done.
     #[serde(default)]
     version: Option<u32>,
+    /// Also where the version before it cannot answer.
+    #[serde(default)]
+    force: bool,
     #[serde(default)]
     by: Option<String>,
 }
@@ -56,12 +61,10 @@ pub(super) async fn promote(
     let view = app.core.view();
     let task = view.task(&task)?;
     let model = version(task, &name, wanted.version)?;
-    if !wanted.force {
-        can_answer(&view, task, &model)?;
-    }
+    let unknown = can_answer(&view, task, &model, ("promoted", wanted.force))?;
     let change = app.store.promote(model.id, signed(wanted.by)).await?;
     app.catalog_changed().await;
-    Ok(told(&change))
+    Ok(told(&change, &unknown))
 }
 
 pub(super) async fn roll_back(
@@ -83,14 +86,30 @@ pub(super) async fn roll_back(
         };
         Arc::clone(default.ok_or_else(none)?)
     };
+    // What would answer then; where there is none, the store says so.
+    let unknown = match before(task, &model) {
+        Some(before) => can_answer(&view, task, &before, ("gone back to", wanted.force))?,
+        None => Vec::new(),
+    };
     let change = app.store.roll_back(model.id, signed(wanted.by)).await?;
     app.catalog_changed().await;
-    Ok(told(&change))
+    Ok(told(&change, &unknown))
 }
 
-fn told(change: &VersionChange) -> Response {
+/// The default before this one: what going back leads to.
+fn before(task: &TaskView, model: &Model) -> Option<Arc<Model>> {
+    let earlier = |known: &&Arc<Model>| {
+        known.name == model.name
+            && (1..model.promoted).contains(&known.promoted)
+            && known.tenant == model.tenant
+    };
+    task.models.iter().filter(earlier).max_by_key(|known| known.promoted).cloned()
+}
+
+fn told(change: &VersionChange, unknown: &[String]) -> Response {
     let body = json!({
         "name": change.name, "default": change.after, "before": change.before, "change": show::version_change(change),
+        "unknown": unknown,
     });
     json_response(StatusCode::OK, &body)
 }
@@ -106,34 +125,71 @@ fn version(task: &TaskView, name: &str, wanted: u32) -> Result<Arc<Model>, ApiEr
     Err(ApiError::not_found("unknown_model", message))
 }
 
-/// Whether queries without a pin would be answered after it was promoted.
-fn can_answer(view: &View, task: &TaskView, model: &Model) -> Result<(), ApiError> {
+/// Whether queries without a pin would be answered by this version, as far as that was measured, and what is not known of it.
+/// By force that is all that is asked.
+fn can_answer(
+    view: &View,
+    task: &TaskView,
+    model: &Model,
+    (what, force): (&str, bool),
+) -> Result<Vec<String>, ApiError> {
     let refuse = |why: String| {
-        let message = format!("version {} of {} was not promoted: {why}", model.version, model.name);
+        let message = format!("version {} of {} was not {what}: {why}", model.version, model.name);
         Err(ApiError::new(StatusCode::CONFLICT, "cannot_answer", message))
     };
-    let mut own = task.variants.iter().filter(|variant| variant.model.id == model.id).peekable();
-    if own.peek().is_none() {
-        return refuse("it has no variants; force it to promote it all the same".to_owned());
+    let own: Vec<_> = task.variants.iter().filter(|variant| variant.model.id == model.id).collect();
+    if own.is_empty() && !force {
+        return refuse("it has no variants; force it all the same if that is wanted".to_owned());
     }
-    let offered = |ordinal: u8| {
-        let mut offers = view.nodes.iter().flat_map(|node| &node.info.offers);
-        offers.any(|offer| offer.task == task.task.id && offer.ordinal == ordinal)
-    };
-    if !own.any(|variant| variant.accuracy.is_some() && offered(variant.variant.ordinal)) {
-        return refuse(
-            "no node can run any of its variants yet (`modelless model show` tells who measures them); wait, or force it"
-                .to_owned(),
-        );
+    let (mut known, mut unknown) = (false, Vec::new());
+    for variant in own {
+        let ordinal = variant.variant.ordinal;
+        let offered = |node: &NodeStatus| {
+            node.info.offers.iter().any(|offer| offer.task == task.task.id && offer.ordinal == ordinal)
+        };
+        let classes: BTreeSet<&str> =
+            view.nodes.iter().filter(|node| offered(node)).map(|node| node.device_class.as_str()).collect();
+        if classes.is_empty() || variant.accuracy.is_none() {
+            unknown.push(format!("{}: no node offers it yet", variant.variant.name));
+        }
+        for class in classes.into_iter().filter(|_| variant.accuracy.is_some()) {
+            let guessed = guessed(&variant.variant, class);
+            known |= guessed.is_empty();
+            unknown.extend(guessed.iter().map(|what| format!("{} on {class}: {what}", variant.variant.name)));
+        }
+    }
+    if !known && !force {
+        let told = unknown.join("; ");
+        return refuse(format!(
+            "no node was measured with any of its variants yet ({told}; `modelless model show` tells who measures them); wait, \
+             or force it"
+        ));
     }
     let default = task.models.iter().find(|known| known.name == model.name && task.is_default(known.id));
     let usual = task.task.default_space;
-    if model.space != usual && default.is_some_and(|default| default.space == usual) {
+    if !force && model.space != usual && default.is_some_and(|default| default.space == usual) {
         return refuse(
             "it answers in another output space than queries without a pin are answered in, so nothing of this name would \
              answer those; force it if that is wanted"
                 .to_owned(),
         );
     }
-    Ok(())
+    Ok(unknown)
+}
+
+/// Which figures of a variant on a device class nobody measured. What its owner declared of its accuracy is all that
+/// there is without a labelled set, so that is taken.
+fn guessed(variant: &Variant, class: &str) -> Vec<String> {
+    let Some(profile) = variant.profiles.iter().find(|profile| profile.device_class == class) else {
+        return vec!["it was not measured".to_owned()];
+    };
+    let seen = |provenance| matches!(provenance, Provenance::Measured | Provenance::Live);
+    let mut found = Vec::new();
+    if !seen(profile.latency_provenance) {
+        found.push(format!("its times are {}, not measured", profile.latency_provenance));
+    }
+    if profile.accuracy.provenance == Provenance::Estimated {
+        found.push("its accuracy is estimated, not measured".to_owned());
+    }
+    found
 }

@@ -1,10 +1,10 @@
 //! Which version answers: by default, when it is pinned, after it was promoted and taken back.
 
-use super::world::{Got, PNG, Running, World, new_model, new_task};
+use super::world::{Got, PNG, Running, Setup, World, new_model, new_task};
 use http::Method;
 use modelless_decision::route::Offer;
 use modelless_store::{NewModel, Store};
-use modelless_types::TaskKind;
+use modelless_types::{Provenance, TaskKind};
 use serde_json::{Value, json};
 
 /// A second version of `small`, better than the first, in memory at the node or not.
@@ -108,7 +108,7 @@ async fn what_no_node_can_run_is_promoted_only_by_force() {
     let promote = "/v1/models/fashion/small/promote";
     let (status, told) = said(&run, "POST", promote, json!({"version": 2})).await;
     assert_eq!((status, &told["reason"]), (409, &json!("cannot_answer")), "{told}");
-    assert!(told["error"].as_str().unwrap().contains("no node can run"), "{told}");
+    assert!(told["error"].as_str().unwrap().contains("no node offers it yet"), "{told}");
     for (body, status) in [
         (json!({"version": 7}), 404),
         (json!({}), 400),
@@ -119,6 +119,105 @@ async fn what_no_node_can_run_is_promoted_only_by_force() {
         let (got, told) = said(&run, "POST", promote, body.clone()).await;
         assert_eq!(got, status, "{body}: {told}");
     }
+    run.stop().await;
+}
+
+/// The default version as one gateway has it.
+async fn default_at(run: &Running) -> Value {
+    let (_, model) = said(run, "GET", "/v1/models/fashion/small", Value::Null).await;
+    let versions = model["versions"].as_array().unwrap();
+    versions.iter().find(|version| version["default"] == true).map_or(Value::Null, |v| v["version"].clone())
+}
+
+async fn both_have(runs: [&Running; 2], version: u32) {
+    for run in runs {
+        while default_at(run).await != json!(version) {}
+    }
+}
+
+#[tokio::test]
+async fn gateways_over_one_store_promote_and_go_back_for_each_other() {
+    let one = World::new().await.run().await;
+    second(&one, true).await;
+    let store = Some(std::sync::Arc::clone(&one.store));
+    let other = World::with(Setup { store, ..Setup::default() }).await.run().await;
+    shown(&one).await;
+    shown(&other).await;
+    let (promote, rollback) = ("/v1/models/fashion/small/promote", "/v1/models/fashion/small/rollback");
+    // Through the one; the other answers by it as soon as it looks.
+    let (status, told) = said(&one, "POST", promote, json!({"version": 2})).await;
+    assert_eq!((status, &told["default"]), (200, &json!(2)), "{told}");
+    both_have([&one, &other], 2).await;
+    assert_eq!(may_answer(&other, "?accuracy=0.96").await[0], json!(1));
+    // Through both at once: it is done once, and one of them is told so.
+    let back = json!({"version": 2});
+    let (a, b) = tokio::join!(
+        said(&one, "POST", rollback, back.clone()),
+        said(&other, "POST", rollback, back.clone())
+    );
+    let mut statuses = [a.0, b.0];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409], "{a:?} {b:?}");
+    both_have([&one, &other], 1).await;
+    // Different ones through each at once: both are told that it was done, and one of them is what both have then.
+    let (a, b) = tokio::join!(
+        said(&one, "POST", promote, json!({"version": 2})),
+        said(&other, "POST", promote, json!({"version": 1}))
+    );
+    assert_eq!((a.0, b.0), (200, 200), "{a:?} {b:?}");
+    let history = one.store.catalog().await.unwrap();
+    let small = history.models.iter().filter(|model| model.name == "small");
+    let last = small.max_by_key(|model| model.promoted).unwrap().version;
+    both_have([&one, &other], last).await;
+    one.stop().await;
+    other.stop().await;
+}
+
+/// The same variant with times that were worked out from another device class.
+fn estimated(new: &mut NewModel) {
+    new.variants[0].profiles[0].latency_provenance = Provenance::Estimated;
+}
+
+#[tokio::test]
+async fn what_was_only_estimated_counts_for_neither_way_and_is_told_by_force() {
+    let run = World::new().await.run().await;
+    let catalog = run.store.catalog().await.unwrap();
+    let task = catalog.tasks.iter().find(|task| task.name == "fashion").unwrap().clone();
+    for version in [2, 3] {
+        let mut new = NewModel { version, ..new_model(&task, "small", 900.0, 970) };
+        new.variants[0].name = format!("small-v{version}-fp32");
+        if version == 2 {
+            estimated(&mut new);
+        }
+        let registered = run.store.register_model(new).await.unwrap();
+        offer(&run, registered.variants[0].ordinal);
+    }
+    run.handle.catalog_changed();
+    while said(&run, "GET", "/v1/models?task=fashion", Value::Null).await.1["models"]
+        .as_array()
+        .unwrap()
+        .len()
+        < 4
+    {}
+    let promote = "/v1/models/fashion/small/promote";
+    let (status, told) = said(&run, "POST", promote, json!({"version": 2})).await;
+    let why = told["error"].as_str().unwrap();
+    assert_eq!((status, &told["reason"]), (409, &json!("cannot_answer")), "{told}");
+    assert!(why.contains("small-v2-fp32 on cpu:test:2: its times are estimated"), "{why}");
+    let (status, told) = said(&run, "POST", promote, json!({"version": 2, "force": true})).await;
+    assert_eq!((status, told["unknown"].as_array().unwrap().len()), (200, 1), "{told}");
+    let (status, told) = said(&run, "POST", promote, json!({"version": 3})).await;
+    assert_eq!((status, &told["unknown"]), (200, &json!([])), "{told}");
+
+    // Back to what nobody measured is not gone by accident either.
+    let rollback = "/v1/models/fashion/small/rollback";
+    let (status, told) = said(&run, "POST", rollback, json!({"version": 3})).await;
+    assert_eq!((status, &told["reason"]), (409, &json!("cannot_answer")), "{told}");
+    assert!(told["error"].as_str().unwrap().contains("version 2 of small was not gone back to"), "{told}");
+    let (status, told) = said(&run, "POST", rollback, json!({"version": 3, "force": true})).await;
+    assert_eq!((status, &told["default"]), (200, &json!(2)), "{told}");
+    let (status, told) = said(&run, "POST", rollback, json!({"version": 2})).await;
+    assert_eq!((status, &told["default"], &told["unknown"]), (200, &json!(1), &json!([])), "{told}");
     run.stop().await;
 }
 

@@ -9,12 +9,12 @@ use http_body_util::BodyExt as _;
 use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Moments, RunModel};
 use modelless_drive::{Clock, Recorder};
-use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Registered, Signed, Store};
+use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros,
     NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId, TaskKind,
-    TenantId, TensorSpec, VariantSettings,
+    TenantId, TensorSpec, Variant, VariantSettings,
 };
 use modelless_wire::{
     Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
@@ -157,6 +157,8 @@ pub(super) struct Setup {
     pub(super) second_node: bool,
     /// There is a task `words` of texts too.
     pub(super) texts: bool,
+    /// Of another world, with all that is in it by then: this one's gateway stands beside the other's.
+    pub(super) store: Option<Arc<MemStore>>,
 }
 
 pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
@@ -234,15 +236,32 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
     }
 }
 
-fn offers(task: &Task, model: &Registered) -> Vec<Offer> {
-    let offer = |variant: &modelless_types::Variant| Offer {
-        task: task.id,
+fn offered(task: TaskId, variant: &Variant) -> Offer {
+    Offer {
+        task,
         ordinal: variant.ordinal,
         ready: Ready::Resident,
         run: RunModel::from_profile(&variant.profiles[0]).unwrap(),
         width: 1,
-    };
-    model.variants.iter().map(offer).collect()
+    }
+}
+
+async fn filled(texts: bool) -> Arc<MemStore> {
+    let store = Arc::new(MemStore::new());
+    let fashion = store.create_task(new_task("fashion", TaskKind::ImageClassification)).await.unwrap();
+    let arrays = store.create_task(new_task("arrays", TaskKind::Tensor)).await.unwrap();
+    let mut known = vec![
+        (&fashion, "small", 1_000.0, 900),
+        (&fashion, "large", 4_000.0, 950),
+        (&arrays, "echo", 500.0, 800),
+    ];
+    let words = new_task("words", TaskKind::TextClassification);
+    let words = if texts { Some(store.create_task(words).await.unwrap()) } else { None };
+    known.extend(words.iter().map(|words| (words, "reader", 700.0, 900)));
+    for (task, name, mean_us, right) in known {
+        store.register_model(new_model(task, name, mean_us, right)).await.unwrap();
+    }
+    store
 }
 
 impl World {
@@ -253,23 +272,16 @@ impl World {
     /// Tasks `fashion` (pictures) and `arrays` (tensors). `fashion` has a small model (90 %, 1 ms) and a large one
     /// (95 %, 4 ms), `arrays` has one.
     pub(super) async fn with(setup: Setup) -> Self {
-        let store = Arc::new(MemStore::new());
-        let fashion = store.create_task(new_task("fashion", TaskKind::ImageClassification)).await.unwrap();
-        let arrays = store.create_task(new_task("arrays", TaskKind::Tensor)).await.unwrap();
-        let mut known = vec![
-            (&fashion, "small", 1_000.0, 900),
-            (&fashion, "large", 4_000.0, 950),
-            (&arrays, "echo", 500.0, 800),
-        ];
-        let words = new_task("words", TaskKind::TextClassification);
-        let words = if setup.texts { Some(store.create_task(words).await.unwrap()) } else { None };
-        known.extend(words.iter().map(|words| (words, "reader", 700.0, 900)));
+        let store = match setup.store {
+            Some(store) => store,
+            None => filled(setup.texts).await,
+        };
+        let catalog = store.catalog().await.unwrap();
         let (mut models, mut all) = (BTreeMap::new(), Vec::new());
-        for (task, name, mean_us, right) in known {
-            let model = store.register_model(new_model(task, name, mean_us, right)).await.unwrap();
-            all.extend(offers(task, &model));
-            for variant in &model.variants {
-                models.insert((task.id, variant.ordinal), (model.model.id, variant.id, model.model.space));
+        for model in &catalog.models {
+            for variant in catalog.variants_of(model.id) {
+                all.push(offered(model.task, variant));
+                models.insert((model.task, variant.ordinal), (model.id, variant.id, model.space));
             }
         }
         let (seen, received) = mpsc::channel(10_000);

@@ -24,7 +24,7 @@ class Base:
 
     def __init__(self, job, about, parent, tell):
         self.job, self.name, self.tell = job, about.get("name", ""), tell
-        self.calibration, self.check = job.tensors(about["calibration"]), job.tensors(about["check"])
+        self.calibration, self.check = (job.tensors(about[part], part) for part in ("calibration", "check"))
         self.parent, self.size, self.adapter = parent, about.get("size"), about.get("adapter_sha256")
         self.known = {}
 
@@ -169,9 +169,9 @@ class Job:
         # The parent is TorchScript, and everything is made of the ONNX that it becomes.
         self.script = about.get("script", False)
 
-    def tensors(self, name):
+    def tensors(self, name, part):
         if name not in self.opened:
-            what = "calibration set" if name.startswith("calibration") else "labelled set"
+            what = "calibration set" if part == "calibration" else "labelled set"
             self.opened[name] = self.open(self.folder / name, what)
         return self.opened[name]
 
@@ -179,7 +179,7 @@ class Job:
         if on not in self.answered:
             session = models.parent_session(self.parent)
             try:
-                self.answered[on] = check.Answers(session, self.tensors(on), self.output, self.mask)
+                self.answered[on] = check.Answers(session, self.tensors(self.about["bases"][0][on], on), self.output, self.mask)
             except Refused as why:
                 raise BadInput("parent-not-usable", f"the model itself cannot be compared with: {why}") from why
         return self.answered[on]

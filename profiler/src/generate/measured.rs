@@ -30,8 +30,7 @@ pub async fn measure(
     let mut measured = Measured::default();
     for entry in &generated.entries {
         let settings = serde_json::to_string(&entry.settings).expect("it is plain data; this is a bug");
-        let adapter = entry.adapter.to_json();
-        let adapter = adapter.map_err(|source| Error::Adapter { model: entry.model.clone(), source })?;
+        let adapter = request.notation(&entry.adapter)?;
         let parts = [&entry.sha256, &settings, &adapter, profiler.device_class()].map(str::as_bytes);
         let path = folder.join(format!("{}.json", digest(&[parts.as_slice(), &[set.as_slice()]].concat())));
         if let Some(known) = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok()) {

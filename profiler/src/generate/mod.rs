@@ -8,6 +8,7 @@
 mod convert;
 mod measured;
 mod package;
+mod prepare;
 mod run;
 mod split;
 mod tools;
@@ -18,14 +19,12 @@ pub use run::{Outcome, Piece, Step};
 pub use split::{Calibration, Halves, split};
 pub use tools::{Tools, size_of_tree};
 
-use crate::dump::Dumped;
 use crate::error::Error;
 use crate::manifest::{ModelManifest, TaskManifest, VariantManifest};
 use crate::profile::{Profiler, Report};
 use crate::set::LabelledSet;
 use modelless_adapter::AdapterSpec;
-use modelless_types::{Bytes, Engine, Task, TaskKind};
-use serde_json::{Value, json};
+use modelless_types::{Bytes, Engine, Task};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -208,9 +207,9 @@ impl Request {
         self.is_script() || self.recipes.iter().any(|recipe| recipe == convert::TORCHSCRIPT)
     }
 
-    /// What the parent is called where the box reads it.
-    fn parent_name(&self) -> String {
-        format!("parent.{}", convert::end_of(self.settings().engine))
+    /// How the parent's file ends.
+    fn parent_end(&self) -> &'static str {
+        convert::end_of(self.settings().engine)
     }
 
     fn parent_file(&self) -> &Path {
@@ -264,100 +263,6 @@ impl Request {
         }
         bases
     }
-
-    /// Writes everything that the box reads, unless it is there, and gives the job.
-    fn prepare(&self, bases: &[Base], report: &mut (dyn FnMut(Step<'_>) + Send)) -> Result<Value, Error> {
-        let work = self.work();
-        let parent = fs::read(self.parent_file())
-            .map_err(|source| Error::Read { path: self.parent_file().to_owned(), source })?;
-        let checked = spread(&self.sets.accuracy);
-        let (calibration, check) = (self.sets.calibration.pack()?, checked.pack()?);
-        let data = digest(&[&calibration, &check]);
-        let mut adapters = Vec::new();
-        for base in bases {
-            let notation = base.adapter.to_json();
-            adapters
-                .push(notation.map_err(|source| Error::Adapter { model: self.model.name.clone(), source })?);
-        }
-        let parent_sha256 = digest(&[&parent]);
-        let all: Vec<&[u8]> = adapters.iter().map(String::as_bytes).collect();
-        let written = [&parent_sha256, &data, &digest(&all)].map(String::as_str).join("\n");
-        let marker = work.join("prepared");
-        if fs::read_to_string(&marker).is_ok_and(|there| there == written) {
-            report(Step { what: "prepared tensors are there", done: 1, of: 1 });
-        } else {
-            let path = work.join(self.parent_name());
-            fs::write(&path, &parent).map_err(at(&path))?;
-            for base in bases {
-                for (part, set) in [("calibration", &self.sets.calibration), ("check", &checked)] {
-                    let of = u64::try_from(set.len()).unwrap_or(u64::MAX);
-                    let what = format!("preparing the {part} set{}", after(" ", &base.name));
-                    let dumped = Dumped {
-                        model: &self.model,
-                        adapter: (!base.name.is_empty()).then_some(&base.adapter),
-                        variant: self.parent,
-                        task: &self.task,
-                        set,
-                        batch: BATCH,
-                    };
-                    dumped.write(&work.join(folder(part, base)), &mut |done| {
-                        let done = u64::try_from(done).unwrap_or(u64::MAX);
-                        report(Step { what: &what, done, of });
-                    })?;
-                }
-            }
-            fs::write(&marker, &written).map_err(at(&marker))?;
-        }
-        let output = self.model.adapter.output().map(str::to_owned);
-        let mask = match &self.model.adapter {
-            AdapterSpec::TextClassification(labels) => Some(&labels.tokens.mask),
-            AdapterSpec::FeatureExtraction(embedding) => Some(&embedding.tokens.mask),
-            AdapterSpec::ImageClassification(_) | AdapterSpec::Tensor(_) => None,
-        };
-        let dump = work.join(folder("check", &bases[0])).join("dump.json");
-        let text = fs::read(&dump).map_err(|source| Error::Read { path: dump.clone(), source })?;
-        let dump: Value = serde_json::from_slice(&text)
-            .map_err(|error| Error::Manifest { path: dump, why: error.to_string() })?;
-        let told = bases.iter().zip(adapters).map(|(base, adapter)| {
-            let shape = base.adapter.tensors(&self.task).0.first().map(|tensor| tensor.shape.clone());
-            json!({
-                "name": base.name,
-                "size": shape.filter(|_| !base.name.is_empty()),
-                "adapter_sha256": digest(&[adapter.as_bytes()]),
-                "calibration": folder("calibration", base),
-                "check": folder("check", base),
-                "recipes": base.recipes,
-            })
-        });
-        // A task of tensors whose first output is a row of scores is judged as what it is; nothing says so but its metric.
-        let scores = self.task.kind == TaskKind::Tensor && self.task.metric == "top-1";
-        let kind = if scores { TaskKind::ImageClassification } else { self.task.kind };
-        Ok(json!({
-            "parent": self.parent_name(),
-            "script": self.is_script(),
-            "inputs": inputs(&dump),
-            "outputs": self.outputs(),
-            "parent_sha256": parent_sha256,
-            "data_sha256": data,
-            "kind": kind.name(),
-            "input": dump["inputs"][0]["name"],
-            "output": output,
-            "mask": mask,
-            "made": "made",
-            "bases": told.collect::<Vec<_>>(),
-        }))
-    }
-}
-
-/// What TorchScript does not say of its inputs. Where items have lengths of their own, how long they are stays open.
-fn inputs(dump: &Value) -> Vec<Value> {
-    let mut inputs = dump["inputs"].as_array().cloned().unwrap_or_default();
-    if dump["lengths"].is_string() {
-        for input in &mut inputs {
-            input["shape"][0] = json!("t");
-        }
-    }
-    inputs
 }
 
 /// Items to compare with the parent on, evenly spread.
@@ -376,11 +281,7 @@ fn usual_widths(width: u32) -> Vec<u32> {
     found
 }
 
-fn folder(part: &str, base: &Base) -> String {
-    format!("{part}{}", after("-", &base.name))
-}
-
-fn after(between: &str, name: &str) -> String {
+pub(crate) fn after(between: &str, name: &str) -> String {
     if name.is_empty() { String::new() } else { format!("{between}{name}") }
 }
 

@@ -14,7 +14,7 @@ use modelless_adapter::AdapterSpec;
 use modelless_types::{Engine, VariantSettings};
 use serde::Serialize;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -111,8 +111,32 @@ pub(super) fn place(request: &Request, bases: &[Base], pieces: Vec<Piece>) -> Re
         bring(Path::new(tokenizer), &models.join(TOKENIZER))?;
     }
     let generated = Generated { entries, pieces };
+    clear_earlier(request, &generated);
     write(request, &generated, &Measured::default())?;
     Ok(generated)
+}
+
+/// Takes out what an earlier run wrote and this one did not, or it would be registered with a set that is not its own. Only
+/// what that run says it wrote: whatever else lies there is somebody's. That something cannot be removed is told by
+/// registering.
+fn clear_earlier(request: &Request, generated: &Generated) {
+    let read = fs::read(request.out.join("generated.json")).unwrap_or_default();
+    let earlier: serde_json::Value = serde_json::from_slice(&read).unwrap_or_default();
+    let kept = |entry: &Entry| [entry.file.clone(), manifest_of(request, &entry.model)];
+    let kept: BTreeSet<PathBuf> = generated.entries.iter().flat_map(kept).collect();
+    for one in earlier["variants"].as_array().into_iter().flatten() {
+        let (Some(variant), Some(model)) = (one["variant"].as_str(), one["model"].as_str()) else { continue };
+        let file = |end: &str| request.out.join("models").join(format!("{}.{end}", plain(variant)));
+        for path in [file("onnx"), file("pt"), manifest_of(request, model)] {
+            if !kept.contains(&path) {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+fn manifest_of(request: &Request, model: &str) -> PathBuf {
+    request.out.join("models").join(format!("{}.toml", plain(model)))
 }
 
 /// What the tokenizer is called in the package.
@@ -203,7 +227,7 @@ pub fn write(request: &Request, generated: &Generated, measured: &Measured) -> R
         models.entry(&entry.model).or_default().push(at);
     }
     for (model, entries) in models {
-        let path = request.out.join("models").join(format!("{}.toml", plain(model)));
+        let path = manifest_of(request, model);
         match manifest(request, generated, &entries, (measured, &marks))? {
             Some(text) => save(&path, text.as_bytes())?,
             // Nothing of it is left to be registered.

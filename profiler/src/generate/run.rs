@@ -209,8 +209,8 @@ pub(super) async fn in_box(
 
 fn command(request: &Request, tools: &Tools, work: &Path) -> Result<Command, Error> {
     let made = work.join("made");
-    let parent = work.join(request.parent_name());
-    let size = fs::metadata(&parent).map_err(|source| Error::Read { path: parent, source })?.len();
+    let parent = request.parent_file();
+    let size = fs::metadata(parent).map_err(|source| Error::Read { path: parent.to_owned(), source })?.len();
     let mut read: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
     read.extend([&tools.python, &tools.libraries, &tools.program].map(Clone::clone));
     read.extend(tools.prefixes.iter().filter(|prefix| *prefix != Path::new("/")).cloned());

@@ -319,6 +319,25 @@ async fn what_a_part_of_the_set_showed_counts_for_less_until_all_of_it_is_compar
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_model_that_is_slower_than_its_budget_is_known_by_one_run_and_one_that_never_ends_is_named() {
+    let takes = |seconds| FakeModel { latency: Arc::new(move |_| Duration::from_secs(seconds)), ..echo() };
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, takes(5));
+    let profile = measured(&profiler(&engine).within(Some(Duration::from_secs(2))), &mut |_, _| ()).await;
+    let profile = profile.unwrap();
+    assert!(profile.is_coarse() && profile.latency[0].batch == 1, "{profile:?}");
+    assert!((profile.latency[0].mean_us - 5_000_000.0).abs() < 1_000.0, "{profile:?}");
+    assert!(engine.unload(FIRST).await.is_err(), "it stayed loaded");
+
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, takes(3_600));
+    let error = measured(&profiler(&engine).within(Some(Duration::from_secs(2))), &mut |_, _| ()).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("longer than 30000 ms"), "{error}");
+    assert!(engine.unload(FIRST).await.is_err(), "it stayed loaded");
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_pauses_while_others_have_work_and_then_goes_on_where_it_was() {
     let (busy, watched) = tokio::sync::watch::channel(false);
     let engine = Arc::new(FakeEngine::new());

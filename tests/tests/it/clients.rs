@@ -24,16 +24,24 @@ fn all_calls(script: &str, args: &[&str], least: usize) -> Result<()> {
     Ok(())
 }
 
+/// Where it serves gRPC, as it says at its start.
+fn grpc_of(demo: &Demo) -> Result<String> {
+    let said = demo.server.output();
+    let address = said.lines().find_map(|line| line.strip_prefix("grpc "));
+    address.map(|address| address.trim().to_owned()).with_context(|| format!("no gRPC address in {said}"))
+}
+
 fn boot() -> Result<String> {
     let picture = fashion().join("pictures/boot.png");
     picture.to_str().map(str::to_owned).context("the checkout lies at a path that is no text")
 }
 
 #[test]
-fn hugging_faces_client_classifies_a_picture_with_goals_in_its_url() -> Result<()> {
+fn hugging_faces_and_openais_clients_ask_for_classes_and_vectors() -> Result<()> {
     let demo = Demo::start(&[])?;
-    let told = tried("hugging_face.py", &[&demo.server.url(), &boot()?])?;
-    ensure!(told.iter().any(|line| line.contains("Ankle boot")), "{told:?}");
+    crate::texts::register(&demo.server.url(), crate::texts::package(&["onnx"])?.path())?;
+    all_calls("hugging_face.py", &[&demo.server.url(), &boot()?, "tiny"], 7)?;
+    all_calls("openai_embeddings.py", &[&demo.server.url(), "tiny"], 14)?;
     demo.server.stop()
 }
 
@@ -41,6 +49,20 @@ fn hugging_faces_client_classifies_a_picture_with_goals_in_its_url() -> Result<(
 fn tritons_http_clients_make_every_call_they_have() -> Result<()> {
     let demo = Demo::start(&[])?;
     all_calls("oip_http.py", &[&demo.server.url(), &boot()?], 30)?;
+    demo.server.stop()
+}
+
+#[test]
+fn tritons_grpc_clients_and_a_health_probe_make_every_call_they_have() -> Result<()> {
+    let demo = Demo::start(&["--grpc", "127.0.0.1:0"])?;
+    all_calls("oip_grpc.py", &[&grpc_of(&demo)?, &boot()?], 40)?;
+    demo.server.stop()
+}
+
+#[test]
+fn kserves_grpc_client_makes_every_call_it_has() -> Result<()> {
+    let demo = Demo::start(&["--grpc", "127.0.0.1:0"])?;
+    all_calls("oip_kserve_grpc.py", &[&grpc_of(&demo)?, &boot()?], 6)?;
     demo.server.stop()
 }
 

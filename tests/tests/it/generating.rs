@@ -183,6 +183,14 @@ fn a_smaller_input_is_a_model_of_its_own() -> Result<()> {
         let right = about["value"].as_u64().context("no accuracy")?;
         ensure!(right > 800_000 && about["samples"] == 1_744, "{one}");
     }
+    // What is not asked for any more is no part of the package; what is somebody else's is left alone.
+    fs::write(out.join("models/mine.txt"), "notes")?;
+    generated(package.path(), &out, &["--only", "int8-dynamic", "--no-measure"])?;
+    let mut left: Vec<_> = fs::read_dir(out.join("models"))?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    left.sort();
+    ensure!(left == ["cnn_l-fp32.onnx", "cnn_l-int8-dynamic.onnx", "cnn_l.toml", "mine.txt"], "{left:?}");
     Ok(())
 }
 
@@ -219,6 +227,7 @@ fn what_cannot_be_used_is_told_by_name_and_leaves_no_package() -> Result<()> {
     ensure!(missing.contains("it has mlp_s-fp32"), "{missing}");
     let slow = said(package.path(), &out, &["--time", "1", "--memory", "40MiB"])?;
     ensure!(slow.contains("memory") || slow.contains("--time"), "{slow}");
+    generated(package.path(), &out, &["--no-measure", "--only", "int8-dynamic"])?;
     Ok(())
 }
 
@@ -249,6 +258,61 @@ fn a_set_with_what_is_no_number_is_told_with_its_item() -> Result<()> {
     let said = said(folder.path(), &folder.path().join("out"), &[])?;
     ensure!(said.contains("not-finite") || said.contains("finite"), "{said}");
     ensure!(said.contains("item"), "{said}");
+    Ok(())
+}
+
+/// Digests of all that was made, by name.
+fn digests(report: &Value) -> Result<Vec<(String, String)>> {
+    let text = |one: &Value, what: &str| one[what].as_str().map(str::to_owned).context("no text");
+    variants(report)?.into_iter().map(|one| Ok((text(one, "variant")?, text(one, "sha256")?))).collect()
+}
+
+/// What is asked for, and when it is killed.
+type Moment<'a> = (&'a [&'a str], &'a dyn Fn() -> bool);
+
+/// Killed while it writes what the box reads, and while the box works, with settings that change in between: what comes of
+/// the next whole run is what a run in a fresh folder gives.
+#[test]
+fn a_run_that_was_killed_is_gone_on_with_or_begun_anew_and_never_mixed() -> Result<()> {
+    let package = package("cnn_m")?;
+    let (out, fresh) = (package.path().join("out"), package.path().join("fresh"));
+    let few = ["--no-measure", "--only", "int8-minmax", "--only", "int8-entropy", "--calibration", "64"];
+    let many = ["--no-measure", "--only", "int8-minmax", "--only", "int8-entropy", "--calibration", "128"];
+    let work = out.join(".work");
+    let whole = generated(package.path(), &out, &many)?;
+    let begins = |name: &str| {
+        let entries = fs::read_dir(&work).into_iter().flatten().filter_map(Result::ok);
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(name)).count()
+    };
+    let job = work.join("job.json");
+    // Each finds what the last one left, and the box of the second is killed with it.
+    let moments: [Moment<'_>; 3] =
+        [(&few, &|| begins(".part") > 0), (&many, &|| job.exists()), (&few, &|| begins(".part") > 0)];
+    let mut killed = 0;
+    for (words, now) in moments {
+        let _ = fs::remove_file(&job);
+        let (from, to) = (package.path().to_string_lossy(), out.to_string_lossy());
+        let mut child = Command::new(server::binary()?)
+            .args(["variant", "generate", &from, "--out", &to])
+            .args(words)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()?;
+        modelless_testkit::wait::until(std::time::Duration::from_mins(1), || {
+            let over = now() || child.try_wait()?.is_some();
+            Ok(if over { Ok(()) } else { Err("it is still at something else".to_owned()) })
+        })?;
+        killed += usize::from(child.try_wait()?.is_none());
+        let _ = child.kill();
+        child.wait()?;
+    }
+    ensure!(killed >= 2, "it was done before it could be killed");
+    let again = generated(package.path(), &out, &many)?;
+    ensure!(digests(&again)? == digests(&whole)?, "{again}");
+    let (own, clean) = (generated(package.path(), &out, &few)?, generated(package.path(), &fresh, &few)?);
+    ensure!(digests(&own)? == digests(&clean)?, "{own}\n{clean}");
+    ensure!(digests(&own)? != digests(&again)?, "so few items calibrate otherwise");
+    ensure!(begins(".part") == 0 && begins("tensors-") == 2, "nothing of others is left");
     Ok(())
 }
 

@@ -20,7 +20,7 @@ fn root() -> PathBuf {
 }
 
 /// A small encoder in a folder, with a variant for each of these engines. What each text is to be was computed in Python.
-fn package(engines: &[&str]) -> Result<tempfile::TempDir> {
+pub(crate) fn package(engines: &[&str]) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     let golden = root().join("crates/adapter/tests/golden/text");
     for file in ["tiny.onnx", "tiny.pt", "tokenizer.json"] {
@@ -49,7 +49,7 @@ fn package(engines: &[&str]) -> Result<tempfile::TempDir> {
     Ok(folder)
 }
 
-fn register(url: &str, package: &Path) -> Result<String> {
+pub(crate) fn register(url: &str, package: &Path) -> Result<String> {
     let mut command = Command::new(server::binary()?);
     let done = command.args(["model", "register"]).arg(package).args(["--server", url]).output()?;
     let said = String::from_utf8_lossy(&done.stderr).into_owned();

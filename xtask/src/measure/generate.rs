@@ -45,7 +45,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             package(context, model, folder.path())?;
             let out = folder.path().join("out");
             let begin = Instant::now();
-            let report = generate(context, folder.path(), &out)?;
+            let report = generate(context, folder.path(), (&out, &[]))?;
             walls.push(begin.elapsed().as_secs_f64());
             rows.push(json!({"model": model, "repetition": repetition, "wall_s": walls.last(), "variants": short(&report)}));
             last = Some((folder, out, report));
@@ -56,8 +56,8 @@ fn measure(context: &Context) -> Result<Outcome> {
         let frontier =
             variants.iter().filter(|one| one["dominated_by"].is_null() && one["left_out"].is_null());
         let frontier: Vec<&str> = frontier.filter_map(|one| one["variant"].as_str()).collect();
-        let differ = differing_answers(context, model, (&out, folder.path()), (&tools, variants))?;
-        let table = table(model, variants);
+        let differ = differing_answers(context, model, (&out, folder.path()), (&tools, variants))?.variants;
+        let table = table(model, variants, &WAYS);
         for line in &table {
             say(line);
         }
@@ -123,9 +123,10 @@ fn package(context: &Context, model: &str, folder: &Path) -> Result<()> {
     Ok(fs::write(folder.join(format!("models/{model}.toml")), alone)?)
 }
 
-fn generate(context: &Context, package: &Path, out: &Path) -> Result<Value> {
+/// The command that a user would type.
+pub(super) fn generate(context: &Context, package: &Path, (out, words): (&Path, &[&str])) -> Result<Value> {
     let mut command = program(&context.root, context.binary()?);
-    command.args(["variant", "generate"]).arg(package).arg("--out").arg(out).arg("--json");
+    command.args(["variant", "generate"]).arg(package).arg("--out").arg(out).arg("--json").args(words);
     let done = command.output().context("running modelless")?;
     ensure!(
         done.status.success(),
@@ -136,7 +137,7 @@ fn generate(context: &Context, package: &Path, out: &Path) -> Result<Value> {
 }
 
 /// Numbers of a report, without what is the same each time.
-fn short(report: &Value) -> Vec<Value> {
+pub(super) fn short(report: &Value) -> Vec<Value> {
     let all = report["variants"].as_array().into_iter().flatten();
     let one = |one: &Value| {
         let latency = one["profile"]["latency"].as_array().into_iter().flatten();
@@ -151,8 +152,8 @@ fn short(report: &Value) -> Vec<Value> {
     all.map(one).collect()
 }
 
-/// A line for fp32 and for each way to eight bits.
-fn table(model: &str, variants: &[Value]) -> Vec<String> {
+/// A line for each of these ways.
+pub(super) fn table(model: &str, variants: &[Value], ways: &[&str]) -> Vec<String> {
     let line = |way: &&str| {
         let name = format!("{model}-{way}");
         let one = variants.iter().find(|one| one["variant"] == name.as_str())?;
@@ -168,16 +169,25 @@ fn table(model: &str, variants: &[Value]) -> Vec<String> {
             one["bytes"].as_f64()? / 1024.0
         ))
     };
-    WAYS.iter().filter_map(line).collect()
+    ways.iter().filter_map(line).collect()
 }
 
-/// How many right answers fewer or more others count, over all variants with the model's own input.
-fn differing_answers(
+/// What others count differently.
+#[derive(Default)]
+pub(super) struct Differing {
+    /// Variants.
+    pub(super) variants: u64,
+    /// Right answers of one variant, at most.
+    pub(super) most: f64,
+}
+
+/// What others count differently, over all variants with the model's own input.
+pub(super) fn differing_answers(
     context: &Context,
     model: &str,
     (out, folder): (&Path, &Path),
     (tools, variants): (&Value, &[Value]),
-) -> Result<u64> {
+) -> Result<Differing> {
     let dump = folder.join("dump");
     let mut command = program(&context.root, context.binary()?);
     command.args(["variant", "dump"]).arg(out).args(["--model", model, "--out"]).arg(&dump);
@@ -190,7 +200,7 @@ fn differing_answers(
     let mut python = program(&context.root, text("python")?);
     python.env("PYTHONPATH", text("libraries")?).arg("tests/python/count_right.py").arg(&dump).args(files);
     let counted = output(&mut python)?;
-    let mut differing = 0;
+    let mut differing = Differing::default();
     for (one, line) in own.iter().zip(counted.lines()) {
         let about = &one["profile"]["accuracy"];
         let (value, samples) = (about["value"].as_f64(), about["samples"].as_f64());
@@ -199,7 +209,8 @@ fn differing_answers(
         let theirs: f64 = line.parse().context("a count")?;
         if (ours - theirs).abs() > 0.0 {
             say(format!("{}: {ours} right answers, others count {theirs}", name(one)?));
-            differing += 1;
+            differing.variants += 1;
+            differing.most = differing.most.max((ours - theirs).abs());
         }
     }
     Ok(differing)

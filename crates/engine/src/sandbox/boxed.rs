@@ -6,6 +6,7 @@
 
 use super::{Confinement, Layer, Policy, Sandbox, State, close_inherited, denied, files, limits};
 use modelless_types::Bytes;
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -75,6 +76,8 @@ pub fn boxed_main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn enter(boxed: &Boxed) -> Confinement {
+    // It would go on writing beside whoever starts anew. What cannot be had of this is no layer of the box.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let policy = Policy { read: boxed.read.clone(), write: boxed.write.clone(), ..Policy::default() };
     let privileges = rustix::thread::set_no_new_privs(true);
     let _ = rustix::process::nice(NICE);

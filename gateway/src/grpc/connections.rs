@@ -1,0 +1,103 @@
+//! Connections for gRPC, up to a bound: what comes beyond it is closed at once.
+
+use futures_util::{Stream, stream};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::transport::server::Connected;
+
+/// After an accept that failed (no file descriptor left), others get a moment to close theirs.
+const PAUSE: Duration = Duration::from_millis(50);
+
+pub(super) struct Connections {
+    listener: TcpListener,
+    room: Arc<Semaphore>,
+}
+
+/// One of them.
+pub(super) struct Connection {
+    stream: TcpStream,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connections {
+    pub(super) fn new(listener: TcpListener, most: usize) -> Self {
+        Self { listener, room: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
+    }
+
+    /// As they come. It never ends by itself.
+    pub(super) fn stream(self) -> impl Stream<Item = io::Result<Connection>> {
+        stream::unfold(self, async |connections| {
+            let next = connections.next().await;
+            Some((Ok(next), connections))
+        })
+    }
+
+    async fn next(&self) -> Connection {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    // One too many is dropped, which closes it.
+                    let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { continue };
+                    if stream.set_nodelay(true).is_ok() {
+                        return Connection { stream, _place: place };
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Option<SocketAddr>;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.peer_addr().ok()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, from)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        from: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, from)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

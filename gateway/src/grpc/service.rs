@@ -1,0 +1,273 @@
+//! The calls of `inference.GRPCInferenceService`, by name.
+
+use super::infer;
+use crate::errors::ApiError;
+use crate::oip::request::Value;
+use crate::oip::{about, residency};
+use crate::routes::{App, Shared};
+use crate::view::TaskView;
+use futures_util::StreamExt as _;
+use futures_util::stream::{BoxStream, unfold};
+use http::StatusCode;
+use modelless_oip::messages::{
+    Empty, Index, IndexRequest, InferRequest, InferResponse, Live, LogSettings, ModelConfigResponse,
+    ModelMetadata, ModelName, Ready, RegionName, Regions, RegisterCudaRegion, RegisterRegion,
+    RepositoryChoice, RepositoryRequest, ServerMetadata, Settings, Statistics, StreamResponse,
+};
+use prost::Message;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
+use tonic::server::{Grpc, NamedService};
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
+
+pub(super) const NAME: &str = "inference.GRPCInferenceService";
+/// Besides the tensors a message has names and parameters.
+const AROUND: usize = 1 << 20;
+/// Requests of one stream that are open at one time; they are answered in their order.
+const STREAM_OPEN: usize = 64;
+
+/// The service.
+#[derive(Clone)]
+pub(super) struct Inference {
+    app: Shared,
+}
+
+impl Inference {
+    pub(super) fn new(app: Shared) -> Self {
+        Self { app }
+    }
+}
+
+impl NamedService for Inference {
+    const NAME: &'static str = NAME;
+}
+
+impl Service<http::Request<Body>> for Inference {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let app = Arc::clone(&self.app);
+        Box::pin(async move { Ok(call(app, request).await) })
+    }
+}
+
+fn codec<A: Message + Default + 'static, Q: Message + Default + 'static>(
+    app: &App,
+) -> Grpc<ProstCodec<A, Q>> {
+    let most = usize::try_from(app.core.config.max_body_bytes).unwrap_or(usize::MAX).saturating_add(AROUND);
+    let mut grpc = Grpc::new(ProstCodec::default())
+        // Unpacked messages are bounded by the same limit.
+        .apply_max_message_size_config(Some(most), Some(usize::MAX));
+    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
+        grpc = grpc.accept_compressed(encoding);
+    }
+    grpc
+}
+
+/// One question, one answer.
+async fn one<A, Q, F, Done>(app: Shared, request: http::Request<Body>, answer: F) -> http::Response<Body>
+where
+    A: Message + Default + Send + 'static,
+    Q: Message + Default + Send + 'static,
+    F: Fn(Shared, Request<Q>) -> Done,
+    Done: Future<Output = Result<A, ApiError>> + Send + 'static,
+{
+    let mut grpc = codec::<A, Q>(&app);
+    let answer = service_fn(move |request: Request<Q>| {
+        let done = answer(Arc::clone(&app), request);
+        async move { done.await.map(Response::new).map_err(|error| status(&error)) }
+    });
+    grpc.unary(answer, request).await
+}
+
+/// The same where the answer is at hand.
+async fn told<A, Q>(
+    app: Shared,
+    request: http::Request<Body>,
+    answer: fn(&App, Q) -> Result<A, ApiError>,
+) -> http::Response<Body>
+where
+    A: Message + Default + Send + 'static,
+    Q: Message + Default + Send + 'static,
+{
+    one(app, request, move |app, request: Request<Q>| {
+        let answer = answer(&app, request.into_inner());
+        async move { answer }
+    })
+    .await
+}
+
+async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
+    let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+    match name.as_str() {
+        "ModelInfer" => Box::pin(one(app, request, ask)).await,
+        "ModelStreamInfer" => Box::pin(stream(app, request)).await,
+        "ServerLive" => told(app, request, |_, Empty {}| Ok(Live { live: true })).await,
+        "ServerReady" => {
+            told(app, request, |app, Empty {}| Ok(Ready { ready: app.core.unready().is_none() })).await
+        }
+        "ModelReady" => {
+            told(app, request, |app, model: ModelName| {
+                let view = app.core.view();
+                let ready = about::ready(&view, view.task(&model.name)?, &model.version)?;
+                Ok(Ready { ready })
+            })
+            .await
+        }
+        "ServerMetadata" => told(app, request, |_, Empty {}| Ok::<ServerMetadata, _>(about::server())).await,
+        "ModelMetadata" => {
+            told(app, request, |app, model: ModelName| -> Result<ModelMetadata, _> {
+                about::metadata(app.core.view().task(&model.name)?, &model.version)
+            })
+            .await
+        }
+        "ModelConfig" => {
+            told(app, request, |app, model: ModelName| {
+                let config = about::config(app.core.view().task(&model.name)?, &model.version)?;
+                Ok(ModelConfigResponse { config: Some(config) })
+            })
+            .await
+        }
+        "ModelStatistics" => told(app, request, |app, model: ModelName| statistics(app, &model)).await,
+        "RepositoryIndex" => {
+            told(app, request, |app, asked: IndexRequest| {
+                Ok(Index { models: about::index(&app.core.view(), asked.ready) })
+            })
+            .await
+        }
+        "RepositoryModelLoad" => one(app, request, load).await,
+        "RepositoryModelUnload" => {
+            told(app, request, |app, asked: RepositoryRequest| {
+                residency::unload(&app.core, &asked.model_name)?;
+                Ok(Empty {})
+            })
+            .await
+        }
+        "SystemSharedMemoryStatus" | "CudaSharedMemoryStatus" => {
+            told(app, request, |_, _: RegionName| Ok(Regions::default())).await
+        }
+        "SystemSharedMemoryUnregister" | "CudaSharedMemoryUnregister" => {
+            told(app, request, |_, _: RegionName| Ok(Empty {})).await
+        }
+        "SystemSharedMemoryRegister" => {
+            told(app, request, |_, _: RegisterRegion| -> Result<Empty, _> { Err(infer::no_shared_memory()) })
+                .await
+        }
+        "CudaSharedMemoryRegister" => {
+            told(app, request, |_, _: RegisterCudaRegion| -> Result<Empty, _> {
+                Err(infer::no_shared_memory())
+            })
+            .await
+        }
+        "TraceSetting" => {
+            told(app, request, |_, asked: Settings| unset(asked.settings.is_empty(), asked)).await
+        }
+        "LogSettings" => {
+            told(app, request, |_, asked: LogSettings| unset(asked.settings.is_empty(), asked)).await
+        }
+        _ => Status::unimplemented(format!("there is no call {name} here")).into_http(),
+    }
+}
+
+/// Settings of Triton's own tracing and log: there are none here, and none can be set.
+fn unset<T>(empty: bool, asked: T) -> Result<T, ApiError> {
+    if empty {
+        return Ok(asked);
+    }
+    let message = "Triton's tracing and log are not here; MODELLESS_LOG sets this server's log at its start";
+    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message))
+}
+
+fn statistics(app: &App, model: &ModelName) -> Result<Statistics, ApiError> {
+    let view = app.core.view();
+    if !model.name.is_empty() {
+        return Ok(Statistics { model_stats: about::statistics(view.task(&model.name)?, &model.version)? });
+    }
+    let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
+    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
+    let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| about::statistics(task, "")).collect();
+    Ok(Statistics { model_stats: all?.concat() })
+}
+
+async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {
+    let asked = request.into_inner();
+    let value = |choice: Option<RepositoryChoice>| match choice {
+        Some(RepositoryChoice::Bool(truth)) => Value::Bool(truth),
+        Some(RepositoryChoice::Int(number)) => Value::Number(number.to_string()),
+        Some(RepositoryChoice::Text(text)) => Value::Text(text),
+        Some(RepositoryChoice::Raw(_)) | None => Value::Text(String::new()),
+    };
+    let parameters: Vec<_> =
+        asked.parameters.into_iter().map(|(name, parameter)| (name, value(parameter.choice))).collect();
+    residency::load(&app.core, &asked.model_name, &parameters).await.map(|()| Empty {})
+}
+
+async fn ask(app: Shared, request: Request<InferRequest>) -> Result<InferResponse, ApiError> {
+    let (metadata, _, request) = request.into_parts();
+    infer::run(&app.core, &metadata.into_headers(), request).await
+}
+
+/// Answers come in the order of the requests; one that is refused ends nothing but itself.
+async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
+    let mut grpc = codec::<StreamResponse, InferRequest>(&app);
+    let answers = service_fn(move |request: Request<Streaming<InferRequest>>| {
+        let app = Arc::clone(&app);
+        async move {
+            let (metadata, _, requests) = request.into_parts();
+            let headers = Arc::new(metadata.into_headers());
+            let answered = requests_of(requests).map(move |request| {
+                let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
+                async move {
+                    let request = request?;
+                    Ok(infer::streamed(&app.core, &headers, request).await)
+                }
+            });
+            let answers: BoxStream<'static, Result<StreamResponse, Status>> =
+                answered.buffered(STREAM_OPEN).boxed();
+            Ok::<_, Status>(Response::new(answers))
+        }
+    });
+    grpc.streaming(answers, request).await
+}
+
+fn requests_of(
+    requests: Streaming<InferRequest>,
+) -> impl futures_util::Stream<Item = Result<InferRequest, Status>> + Send {
+    unfold(requests, async |mut requests| {
+        let next = requests.message().await.transpose()?;
+        Some((next, requests))
+    })
+}
+
+/// A refusal as gRPC says it. What nothing but other goals would mend is a precondition that failed.
+pub(super) fn status(error: &ApiError) -> Status {
+    let code = match error.status {
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::CONFLICT => Code::AlreadyExists,
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,
+        StatusCode::UNPROCESSABLE_ENTITY => Code::FailedPrecondition,
+        StatusCode::NOT_IMPLEMENTED => Code::Unimplemented,
+        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+        StatusCode::GATEWAY_TIMEOUT | StatusCode::REQUEST_TIMEOUT => Code::DeadlineExceeded,
+        StatusCode::INTERNAL_SERVER_ERROR => Code::Internal,
+        status if status.as_u16() == 499 => Code::Cancelled,
+        _ => Code::InvalidArgument,
+    };
+    let mut status = Status::new(code, error.message.clone());
+    if let Ok(reason) = error.reason.parse() {
+        status.metadata_mut().insert("modelless-refusal", reason);
+    }
+    status
+}
