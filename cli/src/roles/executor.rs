@@ -33,12 +33,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// As much as a gateway takes in where nothing else is set.
 const ARTEFACT_BYTES_MAX: Bytes = Bytes::from_mib(4 << 10);
+
+/// To say goodbye to gateways, whatever time the drain took.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Settings {
@@ -228,8 +231,14 @@ async fn serve(
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
 
     let received = Received::new(settings.received_bytes_max);
-    let config =
-        modelless_wire::Config { key, accept, received, ..modelless_wire::Config::new(move || clock.now()) };
+    let drain = Duration::from_micros(settings.executor.drain.0);
+    let config = modelless_wire::Config {
+        key,
+        accept,
+        received,
+        last_words: drain,
+        ..modelless_wire::Config::new(move || clock.now())
+    };
     let server = serve_node(listener, link, handle.status(), config);
     let fetching = Arc::new(Fetching::new(fetched, server.fetcher(), settings.artefact_bytes_max));
     handle.fetch_with(Arc::clone(&fetching) as Arc<dyn executor::Fetch>);
@@ -239,8 +248,8 @@ async fn serve(
 
     let live = live(settings.redis.as_deref(), &settings.cluster)?;
     let (ended, drained) = (CancellationToken::new(), CancellationToken::new());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(server.run(ended.clone()));
+    let (mut tasks, mut connections) = (JoinSet::new(), JoinSet::new());
+    connections.spawn(server.run(ended.clone()));
     tasks.spawn(clearing::run(Arc::clone(&store), cleared, ended.clone()));
     let status = handle.status();
     let describe = move || describe(&status.borrow(), instance, Some(&told));
@@ -292,9 +301,19 @@ async fn serve(
         }
     }
     out::line(line)?;
-    service.run(stop).await; // drains by itself
+    let drain_by = async {
+        stop.cancelled().await;
+        Instant::now() + drain
+    };
+    let (drain_by, ()) = tokio::join!(drain_by, service.run(stop.clone())); // drains by itself
     drained.cancel();
     ended.cancel();
+    // Large answers may still be on their way.
+    let left = drain_by.saturating_duration_since(Instant::now()).max(GOODBYE);
+    if timeout(left, connections.join_next()).await.is_err() {
+        tracing::warn!("not all answers were written before the end: their gateways take them too slowly");
+        connections.shutdown().await;
+    }
     while tasks.join_next().await.is_some() {}
     Ok(())
 }

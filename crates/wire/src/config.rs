@@ -71,6 +71,8 @@ pub struct Config {
     pub proven: Duration,
     /// How long a report may wait that comes with another gateway's answer.
     pub report_within: Duration,
+    /// A node that ends writes what it has said for so long, if the other side goes on taking it.
+    pub last_words: Duration,
     /// What both sides of a connection must have; without one anybody who can connect may.
     pub key: Option<Key>,
     /// How connections over TCP that come are encrypted; without it they are not.
@@ -96,6 +98,7 @@ impl Config {
             back_off_most: Duration::from_secs(2),
             proven: Duration::from_secs(5),
             report_within: Duration::from_millis(20),
+            last_words: Duration::from_secs(10),
             key: None,
             accept: None,
             connect: None,
@@ -121,6 +124,7 @@ impl fmt::Debug for Config {
             .field("back_off_most", &self.back_off_most)
             .field("proven", &self.proven)
             .field("report_within", &self.report_within)
+            .field("last_words", &self.last_words)
             .field("key", &self.key)
             .field("accept", &self.accept)
             .field("connect", &self.connect)

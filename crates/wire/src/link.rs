@@ -14,10 +14,13 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 /// What is still to be written when a connection is ended on purpose gets this long.
 const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Whoever takes nothing for so long is not waited for at the end.
+const GETS_ON: Duration = Duration::from_secs(2);
 /// Whoever sends writes at most about so many bytes itself, and the connection's task so many before others have their turn.
 const AT_ONCE: usize = 256 << 10;
 
@@ -25,10 +28,14 @@ pub(crate) struct Link {
     stream: Stream,
     state: Mutex<State>,
     wake: Notify,
+    /// All is written.
+    idle: Notify,
 }
 
 #[derive(Default)]
 struct State {
+    /// Bytes, altogether.
+    written: u64,
     /// What is being written.
     current: Option<Unit>,
     out: Out,
@@ -47,7 +54,7 @@ enum Flushed {
 
 impl Link {
     pub(crate) fn new(stream: Stream) -> Arc<Self> {
-        Arc::new(Self { stream, state: Mutex::default(), wake: Notify::new() })
+        Arc::new(Self { stream, state: Mutex::default(), wake: Notify::new(), idle: Notify::new() })
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -138,7 +145,10 @@ impl Link {
                 }
             };
             match flushed {
-                Ok(Flushed::All) => self.wake.notified().await,
+                Ok(Flushed::All) => {
+                    self.idle.notify_one();
+                    self.wake.notified().await;
+                }
                 Ok(Flushed::Enough) => tokio::task::yield_now().await,
                 Ok(Flushed::Blocked) => {
                     tokio::select! {
@@ -150,6 +160,38 @@ impl Link {
                     }
                 }
                 Err(error) => self.end(Lost::Broken(Arc::new(error))),
+            }
+        }
+    }
+
+    /// Says goodbye after `stop`, while [`Self::drain`] goes on, and ends after `within`. A goodbye goes ahead of what is large, and the
+    /// other side hangs up when it hears it: it is said when all is written. Were this side to hang up, the next word from the
+    /// other would cost what is still on its way there.
+    pub(crate) async fn leave(&self, stop: &CancellationToken, within: Duration) {
+        stop.cancelled().await;
+        let last_words = async {
+            self.written().await;
+            self.say(codec::goodbye(&Lost::Stopped.to_string()));
+            std::future::pending::<()>().await;
+        };
+        let _ = timeout(within, last_words).await;
+    }
+
+    /// Ends once all that was said is written, while [`Self::drain`] goes on; or when the other side takes nothing any longer.
+    async fn written(&self) {
+        let mut before = None;
+        loop {
+            let written = {
+                let mut state = self.lock();
+                match state.flush(&self.stream) {
+                    Ok(Flushed::Blocked | Flushed::Enough) if state.lost.is_none() => state.written,
+                    Ok(_) | Err(_) => return,
+                }
+            };
+            self.wake.notify_one();
+            let idle = timeout(GETS_ON, self.idle.notified()).await;
+            if idle.is_err() && before.replace(written) == Some(written) {
+                return;
             }
         }
     }
@@ -186,7 +228,7 @@ impl Link {
                         }
                     }
                 };
-                let _ = tokio::time::timeout(LAST_WORDS, written).await;
+                let _ = timeout(LAST_WORDS, written).await;
             }
             Lost::Random(_)
             | Lost::Connect(_)
@@ -237,6 +279,7 @@ impl State {
                     Ok(count) => {
                         unit.wrote(count);
                         written += count;
+                        self.written += count as u64;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.current = Some(unit);

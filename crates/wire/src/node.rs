@@ -79,7 +79,7 @@ impl NodeServer {
         self.listener.address()
     }
 
-    /// Serves until `stop`. What was said before is still written, for a moment.
+    /// Serves until `stop`. What was said before is still written, for as long as `last_words` says.
     pub async fn run(self, stop: CancellationToken) {
         let Self { hub, listener, status } = self;
         let mut tasks = JoinSet::new();
@@ -268,7 +268,7 @@ impl Hub {
             }
             Err(lost) => lost,
         };
-        if !matches!(lost, Lost::Stopped) {
+        if !matches!(lost, Lost::Stopped) && !stop.is_cancelled() {
             tracing::warn!(from, why = %lost, "a gateway is gone");
         }
         link.part(&lost).await;
@@ -377,6 +377,7 @@ impl Hub {
         stop: &CancellationToken,
     ) -> Lost {
         let mut drain = std::pin::pin!(peer.link.drain());
+        let mut ended = std::pin::pin!(peer.link.leave(stop, self.config.last_words));
         let mut missed = Missed::new(&self.config);
         let mut beat = interval(self.config.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -384,7 +385,7 @@ impl Hub {
         loop {
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return Lost::Stopped,
+                () = &mut ended => return Lost::Stopped,
                 lost = &mut drain => return lost,
                 _ = beat.tick() => {
                     if let Err(lost) = missed.tick(reader.heard()) {

@@ -5,7 +5,7 @@ use super::{Body, Kept, NODE, PATIENCE, Served, class, config, dial, lock, queri
 use crate::frame::{Bound, Encoded};
 use crate::out::Out;
 use crate::sim::Host;
-use crate::{Address, Demand, FromNode, Input, NodeLink, ToNode, codec};
+use crate::{Address, Config, Demand, FromNode, Input, NodeLink, ToNode, codec};
 use bytes::Bytes as Buffer;
 use modelless_types::{Bytes, Micros, QueryKey, Refusal};
 use std::sync::{Arc, Mutex};
@@ -293,4 +293,35 @@ async fn real_sockets_with_a_slow_way_between_them_do_the_same() {
     kept.stop().await;
     served.stop().await;
     lock(&tasks).abort_all();
+}
+
+/// A node that was told to end, with an answer on its way that takes two and a half seconds; how long it took to end.
+async fn ends_with_an_answer_under_way(last_words: Duration) -> (Kept, Buffer, Duration) {
+    let host = Host::new(12, Duration::from_micros(500));
+    let config = Config { last_words, ..config() };
+    let served = Served::start(&Address::Sim(host.clone()), config).await;
+    let kept = Kept::start(dial(&served.address));
+    let (_, link) = kept.connection(0).await;
+    link.send(ask(1, large(10)));
+    let (came, body) = (served.node.query(0).await, large(250_000));
+    host.throttle(SLOW);
+    served.answer(came.key, body.clone(), 8);
+    let began = Instant::now();
+    served.stop().await;
+    (kept, body, began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_ends_writes_a_large_answer_first() {
+    let (kept, body, took) = ends_with_an_answer_under_way(Duration::from_secs(10)).await;
+    assert!(kept.gateway.answer_to(1).await.body == body);
+    assert!(took < Duration::from_secs(4), "nothing was left to write: {took:?}");
+    kept.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_ends_does_not_wait_for_ever_for_who_takes_an_answer_slowly() {
+    let (kept, _, took) = ends_with_an_answer_under_way(Duration::from_secs(1)).await;
+    assert!(took < Duration::from_millis(1_500), "{took:?}");
+    kept.stop().await;
 }
