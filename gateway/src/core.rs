@@ -16,7 +16,7 @@ use modelless_telemetry::Metrics;
 use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, watch};
 
 /// A node as the gateway reaches it.
@@ -36,6 +36,26 @@ pub(crate) struct Node {
 struct Early {
     tabled: bool,
     report: Option<NodeReport>,
+    spare: Spare,
+}
+
+/// Older connections to the same node, the newest last: one may go on standing when the newest is ended as one too many.
+#[derive(Default)]
+struct Spare {
+    nodes: Vec<Arc<Node>>,
+    /// What the node said last, over whichever. Kept only where there are others: one that takes over may hear nothing for long.
+    report: Option<NodeReport>,
+}
+
+impl Node {
+    fn early(&self) -> MutexGuard<'_, Early> {
+        self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its status ends with its connection.
+    fn stands(&self) -> bool {
+        self.status.has_changed().is_ok()
+    }
 }
 
 /// How far what requests see goes.
@@ -157,37 +177,65 @@ impl Core {
             followed: AtomicBool::new(false),
             early: Mutex::default(),
         };
-        let came_back = self.replace(id, Some(node));
-        if came_back {
-            // One that comes back is a new one: what the old one had is lost.
+        let node = Arc::new(node);
+        // Another may join as this number meanwhile.
+        while !self.put(&node) {
+            let Some(old) = self.take_out(id) else { continue };
+            // One that comes back is a new one: what the old one had is lost, and only then is it the new one's turn.
             self.metrics.node_lost(&name, self.pending.at(id) as u64);
             self.driver.feed(Event::NodeDown { node: id }, self);
+            let older = std::mem::take(&mut old.early().spare.nodes);
+            let mut early = node.early();
+            early.spare.nodes.extend(older);
+            early.spare.nodes.push(old);
+            early.spare.nodes.retain(|node| node.stands());
         }
         self.changed.notify_one();
     }
 
-    /// A node is gone: what it had is lost, and it stands in no table from now on.
+    /// A node is gone: what it had is lost, and it stands in no table from now on, unless it is reached in another way.
     pub(crate) fn lost_node(&self, node: &Arc<Node>) {
         if !self.nodes().iter().any(|known| Arc::ptr_eq(known, node)) {
             return; // another has taken its place meanwhile
         }
         let (name, queries) = (node.status.borrow().name.clone(), self.pending.at(node.id));
-        tracing::warn!(node = %node.id, name, queries, "a node is gone");
+        let spare = std::mem::take(&mut node.early().spare);
         self.metrics.node_lost(&name, queries as u64);
-        self.replace(node.id, None);
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, node));
         self.driver.feed(Event::NodeDown { node: node.id }, self);
+        if self.reinstate(spare) {
+            tracing::info!(node = %node.id, name, queries, "a connection to a node ended; an older one stands");
+        } else {
+            tracing::warn!(node = %node.id, name, queries, "a node is gone");
+        }
         self.refresh_ready();
         self.changed.notify_one();
     }
 
-    /// Whether there was one of that number.
-    fn replace(&self, id: NodeId, by: Option<Node>) -> bool {
+    /// The newest that stands takes the place of one that is gone, if there is any and nobody else has.
+    fn reinstate(&self, spare: Spare) -> bool {
+        let Spare { mut nodes, report } = spare;
+        nodes.retain(|node| node.stands());
+        let Some(newest) = nodes.pop() else { return false };
+        newest.up.store(report.is_some(), Ordering::Release);
+        *newest.early() = Early { tabled: false, report: report.clone(), spare: Spare { nodes, report } };
+        self.put(&newest)
+    }
+
+    /// False if there is one of its number.
+    fn put(&self, node: &Arc<Node>) -> bool {
         let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let before = nodes.len();
-        nodes.retain(|known| known.id != id);
-        let found = nodes.len() < before;
-        nodes.extend(by.map(Arc::new));
-        found
+        let free = !nodes.iter().any(|known| known.id == node.id);
+        if free {
+            nodes.push(Arc::clone(node));
+        }
+        free
+    }
+
+    fn take_out(&self, id: NodeId) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let at = nodes.iter().position(|known| known.id == id)?;
+        Some(nodes.remove(at))
     }
 
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
@@ -203,7 +251,7 @@ impl Core {
     pub(crate) fn tabled(&self, nodes: &[Arc<Node>]) {
         for node in nodes {
             let report = {
-                let mut early = node.early.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut early = node.early();
                 early.tabled = true;
                 early.report.take()
             };
@@ -307,9 +355,12 @@ impl Core {
     fn heard(&self, id: NodeId, report: &NodeReport) {
         let Some(node) = self.node(id) else { return };
         {
-            let mut early = node.early.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut early = node.early();
             if !early.tabled {
                 early.report = Some(report.clone());
+            }
+            if !early.spare.nodes.is_empty() {
+                early.spare.report = Some(report.clone());
             }
         }
         if !node.up.swap(true, Ordering::AcqRel) {

@@ -132,6 +132,11 @@ impl Service {
         routes::router(Arc::clone(&self.app))
     }
 
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> Arc<Core> {
+        Arc::clone(&self.core)
+    }
+
     /// Serves until drained: not ready from then on, clients sent elsewhere for as long as is set, then no new queries; but
     /// those at hand are finished, and health is told until the end.
     pub async fn run(mut self, drain: CancellationToken) -> Result<(), Error> {

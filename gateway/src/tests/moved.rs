@@ -1,11 +1,13 @@
 //! A query that was taken from a silent node and given to another, while the first one still has words for it.
 
-use super::world::{Does, Got, PNG, Running, Second, Setup, World, send};
+use super::world::{Does, Got, NODE, PNG, Running, Second, Setup, World, send};
 use axum::body::Body;
 use http::Request;
 use modelless_types::{QueryKey, Refusal};
-use modelless_wire::{Body as Said, InputFault, QueryFrame, ToNode};
+use modelless_wire::{Body as Said, InputFault, NodeLink, QueryFrame, ToNode};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -84,4 +86,56 @@ async fn a_node_that_a_query_was_taken_from_may_answer_it_and_the_other_is_told_
     world.node.answer(&query);
     got(&mut asked, 200).await;
     cancelled(&mut second.seen, query.key).await;
+}
+
+#[tokio::test]
+async fn a_node_whose_newest_connection_ends_is_reached_over_an_older_one_that_stands() {
+    let mut world = World::new().await;
+    let core = world.service.core();
+    let newer = |world: &World| {
+        let status = watch::Sender::new(world.status.borrow().clone());
+        core.add_node(status.subscribe(), Arc::clone(&world.node) as Arc<dyn NodeLink>);
+        world.node.say(Said::Report);
+        status
+    };
+    let newest = newer(&world);
+    drop(newest);
+    core.lost_node(&core.nodes()[0]);
+    let left = core.nodes();
+    assert_eq!(left.len(), 1, "a node vanished that is connected");
+    core.tabled(&left); // as the next look does
+    let got = world.post("/v1/tasks/fashion", "image/png", PNG).await;
+    assert_eq!(got.status, 200, "what it said last counts: {got:?}");
+    let newest = newer(&world);
+    world.status = newest; // the older one ends first
+    let nothing = watch::Sender::new(world.status.borrow().clone());
+    world.status = nothing;
+    core.lost_node(&core.nodes()[0]);
+    assert!(core.nodes().is_empty(), "none of its connections stands");
+}
+
+#[tokio::test]
+async fn a_node_that_comes_back_is_sent_nothing_before_what_it_had_is_given_up() {
+    let mut world = World::with(Setup { second_node: true, ..Setup::default() }).await;
+    let mut second = world.second.take().expect("two nodes");
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let target = "/v1/tasks/fashion?latency_ms=20000&fallback=reject";
+    let request = Request::post(target).header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+    let mut asked = JoinSet::new();
+    asked.spawn(send(world.router(), request));
+    query(&mut world.seen).await;
+    *second.node.credit.lock().unwrap() = 4;
+    second.node.say(Said::Report);
+    let (core, there) = (world.service.core(), Arc::new(Mutex::new(None)));
+    let (looked, seen) = (Arc::clone(&core), Arc::clone(&there));
+    let looks = move || {
+        *seen.lock().unwrap() = Some(looked.nodes().iter().any(|node| node.id == NODE));
+    };
+    assert!(second.node.looks.set(Box::new(looks)).is_ok());
+    core.add_node(world.status.subscribe(), Arc::clone(&world.node) as Arc<dyn NodeLink>);
+    let moved = query(&mut second.seen).await;
+    assert_eq!(*there.lock().unwrap(), Some(false), "queries could reach it, and would be taken for lost");
+    assert!(core.nodes().iter().any(|node| node.id == NODE), "it is there afterwards");
+    second.node.answer(&moved);
+    got(&mut asked, 200).await;
 }

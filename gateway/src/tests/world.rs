@@ -54,6 +54,8 @@ pub(super) struct FakeNode {
         (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId),
     >,
     seen: mpsc::Sender<ToNode>,
+    /// What is to happen first when a query comes.
+    pub(super) looks: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl FakeNode {
@@ -118,6 +120,9 @@ impl NodeLink for FakeNode {
         let does = self.does.lock().unwrap().clone();
         let _ = self.seen.try_send(frame.clone());
         if let ToNode::Query(query) = frame {
+            if let Some(looks) = self.looks.get() {
+                looks();
+            }
             match does {
                 Does::Answer => self.answer(&query),
                 Does::Echo => self.answer_with(&query, echo(&query)),
@@ -287,15 +292,16 @@ impl World {
         let (seen, received) = mpsc::channel(10_000);
         let does = Mutex::new(Does::Answer);
         let credit = Mutex::new(4);
-        let node = FakeNode { id: NODE, credit, gateway: OnceLock::new(), does, models, seen };
+        let (gateway, looks) = (OnceLock::new(), OnceLock::new());
+        let node = FakeNode { id: NODE, credit, gateway, does, models, seen, looks };
         let node = Arc::new(node);
         let price = PricePerHour(100_000);
         let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
         let second = setup.second_node.then(|| {
             let (seen, received) = mpsc::channel(10_000);
             let (does, credit, models) = (Mutex::new(Does::Keep), Mutex::new(0), node.models.clone());
-            let id = NodeId(2);
-            let other = FakeNode { id, credit, gateway: OnceLock::new(), does, models, seen };
+            let (id, gateway, looks) = (NodeId(2), OnceLock::new(), OnceLock::new());
+            let other = FakeNode { id, credit, gateway, does, models, seen, looks };
             let status = NodeStatus::idle(NodeInfo { id, ..info.clone() }, "node-b", CLASS);
             Second { node: Arc::new(other), seen: received, told: watch::Sender::new(status) }
         });
