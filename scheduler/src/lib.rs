@@ -66,6 +66,17 @@ pub struct Node {
     pub link: Arc<dyn NodeLink>,
 }
 
+impl Node {
+    fn id(&self) -> NodeId {
+        self.status.borrow().node
+    }
+
+    /// Its status ends with its connection.
+    fn stands(&self) -> bool {
+        self.status.has_changed().is_ok()
+    }
+}
+
 /// Wakes the scheduler before its interval is over, and tells it of nodes.
 #[derive(Clone, Default)]
 pub struct Handle {
@@ -118,6 +129,8 @@ pub struct Service {
     config: Config,
     store: Arc<dyn Store>,
     nodes: Vec<Node>,
+    /// Older connections to the same nodes, the newest last.
+    spare: Vec<Node>,
     handle: Handle,
     /// What each node was told last; told again only when it changes.
     told: BTreeMap<NodeId, Vec<(DeviceIx, VariantId)>>,
@@ -131,8 +144,9 @@ pub struct Service {
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
     let handle = Handle::default();
     let (told, demands, looked) = (BTreeMap::new(), Demands::default(), Instant::now());
-    let absent = Absent::default();
-    let service = Service { config, store, nodes, handle: handle.clone(), told, demands, absent, looked };
+    let (spare, absent) = (Vec::new(), Absent::default());
+    let service =
+        Service { config, store, nodes, spare, handle: handle.clone(), told, demands, absent, looked };
     (service, handle)
 }
 
@@ -215,12 +229,24 @@ impl Service {
     fn look_at_nodes(&mut self) {
         let joined = std::mem::take(&mut *self.handle.joined.lock().unwrap_or_else(PoisonError::into_inner));
         for node in joined {
-            let id = node.status.borrow().node;
-            self.nodes.retain(|known| known.status.borrow().node != id);
+            let id = node.id();
+            let (older, others) =
+                std::mem::take(&mut self.nodes).into_iter().partition(|known| known.id() == id);
+            self.nodes = others;
+            self.spare.extend::<Vec<_>>(older);
             self.told.remove(&id);
             self.nodes.push(node);
         }
-        self.nodes.retain(|node| node.status.has_changed().is_ok());
+        self.nodes.retain(Node::stands);
+        self.spare.retain(Node::stands);
+        // The newest connection to a node may be ended as one too many, while an older one stands.
+        while let Some(at) =
+            self.spare.iter().rposition(|spare| self.nodes.iter().all(|node| node.id() != spare.id()))
+        {
+            let node = self.spare.remove(at);
+            self.told.remove(&node.id());
+            self.nodes.push(node);
+        }
     }
 
     fn tell(&mut self, plan: &Plan) {

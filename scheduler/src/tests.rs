@@ -196,6 +196,27 @@ async fn a_node_that_is_there_again_is_told_again_and_one_that_is_gone_is_not_pl
     assert_eq!(after.id, plan.id, "with nobody there the last plan stays");
 }
 
+#[tokio::test]
+async fn a_node_whose_newest_connection_ends_is_told_over_an_older_one_that_stands() {
+    let (store, variants) = store_with_ladder().await;
+    let (mut service, handle) = build(Config::default(), store.clone(), Vec::new());
+    let (_stands, older) = node(&variants);
+    let (ends, newest) = node(&variants);
+    let told: Vec<_> = [older, newest]
+        .map(|status| {
+            let told = Arc::new(Told::default());
+            handle.add_node(Node { status, link: told.clone() });
+            told
+        })
+        .into();
+    service.round().await.unwrap();
+    let counts = || [0, 1].map(|at| told[at].0.lock().unwrap().len());
+    assert_eq!(counts(), [0, 1], "one connection is enough");
+    drop(ends);
+    service.round().await.unwrap();
+    assert_eq!(counts(), [1, 1]);
+}
+
 /// What is asked of the second variant alone and of the third alone, as a gateway announces it.
 fn asked(second: u64, third: u64) -> Vec<Member> {
     let class = |ordinal, arrived| modelless_live::Demand {
