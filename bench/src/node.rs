@@ -16,7 +16,9 @@ use modelless_executor::node::{device_class, hardware};
 use modelless_executor::{Config, Deps, Handle, Service, build};
 use modelless_profiler::{Package, Profiler, Registrar, TaskManifest};
 use modelless_store::{Artefacts, MemStore, Store};
-use modelless_types::{Bytes, DeviceIx, Micros, NodeId, Profile, ReplicaState, Task, TenantId, Variant};
+use modelless_types::{
+    Bytes, DeviceIx, Micros, NodeId, PlanId, Profile, ReplicaState, Task, TenantId, Variant,
+};
 use modelless_wire::{Body, FromNode, GatewayLink, NodeLink, ToNode};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -191,7 +193,7 @@ impl Node {
     /// Asks for these to be kept in memory, and for no others.
     pub fn ask_for(&self, models: &[usize]) {
         let pins = models.iter().map(|&model| (DeviceIx(0), self.served[model].1.id)).collect();
-        self.handle.send(ToNode::Pin(pins));
+        self.handle.send(ToNode::Pin { plan: PlanId(0), pins });
     }
 
     /// Keeps these in memory, and waits until they are there.

@@ -71,7 +71,7 @@ pub(crate) fn is_idle(status: &NodeStatus, before: u64) -> bool {
 mod tests {
     use super::*;
     use modelless_decision::{Moments, route::NodeInfo};
-    use modelless_types::{Bytes, NodeId, PricePerHour, VariantId};
+    use modelless_types::{Bytes, DeviceIx, NodeId, PricePerHour, VariantId};
     use tokio::task::JoinSet;
 
     fn status() -> NodeStatus {
@@ -88,6 +88,7 @@ mod tests {
         assert!(!is_idle(&status, 7));
         status.load.running = 0;
         status.replicas.push(modelless_wire::ReplicaStatus {
+            device: DeviceIx(0),
             variant: VariantId(1),
             state: ReplicaState::Loading,
             memory: Bytes(0),

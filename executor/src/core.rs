@@ -14,7 +14,7 @@ use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
-use modelless_types::{Bytes, NodeId, QueryKey, Refusal, Time, VariantId};
+use modelless_types::{Bytes, DeviceIx, NodeId, PlanId, QueryKey, Refusal, Time, VariantId};
 use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, ToNode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -22,6 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::task::TaskTracker;
+
+/// Pins, and the plan that they are of.
+pub(crate) type Pinned = (PlanId, Vec<(DeviceIx, VariantId)>);
 
 /// Brings artefacts to this node.
 #[async_trait]
@@ -59,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) width: AtomicU16,
     pub(crate) history: Mutex<Option<History>>,
     pub(crate) status: watch::Sender<NodeStatus>,
+    /// The newest plan that was told, and what it pins here.
+    pub(crate) pinned: Mutex<Option<Pinned>>,
     /// Something that the status shows changed.
     pub(crate) changed: Notify,
     /// Classes of which a gateway said that queries wait there.
@@ -250,6 +255,30 @@ impl Handle {
     }
 }
 
+impl Handle {
+    /// Of several plans the newest counts, in whatever order they are told, and by however many at once.
+    fn pin(&self, plan: PlanId, pins: Vec<(DeviceIx, VariantId)>) {
+        let newest = || self.0.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut newest = newest();
+            if newest.as_ref().is_some_and(|(known, _)| plan < *known) {
+                return tracing::debug!(%plan, "an older plan came late, and is not followed");
+            }
+            *newest = Some((plan, pins.clone()));
+        }
+        let mut followed = plan;
+        self.feed(Event::Pin(pins));
+        loop {
+            // Another may have told a newer one meanwhile, which the machine was to hear last.
+            let Some((plan, pins)) = newest().clone() else { return };
+            if plan == std::mem::replace(&mut followed, plan) {
+                return;
+            }
+            self.feed(Event::Pin(pins));
+        }
+    }
+}
+
 impl NodeLink for Handle {
     fn send(&self, frame: ToNode) {
         match frame {
@@ -261,7 +290,7 @@ impl NodeLink for Handle {
                 self.one_less();
             }
             ToNode::MayReturn { key } => self.may_return(key),
-            ToNode::Pin(pins) => self.feed(Event::Pin(pins)),
+            ToNode::Pin { plan, pins } => self.pin(plan, pins),
             ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
         }
     }

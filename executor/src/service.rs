@@ -114,6 +114,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         width: AtomicU16::new(config.width.max(1)),
         history: Mutex::new(Some(history)),
         status,
+        pinned: Mutex::default(),
         changed: Notify::new(),
         demanded: Mutex::default(),
         last: Mutex::default(),
@@ -477,6 +478,7 @@ impl Service {
         let replica = |view: modelless_decision::worker::ReplicaView| {
             let seen = view.correction != Correction::NONE;
             ReplicaStatus {
+                device: view.device,
                 variant: view.variant,
                 state: view.state,
                 memory: view.memory,

@@ -23,11 +23,14 @@ use modelless_engine::fake::{Computes, FakeModel, Fault};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, DType, DeviceIx, Engine as EngineKind,
-    Fallback, Goals, Micros, NodeId, Prefer, Priority, Processor, Profile, Provenance, QueryKey, Refusal,
-    ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
+    Fallback, Goals, Micros, NodeId, PlanId, Prefer, Priority, Processor, Profile, Provenance, QueryKey,
+    Refusal, ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
     VariantSettings,
 };
-use modelless_wire::{Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode};
+use modelless_wire::{
+    Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, ReplicaStatus,
+    ToNode,
+};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -412,7 +415,7 @@ async fn bad_inputs_are_told_apart_from_bad_luck() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_life_is_recorded_from_loading_to_shutdown_and_the_next_one_starts_clean() {
     let mut bed = bed(None).await;
-    bed.handle.send(ToNode::Pin(vec![(DeviceIx(0), bed.variants[0].id)]));
+    bed.handle.send(ToNode::Pin { plan: PlanId(1), pins: vec![(DeviceIx(0), bed.variants[0].id)] });
     bed.ask(1);
     bed.hear().await;
     let variant = bed.variants[0].id;
@@ -428,6 +431,37 @@ async fn a_life_is_recorded_from_loading_to_shutdown_and_the_next_one_starts_cle
     states.reverse();
     let life = [ReplicaState::Loading, ReplicaState::Active, ReplicaState::Draining, ReplicaState::Inactive];
     assert_eq!(states, life);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_plan_that_comes_late_is_not_followed() {
+    let bed = bed(None).await;
+    let wanted = || {
+        let replicas = bed.handle.core().driver.look(|worker, _| worker.replicas());
+        let wanted = replicas.into_iter().filter(|replica| replica.state != ReplicaState::Inactive);
+        wanted.map(|replica| replica.variant).collect::<Vec<_>>()
+    };
+    let [first, second] = [0, 1].map(|at| bed.variants[at].id);
+    let tell = |plan, variant| {
+        bed.handle.send(ToNode::Pin { plan: PlanId(plan), pins: vec![(DeviceIx(0), variant)] });
+    };
+    let mut status = bed.handle.status();
+    let active = |variant| {
+        move |status: &NodeStatus| {
+            let is =
+                |replica: &ReplicaStatus| replica.variant == variant && replica.state == ReplicaState::Active;
+            status.replicas.iter().any(is)
+        }
+    };
+    tell(7, first);
+    drop(tokio::time::timeout(LONG, status.wait_for(active(first))).await.expect("in time").expect("open"));
+    tell(6, second);
+    assert_eq!(wanted(), [first]);
+    tell(7, first); // again, by another who read it
+    assert_eq!(wanted(), [first]);
+    tell(8, second);
+    drop(tokio::time::timeout(LONG, status.wait_for(active(second))).await.expect("in time").expect("open"));
+    bed.end().await;
 }
 
 #[derive(Clone, Default)]
@@ -454,7 +488,7 @@ async fn a_recorded_life_replayed_gives_the_same_actions() {
     for variant in &bed.variants {
         bed.engine.behave(variant.id, FakeModel { faults: Arc::new(sometimes), ..echo() });
     }
-    bed.handle.send(ToNode::Pin(vec![(DeviceIx(0), bed.variants[1].id)]));
+    bed.handle.send(ToNode::Pin { plan: PlanId(1), pins: vec![(DeviceIx(0), bed.variants[1].id)] });
     for key in 0..300 {
         bed.ask(key);
         if key % 10 == 0 {

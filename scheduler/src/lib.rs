@@ -15,7 +15,7 @@ use demand::Demands;
 use modelless_decision::plan::{Plan, plan};
 use modelless_live::Member;
 use modelless_store::{PlanId, SavePlan, Store, UnixMicros};
-use modelless_types::{DeviceIx, NodeId, VariantId};
+use modelless_types::{NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,8 +132,8 @@ pub struct Service {
     /// Older connections to the same nodes, the newest last.
     spare: Vec<Node>,
     handle: Handle,
-    /// What each node was told last; told again only when it changes.
-    told: BTreeMap<NodeId, Vec<(DeviceIx, VariantId)>>,
+    /// Which plan each node was told last. Each is told, also where it changes nothing: one that comes late must be known as older.
+    told: BTreeMap<NodeId, PlanId>,
     demands: Demands,
     absent: Absent,
     /// When it last looked at demand.
@@ -193,13 +193,15 @@ impl Service {
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
         let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
         next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
+        let mut id = saved.as_ref().map(|plan| plan.id);
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());
             match self.store.save_plan(saved.map(|plan| plan.id), json, at).await? {
-                SavePlan::Saved(id) => {
-                    tracing::info!(%id, pins = next.pins.len(), "new plan");
-                    self.handle.saved.send_replace(Some(id));
+                SavePlan::Saved(new) => {
+                    tracing::info!(id = %new, pins = next.pins.len(), "new plan");
+                    self.handle.saved.send_replace(Some(new));
+                    id = Some(new);
                 }
                 SavePlan::Lost { .. } => {
                     self.handle.wake.notify_one(); // look again at once: another scheduler was first
@@ -207,7 +209,9 @@ impl Service {
                 }
             }
         }
-        self.tell(&next);
+        if let Some(id) = id {
+            self.tell(id, &next);
+        }
         Ok(())
     }
 
@@ -249,14 +253,13 @@ impl Service {
         }
     }
 
-    fn tell(&mut self, plan: &Plan) {
+    fn tell(&mut self, id: PlanId, plan: &Plan) {
         for node in &self.nodes {
-            let id = node.status.borrow().node;
-            let pins: Vec<_> =
-                plan.pins.iter().filter(|pin| pin.node == id).map(|pin| (pin.device, pin.variant)).collect();
-            if self.told.get(&id) != Some(&pins) {
-                node.link.send(ToNode::Pin(pins.clone()));
-                self.told.insert(id, pins);
+            let (here, link) = (node.id(), &node.link);
+            if self.told.insert(here, id) != Some(id) {
+                let pins = plan.pins.iter().filter(|pin| pin.node == here);
+                let pins = pins.map(|pin| (pin.device, pin.variant)).collect();
+                link.send(ToNode::Pin { plan: id, pins });
             }
         }
     }

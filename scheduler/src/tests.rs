@@ -5,8 +5,8 @@ use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready};
 use modelless_store::{MemStore, NewModel, NewTask, NewVariant, Signed};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, Engine, Goals, Micros, PricePerHour, Profile,
-    Provenance, StageTime, TaskKind, TenantId, Variant, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, DeviceIx, Engine, Goals, Micros,
+    PricePerHour, Profile, Provenance, StageTime, TaskKind, TenantId, Variant, VariantSettings,
 };
 use std::sync::Mutex;
 
@@ -15,7 +15,7 @@ struct Told(Mutex<Vec<Vec<(DeviceIx, VariantId)>>>);
 
 impl NodeLink for Told {
     fn send(&self, frame: ToNode) {
-        if let ToNode::Pin(pins) = frame {
+        if let ToNode::Pin { pins, .. } = frame {
             self.0.lock().unwrap().push(pins);
         }
     }
@@ -145,6 +145,31 @@ async fn pins_the_frontier_once_and_says_it_once() {
     assert_eq!(store.current_plan().await.unwrap().unwrap().id, first.id, "planning again saved nothing");
     let expected: Vec<_> = [0, 1].map(|at| (DeviceIx(0), variants[at].id)).into();
     assert_eq!(*told.0.lock().unwrap(), vec![expected]);
+}
+
+/// What is told late must be known as older, so also those are told of a plan whom it changes nothing for.
+#[tokio::test]
+async fn a_node_is_told_the_number_of_every_plan() {
+    #[derive(Default)]
+    struct Numbers(Mutex<Vec<PlanId>>);
+    impl NodeLink for Numbers {
+        fn send(&self, frame: ToNode) {
+            let ToNode::Pin { plan, .. } = frame else { panic!("{frame:?}") };
+            self.0.lock().unwrap().push(plan);
+        }
+    }
+    let (store, variants) = store_with_ladder().await;
+    let (_keep, status) = node(&variants);
+    let told = Arc::new(Numbers::default());
+    let nodes = vec![Node { status, link: told.clone() }];
+    let (mut service, _handle) = build(Config::default(), store.clone(), nodes);
+    service.round().await.unwrap();
+    let first = store.current_plan().await.unwrap().unwrap();
+    let other = store.save_plan(Some(first.id), first.json, UnixMicros(7)).await.unwrap();
+    service.round().await.unwrap();
+    let second = store.current_plan().await.unwrap().unwrap().id;
+    assert_eq!(other, SavePlan::Saved(second), "by another scheduler");
+    assert_eq!(*told.0.lock().unwrap(), [first.id, second]);
 }
 
 #[tokio::test]

@@ -167,6 +167,7 @@ impl World {
         let offers: Vec<Offer> = offers.collect();
         let price = PricePerHour(20_000 + rng.next_u64() % 80_000);
         let replicas = self.variants.iter().zip(&offers).map(|((variant, _), offer)| ReplicaStatus {
+            device: DeviceIx(0),
             variant: variant.id,
             state: state(offer.ready),
             memory: EACH,

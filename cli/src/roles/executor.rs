@@ -22,7 +22,7 @@ use modelless_drive::Clock;
 use modelless_executor as executor;
 use modelless_live::{Corrected, Load, Member, Notice, Resident, Role, keep_announced};
 use modelless_store::{Artefacts, Store};
-use modelless_types::{Bytes, DeviceIx};
+use modelless_types::{Bytes, NodeId};
 use modelless_wire::{
     Address, Key, Listener, NodeLink, NodeStatus, PriceOrigin, Received, TlsAccept, TlsFiles, ToNode, limits,
     serve_node,
@@ -336,17 +336,24 @@ fn reachable(address: &Address, wanted: bool) -> anyhow::Result<()> {
 /// reach this node.
 async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
     let node = handle.status().borrow().node;
-    let plan = match store.current_plan().await {
-        Ok(Some(saved)) => serde_json::from_str::<Plan>(&saved.json).ok(),
-        Ok(None) => None,
+    let saved = match store.current_plan().await {
+        Ok(Some(saved)) => saved,
+        Ok(None) => return,
         Err(error) => return tracing::warn!(%error, "the last plan cannot be read; waiting for a scheduler"),
     };
-    let pins = plan.map(|plan| plan.pins).unwrap_or_default();
-    let pins: Vec<_> =
-        pins.into_iter().filter(|pin| pin.node == node).map(|pin| (pin.device, pin.variant)).collect();
-    if !pins.is_empty() {
-        handle.send(ToNode::Pin(pins));
+    match pins(&saved, node) {
+        Ok(pins) => handle.send(pins),
+        Err(error) => {
+            tracing::warn!(id = %saved.id, %error, "the last plan cannot be read; waiting for a scheduler");
+        }
     }
+}
+
+/// Also of a plan that pins nothing on the node: what an older one pinned there is free then.
+fn pins(saved: &modelless_store::Plan, node: NodeId) -> serde_json::Result<ToNode> {
+    let plan: Plan = serde_json::from_str(&saved.json)?;
+    let here = plan.pins.into_iter().filter(|pin| pin.node == node);
+    Ok(ToNode::Pin { plan: saved.id, pins: here.map(|pin| (pin.device, pin.variant)).collect() })
 }
 
 /// What a node tells of itself; `None` where nobody could connect to it.
@@ -372,10 +379,55 @@ pub(crate) fn describe(status: &NodeStatus, instance: u64, address: Option<&str>
         resident: status
             .replicas
             .iter()
-            .map(|replica| Resident { device: DeviceIx(0), variant: replica.variant, state: replica.state })
+            .map(|replica| Resident {
+                device: replica.device,
+                variant: replica.variant,
+                state: replica.state,
+            })
             .collect(),
         device_class: status.device_class.clone(),
         corrections: seen.map(corrected).collect(),
         ..Member::new(Role::Node, &status.name, instance)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_decision::Moments;
+    use modelless_decision::plan::Pin;
+    use modelless_decision::route::NodeInfo;
+    use modelless_store::UnixMicros;
+    use modelless_types::{DeviceIx, Micros, PlanId, PricePerHour, ReplicaState, VariantId};
+    use modelless_wire::{LoadTimes, ReplicaStatus};
+
+    #[test]
+    fn a_plan_that_pins_nothing_here_is_told_too() {
+        let pin = Pin { node: NodeId(1), device: DeviceIx(2), variant: VariantId(3) };
+        let json = serde_json::to_string(&Plan { pins: vec![pin], ..Plan::default() }).unwrap();
+        let saved = modelless_store::Plan { id: PlanId(4), parent: None, json, at: UnixMicros(5) };
+        let told = |node| {
+            let ToNode::Pin { plan, pins } = pins(&saved, node).unwrap() else { panic!("no pins") };
+            (plan, pins)
+        };
+        assert_eq!(told(NodeId(1)), (PlanId(4), vec![(DeviceIx(2), VariantId(3))]));
+        assert_eq!(told(NodeId(9)), (PlanId(4), Vec::new()));
+    }
+
+    #[test]
+    fn what_is_resident_is_announced_with_its_device() {
+        let info = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers: Vec::new() };
+        let replica = ReplicaStatus {
+            device: DeviceIx(2),
+            variant: VariantId(3),
+            state: ReplicaState::Active,
+            memory: Bytes(4),
+            slowdown: None,
+            cause: String::new(),
+            loads: LoadTimes { count: 1, cold: Some(Micros(5)), warm: None },
+        };
+        let status = NodeStatus { replicas: vec![replica], ..NodeStatus::idle(info, "n", "gpu:a:1") };
+        let resident = &describe(&status, 1, None).resident;
+        assert_eq!((resident[0].device, resident[0].variant), (DeviceIx(2), VariantId(3)));
     }
 }

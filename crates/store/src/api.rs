@@ -4,11 +4,13 @@ use crate::error::Result;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
+    NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
-use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
+use modelless_types::{
+    DeviceIx, ModelId, NodeId, PlanId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
+};
 use std::fmt;
 
 /// What must survive a restart. Used as `Arc<dyn Store>`.

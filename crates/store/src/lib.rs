@@ -31,10 +31,11 @@ pub use learnt::{
     LiveAccuracy, StaleProfile, Verdict,
 };
 pub use mem::MemStore;
+pub use modelless_types::PlanId;
 pub use opened::Opened;
 pub use records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
-    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,
+    NewVariant, Node, NodeState, Plan, Registered, Replica, SavePlan, SetArtefact, Space, SpaceKind,
     TaskChange, Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};

@@ -9,14 +9,14 @@ use crate::error::{Error, Result};
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, Note, StaleProfile, Verdict, measured_otherwise};
 use crate::records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
-    NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, SavePlan, Space, TaskChange, Tenant,
-    Transition, UnixMicros,
+    NewVariant, Node, NodeState, Plan, Registered, Replica, SavePlan, Space, TaskChange, Tenant, Transition,
+    UnixMicros,
 };
 use crate::versions::{Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, PLANS_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
-    AppId, DeviceIx, Model, ModelId, NodeId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId,
+    AppId, DeviceIx, Model, ModelId, NodeId, PlanId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId,
     TenantId, Variant, VariantId,
 };
 use std::collections::BTreeMap;

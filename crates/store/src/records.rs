@@ -5,7 +5,7 @@ use crate::learnt::{LiveAccuracy, StaleProfile};
 use crate::versions::Signed;
 use modelless_types::{
     Accuracy, AccuracyRule, AppId, Batching, Bytes, DeclaredRule, DeviceIx, Goals, Labels, LiveRule, Model,
-    ModelId, NodeId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind,
+    ModelId, NodeId, PlanId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind,
     TenantId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
@@ -539,17 +539,6 @@ pub struct Transition {
     /// What happened.
     #[serde(flatten)]
     pub change: NewTransition,
-}
-
-/// A plan, as numbered by the store.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct PlanId(pub u64);
-
-impl fmt::Display for PlanId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "plan-{}", self.0)
-    }
 }
 
 /// A saved plan.

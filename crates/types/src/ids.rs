@@ -41,6 +41,9 @@ id!(/// A class of queries inside one snapshot of a gateway: those that the same
 id!(/// A query inside one process, in order of arrival. What users see is a signed string instead.
     QueryKey(u64), "q");
 
+id!(/// A plan of what is pinned where, as numbered by the store; a later one has a higher number.
+    PlanId(u64), "plan-");
+
 impl TenantId {
     /// The tenant that exists before any is made; everything on a laptop belongs to it.
     pub const DEFAULT: Self = Self(1);

@@ -23,7 +23,8 @@ pub use batching::Batching;
 pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
-    AppId, ClassId, DeviceIx, ModelId, NodeId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId, VariantId,
+    AppId, ClassId, DeviceIx, ModelId, NodeId, PlanId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId,
+    VariantId,
 };
 pub use profile::{
     AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,

@@ -11,7 +11,7 @@ use crate::shelf::Piece;
 use crate::status::NodeStatus;
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Ready;
-use modelless_types::{DeviceIx, Micros, NodeId, QueryKey, TaskId, Time, VariantId};
+use modelless_types::{DeviceIx, Micros, NodeId, PlanId, QueryKey, TaskId, Time, VariantId};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use wincode::config::DefaultConfig;
@@ -177,9 +177,9 @@ pub(crate) fn to_node(frame: &ToNode) -> Result<Encoded, TooLarge> {
         ToNode::Demand(demand) => plain(Kind::Demand, NOTHING, &DemandHead::from(*demand)),
         ToNode::Cancel { key } => plain(Kind::Cancel, NOTHING, &key.0),
         ToNode::MayReturn { key } => plain(Kind::MayReturn, NOTHING, &key.0),
-        ToNode::Pin(pins) => {
+        ToNode::Pin { plan, pins } => {
             let pins = pins.iter().map(|(device, variant)| (device.0, variant.0)).collect();
-            plain(Kind::Pin, NOTHING, &PinHead { pins })
+            plain(Kind::Pin, NOTHING, &PinHead { plan: plan.0, pins })
         }
         ToNode::Wake { task, ordinal } => {
             plain(Kind::Wake, NOTHING, &WakeHead { task: task.0, ordinal: *ordinal })
@@ -274,9 +274,9 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
         Kind::Cancel => Frame::ToNode(ToNode::Cancel { key: QueryKey(read(kind, head)?) }),
         Kind::MayReturn => Frame::ToNode(ToNode::MayReturn { key: QueryKey(read(kind, head)?) }),
         Kind::Pin => {
-            let PinHead { pins } = read(kind, head)?;
+            let PinHead { plan, pins } = read(kind, head)?;
             let pins = pins.into_iter().map(|(device, variant)| (DeviceIx(device), VariantId(variant)));
-            Frame::ToNode(ToNode::Pin(pins.collect()))
+            Frame::ToNode(ToNode::Pin { plan: PlanId(plan), pins: pins.collect() })
         }
         Kind::Wake => {
             let WakeHead { task, ordinal } = read(kind, head)?;

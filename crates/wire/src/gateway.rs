@@ -345,7 +345,7 @@ impl NodeLink for Remote {
                 ToNode::Demand(_)
                 | ToNode::Cancel { .. }
                 | ToNode::MayReturn { .. }
-                | ToNode::Pin(_)
+                | ToNode::Pin { .. }
                 | ToNode::Wake { .. },
             ) => {
                 tracing::error!(node = %self.node, %error, "a frame was not sent");

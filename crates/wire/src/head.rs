@@ -171,6 +171,7 @@ pub(crate) struct WakeHead {
 
 #[derive(SchemaRead, SchemaWrite)]
 pub(crate) struct PinHead {
+    pub(crate) plan: u64,
     pub(crate) pins: Vec<(u16, u32)>,
 }
 

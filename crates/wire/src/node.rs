@@ -491,7 +491,7 @@ impl Hub {
                 }
                 ToNode::MayReturn { key: qualified(peer.number, key) }
             }
-            ToNode::Pin(_) | ToNode::Wake { .. } => frame,
+            ToNode::Pin { .. } | ToNode::Wake { .. } => frame,
         };
         self.node.send(frame);
         Ok(())

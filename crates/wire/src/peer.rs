@@ -59,7 +59,9 @@ impl Missed {
 /// Whoever greets as a gateway sends queries and artefacts, whoever greets as a scheduler pins; neither does the other's.
 pub(crate) fn in_role(frame: &Frame, gateway: bool) -> Result<(), Lost> {
     match frame {
-        Frame::ToNode(ToNode::Pin(_)) if gateway => Err(out_of_place(frame, "something that gateways say")),
+        Frame::ToNode(ToNode::Pin { .. }) if gateway => {
+            Err(out_of_place(frame, "something that gateways say"))
+        }
         Frame::Piece(..)
         | Frame::ToNode(
             ToNode::Query(_)
@@ -98,7 +100,7 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::ToNode(ToNode::Demand(_)) => Kind::Demand,
         Frame::ToNode(ToNode::Cancel { .. }) => Kind::Cancel,
         Frame::ToNode(ToNode::MayReturn { .. }) => Kind::MayReturn,
-        Frame::ToNode(ToNode::Pin(_)) => Kind::Pin,
+        Frame::ToNode(ToNode::Pin { .. }) => Kind::Pin,
         Frame::ToNode(ToNode::Wake { .. }) => Kind::Wake,
         Frame::FromNode(FromNode { body, report: _ }) => match body {
             Body::Answer { .. } => Kind::Answer,

@@ -5,8 +5,8 @@ use modelless_decision::query::Class;
 use modelless_decision::route::NodeReport;
 use modelless_decision::worker::Reason;
 use modelless_types::{
-    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, Prefer, Priority, QueryKey, Refusal, SpaceId,
-    TaskId, TenantId, VariantId,
+    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, PlanId, Prefer, Priority, QueryKey, Refusal,
+    SpaceId, TaskId, TenantId, VariantId,
 };
 
 /// Where a gateway sends what a node is to do.
@@ -44,7 +44,12 @@ pub enum ToNode {
         key: QueryKey,
     },
     /// The scheduler's plan for this node: what must be resident. Everything else is at the node's discretion.
-    Pin(Vec<(DeviceIx, VariantId)>),
+    Pin {
+        /// Which. Of several the one with the highest number counts, in whatever order they come.
+        plan: PlanId,
+        /// All that it pins on this node.
+        pins: Vec<(DeviceIx, VariantId)>,
+    },
     /// Load this: someone asked for it and could not wait.
     Wake {
         /// The task.

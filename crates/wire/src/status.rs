@@ -1,7 +1,7 @@
 //! What a node makes known of itself.
 
 use modelless_decision::route::NodeInfo;
-use modelless_types::{Bytes, Engine, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
+use modelless_types::{Bytes, DeviceIx, Engine, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
 use serde::{Deserialize, Serialize};
 
 /// Replaced whole when something in it changes. Not on any query's path.
@@ -167,6 +167,8 @@ pub struct NodeLoad {
 /// A replica as a node makes it known.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ReplicaStatus {
+    /// Where.
+    pub device: DeviceIx,
     /// What.
     pub variant: VariantId,
     /// Its state.

@@ -8,8 +8,8 @@ use modelless_engine::{Library, ProcessConfig, ProcessEngine, default_engines_di
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_testkit::server::cargo_build;
 use modelless_types::{
-    AccuracyRule, Bytes, DType, DeclaredRule, DeviceIx, Engine, Goals, LiveRule, Profile, ReplicaState,
-    TaskId, TaskKind, TenantId, TensorSpec, VariantId, VariantSettings,
+    AccuracyRule, Bytes, DType, DeclaredRule, DeviceIx, Engine, Goals, LiveRule, PlanId, Profile,
+    ReplicaState, TaskId, TaskKind, TenantId, TensorSpec, VariantId, VariantSettings,
 };
 use modelless_wire::{Body, Input, NodeLink, ToNode};
 use std::fs::File;
@@ -174,7 +174,8 @@ impl Node {
         let running = stop.clone();
         #[expect(clippy::disallowed_methods, reason = "the test awaits it in `Node::end`")]
         let service = tokio::spawn(async move { service.run(running).await });
-        handle.send(ToNode::Pin(variants.iter().map(|variant| (DEVICE, *variant)).collect()));
+        let pins = variants.iter().map(|variant| (DEVICE, *variant)).collect();
+        handle.send(ToNode::Pin { plan: PlanId(1), pins });
         let mut status = handle.status();
         let active = |state| state == ReplicaState::Active;
         let there = status.wait_for(|status| {

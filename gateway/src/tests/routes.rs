@@ -192,6 +192,7 @@ async fn models_variants_nodes_and_replicas_are_shown() {
     world.status.send_modify(|status| {
         status.load = NodeLoad { lanes_busy: 1, queued: 4, crashes: 2, ..NodeLoad::default() };
         status.replicas.push(ReplicaStatus {
+            device: DeviceIx(0),
             variant: VariantId(1),
             state: ReplicaState::Loading,
             memory: Bytes(7),

@@ -23,12 +23,14 @@ use crate::error::Result;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
-    NodeState, Plan, PlanId, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
+    NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
 use conn::{Db, Pools};
-use modelless_types::{DeviceIx, ModelId, NodeId, Profile, ReplicaId, Task, TaskId, Variant, VariantId};
+use modelless_types::{
+    DeviceIx, ModelId, NodeId, PlanId, Profile, ReplicaId, Task, TaskId, Variant, VariantId,
+};
 use std::fmt;
 
 /// A store in a SQLite file or a Postgres database. Cheap to clone; clones share connections.

@@ -2,8 +2,9 @@
 
 use super::conn::{Columns, Db, Row, args, corrupt};
 use crate::error::Result;
-use crate::records::{Plan, PlanId, SavePlan, UnixMicros, hex};
+use crate::records::{Plan, SavePlan, UnixMicros, hex};
 use crate::{PLANS_KEPT, check};
+use modelless_types::PlanId;
 
 pub(crate) async fn save(db: &Db, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
     check::json("plan", &json)?;

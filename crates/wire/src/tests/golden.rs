@@ -5,9 +5,12 @@ use super::{answer, query, report, status};
 use crate::codec::{self, Frame, Hello, Role};
 use crate::frame::{Encoded, HEADER, Header, Kind};
 use crate::out::Out;
-use crate::{Body, Demand, FromNode, Input, InputFault, Piece, ToNode};
+use crate::{Body, Demand, FromNode, Input, InputFault, LoadTimes, NodeStatus, Piece, ReplicaStatus, ToNode};
 use bytes::Bytes as Buffer;
-use modelless_types::{Accuracy, DeviceIx, Micros, NodeId, QueryKey, Refusal, TaskId, Time, VariantId};
+use modelless_types::{
+    Accuracy, Bytes, DeviceIx, Micros, NodeId, PlanId, QueryKey, Refusal, ReplicaState, TaskId, Time,
+    VariantId,
+};
 use tokio::time::Instant;
 
 fn say(body: Body) -> Encoded {
@@ -16,6 +19,19 @@ fn say(body: Body) -> Encoded {
 
 fn tell(frame: &ToNode) -> Encoded {
     codec::to_node(frame).expect("small")
+}
+
+fn with_a_replica() -> NodeStatus {
+    let replica = ReplicaStatus {
+        device: DeviceIx(1),
+        variant: VariantId(2),
+        state: ReplicaState::Active,
+        memory: Bytes(3),
+        slowdown: Some(1.5),
+        cause: "c".into(),
+        loads: LoadTimes { count: 4, cold: Some(Micros(5)), warm: None },
+    };
+    NodeStatus { replicas: vec![replica], ..status() }
 }
 
 /// One of each kind, and of each form that a kind has.
@@ -31,6 +47,7 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ("hello gateway", codec::hello(&Hello::new("g", Role::Gateway)).expect("small")),
         ("hello node", codec::hello(&Hello::new("n", node)).expect("small")),
         ("status", codec::status(&status(), Time(9)).expect("small")),
+        ("status with a replica", codec::status(&with_a_replica(), Time(9)).expect("small")),
         ("ping", codec::ping(258, Micros(3)).expect("small")),
         ("pong", codec::pong(258).expect("small")),
         (
@@ -46,7 +63,7 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
         ("query json with parameters", ask(json(Some(b"{}")))),
         ("demand", tell(&ToNode::Demand(Demand { class: super::class(3), waiting: 2, first: None }))),
         ("cancel", tell(&ToNode::Cancel { key })),
-        ("pin", tell(&ToNode::Pin(vec![(DeviceIx(1), VariantId(2))]))),
+        ("pin", tell(&ToNode::Pin { plan: PlanId(9), pins: vec![(DeviceIx(1), VariantId(2))] })),
         (
             "piece",
             codec::piece(9, Some(Piece { total: 3, bytes: Buffer::from_static(b"abc") })).expect("small"),
@@ -119,7 +136,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [3, 18, 0, 0], // version, kind, stream
+        [4, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -143,14 +160,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[3, 16, 1, 0], // version, kind, the first stream
+        &[4, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[3, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[3, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[4, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());

@@ -9,7 +9,7 @@ use crate::{Address, Demand, Input, Nonsense, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::{Offer, Ready};
 use modelless_decision::{Moments, RunModel};
-use modelless_types::{BatchPoint, DeviceIx, QueryKey, Time, VariantId};
+use modelless_types::{BatchPoint, DeviceIx, PlanId, QueryKey, Time, VariantId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -142,7 +142,7 @@ async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
     let wake = ToNode::Wake { task: class(3).task, ordinal: 1 };
     let (gateway, scheduler) = ("where something that gateways say", "where something that schedulers say");
     for (role, sent, kind, expected) in [
-        (Role::Gateway, ToNode::Pin(Vec::new()), "Pin", gateway),
+        (Role::Gateway, ToNode::Pin { plan: PlanId(1), pins: Vec::new() }, "Pin", gateway),
         (Role::Scheduler, ToNode::Query(Box::new(query(1, raw("x")))), "Query", scheduler),
         (Role::Scheduler, ToNode::Demand(demand), "Demand", scheduler),
         (Role::Scheduler, ToNode::Cancel { key: QueryKey(1) }, "Cancel", scheduler),
@@ -157,9 +157,9 @@ async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
     assert!(served.node.told.all().is_empty(), "nothing of it was passed on");
     let kept = Kept::start(crate::Dial { queries: false, ..dial(&served.address) });
     let (_, link) = kept.connection(0).await;
-    link.send(ToNode::Pin(vec![(DeviceIx(1), VariantId(70_000))]));
-    let is =
-        |frame: &ToNode| matches!(frame, ToNode::Pin(pins) if pins == &[(DeviceIx(1), VariantId(70_000))]);
+    let pins = vec![(DeviceIx(1), VariantId(70_000))];
+    link.send(ToNode::Pin { plan: PlanId(3), pins: pins.clone() });
+    let is = |frame: &ToNode| matches!(frame, ToNode::Pin { plan: PlanId(3), pins: told } if *told == pins);
     served.node.told.wait_for_one("a scheduler's pins", is).await;
     kept.stop().await;
     served.stop().await;
