@@ -126,7 +126,7 @@ async fn role(
         opened = modelless_store::open(database(&settings.database)?) => Arc::new(opened?),
     };
     let instance = random()? >> 1; // the database's numbers have a sign
-    let taken = Holding::take(Arc::clone(&store), &settings.executor.name, instance);
+    let taken = Holding::take(Arc::clone(&store), &settings.database, &settings.executor.name, instance);
     let holding = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),

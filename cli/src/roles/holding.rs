@@ -7,20 +7,25 @@
 use super::{BEAT, told_within};
 use modelless_store::{Holder, Store};
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// So long a process must have said nothing before another takes its node.
 const GONE_AFTER: Duration = Duration::from_secs(5);
+/// What was said has an answer by then, or its connection is no good; far less than [`GONE_AFTER`].
+const SAID_WITHIN: Duration = BEAT.saturating_mul(2);
 /// Between looks at one that may be gone.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The node of that name, as this process.
 #[derive(Clone)]
 pub(super) struct Holding {
-    store: Arc<dyn Store>,
+    /// A connection that gives no answer keeps its place among a store's, so another store may take over.
+    store: Arc<Mutex<Arc<dyn Store>>>,
+    /// Where the store is.
+    database: String,
     name: String,
     instance: u64,
     place: String,
@@ -28,8 +33,14 @@ pub(super) struct Holding {
 
 impl Holding {
     /// Becomes the node, unless another process is.
-    pub(super) async fn take(store: Arc<dyn Store>, name: &str, instance: u64) -> anyhow::Result<Self> {
-        let holding = Self { store, name: name.to_owned(), instance, place: place() };
+    pub(super) async fn take(
+        store: Arc<dyn Store>,
+        database: &str,
+        name: &str,
+        instance: u64,
+    ) -> anyhow::Result<Self> {
+        let (store, database) = (Arc::new(Mutex::new(store)), database.to_owned());
+        let holding = Self { store, database, name: name.to_owned(), instance, place: place() };
         let before = holding.hold(None).await?;
         if before.instance == instance {
             return Ok(holding);
@@ -55,13 +66,26 @@ impl Holding {
 
     /// Says that it is there until `ended`, and gives who has taken the node meanwhile, if somebody has.
     pub(super) async fn keep(&self, ended: &CancellationToken) -> Option<Holder> {
-        keep_saying(self.instance, ended, async || self.hold(None).await).await
+        let mut own = false;
+        let anew = async || {
+            match timeout(SAID_WITHIN, modelless_store::open(&self.database)).await {
+                Ok(Ok(fresh)) => {
+                    let old = std::mem::replace(&mut *self.locked(), Arc::new(fresh) as Arc<dyn Store>);
+                    if std::mem::replace(&mut own, true) {
+                        told_within(SAID_WITHIN, old.close()).await; // nobody else uses it
+                    }
+                }
+                Ok(Err(error)) => tracing::debug!(%error, "the database is not reached anew either"),
+                Err(_) => tracing::debug!("the database is not reached anew either"),
+            }
+        };
+        keep_saying(self.instance, ended, async || self.hold(None).await, anew).await
     }
 
     /// The name is free at once, unless the store takes longer than `within` to hear of it.
     pub(super) async fn release(&self, within: Duration) {
         let released = async {
-            if let Err(error) = self.store.release_node(&self.name, self.instance).await {
+            if let Err(error) = self.store().release_node(&self.name, self.instance).await {
                 tracing::debug!(%error, "the node's name was not released; it is free in a few seconds");
             }
         };
@@ -78,23 +102,36 @@ impl Holding {
     }
 
     async fn hold(&self, gone: Option<&Holder>) -> modelless_store::Result<Holder> {
-        self.store.hold_node(&self.name, self.instance, &self.place, gone).await
+        self.store().hold_node(&self.name, self.instance, &self.place, gone).await
+    }
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.locked())
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Arc<dyn Store>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says it every beat until `ended`, also while what was said last has no answer: a database whose packets are lost gives
-/// none for many minutes.
+/// Says it every beat until `ended`. A database whose packets are lost gives no answer for many minutes, and meanwhile another
+/// may take the node: what has none soon is said again over another connection, once `anew` has made one.
 async fn keep_saying(
     instance: u64,
     ended: &CancellationToken,
     say: impl AsyncFn() -> modelless_store::Result<Holder>,
+    mut anew: impl AsyncFnMut(),
 ) -> Option<Holder> {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let said = async {
             beat.tick().await;
-            say().await
+            let said = timeout(SAID_WITHIN, say()).await;
+            if said.is_err() {
+                anew().await;
+            }
+            said
         };
         let said = tokio::select! {
             biased;
@@ -102,9 +139,12 @@ async fn keep_saying(
             said = said => said,
         };
         match said {
-            Ok(holder) if holder.instance == instance => {}
-            Ok(other) => return Some(other),
-            Err(error) => tracing::debug!(%error, "could not say that this node is there; serving on"),
+            Ok(Ok(holder)) if holder.instance == instance => {}
+            Ok(Ok(other)) => return Some(other),
+            Ok(Err(error)) => tracing::debug!(%error, "could not say that this node is there; serving on"),
+            Err(_) => tracing::debug!(
+                "the database does not answer; serving on, and asking over another connection"
+            ),
         }
     }
 }
@@ -152,9 +192,10 @@ fn is_gone(place: &str) -> bool {
 mod tests {
     use super::*;
     use modelless_store::MemStore;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     async fn take(store: &Arc<MemStore>, instance: u64) -> anyhow::Result<Holding> {
-        Holding::take(Arc::clone(store) as Arc<dyn Store>, "n", instance).await
+        Holding::take(Arc::clone(store) as Arc<dyn Store>, "", "n", instance).await
     }
 
     #[test]
@@ -203,12 +244,30 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_store_that_never_answers_does_not_keep_a_process_from_ending() {
         let (ended, began) = (CancellationToken::new(), Instant::now());
-        let (kept, ()) = tokio::join!(keep_saying(1, &ended, async || std::future::pending().await), async {
-            sleep(BEAT * 3).await; // by now it hangs in the first beat
+        let hangs = keep_saying(1, &ended, async || std::future::pending().await, async || ());
+        let (kept, ()) = tokio::join!(hangs, async {
+            sleep(BEAT * 3).await; // by now it hangs in one of the first beats
             ended.cancel();
         });
         assert_eq!(kept, None);
         told_within(BEAT, std::future::pending()).await;
         assert_eq!(began.elapsed(), BEAT * 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_whose_connection_gives_no_answer_hears_over_another_who_has_its_node() {
+        let (store, began) = (MemStore::new(), Instant::now());
+        store.hold_node("n", 2, "elsewhere", None).await.unwrap();
+        let fresh = AtomicBool::new(false);
+        let say = async || {
+            if !fresh.load(Ordering::Acquire) {
+                std::future::pending::<()>().await;
+            }
+            store.hold_node("n", 1, "here", None).await
+        };
+        let anew = async || fresh.store(true, Ordering::Release);
+        let lost = timeout(GONE_AFTER, keep_saying(1, &CancellationToken::new(), say, anew)).await;
+        assert_eq!(lost.expect("before another may take it").map(|holder| holder.instance), Some(2));
+        assert!(began.elapsed() <= BEAT * 3, "{:?}", began.elapsed());
     }
 }
