@@ -154,6 +154,27 @@ impl RedisLive {
         Ok(all)
     }
 
+    /// Those that are there; the others are forgotten, some at a time, so that what is left over by many keeps nobody out.
+    async fn without_expired(&self, keys: Vec<String>) -> Result<Vec<String>, Error> {
+        let mut there = Vec::new();
+        for keys in keys.chunks(HEADS_AT_ONCE) {
+            let mut look = Pipeline::new();
+            for key in keys {
+                look.exists(key);
+            }
+            let found: Vec<bool> =
+                self.ask(|redis| Box::pin(async move { look.query_async(redis).await })).await?;
+            let (stay, gone): (Vec<_>, Vec<_>) = keys.iter().zip(found).partition(|(_, is_there)| *is_there);
+            if !gone.is_empty() {
+                let gone: Vec<&String> = gone.into_iter().map(|(key, _)| key).collect();
+                let forget = Cmd::srem(self.set(), &gone);
+                self.ask(|redis| Box::pin(async move { forget.query_async::<()>(redis).await })).await?;
+            }
+            there.extend(stay.into_iter().map(|(key, _)| key.clone()));
+        }
+        Ok(there)
+    }
+
     /// Reads the lists that are others than those known here, some at a time, and forgets those of members that are gone. What was
     /// read is kept although the rest does not come. How many are lacking then, and why.
     async fn read_lists(&self, heads: &[(String, Head)]) -> Option<(usize, Error)> {
@@ -269,6 +290,9 @@ impl Live for RedisLive {
         let listed = Cmd::smembers(self.set());
         let mut keys: Vec<String> =
             self.ask(|redis| Box::pin(async move { listed.query_async(redis).await })).await?;
+        if keys.len() > MEMBERS {
+            keys = self.without_expired(keys).await?;
+        }
         if keys.len() > MEMBERS {
             return Err(Error::TooMany { count: keys.len() });
         }

@@ -3,8 +3,8 @@
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_live::{
-    Corrected, Demand, Error, Known, Live, Load, MEMBER_BYTES, MemLive, Member, Notice, RedisLive, Resident,
-    Role, follow, keep_announced,
+    Corrected, Demand, Error, Known, Live, Load, MEMBER_BYTES, MEMBERS, MemLive, Member, Notice, RedisLive,
+    Resident, Role, follow, keep_announced,
 };
 use modelless_testkit::Redis;
 use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
@@ -355,6 +355,24 @@ async fn whoever_listens_is_told_that_notices_may_have_been_missed() {
     });
     rig.redis = Some(redis.await.expect("no panic").expect("the server again"));
     while hear(&mut notices).await != Notice::Missed {}
+    rig.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_are_left_over_keep_nobody_out_however_many_they_are() {
+    let rig = Rig::redis().await;
+    assert_eq!(rig.live.announce(&member(Role::Node, "there", 1), LONG).await, Ok(None));
+    let address = rig.redis.as_ref().expect("it is a Redis").url();
+    let address = address.trim_start_matches("redis://").trim_end_matches('/');
+    let mut redis = TcpStream::connect(address).await.expect("a Redis");
+    let gone: Vec<String> =
+        (0..=MEMBERS).map(|at| format!("modelless:suite:member:node:gone-{at}")).collect();
+    let command = format!("SADD modelless:suite:members {}\r\n", gone.join(" "));
+    redis.write_all(command.as_bytes()).await.expect("written");
+    let mut answer = vec![0; 64];
+    let count = redis.read(&mut answer).await.expect("an answer");
+    assert_eq!(String::from_utf8_lossy(&answer[..count]).trim(), format!(":{}", MEMBERS + 1));
+    assert_eq!(rig.names().await, ["node there"]);
     rig.end().await;
 }
 
