@@ -41,6 +41,22 @@ impl Default for Config {
     }
 }
 
+/// Rounds that follow one another more quickly would keep the database busy for nothing.
+const INTERVAL_LEAST_MS: u64 = 10;
+
+impl Config {
+    /// Refuses what cannot be done.
+    pub fn check(&self) -> Result<(), String> {
+        let Self { interval_ms, .. } = self;
+        if *interval_ms < INTERVAL_LEAST_MS {
+            return Err(format!(
+                "`scheduler.interval_ms` is {interval_ms}; expected {INTERVAL_LEAST_MS} or more, such as 1000"
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// Why a round came to nothing. The next one tries again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -153,7 +169,7 @@ pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Servic
 impl Service {
     /// Plans now, then every interval and whenever woken. A failed round is logged and tried again.
     pub async fn run(mut self, stop: CancellationToken) {
-        let interval = Duration::from_millis(self.config.interval_ms.max(10));
+        let interval = Duration::from_millis(self.config.interval_ms.max(INTERVAL_LEAST_MS));
         loop {
             let round = tokio::select! {
                 biased;

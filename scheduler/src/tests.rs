@@ -132,6 +132,13 @@ fn node_of(
     })
 }
 
+#[test]
+fn an_interval_that_is_too_short_is_refused_by_name() {
+    assert_eq!(Config::default().check(), Ok(()));
+    let why = Config { interval_ms: 9, ..Config::default() }.check().unwrap_err();
+    assert!(why.contains("`scheduler.interval_ms` is 9") && why.contains("10 or more"), "{why}");
+}
+
 #[tokio::test]
 async fn pins_the_frontier_once_and_says_it_once() {
     let (store, variants) = store_with_ladder().await;

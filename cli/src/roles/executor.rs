@@ -2,6 +2,7 @@
 
 use super::artefacts::Fetching;
 use super::clearing;
+use super::habits::Habits;
 use super::holding::Holding;
 use super::measuring::Measurer;
 use super::{
@@ -59,6 +60,8 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
+    /// How connections between nodes behave; the same for all processes of a cluster.
+    wire: Habits,
     /// Bytes of large inputs that are held, over all gateways, while the rest of them comes.
     received_bytes_max: Bytes,
     /// Listen where others can connect, although nobody there needs a key.
@@ -86,6 +89,7 @@ fn defaults() -> anyhow::Result<Settings> {
         advertise: None,
         key_file: None,
         tls: TlsFiles::default(),
+        wire: Habits::default(),
         received_bytes_max: Bytes(limits::RECEIVED),
         insecure: false,
         artefacts: default_data()?.join("artefacts"),
@@ -103,6 +107,7 @@ pub(super) fn variables() -> anyhow::Result<Vec<String>> {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let defaults = defaults()?;
     let Some(mut settings) = options.settings(&defaults)? else { return Ok(()) };
+    settings.wire.check()?;
     if settings.executor.price != defaults.executor.price {
         settings.executor.price_origin = PriceOrigin::Declared;
     }
@@ -237,7 +242,7 @@ async fn serve(
         accept,
         received,
         last_words: drain,
-        ..modelless_wire::Config::new(move || clock.now())
+        ..settings.wire.of(modelless_wire::Config::new(move || clock.now()))
     };
     let server = serve_node(listener, link, handle.status(), config);
     let fetching = Arc::new(Fetching::new(fetched, server.fetcher(), settings.artefact_bytes_max));

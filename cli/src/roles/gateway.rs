@@ -2,6 +2,7 @@
 
 use super::artefacts::Given;
 use super::clearing;
+use super::habits::Habits;
 use super::nodes::{Side, keep_all};
 use super::register::{Joined, Registering};
 use super::{
@@ -46,6 +47,8 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
+    /// How connections between nodes behave; the same for all processes of a cluster.
+    wire: Habits,
     /// Bytes of large answers that are held, over all nodes, while the rest of them comes.
     received_bytes_max: Bytes,
     /// Where uploaded artefacts go; executors fetch them from here.
@@ -65,6 +68,7 @@ fn defaults() -> anyhow::Result<Settings> {
         nodes: Vec::new(),
         key_file: None,
         tls: TlsFiles::default(),
+        wire: Habits::default(),
         received_bytes_max: Bytes(limits::RECEIVED),
         artefacts: default_data()?.join("artefacts"),
         insecure: false,
@@ -78,6 +82,7 @@ pub(super) fn variables() -> anyhow::Result<Vec<String>> {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Some(settings) = options.settings(&defaults()?)? else { return Ok(()) };
+    settings.wire.check()?;
     for address in [Some(settings.gateway.http), settings.gateway.grpc].into_iter().flatten() {
         if !address.ip().is_loopback() && !settings.insecure {
             return Err(usage(format!(
@@ -132,6 +137,7 @@ async fn role(
     pass_on(&mut tasks, members.clone(), &ended, move |members| knowing.set_members(members));
     let side = Side {
         name: settings.name.clone(),
+        habits: settings.wire.clone(),
         queries: true,
         seed: random()?,
         clock,

@@ -7,6 +7,7 @@ mod artefacts;
 pub(crate) mod clearing;
 pub(crate) mod executor;
 pub(crate) mod gateway;
+mod habits;
 mod holding;
 mod measuring;
 mod nodes;

@@ -1,5 +1,6 @@
 //! Keeps a connection to every node that is there.
 
+use super::habits::Habits;
 use modelless_drive::Clock;
 use modelless_live::{Member, Role};
 use modelless_types::NodeId;
@@ -24,6 +25,7 @@ pub(super) type OnJoined = Arc<dyn Fn(watch::Receiver<NodeStatus>, Arc<dyn NodeL
 #[derive(Clone)]
 pub(super) struct Side {
     pub(super) name: String,
+    pub(super) habits: Habits,
     /// Whether it sends queries.
     pub(super) queries: bool,
     pub(super) seed: u64,
@@ -39,10 +41,12 @@ pub(super) struct Side {
 
 impl Side {
     async fn keep(self, address: Address, node: Option<NodeId>, stop: CancellationToken) {
-        let Self { name, queries, seed, clock, key, connect, shelf, received, gateway, joined } = self;
+        let Self { name, habits, queries, seed, clock, key, connect, shelf, received, gateway, joined } =
+            self;
         // Each node at its own pace, so that they are not all looked for at once.
         let seed = seed ^ node.map_or(0, |node| u64::from(node.0) << 32);
-        let config = Config { key, connect, shelf, received, ..Config::new(move || clock.now()) };
+        let config = habits.of(Config::new(move || clock.now()));
+        let config = Config { key, connect, shelf, received, ..config };
         let dial = Dial { address, node, name, queries, seed, config };
         keep(dial, gateway, move |status, link| joined(status, link), stop).await;
     }

@@ -1,6 +1,7 @@
 //! `modelless scheduler`: who plans, as a process of its own. Two of them are safe; none for a while is, too.
 
 use super::gateway::{addresses, followed_while_it_answers};
+use super::habits::Habits;
 use super::nodes::{Side, keep_all};
 use super::{
     BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
@@ -36,6 +37,8 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
+    /// How connections between nodes behave; the same for all processes of a cluster.
+    wire: Habits,
     /// The scheduler.
     scheduler: scheduler::Config,
 }
@@ -49,6 +52,7 @@ fn defaults() -> Settings {
         nodes: Vec::new(),
         key_file: None,
         tls: TlsFiles::default(),
+        wire: Habits::default(),
         scheduler: scheduler::Config::default(),
     }
 }
@@ -66,6 +70,8 @@ pub(super) fn variables() -> anyhow::Result<Vec<String>> {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Some(settings) = options.settings(&defaults())? else { return Ok(()) };
+    settings.wire.check()?;
+    settings.scheduler.check().map_err(usage)?;
     let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
@@ -92,6 +98,7 @@ async fn role(
     pass_on(&mut tasks, members.clone(), &stop, move |members| knowing.set_members(members));
     let side = Side {
         name: settings.name.clone(),
+        habits: settings.wire.clone(),
         queries: false,
         seed: random()?,
         clock: Clock::start(),
