@@ -4,7 +4,7 @@ use crate::view::View;
 use modelless_decision::Coverage;
 use modelless_decision::route::Offer;
 use modelless_telemetry::{CoverageGauge, NodeGauges, ReplicaGauge};
-use modelless_types::{Model, Variant};
+use modelless_types::{Model, NodeId, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
     Some(CoverageGauge { variant: variant.name.clone(), batches, above })
 }
 
-pub(crate) fn gauges(view: &View) -> Vec<NodeGauges> {
+/// `sent` is how many queries of this gateway are at a node.
+pub(crate) fn gauges(view: &View, sent: impl Fn(NodeId) -> usize) -> Vec<NodeGauges> {
     let named = view.catalog.variants.iter().map(|variant| (variant.id, variant.name.as_str()));
     let names: HashMap<_, _> = named.collect();
     let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
@@ -31,6 +32,7 @@ pub(crate) fn gauges(view: &View) -> Vec<NodeGauges> {
     };
     let node = |node: &NodeStatus| NodeGauges {
         node: node.name.clone(),
+        sent: sent(node.node) as u64,
         used: node.memory_used.0,
         budget: node.memory_budget.0,
         started_unix_us: node.started_unix_us,

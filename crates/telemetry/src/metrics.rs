@@ -107,6 +107,7 @@ struct NodeFamilies {
     started: Family<OfNode, Gauge>,
     lanes: Family<OfNode, Gauge>,
     lanes_busy: Family<OfNode, Gauge>,
+    sent: Family<OfNode, Gauge>,
     queued: Family<OfNode, Gauge>,
     running: Family<OfNode, Gauge>,
     batches: Family<OfNode, Counter>,
@@ -127,6 +128,8 @@ impl NodeFamilies {
         r.register_with_unit("node_start_time", help, Unit::Seconds, self.started.clone());
         r.register("node_lanes", "Batches that can run side by side", self.lanes.clone());
         r.register("node_lanes_busy", "Lanes on which a batch runs", self.lanes_busy.clone());
+        let help = "Queries that this gateway has sent to the node and that have not ended";
+        r.register("node_queries_sent", help, self.sent.clone());
         r.register("node_queries_queued", "Queries that wait at the node", self.queued.clone());
         r.register("node_queries_running", "Queries in batches handed to runners", self.running.clone());
         r.register("node_batches", "Batches handed to runners", self.batches.clone());
@@ -151,6 +154,7 @@ impl NodeFamilies {
                 (&self.started, node.started_unix_us / 1_000_000),
                 (&self.lanes, node.lanes),
                 (&self.lanes_busy, node.lanes_busy),
+                (&self.sent, node.sent),
                 (&self.queued, node.queued),
                 (&self.running, node.running),
             ] {
@@ -173,6 +177,7 @@ impl NodeFamilies {
                 &self.started,
                 &self.lanes,
                 &self.lanes_busy,
+                &self.sent,
                 &self.queued,
                 &self.running,
             ] {
@@ -200,6 +205,8 @@ pub struct NodeGauges {
     pub lanes: u64,
     /// Batches that do.
     pub lanes_busy: u64,
+    /// Queries that this gateway has sent there and that have not ended.
+    pub sent: u64,
     /// Queries that wait there.
     pub queued: u64,
     /// Queries handed to runners and not back.

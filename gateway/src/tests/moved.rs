@@ -124,6 +124,8 @@ async fn a_node_that_comes_back_is_sent_nothing_before_what_it_had_is_given_up()
     let mut asked = JoinSet::new();
     asked.spawn(send(world.router(), request));
     query(&mut world.seen).await;
+    let shown = world.get("/metrics").await.body;
+    assert!(String::from_utf8_lossy(&shown).contains(r#"modelless_node_queries_sent{node="node-a"} 1"#));
     *second.node.credit.lock().unwrap() = 4;
     second.node.say(Said::Report);
     let (core, there) = (world.service.core(), Arc::new(Mutex::new(None)));

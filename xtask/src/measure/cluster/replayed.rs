@@ -29,6 +29,7 @@ pub(crate) const REPLAYS: &str = "executors replay measured latencies";
 const LOADED_WITHIN: Duration = Duration::from_mins(1);
 const CONNECTIONS: u32 = 64;
 const LOST: &str = "modelless_queries_lost_with_node_total";
+const SENT: &str = "modelless_node_queries_sent";
 
 /// How large.
 pub(crate) struct Size {
@@ -206,12 +207,7 @@ impl Replayed {
 
     /// How many queries gateways lost with a node so far: what was at it, each time that it died.
     pub(crate) fn lost_with(&self, node: &str) -> Result<u64> {
-        let mut lost = 0;
-        for gateway in &self.gateways {
-            let metrics = Connection::open(*gateway)?.exchange(&Request::get("/metrics"))?.text();
-            lost += counter(&metrics, &format!("{LOST}{{node=\"{node}\"}}"))?;
-        }
-        Ok(lost)
+        of_node(&self.gateways, LOST, node)
     }
 
     /// For a result's text: what is asked of what.
@@ -290,6 +286,20 @@ fn loaded(gateways: &[SocketAddr], executors: &[String], models: usize) -> Resul
         .context("not all executors loaded")?;
     }
     Ok(())
+}
+
+/// How many queries gateways have sent to a node that are not answered.
+pub(crate) fn sent_to(gateways: &[SocketAddr], node: &str) -> Result<u64> {
+    of_node(gateways, SENT, node)
+}
+
+fn of_node(gateways: &[SocketAddr], name: &str, node: &str) -> Result<u64> {
+    let mut all = 0;
+    for gateway in gateways {
+        let metrics = Connection::open(*gateway)?.exchange(&Request::get("/metrics"))?.text();
+        all += counter(&metrics, &format!("{name}{{node=\"{node}\"}}"))?;
+    }
+    Ok(all)
 }
 
 /// A counter of a metrics page; nothing of it yet is zero.
