@@ -139,7 +139,7 @@ pub enum FlagAction {
     Recovered,
     /// An operator took the flag back, and counting began anew.
     Cleared,
-    /// Its accuracy was measured anew and is another one, so counting began anew.
+    /// Its accuracy was measured anew and lies outside of the interval before, so counting began anew.
     Remeasured,
     /// Its model was promoted, so counting began anew.
     Promoted,
@@ -217,14 +217,17 @@ impl Note {
     }
 }
 
-/// Whether an accuracy that answers were held against was measured anew, with another result. The same result says nothing
-/// new of whether live traffic is like the labelled set, so what was said stands.
+/// Whether an accuracy that answers were held against was measured anew and is really another one. While the intervals have
+/// something in common, and when a part of a set becomes the whole, the figure is only known better, which says nothing new of
+/// whether live traffic is like the labelled set; so what was said stands.
 pub(crate) fn measured_otherwise(before: Option<&Profile>, now: &Profile) -> bool {
     let measured =
         |profile: &&Profile| !profile.is_estimated() && profile.accuracy.provenance == Provenance::Measured;
-    let Some(before) = before.filter(measured) else { return false };
-    let of = |profile: &Profile| (profile.accuracy.value, profile.accuracy.samples);
-    measured(&now) && (of(before) != of(now) || before.accuracy.set != now.accuracy.set)
+    let Some(before) = before.filter(measured).filter(|before| !before.detail.part_of_set) else {
+        return false;
+    };
+    let (was, is) = (&before.accuracy, &now.accuracy);
+    measured(&now) && (is.high < was.low || was.high < is.low)
 }
 
 impl Catalog {
