@@ -141,7 +141,7 @@ pub enum FlagAction {
     Cleared,
     /// Its accuracy was measured anew and lies outside of the interval before, so counting began anew.
     Remeasured,
-    /// Its model was promoted, so counting began anew.
+    /// Its model was promoted for the first time, so counting began anew.
     Promoted,
 }
 
@@ -204,7 +204,7 @@ impl Note {
         Self { action: FlagAction::Remeasured, reason, who: String::new(), at: None }
     }
 
-    /// Its model became the default version.
+    /// Its model became the default version for the first time.
     pub(crate) fn promoted(by: &Signed) -> Self {
         let reason = "verdicts before are of those who tried it".to_owned();
         Self { action: FlagAction::Promoted, reason, who: by.who.clone(), at: Some(by.at) }

@@ -272,6 +272,20 @@ async fn another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew(ba
     let live = store.live_accuracies().await.unwrap();
     assert!(live.iter().all(|live| live.flagged.is_none() && live.correct + live.wrong == 0), "{live:?}");
     assert_eq!(store.flag_changes(variant, 10).await.unwrap()[0].action, FlagAction::Remeasured);
+    // To and fro between what both were defaults says nothing new of either.
+    store
+        .put_feedback(vec![said("c", variant, false), said("d", candidate, false)], UnixMicros(0))
+        .await
+        .unwrap();
+    assert!(flag(&*store, variant, low).await && flag(&*store, candidate, low).await);
+    let first = store.catalog().await.unwrap().models[0].id;
+    store.promote(first, by.clone()).await.unwrap();
+    store.roll_back(first, by.clone()).await.unwrap();
+    store.roll_back(second.model.id, by.clone()).await.unwrap_err();
+    store.promote(first, by.clone()).await.unwrap();
+    store.promote(second.model.id, by.clone()).await.unwrap();
+    let live = store.live_accuracies().await.unwrap();
+    assert!(live.iter().all(|live| live.flagged == low && live.wrong == 1), "{live:?}");
     store.remove_model(second.model.id, true, by).await.unwrap();
     assert_eq!(store.flag_changes(candidate, 10).await.unwrap(), []);
 }
