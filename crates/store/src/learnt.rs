@@ -4,7 +4,7 @@
 use crate::records::{Catalog, UnixMicros};
 use crate::versions::Signed;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, DeclaredRule, LiveRule, Profile, Provenance, Task, VariantId,
+    Accuracy, AccuracyMeasure, AccuracyRule, DeclaredRule, LiveRule, Profile, Provenance, Task, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -273,6 +273,12 @@ impl Catalog {
     /// What a variant's answers are held against: the lowest of what was measured of it on any device class.
     pub fn measured(&self, variant: VariantId) -> Option<&AccuracyMeasure> {
         self.measured_profile(variant).map(|profile| &profile.accuracy)
+    }
+
+    /// What a variant's answers have to reach: of [`Catalog::measured`] the figure that floors are compared with, so of a part of a
+    /// set its lower end.
+    pub fn to_be_reached(&self, variant: VariantId) -> Option<Accuracy> {
+        self.measured_profile(variant).map(|profile| profile.floor(AccuracyRule::Point))
     }
 
     fn measured_profile(&self, variant: VariantId) -> Option<&Profile> {
