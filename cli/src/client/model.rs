@@ -443,7 +443,13 @@ fn register(options: &Register) -> anyhow::Result<()> {
         };
         format!("{} version {}: {}{default}", text(model, "name"), model["version"], variants.join(", "))
     });
-    out::line(lines.collect::<Vec<_>>().join("\n"))
+    let doubts = registered.iter().flat_map(|model| list(model, "variants")).flat_map(|variant| {
+        let of = move |why: &Value| {
+            format!("warning: {}: {}", text(variant, "name"), why.as_str().unwrap_or_default())
+        };
+        list(variant, "warnings").iter().map(of)
+    });
+    out::line(lines.chain(doubts).collect::<Vec<_>>().join("\n"))
 }
 
 /// The task as the server has it, made there first if a folder was given that describes it; what that says of its rules holds
