@@ -420,9 +420,6 @@ fn register(options: &Register) -> anyhow::Result<()> {
         // All were sent first, so that several nodes can share them.
         for (model, _) in registered.iter_mut().zip(&accepted).filter(|(_, accepted)| **accepted) {
             measuring::wait(&api, &mut phase, &wanted.task, model)?;
-            for variant in model["variants"].as_array_mut().into_iter().flatten() {
-                variant["measured"] = json!(true);
-            }
         }
     }
     let done = if options.no_wait && accepted.contains(&true) { "sent to be measured" } else { "registered" };
