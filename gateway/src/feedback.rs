@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::errors::ApiError;
 use modelless_decision::feedback::{judge, posterior};
 use modelless_store::{Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
-use modelless_types::AccuracyMeasure;
+use modelless_types::Accuracy;
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -91,7 +91,7 @@ async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), 
     let view = core.view();
     for live in changed {
         // What nobody measured is nothing to hold answers against.
-        let Some(measured) = view.catalog.measured(live.variant) else { continue };
+        let Some(measured) = view.catalog.to_be_reached(live.variant) else { continue };
         let flagged = judge(measured, (live.correct, live.wrong), live.flagged);
         if flagged == live.flagged {
             continue;
@@ -115,7 +115,7 @@ async fn write(core: &Core, store: &dyn Store, batch: Vec<Given>) -> Result<(), 
 }
 
 /// What a flag, or its end, is founded on.
-fn why(live: LiveAccuracy, measured: &AccuracyMeasure) -> String {
+fn why(live: LiveAccuracy, measured: Accuracy) -> String {
     let LiveAccuracy { correct, wrong, .. } = live;
     let known = posterior(correct, wrong);
     format!(
@@ -123,6 +123,6 @@ fn why(live: LiveAccuracy, measured: &AccuracyMeasure) -> String {
         correct + wrong,
         known.low,
         known.high,
-        measured.value
+        measured
     )
 }

@@ -99,6 +99,7 @@ impl Bench<'_> {
             detail: Detail {
                 coarse,
                 part_of_set: partly,
+                doubts: Vec::new(),
                 tail: true,
                 load_cold: self.load_cold,
                 largest: times.ended.map(|(_, why)| Largest { batch: largest, why }),

@@ -13,6 +13,7 @@ mod accuracy;
 mod answers;
 mod bench;
 mod dominated;
+mod doubts;
 mod dump;
 mod earlier;
 mod error;

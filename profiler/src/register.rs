@@ -3,6 +3,7 @@
 //! A model is measured before it is stored, and stored in one transaction: what is registered can be served, and a
 //! registration that fails leaves nothing behind but an artefact that nobody needs. Doing it again is harmless.
 
+use crate::doubts::doubts;
 use crate::earlier;
 use crate::error::Error;
 use crate::manifest::{ModelManifest, Package, TaskManifest};
@@ -119,6 +120,7 @@ impl Registrar {
             let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await;
             let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
+            profile.detail.doubts = doubts(&profile.accuracy, set, model.declared);
             measured.push(variant.stored(bytes, vec![profile]));
         }
         let (model, evidence) = model.stored(task, self.tenant, (fitting, measured));
@@ -291,8 +293,10 @@ impl Registrar {
             None
         };
         let mut profile = self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?;
+        profile.detail.doubts = doubts(&profile.accuracy, set, declared);
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
+                profile.detail.doubts.clone_from(&elsewhere.detail.doubts);
                 profile.accuracy = elsewhere.accuracy.clone();
                 profile.detail.part_of_set = elsewhere.detail.part_of_set;
             }

@@ -3,7 +3,7 @@
 use super::{Api, list, segment, text};
 use crate::progress::Phase;
 use anyhow::{Context, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -15,8 +15,9 @@ const GIVE_UP_AFTER: u64 = 3;
 const TAKEN_UP_WITHIN: Duration = Duration::from_mins(2);
 
 /// Waits for all variants of a model that a server has just taken in.
-pub(super) fn wait(api: &Api, phase: &mut Phase, task: &str, registered: &Value) -> anyhow::Result<()> {
-    let name = text(registered, "name");
+pub(super) fn wait(api: &Api, phase: &mut Phase, task: &str, registered: &mut Value) -> anyhow::Result<()> {
+    let name = text(registered, "name").to_owned();
+    let name = name.as_str();
     let path = format!("/v1/models/{}/{}", segment(task), segment(name));
     let mut alone = Instant::now();
     loop {
@@ -24,7 +25,10 @@ pub(super) fn wait(api: &Api, phase: &mut Phase, task: &str, registered: &Value)
         let version = list(&answer, "versions").iter().find(|one| one["id"] == registered["id"]);
         let version = version.with_context(|| format!("model {name} is gone; somebody removed it"))?;
         match stands(version) {
-            Stands::Measured => return Ok(()),
+            Stands::Measured => {
+                measured(registered, version);
+                return Ok(());
+            }
             Stands::Failed(why) => bail!(why),
             Stands::Running { variant, how } => {
                 alone = Instant::now();
@@ -38,6 +42,17 @@ pub(super) fn wait(api: &Api, phase: &mut Phase, task: &str, registered: &Value)
             }
         }
         api.pause(LOOK);
+    }
+}
+
+/// What was answered before anything was measured, with what has come of it.
+fn measured(registered: &mut Value, version: &Value) {
+    for variant in registered["variants"].as_array_mut().into_iter().flatten() {
+        let its = list(version, "variants").iter().filter(|known| known["id"] == variant["id"]);
+        let profiles = its.flat_map(|known| list(known, "profiles"));
+        let warnings: Vec<&Value> = profiles.flat_map(|profile| list(profile, "warnings")).collect();
+        variant["warnings"] = json!(warnings);
+        variant["measured"] = json!(true);
     }
 }
 
@@ -84,7 +99,6 @@ fn stands(version: &Value) -> Stands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn model(measuring: &Value) -> Value {
         json!({"variants": [
@@ -118,5 +132,17 @@ mod tests {
         // Another class is still at it.
         let both = json!([failed(9), {"state": "running", "node": "two", "progress": "loading"}]);
         assert!(matches!(stands(&model(&both)), Stands::Running { .. }));
+    }
+
+    #[test]
+    fn what_looks_wrong_once_it_was_measured_is_told_with_what_was_registered() {
+        let mut registered = json!({"variants": [{"id": 3, "measured": false, "warnings": []}]});
+        let profiles = |why: &str| json!([{"warnings": []}, {"warnings": [why]}]);
+        let version = json!({"variants": [
+            {"id": 2, "profiles": profiles("of another")}, {"id": 3, "profiles": profiles("is it the right set?")},
+        ]});
+        measured(&mut registered, &version);
+        let wanted = json!({"id": 3, "measured": true, "warnings": ["is it the right set?"]});
+        assert_eq!(registered["variants"], json!([wanted]));
     }
 }

@@ -420,9 +420,6 @@ fn register(options: &Register) -> anyhow::Result<()> {
         // All were sent first, so that several nodes can share them.
         for (model, _) in registered.iter_mut().zip(&accepted).filter(|(_, accepted)| **accepted) {
             measuring::wait(&api, &mut phase, &wanted.task, model)?;
-            for variant in model["variants"].as_array_mut().into_iter().flatten() {
-                variant["measured"] = json!(true);
-            }
         }
     }
     let done = if options.no_wait && accepted.contains(&true) { "sent to be measured" } else { "registered" };
@@ -443,7 +440,13 @@ fn register(options: &Register) -> anyhow::Result<()> {
         };
         format!("{} version {}: {}{default}", text(model, "name"), model["version"], variants.join(", "))
     });
-    out::line(lines.collect::<Vec<_>>().join("\n"))
+    let doubts = registered.iter().flat_map(|model| list(model, "variants")).flat_map(|variant| {
+        let of = move |why: &Value| {
+            format!("warning: {}: {}", text(variant, "name"), why.as_str().unwrap_or_default())
+        };
+        list(variant, "warnings").iter().map(of)
+    });
+    out::line(lines.chain(doubts).collect::<Vec<_>>().join("\n"))
 }
 
 /// The task as the server has it, made there first if a folder was given that describes it; what that says of its rules holds

@@ -4,7 +4,7 @@
 //! afterwards is a beta distribution; its middle 95 % are the interval. Verdicts are not drawn at random (who finds an answer
 //! wrong says so sooner), so this flags and, where a task asks for it, lowers. It never raises.
 
-use modelless_types::{Accuracy, AccuracyMeasure};
+use modelless_types::Accuracy;
 
 /// Verdicts below which nothing is said of a variant.
 pub const ENOUGH: u64 = 30;
@@ -38,7 +38,7 @@ pub fn posterior(correct: u64, wrong: u64) -> Posterior {
 /// With what accuracy a variant is to be flagged as less accurate than measured, if at all. It is once its whole interval lies
 /// below what was measured, and no longer when what is known of it reaches that again, even with some of it cut off.
 pub fn judge(
-    measured: &AccuracyMeasure,
+    measured: Accuracy,
     (correct, wrong): (u64, u64),
     flagged: Option<Accuracy>,
 ) -> Option<Accuracy> {
@@ -47,10 +47,8 @@ pub fn judge(
     }
     let live = posterior(correct, wrong);
     match flagged {
-        None => (live.high < measured.value).then_some(live.mean),
-        Some(_) if share(quantile(count(correct) + 1.0, count(wrong) + 1.0, REACHES)) >= measured.value => {
-            None
-        }
+        None => (live.high < measured).then_some(live.mean),
+        Some(_) if share(quantile(count(correct) + 1.0, count(wrong) + 1.0, REACHES)) >= measured => None,
         Some(known) if known.ppm().abs_diff(live.mean.ppm()) >= MOVED_PPM => Some(live.mean),
         Some(known) => Some(known),
     }
@@ -130,8 +128,6 @@ fn fraction(a: f64, b: f64, x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::String;
-    use modelless_types::Provenance;
 
     #[test]
     fn intervals_are_those_that_tables_give() {
@@ -163,55 +159,42 @@ mod tests {
         }
     }
 
-    fn measured() -> AccuracyMeasure {
-        let ppm = |ppm| Accuracy::from_ppm(ppm).expect("below one");
-        AccuracyMeasure {
-            value: ppm(900_000),
-            low: ppm(880_000),
-            high: ppm(915_000),
-            samples: 1_000,
-            set: String::new(),
-            provenance: Provenance::Measured,
-            device_class: String::new(),
-            command: String::new(),
-        }
+    fn measured() -> Accuracy {
+        Accuracy::from_ppm(900_000).expect("below one")
     }
 
     #[test]
     fn a_variant_is_flagged_when_it_is_certainly_worse_and_not_for_bad_luck() {
-        let measured = measured();
-        assert_eq!(judge(&measured, (0, ENOUGH - 1), None), None, "too few to say anything");
-        assert_eq!(judge(&measured, (85, 15), None), None, "its interval reaches the measured value");
-        let flagged = judge(&measured, (80, 20), None);
+        assert_eq!(judge(measured(), (0, ENOUGH - 1), None), None, "too few to say anything");
+        assert_eq!(judge(measured(), (85, 15), None), None, "its interval reaches the measured value");
+        let flagged = judge(measured(), (80, 20), None);
         assert_eq!(flagged, Some(posterior(80, 20).mean));
-        assert_eq!(judge(&measured, (90, 10), None), None);
+        assert_eq!(judge(measured(), (90, 10), None), None);
         // Near enough, what was said stands; then it is said anew; and it ends only when it reaches what was measured.
-        assert_eq!(judge(&measured, (81, 19), flagged), flagged);
-        assert_eq!(judge(&measured, (830, 170), flagged), Some(posterior(830, 170).mean));
-        assert!(judge(&measured, (870, 130), flagged).is_some());
-        assert_eq!(judge(&measured, (890, 110), flagged), None);
+        assert_eq!(judge(measured(), (81, 19), flagged), flagged);
+        assert_eq!(judge(measured(), (830, 170), flagged), Some(posterior(830, 170).mean));
+        assert!(judge(measured(), (870, 130), flagged).is_some());
+        assert_eq!(judge(measured(), (890, 110), flagged), None);
     }
 
     #[test]
     fn no_flag_is_raised_and_taken_back_in_turns() {
-        // Measured on few, so that the measured interval is wide: many verdicts are surer than it is.
-        let measured = AccuracyMeasure { low: Accuracy::from_ppm(700_000).unwrap(), ..measured() };
         for total in [30_u64, 100, 1_000, 9_999] {
             for correct in 0..=total {
                 let of = |correct| (correct, total - correct);
-                let Some(flagged) = judge(&measured, of(correct), None) else { continue };
-                let then = judge(&measured, of(correct), Some(flagged));
+                let Some(flagged) = judge(measured(), of(correct), None) else { continue };
+                let then = judge(measured(), of(correct), Some(flagged));
                 assert!(then.is_some(), "{correct} of {total}");
                 // Nor by the next verdict.
-                let next = judge(&measured, (correct + 1, total - correct), Some(flagged));
+                let next = judge(measured(), (correct + 1, total - correct), Some(flagged));
                 assert!(next.is_some(), "{correct} of {total}");
             }
         }
         // And what answers as measured comes back.
-        let mut flag = judge(&measured, (20, 20), None);
+        let mut flag = judge(measured(), (20, 20), None);
         assert!(flag.is_some());
         for more in 1..400 {
-            flag = judge(&measured, (20 + 9 * more, 20 + more), flag);
+            flag = judge(measured(), (20 + 9 * more, 20 + more), flag);
         }
         assert_eq!(flag, None);
     }

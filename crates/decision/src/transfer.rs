@@ -107,6 +107,7 @@ pub fn profile(
         detail: Detail {
             coarse: true,
             part_of_set: known.detail.part_of_set,
+            doubts: known.detail.doubts.clone(),
             tail: known.detail.tail,
             load_cold: known.detail.load_cold.map(|time| scaled(time, load)),
             largest: known.detail.largest.clone(),

@@ -8,7 +8,7 @@ use crate::records::{
 };
 use crate::versions::Signed;
 use modelless_types::variant_set::MAX_VARIANTS;
-use modelless_types::{Profile, Task, TaskKind, TenantId};
+use modelless_types::{Profile, Provenance, Task, TaskKind, TenantId};
 use std::collections::BTreeSet;
 
 /// Longest name of anything.
@@ -217,6 +217,9 @@ pub(crate) fn profile(new: &Profile) -> Result<()> {
     let stages = [&new.decode, &new.prepare].into_iter().flat_map(|stage| [stage.mean_us, stage.var_us2]);
     if !batches.chain(stages).all(figure) {
         return refuse("a time is negative or not a number");
+    }
+    if new.accuracy.provenance == Provenance::Measured && new.accuracy.samples == 0 {
+        return refuse("its accuracy is said to be measured, but on no items at all");
     }
     for accuracy in std::iter::once(&new.accuracy).chain(&new.also) {
         text("labelled set", &accuracy.set)?;

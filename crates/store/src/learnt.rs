@@ -4,7 +4,7 @@
 use crate::records::{Catalog, UnixMicros};
 use crate::versions::Signed;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, DeclaredRule, LiveRule, Profile, Provenance, Task, VariantId,
+    Accuracy, AccuracyMeasure, AccuracyRule, DeclaredRule, LiveRule, Profile, Provenance, Task, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -139,9 +139,9 @@ pub enum FlagAction {
     Recovered,
     /// An operator took the flag back, and counting began anew.
     Cleared,
-    /// Its accuracy was measured anew and is another one, so counting began anew.
+    /// Its accuracy was measured anew and lies outside of the interval before, so counting began anew.
     Remeasured,
-    /// Its model was promoted, so counting began anew.
+    /// Its model was promoted for the first time, so counting began anew.
     Promoted,
 }
 
@@ -204,7 +204,7 @@ impl Note {
         Self { action: FlagAction::Remeasured, reason, who: String::new(), at: None }
     }
 
-    /// Its model became the default version.
+    /// Its model became the default version for the first time.
     pub(crate) fn promoted(by: &Signed) -> Self {
         let reason = "verdicts before are of those who tried it".to_owned();
         Self { action: FlagAction::Promoted, reason, who: by.who.clone(), at: Some(by.at) }
@@ -217,14 +217,17 @@ impl Note {
     }
 }
 
-/// Whether an accuracy that answers were held against was measured anew, with another result. The same result says nothing
-/// new of whether live traffic is like the labelled set, so what was said stands.
+/// Whether an accuracy that answers were held against was measured anew and is really another one. While the intervals have
+/// something in common, and when a part of a set becomes the whole, the figure is only known better, which says nothing new of
+/// whether live traffic is like the labelled set; so what was said stands.
 pub(crate) fn measured_otherwise(before: Option<&Profile>, now: &Profile) -> bool {
     let measured =
         |profile: &&Profile| !profile.is_estimated() && profile.accuracy.provenance == Provenance::Measured;
-    let Some(before) = before.filter(measured) else { return false };
-    let of = |profile: &Profile| (profile.accuracy.value, profile.accuracy.samples);
-    measured(&now) && (of(before) != of(now) || before.accuracy.set != now.accuracy.set)
+    let Some(before) = before.filter(measured).filter(|before| !before.detail.part_of_set) else {
+        return false;
+    };
+    let (was, is) = (&before.accuracy, &now.accuracy);
+    measured(&now) && (is.high < was.low || was.high < is.low)
 }
 
 impl Catalog {
@@ -270,6 +273,12 @@ impl Catalog {
     /// What a variant's answers are held against: the lowest of what was measured of it on any device class.
     pub fn measured(&self, variant: VariantId) -> Option<&AccuracyMeasure> {
         self.measured_profile(variant).map(|profile| &profile.accuracy)
+    }
+
+    /// What a variant's answers have to reach: of [`Catalog::measured`] the figure that floors are compared with, so of a part of a
+    /// set its lower end.
+    pub fn to_be_reached(&self, variant: VariantId) -> Option<Accuracy> {
+        self.measured_profile(variant).map(|profile| profile.floor(AccuracyRule::Point))
     }
 
     fn measured_profile(&self, variant: VariantId) -> Option<&Profile> {

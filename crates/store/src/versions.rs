@@ -67,3 +67,16 @@ pub struct VersionChange {
     #[serde(flatten)]
     pub by: Signed,
 }
+
+/// Whether a version was the default since it was registered last, by what was done to it, newest first.
+pub(crate) fn was_default(
+    version: u32,
+    done: impl IntoIterator<Item = (VersionAction, Option<u32>)>,
+) -> bool {
+    for (action, after) in done {
+        if after == Some(version) || action == VersionAction::Registered {
+            return after == Some(version);
+        }
+    }
+    false
+}

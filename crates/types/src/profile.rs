@@ -220,6 +220,9 @@ pub struct Detail {
     pub coarse: bool,
     /// The accuracy was measured on a part of the labelled set, so floors are compared with the lower end of its interval.
     pub part_of_set: bool,
+    /// Why the accuracy looks as if it was measured with other labels than the model's, for people.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubts: Vec<String>,
     /// The 99th percentiles were drawn from all batch sizes together, so decisions may keep to them.
     pub tail: bool,
     /// Load time with nothing of the artefact in memory, where it could be put out of there.

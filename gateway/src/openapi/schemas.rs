@@ -284,6 +284,7 @@ fn answers() -> Value {
             "device_class": text(),
             "coarse": {"type": "boolean", "description": "The time for measuring was over before everything was known well."},
             "part_of_set": {"type": "boolean", "description": "Only a part of the labelled set was compared, so floors are compared with the lower end of the interval."},
+            "warnings": {"type": "array", "items": text(), "description": "Why its accuracy looks as if it was measured with other labels than the model's."},
             "largest_batch": {"type": ["object", "null"], "description": "Where larger batches could not be run, and why."},
             "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({
                 "batch": count(), "mean_ms": number(), "deviation_ms": number(), "p99_ms": number(), "samples": count(),

@@ -111,7 +111,12 @@ pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
         .iter()
         .map(|variant| {
             let measured = is_measured(variant);
-            json!({"id": variant.id, "name": variant.name, "ordinal": variant.ordinal, "measured": measured})
+            let warnings: Vec<&String> =
+                variant.profiles.iter().flat_map(|known| &known.detail.doubts).collect();
+            json!({
+                "id": variant.id, "name": variant.name, "ordinal": variant.ordinal, "measured": measured,
+                "warnings": warnings,
+            })
         })
         .collect();
     // What nodes have yet to measure is accepted, and shown with the model from now on.

@@ -94,6 +94,17 @@ fn fitting<'a>(view: &'a View, entry: &ProfileEntry, replace: bool) -> Result<&'
         view.tasks.get(&entry.task).ok_or_else(|| format!("there is no task {}", excerpt(&entry.task)))?;
     let known = task.variants.iter().find(|known| known.variant.name == entry.variant);
     let known = known.ok_or_else(|| format!("the task has no variant {}", excerpt(&entry.variant)))?;
+    let model = &known.model;
+    // An older export does not say.
+    if !entry.model.is_empty() && (&entry.model, entry.model_version) != (&model.name, model.version) {
+        return Err(format!(
+            "it is of {} version {}, and here the variant is of {} version {}",
+            excerpt(&entry.model),
+            entry.model_version,
+            model.name,
+            model.version
+        ));
+    }
     if known.variant.artefact != entry.artefact_sha256 {
         return Err("its artefact is another one here".to_owned());
     }

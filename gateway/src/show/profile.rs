@@ -20,6 +20,7 @@ pub(super) fn profile(profile: &Profile) -> Value {
         "device_class": profile.device_class,
         "coarse": profile.detail.coarse,
         "part_of_set": profile.detail.part_of_set,
+        "warnings": profile.detail.doubts,
         "largest_batch": largest.map(|largest| json!({"batch": largest.batch, "why": largest.why})),
         "latency": {
             "provenance": from,

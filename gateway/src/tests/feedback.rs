@@ -1,4 +1,4 @@
-use super::world::{Got, PNG, Setup, World, ask};
+use super::world::{Got, PNG, Setup, World, ask, profile};
 use crate::Config;
 use crate::ids::QueryId;
 use http::Method;
@@ -118,6 +118,29 @@ async fn what_answers_worse_than_measured_is_flagged_and_many_verdicts_at_once_a
         world.store.catalog().await.unwrap().live_accuracy(VariantId(1)).unwrap().flagged,
         Some(flagged)
     );
+}
+
+#[tokio::test]
+async fn what_a_part_of_a_set_showed_is_no_reason_to_flag_what_reaches_its_lower_end() {
+    let before = World::new().await;
+    let mut coarse = profile(1_000.0, 32, 32);
+    coarse.detail.part_of_set = true;
+    coarse.accuracy.low = Accuracy::from_ppm(650_000).unwrap();
+    before.store.put_profile(VariantId(1), coarse).await.unwrap();
+    let world = World::with(Setup { store: Some(before.store.clone()), ..Setup::default() }).await;
+    let say_all = async |numbers: std::ops::Range<u64>, right: &dyn Fn(u64) -> bool| {
+        for number in numbers {
+            let verdict = json!({"verdict": if right(number) { "correct" } else { "wrong" }});
+            assert_eq!(say(&world, &query(&world, number), &verdict).await.status, 200);
+        }
+        world.store.live_accuracies().await.unwrap()[0]
+    };
+    let live = say_all(0..60, &|number| number % 5 != 0).await;
+    assert_eq!((live.correct, live.wrong, live.flagged), (48, 12, None));
+    let live = say_all(60..120, &|_| false).await;
+    assert!(live.flagged.is_some(), "{live:?}");
+    let why = &world.store.flag_changes(VariantId(1), 1).await.unwrap()[0].reason;
+    assert!(why.ends_with("where 0.65 was measured"), "{why}");
 }
 
 #[tokio::test]

@@ -60,6 +60,10 @@ async fn a_profile_is_taken_in_where_it_fits_and_nowhere_else() {
     };
     assert!(left_out(&|one| one["artefact_sha256"] = json!("cd".repeat(32))).await.contains("artefact"));
     assert!(left_out(&|one| one["settings"]["threads"] = json!(7)).await.contains("another way"));
+    let another = left_out(&|one| one["model_version"] = json!(7)).await;
+    assert!(another.contains("version 7") && another.contains("of small version 1"), "{another}");
+    assert!(left_out(&|one| one["model"] = json!("large")).await.contains("of small version 1"));
+    assert!(left_out(&|one| one["profile"]["accuracy"]["samples"] = json!(0)).await.contains("no items"));
     assert!(left_out(&|one| one["variant"] = json!("none")).await.contains("no variant"));
     assert!(left_out(&|one| one["task"] = json!("none")).await.contains("no task"));
     assert!(

@@ -397,3 +397,24 @@ fn measuring_can_move_between_threads() {
     let (_folder, package) = package();
     check(registrar.package(&package, &mut |_, _| ()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_set_with_other_labels_and_a_declared_accuracy_that_is_far_off_are_told_with_the_profile() {
+    let warned = async |labels: [u8; 4], accuracy: &str| {
+        let (folder, _) = package();
+        write_set(folder.path(), [0, 50, 100, 255], labels);
+        let model = MODEL.replace("name = \"echo\"", &format!("name = \"echo\"\n{accuracy}"));
+        write(folder.path(), "models/echo.toml", &model);
+        let package = Package::read(folder.path()).unwrap();
+        let engine = Arc::new(FakeEngine::new());
+        engine.behave(FIRST, echo());
+        let (registrar, _artefacts) = registrar(profiler(&engine));
+        registrar.package(&package, &mut |_, _| ()).await.unwrap();
+        registrar.store.catalog().await.unwrap().variants[0].profiles[0].detail.doubts.clone()
+    };
+    assert_eq!(warned([0, 0, 0, 1], "accuracy = 0.8").await, Vec::<String>::new());
+    let mixed_up = warned([1, 1, 1, 0], "").await;
+    assert!(matches!(mixed_up.as_slice(), [why] if why.contains("most frequent label")), "{mixed_up:?}");
+    let far = warned([0, 0, 0, 1], "accuracy = 0.1").await;
+    assert!(matches!(far.as_slice(), [why] if why.contains("declared as 0.1")), "{far:?}");
+}

@@ -320,6 +320,7 @@ impl Row<'_> {
                 detail: Detail {
                     coarse: self.number("coarse")?,
                     part_of_set: self.at.contains_key(PART) && self.number(PART)?,
+                    doubts: Vec::new(),
                     tail: self.number("tail")?,
                     load_cold: self.maybe("load_cold_us")?.map(Micros),
                     largest,

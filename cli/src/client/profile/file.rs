@@ -85,6 +85,7 @@ pub(crate) mod tests {
             detail: Detail {
                 coarse: false,
                 part_of_set: variant.starts_with('b'),
+                doubts: Vec::new(),
                 tail: true,
                 load_cold: Some(Micros(300_000)),
                 largest: Some(Largest { batch: 8, why: "a batch of 16: killed".to_owned() }),

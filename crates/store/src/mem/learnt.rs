@@ -98,7 +98,7 @@ impl State {
         Some(self.note_flag(note, before, None))
     }
 
-    /// A model became the default version.
+    /// A model became the default version for the first time.
     pub(super) fn counted_anew(&mut self, model: ModelId, by: &Signed) {
         let variants: Vec<VariantId> = self.catalog.variants_of(model).map(|variant| variant.id).collect();
         for variant in variants {

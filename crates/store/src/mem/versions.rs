@@ -3,7 +3,7 @@
 use super::State;
 use crate::VERSION_CHANGES_KEPT;
 use crate::error::{Error, Result};
-use crate::versions::{Signed, VersionAction, VersionChange};
+use crate::versions::{Signed, VersionAction, VersionChange, was_default};
 use modelless_types::{Model, ModelId, TaskId, TenantId};
 use std::cmp::Reverse;
 
@@ -55,8 +55,19 @@ impl State {
         }
         self.catalog.version += 1;
         let now = self.catalog.version;
-        self.counted_anew(id, &by);
+        if !self.was_default(&model) {
+            self.counted_anew(id, &by);
+        }
         Ok(self.noted(&model, VersionAction::Promoted, by, |state| state.set_promoted(id, now)))
+    }
+
+    fn was_default(&self, model: &Model) -> bool {
+        let its = |change: &&VersionChange| {
+            (change.task, change.name.as_str(), change.version)
+                == (model.task, model.name.as_str(), model.version)
+        };
+        let done = self.version_changes.iter().rev().filter(its).map(|change| (change.action, change.after));
+        model.promoted > 0 || was_default(model.version, done)
     }
 
     pub(super) fn roll_back(&mut self, id: ModelId, by: Signed) -> Result<VersionChange> {

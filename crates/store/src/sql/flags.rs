@@ -58,7 +58,7 @@ pub(super) async fn begin_anew(name: &str, tx: &mut Tx, variant: VariantId, note
     Ok(())
 }
 
-/// A model became the default version.
+/// A model became the default version for the first time.
 pub(super) async fn promoted(name: &str, tx: &mut Tx, model: ModelId, by: &Signed) -> Result<()> {
     tx.next("feedback").await?;
     let rows = tx.fetch("SELECT id FROM variants WHERE model = $1 ORDER BY id", args![model.0]).await?;

@@ -5,7 +5,7 @@ use super::conn::{Columns, Db, Tx, args};
 use super::flags;
 use crate::error::{Error, Result};
 use crate::records::UnixMicros;
-use crate::versions::{Signed, VersionAction, VersionChange};
+use crate::versions::{self, Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, VERSION_CHANGES_KEPT, check};
 use modelless_types::{ModelId, Profile, TaskId};
 
@@ -79,10 +79,28 @@ pub(crate) async fn promote(db: &Db, model: ModelId, by: Signed) -> Result<Versi
         return Ok(change.into_record(0, VersionAction::Promoted, by)); // nothing is written
     }
     tx.exec("UPDATE models SET promoted = $2 WHERE id = $1", args![model.0, now]).await?;
-    flags::promoted(&db.name, &mut tx, model, &by).await?;
+    if !was_default(db, &mut tx, (model, &of)).await? {
+        flags::promoted(&db.name, &mut tx, model, &by).await?;
+    }
     let noted = note(&mut tx, change, VersionAction::Promoted, by).await?;
     tx.commit().await?;
     Ok(noted)
+}
+
+async fn was_default(db: &Db, tx: &mut Tx, (model, of): (ModelId, &Named)) -> Result<bool> {
+    if of.promoted.iter().any(|known| known.id == model.0) {
+        return Ok(true);
+    }
+    let sql = "SELECT action, default_after FROM version_changes \
+               WHERE task = $1 AND name = $2 AND version = $3 ORDER BY seq DESC";
+    let rows = tx.fetch(sql, args![of.task.0, of.name.as_str(), of.version]).await?;
+    let done = |mut row: Columns<'_>| Ok((row.word(VersionAction::parse)?, version(row.opt_int()?)));
+    let done: Vec<_> = rows.iter().map(|row| done(row.read(&db.name))).collect::<Result<_>>()?;
+    Ok(versions::was_default(of.version, done))
+}
+
+fn version(found: Option<i64>) -> Option<u32> {
+    found.and_then(|version| u32::try_from(version).ok())
 }
 
 pub(crate) async fn roll_back(db: &Db, model: ModelId, by: Signed) -> Result<VersionChange> {
@@ -163,7 +181,6 @@ pub(crate) async fn changes(db: &Db, task: TaskId, name: &str, limit: u32) -> Re
                FROM version_changes WHERE task = $1 AND name = $2 ORDER BY seq DESC LIMIT $3";
     let rows = db.fetch(sql, args![task.0, name, limit]).await?;
     let read = |mut row: Columns<'_>| {
-        let version = |found: Option<i64>| found.and_then(|version| u32::try_from(version).ok());
         Ok(VersionChange {
             seq: row.num()?,
             task: TaskId(row.num()?),

@@ -19,6 +19,7 @@ store_suite! {
     verdicts_profiles_and_promotions_side_by_side_never_wait_for_each_other_for_ever,
     a_flag_is_taken_back_by_whoever_says_why_and_all_is_counted_anew,
     another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew,
+    a_flag_outlasts_the_measurement_that_completes_a_coarse_one,
 }
 
 fn by(node: &str, variant: VariantId) -> StaleProfile {
@@ -247,6 +248,12 @@ async fn another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew(ba
     assert_eq!(flagged().await, low);
     let mut other = profile(CPU);
     other.accuracy.value = other.accuracy.low;
+    other.accuracy.samples = 1_000;
+    "another/sample".clone_into(&mut other.accuracy.set);
+    store.put_profile(variant, other.clone()).await.unwrap();
+    assert_eq!(flagged().await, low, "the intervals overlap");
+    other.accuracy.high = Accuracy::from_ppm(800_000).unwrap();
+    (other.accuracy.value, other.accuracy.low) = (other.accuracy.high, other.accuracy.high);
     store.put_profile(variant, other).await.unwrap();
     assert_eq!(flagged().await, None);
     assert_eq!(store.live_accuracies().await.unwrap()[0].wrong, 0);
@@ -265,8 +272,41 @@ async fn another_measured_accuracy_and_a_promotion_have_verdicts_counted_anew(ba
     let live = store.live_accuracies().await.unwrap();
     assert!(live.iter().all(|live| live.flagged.is_none() && live.correct + live.wrong == 0), "{live:?}");
     assert_eq!(store.flag_changes(variant, 10).await.unwrap()[0].action, FlagAction::Remeasured);
+    // To and fro between what both were defaults says nothing new of either.
+    store
+        .put_feedback(vec![said("c", variant, false), said("d", candidate, false)], UnixMicros(0))
+        .await
+        .unwrap();
+    assert!(flag(&*store, variant, low).await && flag(&*store, candidate, low).await);
+    let first = store.catalog().await.unwrap().models[0].id;
+    store.promote(first, by.clone()).await.unwrap();
+    store.roll_back(first, by.clone()).await.unwrap();
+    store.roll_back(second.model.id, by.clone()).await.unwrap_err();
+    store.promote(first, by.clone()).await.unwrap();
+    store.promote(second.model.id, by.clone()).await.unwrap();
+    let live = store.live_accuracies().await.unwrap();
+    assert!(live.iter().all(|live| live.flagged == low && live.wrong == 1), "{live:?}");
     store.remove_model(second.model.id, true, by).await.unwrap();
     assert_eq!(store.flag_changes(candidate, 10).await.unwrap(), []);
+}
+
+async fn a_flag_outlasts_the_measurement_that_completes_a_coarse_one(backend: Backend) {
+    let store = backend.open().await;
+    let variant = measured(&*store).await;
+    let mut coarse = profile(CPU);
+    (coarse.detail.coarse, coarse.detail.part_of_set) = (true, true);
+    "fashion-mnist/sample (first 32)".clone_into(&mut coarse.accuracy.set);
+    (coarse.accuracy.value, coarse.accuracy.high, coarse.accuracy.samples) =
+        (Accuracy::ONE, Accuracy::ONE, 32);
+    // Even so far off that the intervals have nothing in common.
+    coarse.accuracy.low = Accuracy::from_ppm(990_000).unwrap();
+    store.put_profile(variant, coarse).await.unwrap();
+    let low = Some(Accuracy::from_ppm(100_000).unwrap());
+    store.put_feedback(vec![said("a", variant, false)], UnixMicros(0)).await.unwrap();
+    assert!(flag(&*store, variant, low).await);
+    store.put_profile(variant, profile(CPU)).await.unwrap();
+    let live = store.live_accuracies().await.unwrap()[0];
+    assert_eq!((live.flagged, live.wrong, live.round), (low, 1, 0));
 }
 
 async fn what_was_only_declared_counts_for_floors_while_nothing_was_measured_or_where_the_task_says_so(
