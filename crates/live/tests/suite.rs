@@ -365,9 +365,11 @@ async fn names_that_are_left_over_keep_nobody_out_however_many_they_are() {
     let address = rig.redis.as_ref().expect("it is a Redis").url();
     let address = address.trim_start_matches("redis://").trim_end_matches('/');
     let mut redis = TcpStream::connect(address).await.expect("a Redis");
-    let gone: Vec<String> =
-        (0..=MEMBERS).map(|at| format!("modelless:suite:member:node:gone-{at}")).collect();
-    let command = format!("SADD modelless:suite:members {}\r\n", gone.join(" "));
+    let gone = (0..=MEMBERS).map(|at| format!("modelless:suite:member:node:gone-{at}"));
+    let words: Vec<String> =
+        ["SADD", "modelless:suite:members"].into_iter().map(str::to_owned).chain(gone).collect();
+    let mut command = format!("*{}\r\n", words.len());
+    command.extend(words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())));
     redis.write_all(command.as_bytes()).await.expect("written");
     let mut answer = vec![0; 64];
     let count = redis.read(&mut answer).await.expect("an answer");
