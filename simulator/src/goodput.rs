@@ -111,6 +111,25 @@ pub struct Setup {
     pub loads: Vec<f64>,
 }
 
+/// Three nodes of two lanes under two gateways with all that they have, undisturbed.
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            nodes: 3,
+            lanes: 2,
+            gateways: 2,
+            credits: true,
+            hand_back: true,
+            noise: Noise::QUIET,
+            bound: 3.0,
+            share: 0.99,
+            queries: 600,
+            seeds: vec![1],
+            loads: Vec::new(),
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Row {
@@ -244,23 +263,7 @@ mod tests {
     #[test]
     fn more_nodes_with_the_same_lanes_lose_a_little_and_credits_lose_less_than_deep_queues() {
         let row = |nodes, lanes, credits| {
-            let (gateways, seeds) = (2, vec![1]);
-            let (bound, share, queries, hand_back) = (3.0, 0.99, 600, true);
-            let noise = Noise::QUIET;
-            let loads = Vec::new();
-            let setup = Setup {
-                nodes,
-                lanes,
-                gateways,
-                credits,
-                hand_back,
-                noise,
-                bound,
-                share,
-                queries,
-                seeds,
-                loads,
-            };
+            let setup = Setup { nodes, lanes, credits, ..Setup::default() };
             goodput(&setup, &MODELS[2]).unwrap()
         };
         let (one, three, deep) = (row(1, 6, true), row(3, 2, true), row(3, 2, false));
@@ -272,22 +275,8 @@ mod tests {
     #[test]
     fn pauses_of_nodes_cost_goodput_and_giving_back_costs_nothing_beside_that() {
         let row = |noise, hand_back| {
-            let (nodes, lanes, gateways, credits, seeds) = (3, 2, 2, true, vec![1, 2]);
-            let (bound, share, queries) = (3.0, 0.98, 800);
-            let loads = Vec::new();
-            let setup = Setup {
-                nodes,
-                lanes,
-                gateways,
-                credits,
-                hand_back,
-                noise,
-                bound,
-                share,
-                queries,
-                seeds,
-                loads,
-            };
+            let (share, queries, seeds) = (0.98, 800, vec![1, 2]);
+            let setup = Setup { hand_back, noise, share, queries, seeds, ..Setup::default() };
             goodput(&setup, &MODELS[2]).unwrap()
         };
         let pauses = Some(Pauses { every: Micros::from_secs(1), mean: Micros::from_millis(60) });
@@ -301,21 +290,10 @@ mod tests {
     #[test]
     fn under_many_gateways_giving_back_answers_more_where_nodes_fall_behind() {
         let in_time = |credits, hand_back| {
-            let (nodes, lanes, gateways, noise, seeds) = (3, 2, 8, Noise::BEHIND, vec![1, 2]);
-            let (bound, share, queries, loads) = (6.0, 0.95, 2_500, vec![0.5]);
-            let setup = Setup {
-                nodes,
-                lanes,
-                gateways,
-                credits,
-                hand_back,
-                noise,
-                bound,
-                share,
-                queries,
-                seeds,
-                loads,
-            };
+            let (gateways, noise, bound, share) = (8, Noise::BEHIND, 6.0, 0.95);
+            let (queries, seeds) = (2_500, vec![1, 2]);
+            let base = Setup { gateways, noise, bound, share, queries, seeds, ..Setup::default() };
+            let setup = Setup { credits, hand_back, ..base };
             let seen = setup.seeds.iter().map(|seed| {
                 let rate = 0.5 * peak(&spec(&MODELS[2])) * 6.0;
                 let outcome = outcome(&setup, &MODELS[2], rate, *seed).unwrap();
