@@ -109,6 +109,11 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
     let query = answered.header("modelless-query-id").context("an answer without the query's name")?;
     known.path.insert("query".to_owned(), query.to_owned());
     let variants = server.get_json("/v1/variants")?;
+    let of_task = |variant: &&Value| variant["task"] == demo::TENSOR_TASK;
+    let variant = variants["variants"].as_array().and_then(|all| all.iter().find(of_task));
+    // The Open Inference Protocol's version of a task is the number of a variant of it.
+    let version = variant.and_then(|variant| variant["id"].as_u64()).context("the task has no variant")?;
+    known.path.insert("version".to_owned(), version.to_string());
     let sha256 = variants["variants"][0]["artefact"]["sha256"].as_str().context("no variant has a sha256")?;
     known.path.insert("sha256".to_owned(), sha256.to_owned());
     let picture = std::fs::read(context.root.join("examples/fashion/pictures/shirt.png"))?;
@@ -127,7 +132,10 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
         if operation.method != "POST" {
             continue;
         }
-        let tensor = demo::tensor_body(demo::TENSOR_FLOATS, &mut Rng::new(1));
+        let tensor = match path.starts_with("/v2/") {
+            true => protocol_body(server)?,
+            false => demo::tensor_body(demo::TENSOR_FLOATS, &mut Rng::new(1)),
+        };
         for (media, task, bytes) in [
             ("application/octet-stream", demo::TENSOR_TASK, tensor),
             ("image/png", demo::PICTURE_TASK, picture.clone()),
@@ -136,7 +144,7 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
             if operation.body(media).is_some() {
                 known.raw.push(RawBody {
                     template: path.clone(),
-                    path: path.replace("{task}", task),
+                    path: path.replace("{task}", task).replace("{version}", &known.path["version"]),
                     media: media.to_owned(),
                     bytes,
                 });
@@ -150,6 +158,17 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
         ensure!(response.status == 200, "the {} body for {} is wrong: {response}", raw.media, raw.path);
     }
     Ok(known)
+}
+
+/// A right query to the tensor task in the Open Inference Protocol. As raw bytes it is the JSON with no binary part.
+fn protocol_body(server: &Server) -> Result<Vec<u8>> {
+    let metadata = server.get_json(&format!("/v2/models/{}", demo::TENSOR_TASK))?;
+    let input = &metadata["inputs"][0];
+    let shape = input["shape"].as_array().context("an input without a shape")?;
+    let shape: Vec<i64> = shape.iter().filter_map(Value::as_i64).map(|length| length.max(1)).collect();
+    let data = vec![0.5; demo::TENSOR_FLOATS];
+    let input = json!({"name": input["name"], "datatype": input["datatype"], "shape": shape, "data": data});
+    Ok(json!({"inputs": [input]}).to_string().into_bytes())
 }
 
 /// The path parameters of the first entry of a list that agrees with what is known already. The last parameter is
