@@ -132,9 +132,10 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
         if operation.method != "POST" {
             continue;
         }
-        let tensor = match path.starts_with("/v2/") {
-            true => protocol_body(server)?,
-            false => demo::tensor_body(demo::TENSOR_FLOATS, &mut Rng::new(1)),
+        let tensor = if path.starts_with("/v2/") {
+            protocol_body(server)?
+        } else {
+            demo::tensor_body(demo::TENSOR_FLOATS, &mut Rng::new(1))
         };
         for (media, task, bytes) in [
             ("application/octet-stream", demo::TENSOR_TASK, tensor),
