@@ -39,9 +39,9 @@ pub(super) fn carried(windows: &[Window], share: f64) -> Result<f64> {
     let highest = points.iter().map(|(rate, _)| *rate).fold(0.0, f64::max);
     let slope = stats::median(&slopes).context("fewer than two windows")?;
     if slope <= 0.0 {
-        // More is missed at no higher rate: that is so where next to nothing is missed at any, or all.
-        let most = windows.iter().map(|w| w.missed / w.asked.max(1.0)).fold(0.0, f64::max);
-        return Ok(if most <= 1.0 - share { highest } else { 0.0 });
+        // Next to nothing is missed at any rate, or nearly all; or most windows were spoilt.
+        let missed: Vec<f64> = windows.iter().map(|w| 1.0 - w.in_time()).collect();
+        return Ok(if median(&missed)? <= 1.0 - share { highest } else { 0.0 });
     }
     let at_none = median(&points.iter().map(|(rate, missed)| missed - slope * rate).collect::<Vec<_>>())?;
     Ok((((1.0 - share).ln() - at_none) / slope).clamp(0.0, highest))
@@ -88,6 +88,9 @@ mod tests {
         };
         assert!((carried(&all(0.0), 0.99).unwrap() - 730.0).abs() < 1e-9, "no more than was tried");
         assert!(carried(&all(1.0), 0.99).unwrap() < 1e-9, "nothing is carried");
+        let mut spoilt = all(0.001);
+        spoilt[0].missed = 0.6 * spoilt[0].asked;
+        assert!((carried(&spoilt, 0.99).unwrap() - 730.0).abs() < 1e-9, "{spoilt:?}");
         assert!(carried(&[], 0.99).is_err());
     }
 }

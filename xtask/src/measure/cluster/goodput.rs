@@ -171,7 +171,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         Form {
             repetitions: 1,
             passes: 1,
-            rates: &[0.25, 0.5],
+            rates: &[0.2, 0.35, 0.5],
             window_ms: 800,
             over_ms: 800,
             behind_ms: 1_500,
@@ -271,7 +271,7 @@ fn tell(found: &Found, setup: Setup) -> Result<(String, Value)> {
     Ok((line, summary))
 }
 
-/// A quarter of the capacity is the least rate that is tried: who carries that holds both.
+/// Who carries the least rate that is tried holds both.
 fn checks_of_short(one: f64, three: f64) -> Vec<Check> {
     let lost = |what, goodput| Check {
         what,
