@@ -176,7 +176,7 @@ fn live(context: &Context, model: &Model, size: u64, profiles: &Value) -> Result
     spec["packages"] = json!([model.package]);
     spec["seed"] = context.seed.into();
     let mut executor = Side::start(&context.bench_program("executor-load")?, &[&spec.to_string()])?;
-    let ms = context.choose(3_000, 500);
+    let ms = context.choose(2_000, 500);
     executor.ask(&json!({"do": "batches", "warm_ms": ms / 8, "ms": ms, "profiles": profiles}))
 }
 
@@ -184,7 +184,7 @@ fn live(context: &Context, model: &Model, size: u64, profiles: &Value) -> Result
 fn exactly(size: u64) -> Value {
     // The queue is kept full, so none waits that long for others, but for those that are left at the end. It has to be
     // measured to be served; what comes of that is not what is compared.
-    json!({"max_batch": size, "batching": format!("fixed:{size}:1000ms"), "budget_ms": 1_000})
+    json!({"max_batch": size, "batching": format!("fixed:{size}:1000ms"), "budget_ms": 200})
 }
 
 /// How one profile fits, over all points.
