@@ -35,18 +35,32 @@ pub(super) struct Side {
     pub(super) shelf: Option<Arc<dyn Shelf>>,
     /// What all of its connections hold together of what they receive.
     pub(super) received: Arc<Received>,
+    /// The store that nodes must serve as well.
+    pub(super) store: String,
     pub(super) gateway: Arc<dyn GatewayLink>,
     pub(super) joined: OnJoined,
 }
 
 impl Side {
     async fn keep(self, address: Address, node: Option<NodeId>, stop: CancellationToken) {
-        let Self { name, habits, queries, seed, clock, key, connect, shelf, received, gateway, joined } =
-            self;
+        let Self {
+            name,
+            habits,
+            queries,
+            seed,
+            clock,
+            key,
+            connect,
+            shelf,
+            received,
+            store,
+            gateway,
+            joined,
+        } = self;
         // Each node at its own pace, so that they are not all looked for at once.
         let seed = seed ^ node.map_or(0, |node| u64::from(node.0) << 32);
         let config = habits.of(Config::new(move || clock.now()));
-        let config = Config { key, connect, shelf, received, ..config };
+        let config = Config { key, connect, shelf, received, store: Some(store), ..config };
         let dial = Dial { address, node, name, queries, seed, config };
         keep(dial, gateway, move |status, link| joined(status, link), stop).await;
     }

@@ -29,6 +29,9 @@ pub(crate) struct Hello {
     /// What it is.
     #[serde(flatten)]
     pub(crate) role: Role,
+    /// Which store it serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<String>,
     /// A number to prove the cluster's key for, where one is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) nonce: Option<String>,
@@ -60,7 +63,11 @@ pub(crate) enum Role {
 
 impl Hello {
     pub(crate) fn new(name: &str, role: Role) -> Self {
-        Self { version: VERSION, name: words(name), role, nonce: None, proof: None }
+        Self { version: VERSION, name: words(name), role, store: None, nonce: None, proof: None }
+    }
+
+    pub(crate) fn of_store(self, store: Option<&String>) -> Self {
+        Self { store: store.cloned(), ..self }
     }
 }
 

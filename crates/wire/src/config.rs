@@ -81,6 +81,8 @@ pub struct Config {
     pub connect: Option<TlsConnect>,
     /// Artefacts for nodes that lack them; asked by what connects.
     pub shelf: Option<Arc<dyn Shelf>>,
+    /// Which store this process serves. Whoever serves another is not talked to: the same numbers mean other models there.
+    pub store: Option<String>,
     /// What all connections of this process hold of what they receive: shared by all that are to be bounded together.
     pub received: Arc<Received>,
     /// This process's clock, for moments inside a node's status.
@@ -103,6 +105,7 @@ impl Config {
             accept: None,
             connect: None,
             shelf: None,
+            store: None,
             received: Received::new(Bytes(limits::RECEIVED)),
             now: Arc::new(now),
         }
@@ -126,6 +129,7 @@ impl fmt::Debug for Config {
             .field("report_within", &self.report_within)
             .field("last_words", &self.last_words)
             .field("key", &self.key)
+            .field("store", &self.store)
             .field("accept", &self.accept)
             .field("connect", &self.connect)
             .finish_non_exhaustive()

@@ -8,7 +8,7 @@ use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::Lost;
 use crate::outcome::key_of;
-use crate::peer::{Missed, greeting, half, micros, out_of_place};
+use crate::peer::{Missed, greeting, half, micros, one_store, out_of_place};
 use crate::reader::{Came, Reader};
 use crate::rtt::Rtt;
 use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
@@ -137,11 +137,13 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
     let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
     let sent = Instant::now();
     let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
-    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..Hello::new(&dial.name, role) }));
+    let ours = Hello::new(&dial.name, role).of_store(dial.config.store.as_ref());
+    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..ours }));
     let hello = greeting(reader.next().await?.frame, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
         return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));
     };
+    one_store(&hello, &dial.config)?;
     let mut rtt = Rtt::default();
     rtt.observe(micros(sent.elapsed()));
     if let (Some(key), Some(nonce)) = (&dial.config.key, &nonce) {

@@ -206,6 +206,7 @@ impl Link {
         match lost {
             Lost::Nonsense(_)
             | Lost::WrongNode { .. }
+            | Lost::OtherStore
             | Lost::TooManyPeers { .. }
             | Lost::Silent { .. }
             | Lost::NoGreeting { .. }

@@ -49,6 +49,11 @@ pub enum Lost {
         /// Who is there.
         found: NodeId,
     },
+    /// One side's numbers of tasks and models mean others at the other.
+    #[error(
+        "the other side serves another database than this one; all processes of a cluster need the same `database`"
+    )]
+    OtherStore,
     /// The other side has not the cluster's key, or this side has one and the other needs none.
     #[error(
         "the other side does not prove that it has this cluster's key; all processes of a cluster need the same"

@@ -6,16 +6,16 @@
 
 mod demand;
 mod fetch;
+mod greeting;
 
 pub use fetch::{Fetcher, Source};
 
-use crate::codec::{self, Frame, Hello, Role};
+use crate::codec::{self, Frame, Role};
 use crate::config::{Config, limits};
-use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::outcome::{instead, key_of, renamed};
-use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
+use crate::peer::{Missed, half, in_role, micros, out_of_place};
 use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
 use crate::reader::{Came, Reader};
 use crate::scale::Scale;
@@ -331,44 +331,6 @@ impl Hub {
         // Everybody's share changed.
         self.reshare();
         Ok((peer, hello.name))
-    }
-
-    /// The greetings of both sides, and what they prove.
-    async fn exchange(
-        &self,
-        link: &Link,
-        reader: &mut Reader,
-        status: &watch::Receiver<NodeStatus>,
-    ) -> Result<Hello, Lost> {
-        let hello = greeting(reader.next().await?.frame, "a gateway's greeting")?;
-        let ours = {
-            let status = status.borrow();
-            Hello::new(&status.name, Role::Node { node: status.node })
-        };
-        let Some(key) = &self.config.key else {
-            link.say(codec::hello(&ours));
-            return Ok(hello);
-        };
-        let Some(theirs) = &hello.nonce else { return Err(Lost::Unproven) };
-        let nonce = nonce().map_err(Lost::Random)?;
-        let proof = key.proof(Proves::Connected, theirs, &nonce, ours.role);
-        link.say(codec::hello(&Hello { nonce: Some(nonce.clone()), proof: Some(proof), ..ours }));
-        match reader.next().await?.frame {
-            Frame::Proof(proof) if key.holds(Proves::Connecting, &nonce, theirs, hello.role, &proof) => {
-                Ok(hello)
-            }
-            Frame::Proof(_) => Err(Lost::Unproven),
-            Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
-            other @ (Frame::Hello(_)
-            | Frame::Status(_)
-            | Frame::Want(_)
-            | Frame::Piece(..)
-            | Frame::Ping { .. }
-            | Frame::Pong { .. }
-            | Frame::Beat
-            | Frame::ToNode(_)
-            | Frame::FromNode(_)) => Err(out_of_place(&other, "a gateway's proof")),
-        }
     }
 
     fn reshare(&self) {

@@ -18,6 +18,11 @@ pub(crate) fn greeting(frame: Frame, expected: &'static str) -> Result<Hello, Lo
     }
 }
 
+/// Whether both sides serve one store.
+pub(crate) fn one_store(hello: &Hello, config: &Config) -> Result<(), Lost> {
+    if hello.store == config.store { Ok(()) } else { Err(Lost::OtherStore) }
+}
+
 /// Heartbeats in a row at which not a byte had been heard since the one before. Counted rather than timed: a process
 /// that was itself stopped finds what came meanwhile before it calls anybody lost. Bytes rather than frames, since on a
 /// slow way a part of a large frame takes longer than a heartbeat.

@@ -55,6 +55,11 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
             codec::hello(&Hello { nonce: Some("01".into()), ..Hello::new("g", Role::Gateway) })
                 .expect("small"),
         ),
+        (
+            "hello with a store",
+            codec::hello(&Hello { store: Some("ab".into()), ..Hello::new("g", Role::Gateway) })
+                .expect("small"),
+        ),
         ("proof", codec::proof("02".into()).expect("small")),
         ("beat", codec::beat().expect("small")),
         ("goodbye", codec::goodbye("bye").expect("small")),
@@ -136,7 +141,7 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [4, 18, 0, 0], // version, kind, stream
+        [5, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -160,14 +165,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[4, 16, 1, 0], // version, kind, the first stream
+        &[5, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[5, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[4, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[5, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());
