@@ -61,7 +61,7 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
-    /// How connections between nodes behave; the same for all processes of a cluster.
+    /// How connections between nodes behave.
     wire: Habits,
     /// Bytes of large inputs that are held, over all gateways, while the rest of them comes.
     received_bytes_max: Bytes,

@@ -13,6 +13,8 @@ use std::time::Duration;
 pub mod limits {
     use std::time::Duration;
 
+    /// The longest time between heartbeats that a peer may ask for.
+    pub const HEARTBEAT: Duration = Duration::from_mins(1);
     /// Head of a frame that is on a query's path (ids, goals, figures).
     pub const HEAD: u32 = 64 << 10;
     /// Head of a frame that is not: a greeting, a node's status, a plan's pins.
@@ -57,7 +59,7 @@ pub mod limits {
 /// Habits of a connection.
 #[derive(Clone)]
 pub struct Config {
-    /// Between heartbeats.
+    /// Between heartbeats. Of the two sides of a connection the slower one is kept to.
     pub heartbeat: Duration,
     /// So many heartbeats in a row without a word, and the other side is lost.
     pub missed: u32,
@@ -111,7 +113,7 @@ impl Config {
         }
     }
 
-    /// The longest time from a peer's last word to calling it lost.
+    /// The longest time from a peer's last word to calling it lost, where the peer has no slower heartbeat.
     pub fn lost_within(&self) -> Duration {
         self.heartbeat * (self.missed + 1)
     }

@@ -8,7 +8,7 @@ use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::Lost;
 use crate::outcome::key_of;
-use crate::peer::{Missed, greeting, half, micros, one_store, out_of_place};
+use crate::peer::{Missed, greeting, half, heartbeat, micros, one_store, out_of_place};
 use crate::reader::{Came, Reader};
 use crate::rtt::Rtt;
 use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
@@ -98,6 +98,7 @@ pub(crate) struct Session {
     reader: Reader,
     status: NodeStatus,
     rtt: Rtt,
+    heartbeat: Duration,
     missed: Missed,
     giving: Giving,
 }
@@ -120,11 +121,11 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     };
     let greeted = timeout(within, greeting).await.unwrap_or(Err(Lost::NoGreeting { within }));
     match greeted {
-        Ok((node, status, rtt)) => {
+        Ok(Greeted { node, status, rtt, heartbeat }) => {
             reader.greeted();
-            let missed = Missed::new(&dial.config);
+            let missed = Missed::new(dial.config.missed, heartbeat);
             let giving = Giving::new(dial.config.shelf.clone());
-            Ok(Session { node, link, reader, status, rtt, missed, giving })
+            Ok(Session { node, link, reader, status, rtt, heartbeat, missed, giving })
         }
         Err(lost) => {
             link.part(&lost).await;
@@ -133,11 +134,19 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     }
 }
 
-async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(NodeId, NodeStatus, Rtt), Lost> {
+/// What a greeting tells.
+struct Greeted {
+    node: NodeId,
+    status: NodeStatus,
+    rtt: Rtt,
+    heartbeat: Duration,
+}
+
+async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<Greeted, Lost> {
     let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
     let sent = Instant::now();
     let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
-    let ours = Hello::new(&dial.name, role).of_store(dial.config.store.as_ref());
+    let ours = Hello::new(&dial.name, role, &dial.config);
     link.say(codec::hello(&Hello { nonce: nonce.clone(), ..ours }));
     let hello = greeting(reader.next().await?.frame, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
@@ -160,7 +169,7 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
     let Frame::Status(head) = frame else { return Err(out_of_place(&frame, "a node's status")) };
     let mut status = head.at((dial.config.now)(), half(rtt.mean()));
     status.info.rtt = rtt.estimate();
-    Ok((node, status, rtt))
+    Ok(Greeted { node, status, rtt, heartbeat: heartbeat(&hello, &dial.config) })
 }
 
 impl Session {
@@ -201,7 +210,7 @@ impl Session {
         let link = Arc::clone(&self.link);
         let mut drain = std::pin::pin!(link.drain());
         let origin = Instant::now();
-        let mut beat = interval(dial.config.heartbeat);
+        let mut beat = interval(self.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

@@ -15,7 +15,7 @@ use crate::config::{Config, limits};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::outcome::{instead, key_of, renamed};
-use crate::peer::{Missed, half, in_role, micros, out_of_place};
+use crate::peer::{Missed, half, heartbeat, in_role, micros, out_of_place};
 use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
 use crate::reader::{Came, Reader};
 use crate::scale::Scale;
@@ -314,6 +314,7 @@ impl Hub {
             number,
             name: hello.name.clone(),
             queries,
+            heartbeat: heartbeat(&hello, &self.config),
             link: Arc::clone(link),
             state: Mutex::new(PeerState::new(queries)),
             told: AtomicU64::new(0),
@@ -350,8 +351,8 @@ impl Hub {
     ) -> Lost {
         let mut drain = std::pin::pin!(peer.link.drain());
         let mut ended = std::pin::pin!(peer.link.leave(stop, self.config.last_words));
-        let mut missed = Missed::new(&self.config);
-        let mut beat = interval(self.config.heartbeat);
+        let mut missed = Missed::new(self.config.missed, peer.heartbeat);
+        let mut beat = interval(peer.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rtt = Micros::ZERO;
         loop {

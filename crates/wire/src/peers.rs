@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     /// For people.
     pub(crate) name: String,
     pub(crate) queries: bool,
+    /// Between heartbeats of its connection.
+    pub(crate) heartbeat: Duration,
     pub(crate) link: Arc<Link>,
     pub(crate) state: Mutex<PeerState>,
     /// Number of the newest report that it was told.

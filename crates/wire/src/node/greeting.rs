@@ -21,9 +21,8 @@ impl Hub {
         let hello = greeting(reader.next().await?.frame, "a gateway's greeting")?;
         let ours = {
             let status = status.borrow();
-            Hello::new(&status.name, Role::Node { node: status.node })
+            Hello::new(&status.name, Role::Node { node: status.node }, &self.config)
         };
-        let ours = ours.of_store(self.config.store.as_ref());
         if let Err(lost) = one_store(&hello, &self.config) {
             link.say(codec::hello(&ours)); // so that both sides find it
             return Err(lost);

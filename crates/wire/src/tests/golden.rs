@@ -1,7 +1,7 @@
 //! The bytes of every kind of frame. If one of these tests fails, other versions no longer understand this one:
 //! raise the version instead of changing the bytes.
 
-use super::{answer, query, report, status};
+use super::{answer, config, query, report, status};
 use crate::codec::{self, Frame, Hello, Role};
 use crate::frame::{Encoded, HEADER, Header, Kind};
 use crate::out::Out;
@@ -44,20 +44,20 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
     let ask = |input| tell(&ToNode::Query(Box::new(query(key.0, input))));
     let node = Role::Node { node: NodeId(7) };
     vec![
-        ("hello gateway", codec::hello(&Hello::new("g", Role::Gateway)).expect("small")),
-        ("hello node", codec::hello(&Hello::new("n", node)).expect("small")),
+        ("hello gateway", codec::hello(&Hello::new("g", Role::Gateway, &config())).expect("small")),
+        ("hello node", codec::hello(&Hello::new("n", node, &config())).expect("small")),
         ("status", codec::status(&status(), Time(9)).expect("small")),
         ("status with a replica", codec::status(&with_a_replica(), Time(9)).expect("small")),
         ("ping", codec::ping(258, Micros(3)).expect("small")),
         ("pong", codec::pong(258).expect("small")),
         (
             "hello with a number",
-            codec::hello(&Hello { nonce: Some("01".into()), ..Hello::new("g", Role::Gateway) })
+            codec::hello(&Hello { nonce: Some("01".into()), ..Hello::new("g", Role::Gateway, &config()) })
                 .expect("small"),
         ),
         (
             "hello with a store",
-            codec::hello(&Hello { store: Some("ab".into()), ..Hello::new("g", Role::Gateway) })
+            codec::hello(&Hello { store: Some("ab".into()), ..Hello::new("g", Role::Gateway, &config()) })
                 .expect("small"),
         ),
         ("proof", codec::proof("02".into()).expect("small")),

@@ -30,7 +30,7 @@ fn bytes(encoded: Result<crate::frame::Encoded, crate::frame::TooLarge>) -> Vec<
 }
 
 fn hello() -> Vec<u8> {
-    bytes(codec::hello(&Hello::new("raw", Role::Gateway)))
+    bytes(codec::hello(&Hello::new("raw", Role::Gateway, &config())))
 }
 
 /// Reads frames until the goodbye, and gives its words.
@@ -149,7 +149,7 @@ async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
         (Role::Scheduler, wake, "Wake", scheduler),
     ] {
         let mut stream = TcpStream::connect(&address).await.expect("a node");
-        let hello = bytes(codec::hello(&Hello::new("raw", role)));
+        let hello = bytes(codec::hello(&Hello::new("raw", role, &config())));
         stream.write_all(&[hello, frame(sent)].concat()).await.expect("written");
         let why = goodbye(&mut stream).await;
         assert!(why.contains(kind) && why.contains(expected), "{why:?} does not say {kind} {expected:?}");

@@ -115,7 +115,7 @@ async fn a_large_frame_that_does_not_get_on_is_dropped_and_refused_by_name_and_i
     let link = Link::new(Stream::connect(&served.address).await.expect("a node"));
     let mut reader = Reader::new(Arc::clone(&link), Received::new(MOST));
     reader.greeted();
-    link.say(codec::hello(&Hello::new("stalls", Role::Gateway)));
+    link.say(codec::hello(&Hello::new("stalls", Role::Gateway, &super::config())));
     let mut begun = codec::to_node(&large(1)).expect("small enough").head;
     begun[STREAM].copy_from_slice(&1_u16.to_le_bytes());
     link.send(as_is(begun));

@@ -45,7 +45,7 @@ async fn who_serves_the_same_store_is_joined_and_who_serves_another_is_not() {
 async fn a_node_tells_who_serves_another_store_so_and_nothing_of_itself() {
     let served = served(of(Some("one"), None)).await;
     let Address::Tcp(address) = served.address.clone() else { panic!("TCP was asked for") };
-    let hello = Hello::new("stray", Role::Gateway).of_store(Some(&"two".to_owned()));
+    let hello = Hello::new("stray", Role::Gateway, &of(Some("two"), None));
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     stream.write_all(&codec::hello(&hello).expect("small").head).await.expect("it reads");
     let mut all = Vec::new();
