@@ -263,8 +263,8 @@ impl Session {
                     frame.body = Body::Refused { key, refusal };
                     // What is left of its answer need not come.
                     self.link.say(codec::to_node(&ToNode::Cancel { key }));
-                } else if let Body::Refused { key, .. } = frame.body {
-                    self.link.stop_query(key); // nobody waits for what is left of its input
+                } else if let Body::Refused { key, .. } | Body::HandedBack { key, .. } = frame.body {
+                    self.link.stop_query(key); // nobody there waits for what is left of its input
                 }
                 if in_parts {
                     frame.report = remote.newest(); // others have overtaken what it says

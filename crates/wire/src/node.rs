@@ -14,10 +14,10 @@ use crate::codec::{self, Frame, Role};
 use crate::config::{Config, limits};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
-use crate::outcome::{instead, key_of, renamed};
+use crate::outcome::{instead, key_of, renamed, unstarted};
 use crate::peer::{Missed, half, heartbeat, in_role, micros, out_of_place};
 use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
-use crate::reader::{Came, Reader};
+use crate::reader::{Came, Dropped, Reader};
 use crate::scale::Scale;
 use crate::seam::{Body, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::shelf::Wants;
@@ -395,7 +395,12 @@ impl Hub {
             Frame::ToNode(ToNode::Query(query)) if let Some(why) = dropped => {
                 // The node never hears of it.
                 let refusal = why.refusal(&self.config.received, late);
-                self.tell(peer, Body::Refused { key: query.key, refusal });
+                let body = match why {
+                    Dropped::NoRoom => unstarted(&query, refusal),
+                    // What keeps it from getting on is on its gateway's side, or its time is over.
+                    Dropped::Stalled => Body::Refused { key: query.key, refusal },
+                };
+                self.tell(peer, body);
                 Ok(())
             }
             Frame::Ping { sent, rtt: known } => {
