@@ -171,7 +171,4 @@ pub enum Nonsense {
         /// The bound.
         limit: usize,
     },
-    /// A query came twice under one name.
-    #[error("two open queries have the key {0}")]
-    Twice(u64),
 }

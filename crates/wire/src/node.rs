@@ -436,7 +436,14 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if self.opens(peer, key)? {
+                let Some(first) = self.opens(peer, key)? else {
+                    // It was taken back and sent again, by two threads of its gateway, and the second was quicker: that it was
+                    // taken back is still to come, and will end the one that is here.
+                    let why = "this node still has an earlier sending of this query".to_owned();
+                    self.tell(peer, unstarted(&query, Refusal::NothingRunnable { why }));
+                    return Ok(());
+                };
+                if first {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.
@@ -475,8 +482,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Whether a query is its gateway's first in a while.
-    fn opens(&self, peer: &Peer, key: QueryKey) -> Result<bool, Nonsense> {
+    /// Whether a query is its gateway's first in a while; `None` if there is one of its name.
+    fn opens(&self, peer: &Peer, key: QueryKey) -> Result<Option<bool>, Nonsense> {
         let (mut state, now) = (peer.state(), self.now());
         let first = state.opens(key, now)?;
         self.scale.weigh(&mut state, now);

@@ -80,16 +80,15 @@ impl PeerState {
         Self { asks, ..Self::default() }
     }
 
-    /// Whether a query is the first in a while.
-    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<bool, Nonsense> {
+    /// Whether a query is the first in a while; `None` if there is one of its name.
+    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<Option<bool>, Nonsense> {
         if self.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
             return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
         }
-        let first = self.asker.sent(now);
         if !self.open.insert(key.0) {
-            return Err(Nonsense::Twice(key.0));
+            return Ok(None);
         }
-        Ok(first)
+        Ok(Some(self.asker.sent(now)))
     }
 
     /// Its weight among the gateways that share the credit, if it has queries here or had some lately, or some wait there.
