@@ -11,12 +11,13 @@ use crate::outcome::key_of;
 use crate::peer::{Missed, greeting, half, heartbeat, micros, one_store, out_of_place};
 use crate::reader::{Came, Reader};
 use crate::rtt::Rtt;
-use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
+use crate::seam::{Body, Connection, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
 use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::{Made, NodeReport};
 use modelless_types::{Micros, NodeId, QueryKey};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -186,8 +187,10 @@ impl Session {
         stop: &CancellationToken,
     ) -> (Lost, Duration) {
         let (status, watched) = watch::channel(self.status.clone());
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let remote = Arc::new(Remote {
             node: self.node,
+            connection: Connection(CONNECTIONS.fetch_add(1, Ordering::Relaxed)),
             link: Arc::clone(&self.link),
             gateway: Arc::downgrade(gateway),
             report: Mutex::default(),
@@ -271,7 +274,7 @@ impl Session {
                 } else {
                     remote.heard(&frame.report);
                 }
-                gateway.receive(self.node, frame);
+                gateway.receive_over(remote.connection, self.node, frame);
             }
             Frame::Status(head) => {
                 let mut news = head.at((dial.config.now)(), half(self.rtt.mean()) + late);
@@ -307,6 +310,7 @@ impl Session {
 /// A node that is reached by a connection.
 struct Remote {
     node: NodeId,
+    connection: Connection,
     link: Arc<Link>,
     /// Not held: the gateway holds its nodes.
     gateway: Weak<dyn GatewayLink>,
@@ -331,11 +335,15 @@ impl Remote {
         report.made = Made { inputs: report.made.inputs.saturating_sub(1), ..report.made };
         let why = error.to_string();
         let body = Body::BadInput { key, fault: InputFault::TooLarge, why };
-        gateway.receive(self.node, FromNode { body, report });
+        gateway.receive_over(self.connection, self.node, FromNode { body, report });
     }
 }
 
 impl NodeLink for Remote {
+    fn connection(&self) -> Connection {
+        self.connection
+    }
+
     fn send(&self, frame: ToNode) {
         if let ToNode::Cancel { key } = frame
             && self.link.take_back_query(key)
