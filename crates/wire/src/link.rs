@@ -207,6 +207,7 @@ impl Link {
             Lost::Nonsense(_)
             | Lost::WrongNode { .. }
             | Lost::OtherStore
+            | Lost::TooLarge { .. }
             | Lost::TooManyPeers { .. }
             | Lost::Silent { .. }
             | Lost::NoGreeting { .. }

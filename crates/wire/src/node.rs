@@ -309,7 +309,7 @@ impl Hub {
             Role::Scheduler => false,
             Role::Node { .. } => return Err(out_of_place(&Frame::Hello(hello), "a gateway's greeting")),
         };
-        let told = codec::status(&status.borrow(), (self.config.now)());
+        let told = codec::status(&status.borrow(), (self.config.now)())?;
         let peer = Arc::new(Peer {
             number,
             name: hello.name.clone(),
@@ -326,7 +326,7 @@ impl Hub {
                 return Err(Lost::TooManyPeers { limit: limits::PEERS });
             }
             // Before the peer is known to others, so that nothing comes before it.
-            link.say(told);
+            link.send(told);
             peers.insert(number, Arc::clone(&peer));
         }
         // Everybody's share changed.
@@ -376,7 +376,10 @@ impl Hub {
                         return Lost::Stopped;
                     }
                     let told = codec::status(&status.borrow_and_update(), (self.config.now)());
-                    peer.link.say(told);
+                    match told {
+                        Ok(told) => peer.link.send(told),
+                        Err(error) => return error.into(), // nothing that is known of it would be true any longer
+                    }
                 }
                 frame = reader.next() => match frame {
                     Ok(came) => if let Err(lost) = self.take(peer, came, &mut rtt) {

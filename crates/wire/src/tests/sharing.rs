@@ -1,6 +1,8 @@
 //! Several gateways at one node, and nodes that come and go.
 
 use super::{Body, FakeNode, Kept, PATIENCE, Served, class, config, dial, queries, query, raw};
+use crate::config::limits;
+use crate::gateway::greet;
 use crate::sim::Host;
 use crate::stream::Stream;
 use crate::{Address, Demand, Dial, FromNode, QueryFrame, ToNode};
@@ -454,6 +456,26 @@ async fn a_query_that_is_sent_again_before_it_is_taken_back_is_told_no_and_its_c
         served.node.query(if returnable { 1 } else { 3 }).await;
     }
     assert_eq!(kept.joined.all().len(), 1);
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_whose_status_is_too_large_says_so_and_is_joined_once_it_is_not() {
+    let served = Served::start(&tcp(), config()).await;
+    let grow = |bytes: usize| {
+        served.status.send_modify(|status| status.warnings = vec!["w".repeat(bytes)]);
+    };
+    let kept = Kept::start(dial(&served.address));
+    let (mut known, _) = kept.connection(0).await;
+    let too_large = usize::try_from(limits::RARE_HEAD).expect("small");
+    grow(too_large);
+    let ends = async { while known.changed().await.is_ok() {} };
+    timeout(PATIENCE, ends).await.expect("it is not joined any longer");
+    let lost = greet(&dial(&served.address)).await.err().expect("it cannot say what it is");
+    assert!(lost.to_string().contains("a Status frame that must be told has 838"), "{lost}");
+    grow(1);
+    kept.connection(1).await;
     kept.stop().await;
     served.stop().await;
 }
