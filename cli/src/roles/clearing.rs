@@ -5,13 +5,15 @@ use modelless_store::{Artefacts, Cleared, Error, Store, sha256_of};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// What was put or wanted within this time stays. Far longer than a registration may take.
 pub(crate) const UNUSED: Duration = Duration::from_hours(24);
 /// After a start.
 const FIRST: Duration = Duration::from_mins(1);
+/// A round takes far less; one whose database falls silent in the middle is tried again with the next.
+const WITHIN: Duration = Duration::from_mins(10);
 /// Between rounds.
 const EVERY: Duration = Duration::from_hours(1);
 
@@ -38,7 +40,12 @@ pub(crate) async fn run(store: Arc<dyn Store>, artefacts: Artefacts, stop: Cance
             () = stop.cancelled() => return,
             _ = due.tick() => {}
         }
-        let round = clear(&*store, &artefacts, UNUSED);
+        let round = async {
+            match timeout(WITHIN, clear(&*store, &artefacts, UNUSED)).await {
+                Ok(cleared) => cleared,
+                Err(_) => Err(anyhow::anyhow!("the store fell silent")),
+            }
+        };
         let cleared = tokio::select! {
             biased;
             () = stop.cancelled() => return,

@@ -28,6 +28,7 @@ mod peers;
 mod reader;
 mod received;
 mod rtt;
+mod scale;
 mod seam;
 mod shelf;
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! and its name there. Credit is divided among the gateways by what they ask for, what waits at them is added up,
 //! and a gateway that is lost takes its queries with it.
 
+mod demand;
 mod fetch;
 
 pub use fetch::{Fetcher, Source};
@@ -15,16 +16,16 @@ use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
 use crate::outcome::{instead, key_of, renamed};
 use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
-use crate::peers::{CONNECTIONS, Peer, Strangers, Waiting, qualified, unqualified};
+use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
 use crate::reader::{Came, Reader};
-use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
+use crate::scale::Scale;
+use crate::seam::{Body, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::shelf::Wants;
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
-use modelless_decision::query::Class;
 use modelless_decision::route::{NodeReport, SHARE_BEAT, share};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -54,6 +55,7 @@ pub fn serve_node(
         node,
         config,
         peers: RwLock::default(),
+        scale: Scale::default(),
         report: Mutex::default(),
         news: Notify::new(),
         wants: Wants::default(),
@@ -77,6 +79,13 @@ impl NodeServer {
     /// Where it listens.
     pub fn address(&self) -> &crate::stream::Address {
         self.listener.address()
+    }
+
+    /// How often a gateway was weighed.
+    #[cfg(test)]
+    pub(crate) fn weighed(&self) -> Box<dyn Fn() -> usize> {
+        let hub = Arc::clone(&self.hub);
+        Box::new(move || hub.scale.weighed.load(Ordering::Relaxed))
     }
 
     /// Serves until `stop`. What was said before is still written, for as long as `last_words` says.
@@ -117,6 +126,7 @@ struct Hub {
     node: Arc<dyn NodeLink>,
     config: Config,
     peers: RwLock<BTreeMap<u32, Arc<Peer>>>,
+    scale: Scale,
     /// The newest, for all of the node's credit, with its number.
     report: Mutex<(u64, NodeReport)>,
     /// Not every gateway was told the newest report.
@@ -151,17 +161,17 @@ impl Hub {
         }
     }
 
-    /// Those that ask for something at this moment, with their weights.
+    /// Weighs everybody anew, and gives those that ask for something with their weights.
     fn asking(&self) -> BTreeMap<u32, u64> {
         let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), self.now());
-        peers.values().filter_map(|peer| Some((peer.number, peer.weight(now)?))).collect()
+        let weigh = |peer: &Arc<Peer>| Some((peer.number, self.scale.weigh(&mut peer.state(), now).0?));
+        peers.values().filter_map(weigh).collect()
     }
 
     /// The newest report with what a gateway gets of the credit, and its number. One that has asked for nothing lately is
     /// told what it would get if it did.
     fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
-        let asking = self.asking();
-        let (own, all) = (asking.get(&peer.number).copied(), asking.values().sum());
+        let (own, all) = self.scale.weigh(&mut peer.state(), self.now());
         let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
         report.limit = share(report.limit, own, all);
         (number, report)
@@ -206,7 +216,7 @@ impl Hub {
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
                 _ = look.tick() => {
                     for peer in self.peers() {
-                        peer.state().asker.beat();
+                        peer.state().beat();
                     }
                     self.forget_old_demand();
                 },
@@ -305,7 +315,7 @@ impl Hub {
             name: hello.name.clone(),
             queries,
             link: Arc::clone(link),
-            state: Mutex::default(),
+            state: Mutex::new(PeerState::new(queries)),
             told: AtomicU64::new(0),
             telling: Mutex::default(),
         });
@@ -458,7 +468,7 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if peer.state().opens(key, self.now())? {
+                if self.opens(peer, key)? {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.
@@ -497,49 +507,12 @@ impl Hub {
         Ok(())
     }
 
-    /// Keeps what waits at one gateway and gives what waits at all of them.
-    fn demand(&self, peer: &Peer, demand: Demand, late: Micros) -> Result<Demand, Nonsense> {
-        let Demand { class, waiting, first } = demand;
-        {
-            let mut state = peer.state();
-            if waiting > 0 {
-                let after = |first: Micros| Duration::from_micros(first.saturating_sub(late).0.min(DAY));
-                let first = first.map(|first| Instant::now() + after(first));
-                state.demand.insert(class, Waiting { queries: waiting, first, told: Instant::now() });
-                if state.demand.len() > limits::DEMAND_CLASSES {
-                    let what = "classes that wait";
-                    return Err(Nonsense::TooMany { what, limit: limits::DEMAND_CLASSES });
-                }
-            } else {
-                state.demand.remove(&class);
-            }
-        }
-        Ok(self.demand_of(class))
-    }
-
-    /// What waits at a gateway is told with the queries that it sends, and the last of those may have gone to another node. Once
-    /// the first is due nobody waits there any longer, or the gateway will say so.
-    fn forget_old_demand(&self) {
-        let now = Instant::now();
-        let mut old = BTreeSet::new();
-        for peer in self.peers() {
-            old.extend(peer.state().old_demand(now));
-        }
-        for class in old {
-            self.node.send(ToNode::Demand(self.demand_of(class)));
-        }
-    }
-
-    fn demand_of(&self, class: Class) -> Demand {
-        let (mut waiting, mut first) = (0_u32, None::<Instant>);
-        for peer in self.peers.read().unwrap_or_else(PoisonError::into_inner).values() {
-            if let Some(here) = peer.state().demand.get(&class) {
-                waiting = waiting.saturating_add(here.queries);
-                first = first.into_iter().chain(here.first).min();
-            }
-        }
-        let in_micros = |at: Instant| micros(at.saturating_duration_since(Instant::now()));
-        Demand { class, waiting, first: first.map(in_micros) }
+    /// Whether a query is its gateway's first in a while.
+    fn opens(&self, peer: &Peer, key: QueryKey) -> Result<bool, Nonsense> {
+        let (mut state, now) = (peer.state(), self.now());
+        let first = state.opens(key, now)?;
+        self.scale.weigh(&mut state, now);
+        Ok(first)
     }
 
     /// A gateway is gone: nobody waits for its queries, nothing waits there, and the others share what it had.
@@ -548,7 +521,9 @@ impl Hub {
         self.wants.lost(peer.number);
         let (open, demand) = {
             let mut state = peer.state();
-            (std::mem::take(&mut state.open), std::mem::take(&mut state.demand))
+            let left = state.leaves();
+            self.scale.weigh(&mut state, self.now());
+            left
         };
         for key in open {
             self.node.send(ToNode::Cancel { key: qualified(peer.number, QueryKey(key)) });
@@ -559,9 +534,6 @@ impl Hub {
         self.reshare();
     }
 }
-
-/// Microseconds of a day: as good as never for what waits, and no sum overflows.
-const DAY: u64 = 86_400_000_000;
 
 impl GatewayLink for Hub {
     fn receive(&self, _: NodeId, frame: FromNode) {

@@ -3,13 +3,13 @@
 use super::world::{Does, Got, NODE, PNG, Running, Second, Setup, World, send};
 use axum::body::Body;
 use http::Request;
-use modelless_types::{QueryKey, Refusal};
+use modelless_types::{Micros, QueryKey, Refusal};
 use modelless_wire::{Body as Said, InputFault, NodeLink, QueryFrame, ToNode};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -139,5 +139,31 @@ async fn a_node_that_comes_back_is_sent_nothing_before_what_it_had_is_given_up()
     assert_eq!(*there.lock().unwrap(), Some(false), "queries could reach it, and would be taken for lost");
     assert!(core.nodes().iter().any(|node| node.id == NODE), "it is there afterwards");
     second.node.answer(&moved);
+    got(&mut asked, 200).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_loses_its_node_goes_to_one_whose_greeting_was_held_up_a_moment_ago() {
+    let second_greeting = Micros::from_millis(700);
+    let mut world = World::with(Setup { second_node: true, second_greeting, ..Setup::default() }).await;
+    let mut second = world.second.take().expect("two nodes");
+    *world.node.does.lock().unwrap() = Does::Keep;
+    *second.node.credit.lock().unwrap() = 4;
+    second.node.say(Said::Report);
+    let router = world.router();
+    let mut world = world.run().await;
+    // The first words there and back show that it is near. What only moves estimates would wait for a second.
+    second.is_away(Micros(400));
+    sleep(Duration::from_millis(100)).await;
+    let target = "/v1/tasks/fashion?latency_ms=500&fallback=reject";
+    let request = Request::post(target).header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+    let mut asked = JoinSet::new();
+    asked.spawn(send(router, request));
+    let first = query(&mut world.seen).await;
+    let another = watch::Sender::new(world.status.borrow().clone());
+    world.status = another; // its connection ends
+    let there = query(&mut second.seen).await;
+    assert_eq!(there.key, first.key);
+    second.node.answer(&there);
     got(&mut asked, 200).await;
 }

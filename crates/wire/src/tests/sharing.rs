@@ -143,6 +143,52 @@ async fn a_gateway_that_asks_for_more_gets_more_of_the_credit_and_the_other_is_n
     served.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_weighs_one_gateway_however_many_there_are_and_tells_the_part_that_all_of_them_leave() {
+    const GATEWAYS: u32 = 40;
+    const ANSWERS: u64 = 50;
+    let served = Served::start(&Address::Sim(Host::new(6, Duration::from_micros(100))), config()).await;
+    let all: Vec<Kept> = (0..GATEWAYS).map(|_| Kept::start(dial(&served.address))).collect();
+    for (at, kept) in all.iter().enumerate() {
+        let (_, link) = kept.connection(0).await;
+        link.send(ToNode::Query(Box::new(query(0, raw("x")))));
+        served.node.query(at).await;
+    }
+    // It weighs as much as nine others by now.
+    let (_, link) = all[0].connection(0).await;
+    for key in 1..=ANSWERS {
+        link.send(ToNode::Query(Box::new(query(key, raw("y")))));
+    }
+    let waits = |waiting| ToNode::Demand(Demand { class: class(3), waiting, first: None });
+    link.send(waits(64));
+    let came = served.node.told.wait_for("all queries", |told| {
+        let keys: Vec<_> =
+            queries(told).filter(|query| query.input == raw("y")).map(|query| query.key).collect();
+        (keys.len() as u64 == ANSWERS).then_some(keys)
+    });
+    let came = came.await;
+    demanded(&served.node, 3, 64 + 2 * (GATEWAYS - 1)).await;
+    let before = (served.weighed)();
+    for key in &came {
+        served.answer(*key, Buffer::new(), 480);
+    }
+    assert_eq!((served.weighed)() - before, came.len(), "each answer asks after its own gateway alone");
+    all[0].gateway.answer_to(ANSWERS).await;
+    let told = all[0].gateway.heard.all();
+    let answers = told.iter().filter(|(_, frame)| matches!(frame.body, Body::Answer { .. }));
+    let parts: Vec<u32> = answers.map(|(_, frame)| frame.report.limit.queries).collect();
+    assert_eq!(parts, vec![480 * 9 / (9 + GATEWAYS - 1); came.len()]);
+    // One that has gone leaves its part at once.
+    let mut all = all.into_iter();
+    let busy = all.next().expect("the first");
+    for kept in all {
+        kept.stop().await;
+    }
+    busy.gateway.report_with(480).await;
+    busy.stop().await;
+    served.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_true_earlier_is_never_told_later() {
     let served = Served::start(&Address::Tcp("127.0.0.1:0".into()), config()).await;
