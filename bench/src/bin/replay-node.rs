@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use modelless_bench::cluster::identity_of;
 use modelless_decision::route::Limit;
 use modelless_drive::Clock;
 use modelless_engine::{FakeEngine, FakeModel};
@@ -252,8 +253,12 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let (service, handle) = build(config, deps).await?;
     let listener = Listener::bind(&text("listen")?.parse::<Address>().map_err(anyhow::Error::msg)?).await?;
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
-    let server =
-        serve_node(listener, link, handle.status(), modelless_wire::Config::new(move || clock.now()));
+    let identity = identity_of(&*store).await?;
+    let config = modelless_wire::Config {
+        store: Some(identity.clone()),
+        ..modelless_wire::Config::new(move || clock.now())
+    };
+    let server = serve_node(listener, link, handle.status(), config);
     if given.get("credits").is_some_and(|credits| credits == "false") {
         handle.connect(Arc::new(NoCredit(server.link())));
     } else {
@@ -272,7 +277,7 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
             ..Member::new(Role::Node, &status.name, instance)
         }
     };
-    let live = Arc::new(RedisLive::new(text("redis")?, "default")?);
+    let live = Arc::new(RedisLive::new(text("redis")?, &format!("default:{identity}"))?);
     let announcing = tokio::spawn(keep_announced(live, describe, Duration::from_secs(1), stop.clone()));
     let (ended, mut term) = (CancellationToken::new(), signal(SignalKind::terminate())?);
     let over = ended.clone();

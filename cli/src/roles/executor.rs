@@ -6,7 +6,8 @@ use super::habits::Habits;
 use super::holding::Holding;
 use super::measuring::Measurer;
 use super::{
-    BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell, told_within,
+    BEAT, Options, database, hear, host_name, identity, key, live, process, random, settings, tell,
+    told_within,
 };
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
@@ -60,7 +61,7 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
-    /// How connections between nodes behave; the same for all processes of a cluster.
+    /// How connections between nodes behave.
     wire: Habits,
     /// Bytes of large inputs that are held, over all gateways, while the rest of them comes.
     received_bytes_max: Bytes,
@@ -238,11 +239,13 @@ async fn serve(
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
 
     let received = Received::new(settings.received_bytes_max);
+    let identity = identity(&*store).await?;
     let drain = Duration::from_micros(settings.executor.drain.0);
     let config = modelless_wire::Config {
         key,
         accept,
         received,
+        store: Some(identity.clone()),
         last_words: drain,
         ..settings.wire.of(modelless_wire::Config::new(move || clock.now()))
     };
@@ -253,7 +256,7 @@ async fn serve(
     let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());
     let line = format!("ready node {told}");
 
-    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let (ended, drained) = (CancellationToken::new(), CancellationToken::new());
     let (mut tasks, mut connections) = (JoinSet::new(), JoinSet::new());
     connections.spawn(server.run(ended.clone()));

@@ -6,18 +6,18 @@
 
 mod demand;
 mod fetch;
+mod greeting;
 
 pub use fetch::{Fetcher, Source};
 
-use crate::codec::{self, Frame, Hello, Role};
+use crate::codec::{self, Frame, Role};
 use crate::config::{Config, limits};
-use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
-use crate::outcome::{instead, key_of, renamed};
-use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
+use crate::outcome::{instead, key_of, renamed, unstarted};
+use crate::peer::{Missed, half, heartbeat, in_role, micros, out_of_place};
 use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
-use crate::reader::{Came, Reader};
+use crate::reader::{Came, Dropped, Reader};
 use crate::scale::Scale;
 use crate::seam::{Body, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::shelf::Wants;
@@ -309,11 +309,12 @@ impl Hub {
             Role::Scheduler => false,
             Role::Node { .. } => return Err(out_of_place(&Frame::Hello(hello), "a gateway's greeting")),
         };
-        let told = codec::status(&status.borrow(), (self.config.now)());
+        let told = codec::status(&status.borrow(), (self.config.now)())?;
         let peer = Arc::new(Peer {
             number,
             name: hello.name.clone(),
             queries,
+            heartbeat: heartbeat(&hello, &self.config),
             link: Arc::clone(link),
             state: Mutex::new(PeerState::new(queries)),
             told: AtomicU64::new(0),
@@ -325,50 +326,12 @@ impl Hub {
                 return Err(Lost::TooManyPeers { limit: limits::PEERS });
             }
             // Before the peer is known to others, so that nothing comes before it.
-            link.say(told);
+            link.send(told);
             peers.insert(number, Arc::clone(&peer));
         }
         // Everybody's share changed.
         self.reshare();
         Ok((peer, hello.name))
-    }
-
-    /// The greetings of both sides, and what they prove.
-    async fn exchange(
-        &self,
-        link: &Link,
-        reader: &mut Reader,
-        status: &watch::Receiver<NodeStatus>,
-    ) -> Result<Hello, Lost> {
-        let hello = greeting(reader.next().await?.frame, "a gateway's greeting")?;
-        let ours = {
-            let status = status.borrow();
-            Hello::new(&status.name, Role::Node { node: status.node })
-        };
-        let Some(key) = &self.config.key else {
-            link.say(codec::hello(&ours));
-            return Ok(hello);
-        };
-        let Some(theirs) = &hello.nonce else { return Err(Lost::Unproven) };
-        let nonce = nonce().map_err(Lost::Random)?;
-        let proof = key.proof(Proves::Connected, theirs, &nonce, ours.role);
-        link.say(codec::hello(&Hello { nonce: Some(nonce.clone()), proof: Some(proof), ..ours }));
-        match reader.next().await?.frame {
-            Frame::Proof(proof) if key.holds(Proves::Connecting, &nonce, theirs, hello.role, &proof) => {
-                Ok(hello)
-            }
-            Frame::Proof(_) => Err(Lost::Unproven),
-            Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
-            other @ (Frame::Hello(_)
-            | Frame::Status(_)
-            | Frame::Want(_)
-            | Frame::Piece(..)
-            | Frame::Ping { .. }
-            | Frame::Pong { .. }
-            | Frame::Beat
-            | Frame::ToNode(_)
-            | Frame::FromNode(_)) => Err(out_of_place(&other, "a gateway's proof")),
-        }
     }
 
     fn reshare(&self) {
@@ -388,8 +351,8 @@ impl Hub {
     ) -> Lost {
         let mut drain = std::pin::pin!(peer.link.drain());
         let mut ended = std::pin::pin!(peer.link.leave(stop, self.config.last_words));
-        let mut missed = Missed::new(&self.config);
-        let mut beat = interval(self.config.heartbeat);
+        let mut missed = Missed::new(self.config.missed, peer.heartbeat);
+        let mut beat = interval(peer.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rtt = Micros::ZERO;
         loop {
@@ -413,7 +376,10 @@ impl Hub {
                         return Lost::Stopped;
                     }
                     let told = codec::status(&status.borrow_and_update(), (self.config.now)());
-                    peer.link.say(told);
+                    match told {
+                        Ok(told) => peer.link.send(told),
+                        Err(error) => return error.into(), // nothing that is known of it would be true any longer
+                    }
                 }
                 frame = reader.next() => match frame {
                     Ok(came) => if let Err(lost) = self.take(peer, came, &mut rtt) {
@@ -432,7 +398,12 @@ impl Hub {
             Frame::ToNode(ToNode::Query(query)) if let Some(why) = dropped => {
                 // The node never hears of it.
                 let refusal = why.refusal(&self.config.received, late);
-                self.tell(peer, Body::Refused { key: query.key, refusal });
+                let body = match why {
+                    Dropped::NoRoom => unstarted(&query, refusal),
+                    // What keeps it from getting on is on its gateway's side, or its time is over.
+                    Dropped::Stalled => Body::Refused { key: query.key, refusal },
+                };
+                self.tell(peer, body);
                 Ok(())
             }
             Frame::Ping { sent, rtt: known } => {
@@ -468,7 +439,14 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if self.opens(peer, key)? {
+                let Some(first) = self.opens(peer, key)? else {
+                    // It was taken back and sent again, by two threads of its gateway, and the second was quicker: that it was
+                    // taken back is still to come, and will end the one that is here.
+                    let why = "this node still has an earlier sending of this query".to_owned();
+                    self.tell(peer, unstarted(&query, Refusal::NothingRunnable { why }));
+                    return Ok(());
+                };
+                if first {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.
@@ -507,8 +485,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Whether a query is its gateway's first in a while.
-    fn opens(&self, peer: &Peer, key: QueryKey) -> Result<bool, Nonsense> {
+    /// Whether a query is its gateway's first in a while; `None` if there is one of its name.
+    fn opens(&self, peer: &Peer, key: QueryKey) -> Result<Option<bool>, Nonsense> {
         let (mut state, now) = (peer.state(), self.now());
         let first = state.opens(key, now)?;
         self.scale.weigh(&mut state, now);

@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     /// For people.
     pub(crate) name: String,
     pub(crate) queries: bool,
+    /// Between heartbeats of its connection.
+    pub(crate) heartbeat: Duration,
     pub(crate) link: Arc<Link>,
     pub(crate) state: Mutex<PeerState>,
     /// Number of the newest report that it was told.
@@ -78,16 +80,15 @@ impl PeerState {
         Self { asks, ..Self::default() }
     }
 
-    /// Whether a query is the first in a while.
-    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<bool, Nonsense> {
+    /// Whether a query is the first in a while; `None` if there is one of its name.
+    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<Option<bool>, Nonsense> {
         if self.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
             return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
         }
-        let first = self.asker.sent(now);
         if !self.open.insert(key.0) {
-            return Err(Nonsense::Twice(key.0));
+            return Ok(None);
         }
-        Ok(first)
+        Ok(Some(self.asker.sent(now)))
     }
 
     /// Its weight among the gateways that share the credit, if it has queries here or had some lately, or some wait there.

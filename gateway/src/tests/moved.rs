@@ -1,11 +1,11 @@
 //! A query that was taken from a silent node and given to another, while the first one still has words for it.
 
-use super::world::{Does, Got, NODE, PNG, Running, Second, Setup, World, send};
+use super::world::{Does, FakeNode, Got, NODE, PNG, Running, Second, Setup, World, send};
 use axum::body::Body;
 use http::Request;
 use modelless_types::{Micros, QueryKey, Refusal};
-use modelless_wire::{Body as Said, InputFault, NodeLink, QueryFrame, ToNode};
-use std::sync::{Arc, Mutex};
+use modelless_wire::{Body as Said, Connection, InputFault, NodeLink, QueryFrame, ToNode};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -112,6 +112,64 @@ async fn a_node_whose_newest_connection_ends_is_reached_over_an_older_one_that_s
     world.status = nothing;
     core.lost_node(&core.nodes()[0]);
     assert!(core.nodes().is_empty(), "none of its connections stands");
+}
+
+/// A connection to a node that is not the only one.
+struct Over(Connection, Arc<FakeNode>);
+
+impl NodeLink for Over {
+    fn send(&self, frame: ToNode) {
+        self.1.send(frame);
+    }
+
+    fn connection(&self) -> Connection {
+        self.0
+    }
+}
+
+#[tokio::test]
+async fn a_no_over_an_older_connection_is_no_end_of_what_went_over_the_newer_one() {
+    let mut world = World::new().await;
+    let core = world.service.core();
+    core.add_node(world.status.subscribe(), Arc::new(Over(Connection(7), Arc::clone(&world.node))));
+    world.node.say(Said::Report);
+    core.tabled(&core.nodes()); // as the next look does
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut asked = JoinSet::new();
+    let target = "/v1/tasks/fashion?latency_ms=20000&fallback=reject";
+    let request = Request::post(target).header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+    asked.spawn(send(world.router(), request));
+    let sent = query(&mut world.seen).await;
+    let key = sent.key;
+    // What the node says over the one that it was reached over before.
+    world.node.say(Said::Refused { key, refusal: Refusal::Draining });
+    world.node.say(Said::HandedBack { key, why: Refusal::Draining });
+    assert_eq!(core.pending.at(NODE), 1, "it is still there");
+    world.node.answer(&sent);
+    got(&mut asked, 200).await;
+}
+
+#[tokio::test]
+async fn a_node_stands_until_the_router_hears_that_it_is_gone() {
+    let world = World::new().await;
+    let core = world.service.core();
+    let node = core.nodes().remove(0);
+    let starts = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            starts.wait();
+            core.lost_node(&node);
+        });
+        // The router can hear nothing meanwhile, so whoever looked for the node would take another's joining for its return.
+        core.driver.look(|_, _| {
+            starts.wait();
+            for _ in 0..20_000 {
+                assert_eq!(core.nodes().len(), 1, "it went before the router heard of it");
+                std::thread::yield_now();
+            }
+        });
+    });
+    assert!(core.nodes().is_empty());
 }
 
 #[tokio::test]

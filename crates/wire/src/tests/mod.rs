@@ -9,6 +9,7 @@ mod seam;
 mod sharing;
 mod shelves;
 mod slow;
+mod stores;
 mod strangers;
 mod tls;
 mod world;
