@@ -46,7 +46,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield ready.split()[1]
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        try:
+            server.wait(30)
+        finally:
+            server.kill()  # nothing happens where it has ended
 
 
 @pytest.fixture
