@@ -31,6 +31,7 @@ pub mod oracle;
 mod outcome;
 mod pause;
 mod planning;
+pub mod published;
 mod quarantine;
 mod record;
 mod renting;
