@@ -4,6 +4,7 @@ mod build;
 mod check;
 pub(crate) use build::permille;
 pub mod file;
+pub mod live;
 mod profiles;
 mod traffic;
 mod unknown;

@@ -32,3 +32,4 @@ mod strings;
 mod texts;
 mod twins;
 mod versions;
+mod what_if;
