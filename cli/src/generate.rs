@@ -91,6 +91,9 @@ pub(crate) struct Options {
     /// The most seconds of a processor that making them may take.
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     time: u64,
+    /// Make them even where this kernel cannot keep the program that does from the rest of the machine.
+    #[arg(long)]
+    unboxed: bool,
     /// Send the package to a server then, as `modelless model register` does.
     #[arg(long, conflicts_with = "no_measure")]
     register: bool,
@@ -239,6 +242,7 @@ async fn request(options: &Options) -> anyhow::Result<Request> {
             enter: vec![OsString::from("/proc/self/exe"), OsString::from("boxed")],
             memory: options.memory.unwrap_or_else(half_of_memory),
             cpu_seconds: options.time.max(1),
+            unboxed: options.unboxed,
         },
         model,
     })

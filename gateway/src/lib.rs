@@ -46,5 +46,5 @@ pub use config::Config;
 pub use demand::{ClassDemand, DemandTold};
 pub use errors::Error;
 pub use ids::{BadQueryId, QueryId, QueryIds};
-pub use profiles::{PROFILES, PROFILES_VERSION, ProfileEntry, ProfileFile};
+pub use profiles::{PROFILES, PROFILES_VERSION, ProfileEntry, ProfileFile, Through};
 pub use service::{Addresses, Deps, Handle, Service};

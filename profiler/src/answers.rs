@@ -7,9 +7,15 @@ use crate::profile::{Cold, Profiler, Progress, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::{AdapterSpec, Output, OutputParams, Scratch};
 use modelless_types::{DType, TensorSpec};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Items of a batch.
 const BATCH: usize = 32;
+/// What two answer is held in memory: so many numbers each at most. And so long one may take: files of a generator are not
+/// trusted to be models that answer at all.
+const NUMBERS: usize = 32 << 20;
+const WITHIN: Duration = Duration::from_mins(10);
 
 impl Profiler {
     /// A row of numbers for each item: the vector, or what the output that counts holds.
@@ -39,7 +45,19 @@ impl Bench<'_> {
         let counts = named.unwrap_or(0);
         let (mut scratch, mut answers) = (Scratch::default(), Vec::with_capacity(set.len()));
         let items: Vec<usize> = (0..set.len()).collect();
+        let (start, mut numbers_held) = (Instant::now(), 0);
         for items in items.chunks(size) {
+            if numbers_held > NUMBERS || start.elapsed() > WITHIN {
+                let why = format!(
+                    "its answers to {} of {} items are {numbers_held} numbers and took {} s; at most {NUMBERS} and {} s are \
+                     waited for",
+                    answers.len(),
+                    set.len(),
+                    start.elapsed().as_secs(),
+                    WITHIN.as_secs()
+                );
+                return Err(Error::TooMuch { variant: self.source.name.to_owned(), why });
+            }
             self.profiler.calm(self.source.name, &mut *report).await;
             report(self.source.name, Progress::Accuracy { done: answers.len(), of: set.len() });
             let (made, decoded) = self.answered(set, items, &mut scratch).await?;
@@ -48,11 +66,14 @@ impl Bench<'_> {
                 if let AdapterSpec::FeatureExtraction(_) = self.spec {
                     let made = self.adapter.finish(Some(decoded), &rows, OutputParams::default());
                     if let Output::Vector(vector) = made.map_err(unusable)? {
+                        numbers_held += vector.len();
                         answers.push(vector);
                         continue;
                     }
                 }
-                answers.push(numbers(&outputs[counts], rows[counts]));
+                let row = numbers(&outputs[counts], rows[counts]);
+                numbers_held += row.len();
+                answers.push(row);
             }
         }
         Ok(answers)

@@ -244,8 +244,9 @@ impl Bench<'_> {
         until: Option<Instant>,
         report: Report<'_>,
     ) -> Result<(), Error> {
-        let (rows, length) = self.item(sample)?;
-        let item = Item { rows: &rows, length };
+        let (raw, decoded) = self.usual(sample);
+        let (rows, length) = self.item(decoded)?;
+        let item = Item { raw, adapter: &self.adapter, rows: &rows, length };
         loop {
             let mut bounds = self.bounds(times, until);
             if times.all.is_empty() {
@@ -296,18 +297,19 @@ impl Bench<'_> {
 
     /// What batches are filled with: where lengths differ, a long one of the sample, as a batch is as long as the longest
     /// in it.
-    fn item(&self, sample: &Sample) -> Result<(Vec<Vec<u8>>, Option<u32>), Error> {
-        let mut rows = self.rows();
-        let mut sample: Vec<_> = sample.0.iter().map(|(_, decoded)| decoded).collect();
-        sample.sort_by_key(|decoded| self.adapter.length(decoded));
+    fn usual<'a>(&self, sample: &'a Sample) -> &'a (Bytes, Decoded) {
+        let mut sample: Vec<_> = sample.0.iter().collect();
+        sample.sort_by_key(|(_, decoded)| self.adapter.length(decoded));
         let long = sample.len().saturating_sub(1) * LONG_OF_100 / 100;
-        let first = if self.loaded.stretches { long } else { 0 };
-        let mut length = None;
-        if let Some(decoded) = sample.get(first) {
-            length = self.adapter.length(decoded).filter(|_| self.loaded.stretches);
-            self.cut(&mut rows, length);
-            self.prepare(decoded, &mut rows, &mut Scratch::default())?;
-        }
+        sample.get(if self.loaded.stretches { long } else { 0 }).expect("a set is never empty; this is a bug")
+    }
+
+    /// Its rows, and how long it is where lengths differ.
+    fn item(&self, decoded: &Decoded) -> Result<(Vec<Vec<u8>>, Option<u32>), Error> {
+        let mut rows = self.rows();
+        let length = self.adapter.length(decoded).filter(|_| self.loaded.stretches);
+        self.cut(&mut rows, length);
+        self.prepare(decoded, &mut rows, &mut Scratch::default())?;
         Ok((rows, length))
     }
 

@@ -145,6 +145,14 @@ pub enum Error {
         /// Why.
         source: BatchError,
     },
+    /// What it answers cannot be compared.
+    #[error("{variant:?} cannot be compared: {why}")]
+    TooMuch {
+        /// The variant's name.
+        variant: String,
+        /// How much it was, and how much would be taken.
+        why: String,
+    },
     /// Nothing says how accurate a variant is.
     #[error(
         "nothing says how accurate {0:?} is: name a labelled set to measure it with, or declare `accuracy` for the \

@@ -96,9 +96,12 @@ fn common_tail(all: &All) -> Option<Common> {
     Some(Common { times: percentile99(&shares)?, more_us: percentile99(&more)? })
 }
 
-/// The smallest value that at least 99 of a hundred do not exceed.
+/// The smallest value that the next repetition is expected to exceed no more often than once in a hundred; where there are too
+/// few to tell, the largest.
 fn percentile99(sorted: &[f64]) -> Option<f64> {
-    sorted.get((sorted.len() * 99).div_ceil(100).checked_sub(1)?).copied()
+    // Of n values each of the n + 1 places between and around them is as likely for the next one.
+    let place = ((sorted.len() + 1) * 99).div_ceil(100).min(sorted.len());
+    sorted.get(place.checked_sub(1)?).copied()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "some thousand repetitions")]
@@ -190,6 +193,18 @@ mod tests {
         let (points, details) = points(&All::from([(1, timed(&[&times]))]));
         assert!(points[0].p99_us < 51.0 && points[0].mean_us < 51.0, "{points:?}");
         assert_eq!(details[0].outliers, 1);
+    }
+
+    #[test]
+    fn of_few_repetitions_no_more_than_a_hundredth_is_expected_above() {
+        let sorted = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        for (count, expected) in
+            [(1, 1.0), (98, 98.0), (99, 99.0), (100, 100.0), (198, 198.0), (199, 198.0), (999, 990.0)]
+        {
+            let found = percentile99(&sorted(count)).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{count}: {found}");
+        }
+        assert_eq!(percentile99(&[]), None);
     }
 
     #[test]

@@ -12,7 +12,9 @@ said. Two questions:
 Prints JSON; what is too much is for the caller to say.
 """
 
+import base64
 import gzip
+import io
 import json
 import pathlib
 import sys
@@ -38,6 +40,10 @@ def labelled(task, folder):
     if "images-idx3" in path.name:
         pictures = [Image.fromarray(pixels) for pixels in idx(path)]
         return pictures, idx(path.with_name(path.name.replace("images-idx3", "labels-idx1"))).astype(int)
+    if ".jsonl" in path.name:
+        lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines() if line.strip()]
+        classes = [task["labels"].index(one["label"]) if isinstance(one["label"], str) else one["label"] for one in lines]
+        return [Image.open(io.BytesIO(base64.b64decode(one["input"]))) for one in lines], np.array(classes)
     lines = [line.rsplit(",", 1) for line in path.read_text().splitlines() if line.strip()]
     classes = [task["labels"].index(label) if label in task["labels"] else int(label) for _, label in lines]
     return [Image.open(path.parent / file) for file, _ in lines], np.array(classes)

@@ -12,8 +12,8 @@ use anyhow::Context;
 use clap::Args;
 use modelless_engine::Engine;
 use modelless_executor::node;
-use modelless_gateway::{ProfileEntry, ProfileFile};
-use modelless_profiler::{Config, LabelledSet, Package, Profiler, Report, Subject};
+use modelless_gateway::{ProfileEntry, ProfileFile, Through};
+use modelless_profiler::{Config, LabelledSet, ModelManifest, Package, Profiler, Report, Subject};
 use modelless_store::{MemStore, Store};
 use modelless_types::{AccuracyMeasure, Profile, Task, TenantId, VariantSettings};
 use serde::Serialize;
@@ -199,6 +199,7 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
                 variant: variant.name.clone(),
                 artefact_sha256: sha256(&variant.file)?,
                 settings: Some(settings),
+                through: through(model, &task)?,
                 profile: profile.clone(),
             }),
             _ => None,
@@ -208,6 +209,15 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
     let what = crate::progress::count(measured.len(), "variant");
     phase.done(&format!("{what} measured on {}", profiler.device_class()));
     Ok(measured)
+}
+
+/// As the store would have it, where the tokenizer is named by its digest.
+fn through(model: &ModelManifest, task: &Task) -> anyhow::Result<Through> {
+    let mut adapter = model.adapter.clone();
+    if let Some(file) = model.adapter.tokenizer() {
+        adapter.set_tokenizer(sha256(Path::new(file))?);
+    }
+    Ok(Through::of(&adapter.to_json()?, &task.labels))
 }
 
 fn set(options: &Options, package: &Package, task: &Task) -> anyhow::Result<Option<LabelledSet>> {

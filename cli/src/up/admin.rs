@@ -357,6 +357,7 @@ pub(crate) fn admin(error: Error) -> AdminError {
         | Error::Dump { .. }
         | Error::Calibration { .. }
         | Error::Generator { .. }
+        | Error::TooMuch { .. }
         | Error::NoAccuracy(_) => AdminError::Invalid(error.to_string()),
     }
 }

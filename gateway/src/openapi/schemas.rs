@@ -237,6 +237,7 @@ fn requests() -> Value {
             "task": text(), "model": text(), "model_version": {"type": "integer", "minimum": 0, "maximum": u32::MAX},
             "variant": text(), "artefact_sha256": sha256(),
             "settings": {"type": ["object", "null"], "description": "How it is run; compared where it is given."},
+            "adapter_sha256": sha256(), "tokenizer_sha256": sha256(), "labels_sha256": sha256(),
             "profile": {"type": "object", "description": "As docs/profiles.md has it."},
         }), &["task", "variant", "artefact_sha256", "profile"]),
         "LabelledSet": strict(json!({"name": text(), "artefact_sha256": sha256()}), &["name", "artefact_sha256"]),

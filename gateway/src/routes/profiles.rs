@@ -3,7 +3,7 @@
 use super::{Answer, FromApp, Params};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
-use crate::profiles::{ProfileEntry, ProfileFile};
+use crate::profiles::{ProfileEntry, ProfileFile, Through};
 use crate::suggest::{excerpt, suggest};
 use crate::view::{TaskView, VariantView, View};
 use axum::extract::{Request, State};
@@ -43,6 +43,7 @@ pub(super) async fn export(State(app): FromApp, uri: Uri) -> Answer {
             variant: known.variant.name.clone(),
             artefact_sha256: known.variant.artefact.clone(),
             settings: Some(known.variant.settings.clone()),
+            through: Through::of(&known.model.adapter, &task.task.labels),
             profile: profile.clone(),
         })
     });
@@ -115,6 +116,9 @@ fn fitting<'a>(view: &'a View, entry: &ProfileEntry, replace: bool) -> Result<&'
     if entry.settings.as_ref().is_some_and(|settings| of(settings) != of(&known.variant.settings)) {
         return Err("it is run in another way here (engine, precision, threads, optimisation or processor)"
             .to_owned());
+    }
+    if let Some(why) = entry.through.unlike(&Through::of(&model.adapter, &task.task.labels)) {
+        return Err(why);
     }
     if entry.profile.is_estimated() {
         return Err("it is an estimate; only what was measured is taken in".to_owned());

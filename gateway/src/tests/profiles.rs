@@ -60,6 +60,15 @@ async fn a_profile_is_taken_in_where_it_fits_and_nowhere_else() {
     };
     assert!(left_out(&|one| one["artefact_sha256"] = json!("cd".repeat(32))).await.contains("artefact"));
     assert!(left_out(&|one| one["settings"]["threads"] = json!(7)).await.contains("another way"));
+    for part in ["adapter", "labels"] {
+        let key = format!("{part}_sha256");
+        let other = left_out(&|one| one[&key] = json!("cd".repeat(32))).await;
+        assert!(other.contains(&format!("here: {part}")), "{other}");
+        let unsaid = left_out(&|one| drop(one.as_object_mut().unwrap().remove(&key))).await;
+        assert!(unsaid.contains(&format!("with which {part}")), "{unsaid}");
+    }
+    let other = left_out(&|one| one["tokenizer_sha256"] = json!("cd".repeat(32))).await;
+    assert!(other.contains("here: tokenizer"), "{other}");
     let another = left_out(&|one| one["model_version"] = json!(7)).await;
     assert!(another.contains("version 7") && another.contains("of small version 1"), "{another}");
     assert!(left_out(&|one| one["model"] = json!("large")).await.contains("of small version 1"));

@@ -79,9 +79,12 @@ impl Request {
             let own = self.answers((&piece.name, &path), adapter, &settings, profiler, &mut *report).await;
             let compared = match own {
                 Ok(own) => alike(&own, parents.as_deref().unwrap_or_default()),
-                Err(error @ (Error::Engine { .. } | Error::Batch { .. } | Error::Adapter { .. })) => {
-                    Err(error.to_string())
-                }
+                Err(
+                    error @ (Error::Engine { .. }
+                    | Error::Batch { .. }
+                    | Error::Adapter { .. }
+                    | Error::TooMuch { .. }),
+                ) => Err(error.to_string()),
                 Err(error) => return Err(error),
             };
             match compared {

@@ -6,6 +6,7 @@
 //! found again by what it was made of, so a run that was cut short goes on where it stopped.
 
 mod convert;
+mod listen;
 mod measured;
 mod package;
 mod prepare;
@@ -13,9 +14,10 @@ mod run;
 mod split;
 mod tools;
 
+pub use listen::Step;
 pub use measured::{Measured, measure};
 pub use package::{Entry, Generated, write};
-pub use run::{Outcome, Piece, Step};
+pub use run::{Outcome, Piece};
 pub use split::{Calibration, Halves, split};
 pub use tools::{Tools, size_of_tree};
 
@@ -94,6 +96,8 @@ pub struct Limits {
     pub memory: Bytes,
     /// Seconds of a processor.
     pub cpu_seconds: u64,
+    /// It runs even where this kernel lacks a layer of the box.
+    pub unboxed: bool,
 }
 
 /// A model that variants are made of: the parent, or the same with a smaller input.
@@ -181,7 +185,10 @@ impl Request {
         let job = self.prepare(&bases, report)?;
         let path = work.join("job.json");
         fs::write(&path, job.to_string()).map_err(at(&path))?;
-        let mut pieces = run::in_box(self, tools, &work, report).await?;
+        let wanted = bases
+            .iter()
+            .flat_map(|base| base.recipes.iter().map(|recipe| (base.name.clone(), recipe.clone())));
+        let mut pieces = run::in_box(self, tools, (&work, wanted.collect()), report).await?;
         let told: Report<'_> = &mut |name: &str, _| {
             report(Step { what: &format!("comparing {name} with its parent"), done: 0, of: 1 });
         };

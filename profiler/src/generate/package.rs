@@ -9,9 +9,8 @@ use super::run::{Outcome, Piece};
 use super::{Base, Request, after, at, convert, digest};
 use crate::dominated::{Offer, dominated};
 use crate::error::Error;
-use crate::manifest::VariantManifest;
 use modelless_adapter::AdapterSpec;
-use modelless_types::{Engine, VariantSettings};
+use modelless_types::{Engine, Optimisation, Processor, VariantSettings};
 use serde::Serialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -102,7 +101,7 @@ pub(super) fn place(request: &Request, bases: &[Base], pieces: Vec<Piece>) -> Re
         let engine = convert::engine_of(&piece.recipe);
         let path = models.join(format!("{}.{}", plain(&name), convert::end_of(engine)));
         bring(&request.work().join("made").join(file), &path)?;
-        let settings = VariantSettings { precision: piece.precision.clone(), engine, ..parent.settings() };
+        let settings = settings(&parent.settings(), engine, &piece.precision);
         let mut new = entry(name, model, &base.adapter, settings, path, None)?;
         new.made = Some(piece.clone());
         entries.push(new);
@@ -114,6 +113,16 @@ pub(super) fn place(request: &Request, bases: &[Base], pieces: Vec<Piece>) -> Re
     clear_earlier(request, &generated);
     write(request, &generated, &Measured::default())?;
     Ok(generated)
+}
+
+/// How it is run: as its parent, but for what its format cannot.
+fn settings(parent: &VariantSettings, engine: Engine, precision: &str) -> VariantSettings {
+    let processor = match (engine, parent.processor) {
+        // TensorRT takes ONNX.
+        (Engine::Torch, Processor::Tensorrt(number)) => Processor::Cuda(number),
+        (_, processor) => processor,
+    };
+    VariantSettings { precision: precision.to_owned(), engine, processor, ..parent.clone() }
 }
 
 /// Takes out what an earlier run wrote and this one did not, or it would be registered with a set that is not its own. Only
@@ -341,7 +350,7 @@ fn manifest(
         for line in said(generated, at, measured, marks) {
             let _ = writeln!(made, "# {line}");
         }
-        let block = format!("[[variants]]\n{}", text(&variant(entry, parent))?);
+        let block = format!("[[variants]]\n{}", text(&variant(entry))?);
         if marks.left_out[at].is_none() {
             any = true;
             made.push_str(&block);
@@ -355,17 +364,26 @@ fn manifest(
 }
 
 /// A variant as a manifest has it.
-fn variant(entry: &Entry, parent: &VariantManifest) -> Table {
+fn variant(entry: &Entry) -> Table {
     let mut table = entry.original.clone().unwrap_or_else(|| {
         let mut table = Table::new();
         table.insert("precision".to_owned(), entry.settings.precision.as_str().into());
-        if entry.settings.engine != Engine::Onnx {
-            table.insert("engine".to_owned(), entry.settings.engine.name().into());
+        let VariantSettings { engine, threads, max_batch, optimisation, processor, .. } = &entry.settings;
+        if *engine != Engine::Onnx {
+            table.insert("engine".to_owned(), engine.name().into());
         }
-        table.insert("threads".to_owned(), i64::from(parent.threads).into());
-        table.insert("max_batch".to_owned(), i64::from(parent.max_batch).into());
-        if parent.optimisation != modelless_types::Optimisation::default() {
-            table.insert("optimisation".to_owned(), parent.optimisation.name().into());
+        table.insert("threads".to_owned(), i64::from(*threads).into());
+        table.insert("max_batch".to_owned(), i64::from(*max_batch).into());
+        if *optimisation != Optimisation::default() {
+            table.insert("optimisation".to_owned(), optimisation.name().into());
+        }
+        if *processor != Processor::default() {
+            table.insert("processor".to_owned(), processor.to_string().into());
+        }
+        let VariantSettings { gpu_memory, string_bytes, .. } = &entry.settings;
+        for (name, bytes) in [("gpu_memory", gpu_memory), ("string_bytes", string_bytes)] {
+            let bytes = bytes.and_then(|bytes| i64::try_from(bytes.0).ok());
+            table.extend(bytes.map(|bytes| (name.to_owned(), bytes.into())));
         }
         table
     });
@@ -436,4 +454,45 @@ fn report(request: &Request, generated: &Generated, measured: &Measured, marks: 
         "not_made": not,
     });
     serde_json::to_string_pretty(&whole).expect("it is plain data; this is a bug") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_types::Bytes;
+
+    #[test]
+    fn what_is_made_runs_as_its_parent_does() {
+        let parent = VariantSettings {
+            threads: 2,
+            optimisation: Optimisation::Basic,
+            processor: Processor::Tensorrt(1),
+            gpu_memory: Some(Bytes::from_mib(512)),
+            string_bytes: Some(Bytes(4_000)),
+            ..VariantSettings::new(Engine::Onnx, "fp32", 8)
+        };
+        for (engine, processor) in
+            [(Engine::Onnx, Processor::Tensorrt(1)), (Engine::Torch, Processor::Cuda(1))]
+        {
+            let settings = settings(&parent, engine, "int8");
+            let entry = Entry {
+                name: "model-int8".to_owned(),
+                model: "model".to_owned(),
+                adapter: serde_json::from_str(r#"{"kind": "tensor"}"#).unwrap(),
+                settings: settings.clone(),
+                file: PathBuf::from("models/model-int8.onnx"),
+                sha256: String::new(),
+                bytes: 1,
+                made: None,
+                original: None,
+            };
+            let written = toml::to_string(&variant(&entry)).unwrap();
+            let read: crate::manifest::VariantManifest = toml::from_str(&written).unwrap();
+            assert_eq!(read.settings(), settings, "{written}");
+            assert_eq!(
+                read.settings(),
+                VariantSettings { engine, processor, precision: "int8".to_owned(), ..parent.clone() }
+            );
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! beside it of what it is: an interrupted run leaves what it finished, which the next one takes or, asked for something else,
 //! leaves alone, and never a mixture.
 
-use super::run::Step;
+use super::listen::Step;
 use super::{BATCH, Base, Request, after, at, digest, spread};
 use crate::dump::Dumped;
 use crate::error::Error;

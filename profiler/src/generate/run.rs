@@ -1,22 +1,22 @@
 //! The program in its box: started, listened to, and not believed.
 
+use super::listen::{Failed, Step, Wanted, listen};
 use super::{Request, Tools, convert, digest};
 use crate::error::Error;
-use modelless_engine::{Boxed, Entered, Sandbox};
+use modelless_engine::{Boxed, Sandbox};
 use modelless_types::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// What the program may say in all.
-const SAID: u64 = 64 << 20;
 /// How much of what it said at last is shown.
 const SHOWN: usize = 2_000;
 /// How much longer than the time of its processor it may take: this machine may be busy with what is served.
@@ -36,17 +36,6 @@ const SYSTEM: [&str; 8] = [
     "/sys/devices/system/cpu",
     "/proc/cpuinfo",
 ];
-
-/// How far it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Step<'a> {
-    /// In a few words.
-    pub what: &'a str,
-    /// How much of it is done.
-    pub done: u64,
-    /// How much there is.
-    pub of: u64,
-}
 
 /// What became of a recipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,28 +120,11 @@ impl Piece {
     }
 }
 
-/// A line of what the program says.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Line {
-    Step { step: String, done: u64, of: u64 },
-    Variant { variant: Box<Piece> },
-    Error { error: Named },
-    Done { done: bool },
-    Boxed(Entered),
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-    text: String,
-}
-
 /// Runs the program on a job that is written. What it made was checked against what it says of it.
 pub(super) async fn in_box(
     request: &Request,
     tools: &Tools,
-    work: &Path,
+    (work, wanted): (&Path, BTreeSet<(String, String)>),
     report: &mut (dyn FnMut(Step<'_>) + Send),
 ) -> Result<Vec<Piece>, Error> {
     let failed = |name: &str, why: String| request.failed(name, why);
@@ -165,52 +137,41 @@ pub(super) async fn in_box(
     let mut child =
         command.spawn().map_err(|error| failed("no-box", format!("the box cannot be started: {error}")))?;
     let out = child.stdout.take().expect("it was asked for; this is a bug");
-    let mut lines = BufReader::new(out.take(SAID)).lines();
-    let (mut pieces, mut ended, mut told) = (Vec::new(), false, None);
-    let listen = async {
-        while let Ok(Some(line)) = lines.next_line().await {
-            // What is no such line is of a library that talks.
-            match serde_json::from_str::<Line>(&line) {
-                Ok(Line::Step { step, done, of }) => report(Step { what: &step, done, of }),
-                Ok(Line::Variant { variant }) => pieces.push(*variant),
-                Ok(Line::Error { error }) => told = Some(error),
-                Ok(Line::Done { done }) => ended = done,
-                Ok(Line::Boxed(entered)) => {
-                    for warning in entered.boxed.warnings_of_box() {
-                        tracing::warn!(%warning, "variants are made in a box with a hole");
-                    }
-                }
-                Err(_) => {}
-            }
-        }
-        child.wait().await
+    let wanted = Wanted { pieces: wanted, unboxed: request.limits.unboxed };
+    let run = async {
+        let heard = listen(out, wanted, report).await.map_err(|Failed { name, text }| failed(&name, text))?;
+        Ok::<_, Error>((heard, child.wait().await.map_err(|error| failed("no-box", error.to_string()))?))
     };
     let patience = Duration::from_secs(request.limits.cpu_seconds.saturating_mul(PATIENCE));
-    let Ok(status) = timeout(patience, listen).await else {
+    // What is still there is ended with its handle.
+    let Ok(ran) = timeout(patience, run).await else {
         let why = format!(
             "it was not done after {} s, and was ended; what is made by now is kept",
             patience.as_secs()
         );
         return Err(failed("too-slow", why));
     };
-    let status = status.map_err(|error| failed("no-box", error.to_string()))?;
-    if let Some(Named { name, text }) = told {
-        return Err(failed(&name, text));
-    }
+    let ((pieces, ended), status) = ran?;
     if !status.success() || !ended {
         let (name, why) = cause(status, request, &log);
         return Err(failed(name, why));
     }
-    pieces
-        .iter()
-        .try_for_each(|piece| verify(piece, &work.join("made")).map_err(|why| failed("not-as-told", why)))?;
+    let largest = largest_file(request)?;
+    pieces.iter().try_for_each(|piece| {
+        verify(piece, &work.join("made"), largest).map_err(|why| failed("not-as-told", why))
+    })?;
     Ok(pieces)
+}
+
+/// What the program may write into one file.
+fn largest_file(request: &Request) -> Result<Bytes, Error> {
+    let parent = request.parent_file();
+    let about = fs::metadata(parent).map_err(|source| Error::Read { path: parent.to_owned(), source })?;
+    Ok(Bytes(about.len().saturating_mul(LARGER).max(SMALLEST_LIMIT)))
 }
 
 fn command(request: &Request, tools: &Tools, work: &Path) -> Result<Command, Error> {
     let made = work.join("made");
-    let parent = request.parent_file();
-    let size = fs::metadata(parent).map_err(|source| Error::Read { path: parent.to_owned(), source })?.len();
     let mut read: Vec<PathBuf> = SYSTEM.iter().map(PathBuf::from).collect();
     read.extend([&tools.python, &tools.libraries, &tools.program].map(Clone::clone));
     read.extend(tools.prefixes.iter().filter(|prefix| *prefix != Path::new("/")).cloned());
@@ -219,9 +180,10 @@ fn command(request: &Request, tools: &Tools, work: &Path) -> Result<Command, Err
         read,
         write: vec![made.clone()],
         memory: request.limits.memory,
-        file: Bytes(size.saturating_mul(LARGER).max(SMALLEST_LIMIT)),
+        file: largest_file(request)?,
         cpu_seconds: request.limits.cpu_seconds,
         sandbox: Sandbox::default(),
+        unboxed: request.limits.unboxed,
     };
     let (program, words) =
         request.limits.enter.split_first().expect("something enters the box; this is a bug");
@@ -249,7 +211,7 @@ fn cause(status: ExitStatus, request: &Request, log: &Path) -> (&'static str, St
         );
         return ("too-slow", why);
     }
-    let said = fs::read(log).unwrap_or_default();
+    let said = end_of_file(log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let said = said.trim();
     let start = said.ceil_char_boundary(said.len().saturating_sub(SHOWN));
@@ -261,13 +223,24 @@ fn cause(status: ExitStatus, request: &Request, log: &Path) -> (&'static str, St
     ("ended", why)
 }
 
+/// The last of a file: who wrote it may have written much.
+fn end_of_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    let shown = u64::try_from(SHOWN).unwrap_or(u64::MAX);
+    file.seek(SeekFrom::Start(length.saturating_sub(2 * shown)))?;
+    let mut last = Vec::new();
+    file.take(2 * shown).read_to_end(&mut last)?;
+    Ok(last)
+}
+
 /// The signal of a process that used up its time.
 const fn libc_sigxcpu() -> i32 {
     24
 }
 
 /// A hostile model may make the program say anything.
-fn verify(piece: &Piece, made: &Path) -> Result<(), String> {
+fn verify(piece: &Piece, made: &Path, largest: Bytes) -> Result<(), String> {
     let plain = |text: &str| {
         !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
@@ -286,7 +259,8 @@ fn verify(piece: &Piece, made: &Path) -> Result<(), String> {
     stem.ok_or_else(|| format!("{} is in a file of no such name: {file:?}", piece.name))?;
     let path = made.join(file);
     // Its own file, not a way to another.
-    let is_file = fs::symlink_metadata(&path).is_ok_and(|about| about.is_file());
+    let fits = |about: &fs::Metadata| about.is_file() && about.len() <= largest.0;
+    let is_file = fs::symlink_metadata(&path).is_ok_and(|about| fits(&about));
     let content = if is_file { fs::read(&path).ok() } else { None };
     match content {
         Some(content) if digest(&[&content]) == *sha256 => Ok(()),
@@ -297,6 +271,8 @@ fn verify(piece: &Piece, made: &Path) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LARGEST: Bytes = Bytes(5);
 
     fn piece(text: &str) -> Piece {
         serde_json::from_str(text).unwrap()
@@ -314,23 +290,20 @@ mod tests {
             ))
         };
         let good = digest(&[b"model"]);
-        assert_eq!(verify(&told(&format!("{name}.onnx"), &good), folder.path()), Ok(()));
-        assert!(verify(&told(&format!("{name}.onnx"), &digest(&[b"other"])), folder.path()).is_err());
-        assert!(verify(&told("../../etc/passwd", &good), folder.path()).is_err());
+        assert_eq!(verify(&told(&format!("{name}.onnx"), &good), folder.path(), LARGEST), Ok(()));
+        assert!(
+            verify(&told(&format!("{name}.onnx"), &digest(&[b"other"])), folder.path(), LARGEST).is_err()
+        );
+        assert!(verify(&told("../../etc/passwd", &good), folder.path(), LARGEST).is_err());
+        let larger = "ef".repeat(32);
+        fs::write(folder.path().join(format!("{larger}.onnx")), "larger").unwrap();
+        let larger = told(&format!("{larger}.onnx"), &digest(&[b"larger"]));
+        assert!(verify(&larger, folder.path(), LARGEST).is_err());
         std::os::unix::fs::symlink("/etc/hostname", folder.path().join(format!("{}.onnx", "cd".repeat(32))))
             .unwrap();
-        assert!(verify(&told(&format!("{}.onnx", "cd".repeat(32)), &good), folder.path()).is_err());
+        assert!(verify(&told(&format!("{}.onnx", "cd".repeat(32)), &good), folder.path(), LARGEST).is_err());
         let mut odd = told(&format!("{name}.onnx"), &good);
         odd.name = "x\"]\n[evil".to_owned();
-        assert!(verify(&odd, folder.path()).is_err());
-    }
-
-    #[test]
-    fn lines_of_the_program_are_told_apart() {
-        let read = |text| serde_json::from_str::<Line>(text).unwrap();
-        assert!(matches!(read(r#"{"step": "x", "done": 1, "of": 2}"#), Line::Step { of: 2, .. }));
-        assert!(matches!(read(r#"{"done": true}"#), Line::Done { done: true }));
-        assert!(matches!(read(r#"{"error": {"name": "disk-full", "text": "no room"}}"#), Line::Error { .. }));
-        assert!(matches!(read(r#"{"boxed": {"layers": {"landlock": "on"}}}"#), Line::Boxed(_)));
+        assert!(verify(&odd, folder.path(), LARGEST).is_err());
     }
 }

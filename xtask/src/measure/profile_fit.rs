@@ -2,10 +2,13 @@
 //!
 //! Batch sizes were drawn once and stand in `bench/profile-fit-points.json`, committed before anything was fitted. For each an
 //! executor is started that makes batches of exactly that size (by deadlines it would make none of a size that does not pay)
-//! and kept full, and every batch is compared with what the performance model makes of two profiles that `modelless profile
-//! run` made before: one without a budget, and one with.
+//! and kept full, and every batch is compared with what the performance model makes of profiles that `modelless profile
+//! run` made before: one without a budget, one with the 30 s that a user might give one variant, and one with the share that a
+//! variant has of 30 s for ten. Of the first budget nothing is left out where a variant needs less, so only the last one must be
+//! coarse; how many sizes and series each has is told.
 
 use std::fs;
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::stats;
@@ -18,13 +21,16 @@ use crate::command::{output, program};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "profile-fit",
-    what: "predicted mean and 99th percentile of batches against live ones, with and without a budget",
+    what: "predicted mean and 99th percentile of batches against live ones, without a budget, with 30 s, and with 30 s for ten variants",
     run: measure,
 };
 
 const POINTS: &str = "bench/profile-fit-points.json";
 /// The profiles that predict: how each is called, and its budget.
-const PROFILES: [(&str, Option<&str>); 2] = [("full", None), ("budget 30s", Some("30s"))];
+const PROFILES: [(&str, Option<&str>); 3] = [(FULL, None), ("budget 30s", Some("30s")), (SHARE, Some("3s"))];
+const FULL: &str = "full";
+/// The one that has to leave something out, or nothing is told of budgets.
+const SHARE: &str = "budget 3s";
 
 fn measure(context: &Context) -> Result<Outcome> {
     let drawn: Value = serde_json::from_str(&fs::read_to_string(context.root.join(POINTS))?)?;
@@ -39,9 +45,13 @@ fn measure(context: &Context) -> Result<Outcome> {
         names.into_iter().map(of).collect::<Result<Vec<_>>>()?
     };
     let mut fits = PROFILES.map(|(name, _)| Fit { name, ..Fit::default() });
+    let mut extents = Vec::new();
     let mut raw = Vec::new();
     for (model, sizes) in &models {
-        let profiles = profiles(context, model)?;
+        let (profiles, seconds) = profiles(context, model)?;
+        for (name, _) in PROFILES {
+            extents.push(Extent::of(model.name, name, &profiles, seconds[name].as_f64().unwrap_or(0.0))?);
+        }
         let mut points = Vec::new();
         for size in sizes {
             let point = live(context, model, *size, &profiles)?;
@@ -50,43 +60,113 @@ fn measure(context: &Context) -> Result<Outcome> {
             }
             points.push(point);
         }
-        raw.push(json!({"model": model.name, "profiles": profiles, "points": points}));
+        raw.push(json!({"model": model.name, "profiles": profiles, "seconds": seconds, "points": points}));
     }
     let mut checks = Vec::new();
     for fit in &fits {
         checks.extend(fit.checks(context)?);
     }
+    let whole = extents.iter().filter(|extent| extent.name == SHARE && !extent.is_less()).count();
+    checks.push(Check {
+        what: "profiles with a share of 30 s that left nothing out",
+        value: f64::from(u32::try_from(whole)?),
+        limit: 0.0,
+        unit: "",
+    });
     let results = fits.iter().map(Fit::result).collect::<Result<Vec<_>>>()?;
-    let summary =
+    let mut summary =
         fits.iter().map(|fit| Ok((fit.name.to_owned(), fit.summary()?))).collect::<Result<Map<_, _>>>()?;
+    summary.insert("extents".to_owned(), extents.iter().map(Extent::json).collect());
+    let extents: Vec<String> = extents.iter().map(Extent::said).collect();
     Ok(Outcome {
         seeds: vec![context.seed],
         repetitions: Value::Array(raw),
         summary: Value::Object(summary),
-        result: results.join("; "),
+        result: format!("{}. Profiles: {}", results.join("; "), extents.join("; ")),
         checks,
     })
 }
 
-/// What the command measures of the model's one variant, by how the profile is called.
-fn profiles(context: &Context, model: &Model) -> Result<Value> {
-    let mut all = Map::new();
+/// How much was measured for a profile.
+struct Extent {
+    model: &'static str,
+    name: &'static str,
+    coarse: bool,
+    sizes: usize,
+    /// Sizes with fewer series than a middle one is taken of.
+    coarse_sizes: usize,
+    repetitions: u64,
+    /// Repetitions of the one without a budget.
+    full: u64,
+    seconds: f64,
+}
+
+impl Extent {
+    fn of(model: &'static str, name: &'static str, profiles: &Value, seconds: f64) -> Result<Self> {
+        let repetitions = |name: &str| -> u64 {
+            let latency = profiles[name]["latency"].as_array().into_iter().flatten();
+            latency.filter_map(|point| point["samples"].as_u64()).sum()
+        };
+        let detail = &profiles[name]["detail"];
+        let sizes = detail["points"].as_array().context("a profile without details")?;
+        Ok(Self {
+            model,
+            name,
+            coarse: detail["coarse"].as_bool().context("whether it is coarse")?,
+            sizes: sizes.len(),
+            coarse_sizes: sizes.iter().filter(|size| size["rounds"].as_u64() < Some(SERIES)).count(),
+            repetitions: repetitions(name),
+            full: repetitions(FULL),
+            seconds,
+        })
+    }
+
+    /// Whether the budget was felt.
+    fn is_less(&self) -> bool {
+        self.coarse && self.repetitions < self.full
+    }
+
+    fn said(&self) -> String {
+        let coarse = if self.coarse { ", coarse" } else { "" };
+        format!(
+            "{} {}: {} sizes ({} of them in fewer than {SERIES} series), {} repetitions in {:.0} s{coarse}",
+            self.model, self.name, self.sizes, self.coarse_sizes, self.repetitions, self.seconds
+        )
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "model": self.model, "profile": self.name, "coarse": self.coarse, "sizes": self.sizes,
+            "sizes_in_fewer_series": self.coarse_sizes, "repetitions": self.repetitions, "seconds": self.seconds,
+        })
+    }
+}
+
+/// Series that the middle one is taken of where there is time.
+const SERIES: u64 = 3;
+
+/// What the command measures of the model's one variant, by how the profile is called, and how long each took.
+fn profiles(context: &Context, model: &Model) -> Result<(Value, Value)> {
+    let (mut all, mut seconds) = (Map::new(), Map::new());
     for (name, budget) in PROFILES {
         let package = model.package.to_string_lossy();
         let mut args = vec!["profile", "run", &package, "--json", "--variant", model.variant];
-        // Short enough to leave something out, so that the short form sees what a budget does.
-        let budget = budget.map(|budget| context.choose(budget, "3s"));
+        // Short enough to leave something out of a model this small.
+        let budget =
+            budget.map(|budget| if name == SHARE { context.choose(budget, "300ms") } else { budget });
+        let begin = Instant::now();
         if let Some(budget) = budget {
             args.extend(["--budget", budget]);
         }
         let told = output(program(&context.root, context.binary()?).args(args))?;
+        seconds.insert(name.to_owned(), json!(begin.elapsed().as_secs_f64()));
         // The command that measured it names the package, which lies elsewhere on other machines.
         let told = told.replace(&*package, model.name);
         let told: Value = serde_json::from_str(&told).context("`profile run --json` told no JSON")?;
         ensure!(told[0]["profile"].is_object(), "it measured nothing: {told}");
         all.insert(name.to_owned(), told[0]["profile"].clone());
     }
-    Ok(Value::Object(all))
+    Ok((Value::Object(all), Value::Object(seconds)))
 }
 
 /// Batches of this size, as they run in an executor.
@@ -96,7 +176,7 @@ fn live(context: &Context, model: &Model, size: u64, profiles: &Value) -> Result
     spec["packages"] = json!([model.package]);
     spec["seed"] = context.seed.into();
     let mut executor = Side::start(&context.bench_program("executor-load")?, &[&spec.to_string()])?;
-    let ms = context.choose(4_000, 500);
+    let ms = context.choose(2_000, 500);
     executor.ask(&json!({"do": "batches", "warm_ms": ms / 8, "ms": ms, "profiles": profiles}))
 }
 
@@ -104,7 +184,7 @@ fn live(context: &Context, model: &Model, size: u64, profiles: &Value) -> Result
 fn exactly(size: u64) -> Value {
     // The queue is kept full, so none waits that long for others, but for those that are left at the end. It has to be
     // measured to be served; what comes of that is not what is compared.
-    json!({"max_batch": size, "batching": format!("fixed:{size}:1000ms"), "budget_ms": 1_000})
+    json!({"max_batch": size, "batching": format!("fixed:{size}:1000ms"), "budget_ms": 200})
 }
 
 /// How one profile fits, over all points.
@@ -169,9 +249,15 @@ impl Fit {
 
     fn checks(&self, context: &Context) -> Result<Vec<Check>> {
         let names = match self.name {
-            "full" => {
+            FULL => {
                 ["median of means off", "95th of means off", "batches above p99", "p99 too far above batches"]
             }
+            SHARE => [
+                "median of means off with a share of a budget",
+                "95th of means off with a share of a budget",
+                "batches above p99 with a share of a budget",
+                "p99 too far above batches with a share of a budget",
+            ],
             _ => [
                 "median of means off with a budget",
                 "95th of means off with a budget",
@@ -209,6 +295,21 @@ mod tests {
         let mut mixed = point(100.0, 0);
         mixed["other_sizes"] = json!(3);
         assert!(fit.add(&mixed).unwrap_err().to_string().contains("3 queries"));
+    }
+
+    #[test]
+    fn a_budget_that_left_nothing_out_is_seen() {
+        let profile = |coarse: bool, samples: u64, rounds: u64| {
+            json!({"latency": [{"samples": samples}, {"samples": 4}],
+                   "detail": {"coarse": coarse, "points": [{"rounds": rounds}, {"rounds": 3}]}})
+        };
+        let less = |coarse, samples| {
+            let profiles = json!({FULL: profile(false, 16, 3), SHARE: profile(coarse, samples, 1)});
+            let extent = Extent::of("m", SHARE, &profiles, 1.0).unwrap();
+            assert_eq!((extent.sizes, extent.coarse_sizes, extent.full), (2, 1, 20));
+            extent.is_less()
+        };
+        assert!(less(true, 8) && !less(true, 16) && !less(false, 8));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Numbers are written so that they are read back to the last bit. What a table has no place for is left out: accuracies
 //! measured elsewhere (`also`) and, of the settings, what only GPUs and strings need.
 
-use modelless_gateway::{ProfileEntry, ProfileFile};
+use modelless_gateway::{ProfileEntry, ProfileFile, Through};
 use modelless_types::{
     Accuracy, AccuracyMeasure, BatchPoint, Bytes, Detail, Engine, Largest, Micros, Optimisation, PointDetail,
     Processor, Profile, Provenance, StageTime, VariantSettings,
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-const COLUMNS: [&str; 49] = [
+const COLUMNS: [&str; 52] = [
     "task",
     "model",
     "model_version",
@@ -61,12 +61,19 @@ const COLUMNS: [&str; 49] = [
     "accuracy_provenance",
     "accuracy_device_class",
     "accuracy_command",
+    ADAPTER,
+    TOKENIZER,
+    LABELS,
     "format",
     "version",
 ];
 
-/// Tables of before it was written have no such column.
 const PART: &str = "accuracy_part_of_set";
+const ADAPTER: &str = "adapter_sha256";
+const TOKENIZER: &str = "tokenizer_sha256";
+const LABELS: &str = "labels_sha256";
+/// Tables of before they were written have no such columns.
+const LATER: [&str; 4] = [PART, ADAPTER, TOKENIZER, LABELS];
 
 pub(super) fn write(file: &ProfileFile) -> String {
     let mut out = COLUMNS.join(",") + "\r\n";
@@ -83,7 +90,8 @@ pub(super) fn write(file: &ProfileFile) -> String {
 }
 
 fn row(entry: &ProfileEntry, point: &BatchPoint) -> Vec<String> {
-    let ProfileEntry { task, model, model_version, variant, artefact_sha256, settings, profile } = entry;
+    let ProfileEntry { task, model, model_version, variant, artefact_sha256, settings, through, profile } =
+        entry;
     let Profile {
         device_class,
         latency_provenance,
@@ -148,6 +156,9 @@ fn row(entry: &ProfileEntry, point: &BatchPoint) -> Vec<String> {
         accuracy.provenance.to_string(),
         accuracy.device_class.clone(),
         accuracy.command.clone(),
+        opt(through.adapter_sha256.clone()),
+        opt(through.tokenizer_sha256.clone()),
+        opt(through.labels_sha256.clone()),
     ]
 }
 
@@ -173,7 +184,7 @@ pub(super) fn read(text: &str) -> Result<ProfileFile, String> {
     let mut lines = rows(text)?.into_iter();
     let head = lines.next().ok_or("it is empty")?.1;
     let at: BTreeMap<&str, usize> = head.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
-    if let Some(missing) = COLUMNS.iter().find(|name| **name != PART && !at.contains_key(**name)) {
+    if let Some(missing) = COLUMNS.iter().find(|name| !LATER.contains(*name) && !at.contains_key(**name)) {
         return Err(format!("it has no column {missing}; docs/profiles.md names all of them"));
     }
     let mut file: Option<ProfileFile> = None;
@@ -230,6 +241,11 @@ impl Row<'_> {
     /// What may be left empty.
     fn maybe<T: std::str::FromStr>(&self, column: &str) -> Result<Option<T>, String> {
         if self.text(column)?.is_empty() { Ok(None) } else { self.number(column).map(Some) }
+    }
+
+    /// Where there is such a column.
+    fn later(&self, column: &str) -> Result<Option<String>, String> {
+        if self.at.contains_key(column) { self.maybe(column) } else { Ok(None) }
     }
 
     fn named<T: DeserializeOwned>(&self, column: &str) -> Result<T, String> {
@@ -297,6 +313,11 @@ impl Row<'_> {
             variant: text("variant")?,
             artefact_sha256: text("artefact_sha256")?,
             settings: self.settings()?,
+            through: Through {
+                adapter_sha256: self.later(ADAPTER)?,
+                tokenizer_sha256: self.later(TOKENIZER)?,
+                labels_sha256: self.later(LABELS)?,
+            },
             profile: Profile {
                 device_class: text("device_class")?,
                 latency: Vec::new(),

@@ -37,7 +37,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<ProfileFile> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use modelless_gateway::ProfileEntry;
+    use modelless_gateway::{ProfileEntry, Through};
     use modelless_types::{
         Accuracy, AccuracyMeasure, BatchPoint, Bytes, Detail, Engine, Largest, Micros, PointDetail, Profile,
         Provenance, StageTime, VariantSettings,
@@ -99,6 +99,11 @@ pub(crate) mod tests {
             variant: variant.to_owned(),
             artefact_sha256: "ab".repeat(32),
             settings: Some(VariantSettings::new(Engine::Onnx, "fp32", 32)),
+            through: Through {
+                adapter_sha256: Some("cd".repeat(32)),
+                tokenizer_sha256: variant.starts_with('b').then(|| "ef".repeat(32)),
+                labels_sha256: Some("01".repeat(32)),
+            },
             profile,
         }
     }

@@ -31,6 +31,9 @@ pub struct Boxed {
     /// Layers that are left out: for tests.
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// It runs even where a layer does not stand.
+    #[serde(default)]
+    pub unboxed: bool,
 }
 
 /// Address space beyond the memory that is its own: libraries and files that are mapped, and what allocators reserve.
@@ -64,12 +67,17 @@ pub fn boxed_main(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let entered = Entered { boxed: enter(&boxed) };
+    let missing = !boxed.unboxed && !entered.boxed.missing_of_box().is_empty();
     let said = serde_json::to_string(&entered).expect("its keys are names; this is a bug");
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{said}").and_then(|()| out.flush()).is_err() {
         return ExitCode::FAILURE;
     }
     drop(out);
+    if missing {
+        // Whoever listens knows from that line what is missing, and says it.
+        return ExitCode::FAILURE;
+    }
     let error = Command::new(&program).args(args).exec();
     eprintln!("{} cannot be run: {error}", program.to_string_lossy());
     ExitCode::FAILURE
@@ -109,6 +117,18 @@ fn enter(boxed: &Boxed) -> Confinement {
 }
 
 impl Confinement {
+    /// Layers of a box that do not stand, and why: nothing is run without them unless somebody said so. One that stands with
+    /// a hole is not among them.
+    pub fn missing_of_box(&self) -> Vec<String> {
+        let of_box = Layer::ALL.into_iter().filter(|layer| *layer != Layer::Undumpable);
+        let missing = |layer: Layer| match self.layers.get(&layer) {
+            Some(State::On | State::Partly(_)) => None,
+            Some(State::Missing(why)) => Some(format!("{}: {why}", layer.name())),
+            Some(State::Off) | None => Some(format!("{}: left out", layer.name())),
+        };
+        of_box.filter_map(missing).collect()
+    }
+
     /// What is to be said of a box: nothing if all of its layers stand.
     pub fn warnings_of_box(&self) -> Vec<String> {
         let mut known = self.clone();

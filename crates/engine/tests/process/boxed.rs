@@ -49,6 +49,7 @@ fn python(places: &Places, change: impl FnOnce(&mut Boxed), code: &str) -> Outpu
         file: Bytes::from_mib(1),
         cpu_seconds: 20,
         sandbox: Sandbox::default(),
+        unboxed: false,
     };
     let python = boxed.read[0].clone();
     boxed.read.push(places.read.clone());
@@ -143,7 +144,7 @@ fn each_of_two_layers_closes_what_both_of_them_cover() {
         (Layer::Landlock, &["a stream", "a datagram", "a process", "a signal", "changes modes elsewhere"]),
     ] {
         let places = places();
-        let output = python(&places, |boxed| boxed.sandbox = Sandbox::without([left_out]), &tries);
+        let output = python(&places, |boxed| leave_out(boxed, left_out, true), &tries);
         let (entered, rest) = said(&output);
         assert_eq!(entered.boxed.layers[&left_out], LayerState::Off);
         for what in holds {
@@ -152,6 +153,24 @@ fn each_of_two_layers_closes_what_both_of_them_cover() {
     }
     listener.set_nonblocking(true).unwrap();
     assert!(listener.accept().is_err(), "a connection came through");
+}
+
+fn leave_out(boxed: &mut Boxed, layer: Layer, unboxed: bool) {
+    boxed.sandbox = Sandbox::without([layer]);
+    boxed.unboxed = unboxed;
+}
+
+#[test]
+fn without_a_layer_nothing_is_run_unless_it_was_said_to_do() {
+    for left_out in [Layer::Landlock, Layer::Seccomp, Layer::Limits, Layer::Capabilities] {
+        let places = places();
+        let run = |unboxed| python(&places, |boxed| leave_out(boxed, left_out, unboxed), "print('it runs')");
+        let output = run(false);
+        let (entered, rest) = said(&output);
+        assert!(entered.boxed.missing_of_box().concat().contains(left_out.name()), "{:?}", entered.boxed);
+        assert!(rest.is_empty() && !output.status.success(), "without {left_out:?}: {rest}");
+        assert_eq!(said(&run(true)).1.trim(), "it runs");
+    }
 }
 
 #[test]
