@@ -6,6 +6,8 @@
 //! model slower by a stated factor: beside a core that is free anyway nothing changes, and nothing is shown. It is tried again a
 //! few times, and how often is told.
 
+use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use modelless_testkit::{Request, Rng, Server};
+use modelless_testkit::{Request, Rng, Server, onnx};
 use serde_json::{Value, json};
 
 use super::models::{Model, made};
@@ -43,17 +45,17 @@ const STAYS: Duration = Duration::from_secs(2);
 fn measure(context: &Context) -> Result<Outcome> {
     // Shorter than what has a profile marked as stale: measuring it again would be seen too.
     let (calm, burn) = context.choose((8, 14), (5, 10));
-    // The demo's largest is there without a download, but takes so little time that much of what is seen of it is not its own.
-    let (server, asked) = if context.short {
-        let server = demo::start(context)?;
-        let asked = Asked::picture(context, &server)?;
-        (server, asked)
+    // Without a download there is none that wants so much of a core that it misses what burns.
+    let folder = modelless_testkit::temp_dir("drift")?;
+    let server = Server::builder().binary(context.binary()?).start()?;
+    let asked = if context.short {
+        package(folder.path())?;
+        demo::register(&server, folder.path())?;
+        Asked::of(&server, (LONG, "long-fp32", usize::try_from(WIDTH)?))?
     } else {
         let model = made(&context.root, "efficientnet_lite0")?;
-        let server = Server::builder().binary(context.binary()?).start()?;
         demo::register(&server, &model.package)?;
-        let asked = Asked::of(&server, &model)?;
-        (server, asked)
+        Asked::of(&server, (model.task, model.variant, floats(&model)?))?
     };
     // One process beside it, which may find a core of its own, and as many as make a runner share wherever it is.
     let every_core = thread::available_parallelism()?.get() * 2;
@@ -114,6 +116,36 @@ fn measure(context: &Context) -> Result<Outcome> {
             },
         ],
     })
+}
+
+/// A task with one model that takes some milliseconds.
+fn package(folder: &Path) -> Result<()> {
+    fs::create_dir(folder.join("models"))?;
+    let tensor = |name: &str| format!("[{{ name = \"{name}\", dtype = \"FP32\", shape = [{WIDTH}] }}]");
+    let task = format!(
+        "name = \"{LONG}\"\nkind = \"tensor\"\ninputs = {}\noutputs = {}\n",
+        tensor("x"),
+        tensor("y")
+    );
+    fs::write(folder.join("task.toml"), task)?;
+    // Declared, and nothing but a place in the list.
+    let model = "name = \"long\"\naccuracy = 0.5\nadapter = { kind = \"tensor\" }\n\
+                 variants = [{ precision = \"fp32\", file = \"long.onnx\", max_batch = 2 }]\n";
+    fs::write(folder.join("models/long.toml"), model)?;
+    Ok(fs::write(folder.join("models/long.onnx"), onnx::chain("Sin", WIDTH, 13, NODES))?)
+}
+
+/// What the short form asks: a task, how many numbers it takes, and how many sines of each are taken.
+const LONG: &str = "long";
+const WIDTH: u64 = 784;
+const NODES: u32 = 1_000;
+
+/// Numbers of one input.
+fn floats(model: &Model) -> Result<usize> {
+    let axes = |input: &Value| input["shape"].as_array().cloned().unwrap_or_default();
+    let floats = |input: &Value| axes(input).iter().filter_map(Value::as_u64).product::<u64>();
+    let all: u64 = model.inputs().as_array().context("inputs")?.iter().map(floats).sum();
+    Ok(usize::try_from(all)?)
 }
 
 /// Rounds with so many burning processes.
@@ -194,22 +226,9 @@ fn numbered(server: &Server, task: &str, name: &str) -> Result<Value> {
 }
 
 impl Asked {
-    fn of(server: &Server, model: &Model) -> Result<Self> {
-        let axes = |input: &Value| input["shape"].as_array().cloned().unwrap_or_default();
-        let floats = |input: &Value| axes(input).iter().filter_map(Value::as_u64).product::<u64>();
-        let floats: u64 = model.inputs().as_array().context("inputs")?.iter().map(floats).sum();
-        let body = demo::tensor_body(usize::try_from(floats)?, &mut Rng::new(1));
-        let target = format!("{}?variant={}&latency_ms=10000", model.task, model.variant);
-        let variant = numbered(server, model.task, model.variant)?;
-        let request = demo::tensor_request(&target, body);
-        Ok(Self { request, task: model.task, name: model.variant, variant })
-    }
-
-    fn picture(context: &Context, server: &Server) -> Result<Self> {
-        let (task, name) = (demo::PICTURE_TASK, "cnn_l-fp32");
-        let body = std::fs::read(context.root.join("examples/fashion/pictures/shirt.png"))?;
-        let request = Request::post(&format!("/v1/tasks/{task}?variant={name}&latency_ms=10000"));
-        let request = request.header("content-type", "image/png").body(body);
+    fn of(server: &Server, (task, name, floats): (&'static str, &'static str, usize)) -> Result<Self> {
+        let body = demo::tensor_body(floats, &mut Rng::new(1));
+        let request = demo::tensor_request(&format!("{task}?variant={name}&latency_ms=10000"), body);
         Ok(Self { request, task, name, variant: numbered(server, task, name)? })
     }
 }
