@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 pub mod balancer;
+pub mod cluster;
 pub mod node;
 pub mod open;
 pub mod sender;

@@ -2,6 +2,7 @@
 
 use crate::node;
 use modelless_decision::worker::{DeviceConfig, WorkerConfig};
+use modelless_engine::MAX_LANES;
 use modelless_types::{Batching, Bytes, Engine, Micros, PricePerHour};
 use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
@@ -124,7 +125,55 @@ impl Default for Config {
     }
 }
 
+/// Less is not worth starting with.
+pub const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
+/// More than any machine has; what is larger was mistyped.
+pub const MOST_CORES: u16 = 4_096;
+/// Names of nodes, pools and zones are labels of metrics too.
+pub const LONGEST_NAME: usize = 63;
+
+/// Whether something may name a node, a pool or a zone: names are shown, stored, and labels of metrics.
+pub fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    !text.is_empty() && text.len() <= LONGEST_NAME && text.chars().all(plain)
+}
+
 impl Config {
+    /// Refuses a node that could never serve.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, text) in [("name", &self.name), ("pool", &self.pool), ("zone", &self.zone)] {
+            if !is_name(text) {
+                return Err(format!(
+                    "`executor.{name}` {text:?} is no name; expected 1 to {LONGEST_NAME} letters, digits or any of - _ . :"
+                ));
+            }
+        }
+        for (name, value, most) in [("lanes", self.lanes, MAX_LANES), ("width", self.width, MOST_CORES)] {
+            if !(1..=most).contains(&value) {
+                return Err(format!(
+                    "`executor.{name}` is {value}; it must be at least 1 and at most {most}"
+                ));
+            }
+        }
+        if self.queue == 0 || self.queue_bytes == Bytes(0) {
+            return Err("`executor.queue` and `executor.queue_bytes` must be more than 0: even a query that is served at \
+                        once stands in the queue first"
+                .to_owned());
+        }
+        if self.memory < LEAST_MEMORY {
+            return Err(format!(
+                "`executor.memory` is {} bytes; the least that is worth starting with is {} bytes (64 MiB)",
+                self.memory.0, LEAST_MEMORY.0
+            ));
+        }
+        if self.hung_after == Micros(0) || self.hung_factor == 0 {
+            return Err("`executor.hung_after` and `executor.hung_factor` must be more than 0: every batch would be taken \
+                        for hung"
+                .to_owned());
+        }
+        Ok(())
+    }
+
     /// What an hour of a GPU costs.
     pub(crate) fn gpu_price(&self, number: u16) -> PricePerHour {
         let by_name = || self.hardware.gpus.get(usize::from(number)).map(|gpu| node::gpu_price(&gpu.name));
@@ -172,5 +221,34 @@ impl Config {
         let least = if engine == Engine::Remote { self.hung_after.max(REMOTE) } else { self.hung_after };
         let scaled = Micros(expected.0.saturating_mul(u64::from(self.hung_factor)));
         Duration::from_micros(scaled.max(least).0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Change = fn(&mut Config);
+
+    #[test]
+    fn a_node_that_could_never_serve_is_refused_by_the_setting_that_makes_it_so() {
+        assert_eq!(Config::default().check(), Ok(()));
+        let wrong: [(&str, Change); 9] = [
+            ("executor.lanes", |config| config.lanes = 0),
+            ("executor.lanes", |config| config.lanes = u16::MAX),
+            ("executor.width", |config| config.width = 0),
+            ("executor.queue", |config| config.queue = 0),
+            ("executor.queue_bytes", |config| config.queue_bytes = Bytes(0)),
+            ("executor.memory", |config| config.memory = Bytes(1)),
+            ("executor.name", |config| config.name = "a b".to_owned()),
+            ("executor.zone", |config| config.zone = String::new()),
+            ("executor.hung_after", |config| config.hung_after = Micros(0)),
+        ];
+        for (told, change) in wrong {
+            let mut config = Config::default();
+            change(&mut config);
+            let why = config.check().unwrap_err();
+            assert!(why.contains(&format!("`{told}`")), "{why}");
+        }
     }
 }

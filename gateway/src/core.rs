@@ -14,7 +14,9 @@ use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::Metrics;
 use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId};
-use modelless_wire::{Body, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode};
+use modelless_wire::{
+    Body, Connection, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, watch};
@@ -180,10 +182,9 @@ impl Core {
         let node = Arc::new(node);
         // Another may join as this number meanwhile.
         while !self.put(&node) {
-            let Some(old) = self.take_out(id) else { continue };
             // One that comes back is a new one: what the old one had is lost, and only then is it the new one's turn.
-            self.metrics.node_lost(&name, self.pending.at(id) as u64);
-            self.driver.feed(Event::NodeDown { node: id }, self);
+            let Some((old, queries)) = self.take_out(|known| known.id == id) else { continue };
+            self.metrics.node_lost(&name, queries as u64);
             let older = std::mem::take(&mut old.early().spare.nodes);
             let mut early = node.early();
             early.spare.nodes.extend(older);
@@ -195,14 +196,12 @@ impl Core {
 
     /// A node is gone: what it had is lost, and it stands in no table from now on, unless it is reached in another way.
     pub(crate) fn lost_node(&self, node: &Arc<Node>) {
-        if !self.nodes().iter().any(|known| Arc::ptr_eq(known, node)) {
+        let Some((_, queries)) = self.take_out(|known| Arc::ptr_eq(known, node)) else {
             return; // another has taken its place meanwhile
-        }
-        let (name, queries) = (node.status.borrow().name.clone(), self.pending.at(node.id));
-        let spare = std::mem::take(&mut node.early().spare);
+        };
+        let name = node.status.borrow().name.clone();
         self.metrics.node_lost(&name, queries as u64);
-        self.nodes.write().unwrap_or_else(PoisonError::into_inner).retain(|known| !Arc::ptr_eq(known, node));
-        self.driver.feed(Event::NodeDown { node: node.id }, self);
+        let spare = std::mem::take(&mut node.early().spare);
         if self.reinstate(spare) {
             tracing::info!(node = %node.id, name, queries, "a connection to a node ended; an older one stands");
         } else {
@@ -232,10 +231,19 @@ impl Core {
         free
     }
 
-    fn take_out(&self, id: NodeId) -> Option<Arc<Node>> {
-        let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
-        let at = nodes.iter().position(|known| known.id == id)?;
-        Some(nodes.remove(at))
+    /// A connection that is gone, and how many queries were at its node. The router hears of it in the same step: what joins as this
+    /// node meanwhile is not taken for the one that went.
+    fn take_out(&self, is: impl Fn(&Arc<Node>) -> bool) -> Option<(Arc<Node>, usize)> {
+        let out = |_: &mut Router, _| {
+            let gone = {
+                let mut nodes = self.nodes.write().unwrap_or_else(PoisonError::into_inner);
+                let at = nodes.iter().position(&is)?;
+                nodes.remove(at)
+            };
+            let queries = self.pending.at(gone.id);
+            Some((Event::NodeDown { node: gone.id }, (gone, queries)))
+        };
+        self.driver.feed_with(out, self)
     }
 
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
@@ -346,9 +354,22 @@ impl Core {
     }
 
     fn to_node(&self, node: NodeId, frame: ToNode) {
-        match self.node(node) {
-            Some(node) => node.link.send(frame),
-            None => self.driver.feed(Event::NodeDown { node }, self),
+        if let Some(node) = self.reach(node) {
+            node.link.send(frame);
+        }
+    }
+
+    /// A node, or the router hears that there is none.
+    fn reach(&self, id: NodeId) -> Option<Arc<Node>> {
+        loop {
+            if let Some(node) = self.node(id) {
+                return Some(node);
+            }
+            let absent =
+                |_: &mut Router, _| self.node(id).is_none().then_some((Event::NodeDown { node: id }, ()));
+            if self.driver.feed_with(absent, self).is_some() {
+                return None;
+            }
         }
     }
 
@@ -369,8 +390,14 @@ impl Core {
     }
 
     /// The answer leaves before the books are done: nobody waits for those.
-    fn finished(&self, node: NodeId, key: QueryKey, outcome: Outcome, report: NodeReport) {
-        match self.pending.told(key, node, outcome) {
+    fn finished(
+        &self,
+        (over, node): (Connection, NodeId),
+        key: QueryKey,
+        outcome: Outcome,
+        report: NodeReport,
+    ) {
+        match self.pending.told(key, node, over, outcome) {
             Told::Ended => self.driver.feed(Event::Finished { key, node, report }, self),
             Told::Overtook => {
                 self.driver.feed(Event::Report { node, report }, self);
@@ -387,7 +414,10 @@ impl Perform<Action> for Core {
         match action {
             Action::Send { key, node, expected, waiting, first, returnable } => {
                 let now = self.driver.clock().now();
-                let Some((query, input)) = self.pending.send(key, Sent { at: now, node, expected }) else {
+                // The one that it is sent over, though another may take its place meanwhile.
+                let Some(to) = self.reach(node) else { return };
+                let sent = Sent { at: now, node, over: to.link.connection(), expected };
+                let Some((query, input)) = self.pending.send(key, sent) else {
                     // It ended this moment: its client went away, or the node that it was taken from answered.
                     return self.driver.feed(Event::Cancel { key }, self);
                 };
@@ -409,7 +439,7 @@ impl Perform<Action> for Core {
                     input,
                     demand: Demand { class: query.class, waiting, first },
                 };
-                self.to_node(node, ToNode::Query(Box::new(frame)));
+                to.link.send(ToNode::Query(Box::new(frame)));
             }
             Action::Refuse { key, refusal } => {
                 self.pending.finish(key, Outcome::Refused(refusal));
@@ -423,13 +453,21 @@ impl Perform<Action> for Core {
 
 impl GatewayLink for Core {
     fn receive(&self, node: NodeId, frame: FromNode) {
+        self.receive_over(Connection::default(), node, frame);
+    }
+
+    fn receive_over(&self, over: Connection, node: NodeId, frame: FromNode) {
         let FromNode { body, report } = frame;
         self.heard(node, &report);
+        let from = (over, node);
         match body {
-            Body::Answer { key, answer } => self.finished(node, key, Outcome::Answered(answer), report),
-            Body::Refused { key, refusal } => self.finished(node, key, Outcome::Refused(refusal), report),
+            Body::Answer { key, answer } => self.finished(from, key, Outcome::Answered(answer), report),
+            Body::Refused { key, refusal } => self.finished(from, key, Outcome::Refused(refusal), report),
             Body::BadInput { key, fault, why } => {
-                self.finished(node, key, Outcome::BadInput(fault, why), report);
+                self.finished(from, key, Outcome::BadInput(fault, why), report);
+            }
+            Body::HandedBack { key, why: _ } if self.pending.is_again(key, node, over) => {
+                self.driver.feed(Event::Report { node, report }, self);
             }
             Body::HandedBack { key, why } => {
                 self.metrics.handed_back(why.name());

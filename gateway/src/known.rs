@@ -10,6 +10,10 @@ use modelless_wire::NodeStatus;
 use std::sync::Arc;
 use tokio::sync::watch;
 
+/// The way to a node leaps when it becomes so many times as long, or as short, and by so many microseconds.
+const LEAP: f64 = 2.0;
+const LEAP_US: f64 = 1_000.0;
+
 /// What is other than before, the least first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Change {
@@ -108,8 +112,22 @@ fn change(before: &NodeStatus, now: &NodeStatus) -> Change {
         return Change::Places;
     }
     let offers = before.info.offers.iter().zip(&now.info.offers).map(|(before, now)| offer(before, now));
-    let rtt = if before.info.rtt == now.info.rtt { Change::Shown } else { Change::Estimates };
+    let rtt = if before.info.rtt == now.info.rtt {
+        Change::Shown
+    } else if leapt(before.info.rtt, now.info.rtt) {
+        // The first estimate is how long a greeting took. One that was held up says that nobody can be in time there, and whoever
+        // loses another node must not believe that.
+        Change::Places
+    } else {
+        Change::Estimates
+    };
     offers.fold(rtt, Change::max)
+}
+
+/// Whether the way to a node is much longer or shorter than was thought.
+fn leapt(before: Moments, now: Moments) -> bool {
+    let (less, more) = (before.mean.min(now.mean), before.mean.max(now.mean));
+    more - less > LEAP_US && more > less * LEAP
 }
 
 fn offer(before: &Offer, now: &Offer) -> Change {
@@ -165,6 +183,7 @@ mod tests {
         check(|status| status.load.queued = 7, Change::Shown);
         check(|status| status.memory_used = modelless_types::Bytes(5), Change::Shown);
         check(|status| status.info.rtt.mean = 5.0, Change::Estimates);
+        check(|status| status.info.rtt.mean = 5_000.0, Change::Places);
         check(|status| status.info.offers[0].run.correction.ratio = 1.1, Change::Estimates);
         check(|status| status.info.offers[0].run.correction.ratio = 1.5, Change::Places);
         check(|status| status.info.offers[0].ready = Ready::Cold { load: Micros(5) }, Change::Places);
@@ -172,5 +191,12 @@ mod tests {
         check(|status| status.info.offers.clear(), Change::Places);
         check(|status| status.draining = true, Change::Places);
         check(|status| status.device_class = "other".into(), Change::Places);
+    }
+
+    #[test]
+    fn a_way_leaps_by_a_multiple_and_not_by_little() {
+        let of = |before, now| leapt(Moments { mean: before, var: 0.0 }, Moments { mean: now, var: 0.0 });
+        assert!(of(700_000.0, 400.0) && of(400.0, 700_000.0) && of(0.0, 2_000.0));
+        assert!(!of(400.0, 1_200.0) && !of(50_000.0, 90_000.0) && !of(90_000.0, 50_000.0));
     }
 }

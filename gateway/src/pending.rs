@@ -5,7 +5,7 @@
 
 use modelless_decision::Query;
 use modelless_types::{Micros, NodeId, QueryKey, Refusal, Time};
-use modelless_wire::{Answer, Input, InputFault};
+use modelless_wire::{Answer, Connection, Input, InputFault};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
@@ -23,6 +23,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Sent {
     pub(crate) at: Time,
     pub(crate) node: NodeId,
+    /// One node may have been reached over another one since, where it was not sent.
+    pub(crate) over: Connection,
     /// From `at` to the answer, 99th percentile.
     pub(crate) expected: Micros,
 }
@@ -100,12 +102,13 @@ impl Pending {
         entry.reply.send(reply).is_ok()
     }
 
-    /// A node says how it ended. An answer counts whoever gives it; a no counts only from the node that has it now.
-    pub(crate) fn told(&self, key: QueryKey, by: NodeId, outcome: Outcome) -> Told {
+    /// A node says how it ended. An answer counts whoever gives it; a no counts only from the node that has it now, over the connection
+    /// that it went over.
+    pub(crate) fn told(&self, key: QueryKey, by: NodeId, over: Connection, outcome: Outcome) -> Told {
         let entry = {
             let mut open = self.lock();
             let Some(entry) = open.get(&key) else { return Told::Ended };
-            let elsewhere = entry.sent.is_none_or(|sent| sent.node != by);
+            let elsewhere = entry.sent.is_none_or(|sent| sent.node != by || sent.over != over);
             if elsewhere && !matches!(outcome, Outcome::Answered(_)) {
                 return Told::Stale;
             }
@@ -120,6 +123,12 @@ impl Pending {
         // Whoever asked may be gone.
         let _ = entry.reply.send(reply);
         if elsewhere { Told::Overtook } else { Told::Ended }
+    }
+
+    /// Whether it was given to this node again, over another connection than this one.
+    pub(crate) fn is_again(&self, key: QueryKey, at: NodeId, over: Connection) -> bool {
+        let sent = self.lock().get(&key).and_then(|entry| entry.sent);
+        sent.is_some_and(|sent| sent.node == at && sent.over != over)
     }
 
     /// Nobody waits for it any longer. Whether it was still open.

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How often and how boldly to plan.
@@ -41,16 +41,26 @@ impl Default for Config {
     }
 }
 
+/// A round's reads and its one write take milliseconds, and the database ends a statement of its own accord after 30 s. One
+/// that hears nothing for longer hears nothing again, since its connection is gone.
+const ROUND_WITHIN: Duration = Duration::from_secs(10);
+
 /// Rounds that follow one another more quickly would keep the database busy for nothing.
 const INTERVAL_LEAST_MS: u64 = 10;
 
 impl Config {
     /// Refuses what cannot be done.
     pub fn check(&self) -> Result<(), String> {
-        let Self { interval_ms, .. } = self;
+        let Self { interval_ms, discretionary_permille } = self;
         if *interval_ms < INTERVAL_LEAST_MS {
             return Err(format!(
                 "`scheduler.interval_ms` is {interval_ms}; expected {INTERVAL_LEAST_MS} or more, such as 1000"
+            ));
+        }
+        if *discretionary_permille > 1_000 {
+            return Err(format!(
+                "`scheduler.discretionary_permille` is {discretionary_permille}; expected at most 1000, which is all \
+                 of a device's memory"
             ));
         }
         Ok(())
@@ -63,8 +73,15 @@ pub enum Error {
     /// The store did not answer or refused.
     #[error("the plan cannot be read or saved: {0}")]
     Store(#[from] modelless_store::Error),
-    /// The saved plan is not one of ours.
-    #[error("{id} in the store cannot be read as a plan: {why}")]
+    /// Waited for longer than any answer takes: a connection may be cut without a word.
+    #[error("the store did not answer within {} s", ROUND_WITHIN.as_secs())]
+    TooLong,
+    /// The saved plan is not one of ours. It is left alone: a scheduler of another version may be at work, and the two would
+    /// undo each other's plans.
+    #[error(
+        "{id} in the store cannot be read as a plan ({why}); nodes keep it. Run schedulers of one version, or delete it \
+         from the table `plans` to have a new one made"
+    )]
     Unreadable {
         /// Which plan.
         id: PlanId,
@@ -174,7 +191,7 @@ impl Service {
             let round = tokio::select! {
                 biased;
                 () = stop.cancelled() => return, // also out of one whose store does not answer
-                round = self.round() => round,
+                round = timeout(ROUND_WITHIN, self.round()) => round.unwrap_or(Err(Error::TooLong)),
             };
             if let Err(error) = round {
                 tracing::warn!(%error, "planning failed; nodes keep the last plan");

@@ -133,10 +133,12 @@ fn node_of(
 }
 
 #[test]
-fn an_interval_that_is_too_short_is_refused_by_name() {
+fn what_cannot_be_done_is_refused_by_name() {
     assert_eq!(Config::default().check(), Ok(()));
     let why = Config { interval_ms: 9, ..Config::default() }.check().unwrap_err();
     assert!(why.contains("`scheduler.interval_ms` is 9") && why.contains("10 or more"), "{why}");
+    let why = Config { discretionary_permille: 1_001, ..Config::default() }.check().unwrap_err();
+    assert!(why.contains("`scheduler.discretionary_permille` is 1001"), "{why}");
 }
 
 #[tokio::test]

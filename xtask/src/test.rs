@@ -5,6 +5,7 @@
 mod demos;
 mod peer;
 mod python;
+mod sdk;
 mod stages;
 mod system;
 

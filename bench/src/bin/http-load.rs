@@ -1,7 +1,7 @@
 //! Load on a server over HTTP: as much as some connections can ask, or at set times on several streams at once.
 //!
-//! `http-load ADDRESS[,ADDRESS...] STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`; then
-//! questions
+//! `http-load ADDRESS[,ADDRESS...] STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`, with `"exact": true`
+//! where answers do not differ in the last digits either; then questions
 //!
 //! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on;
 //! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
@@ -42,6 +42,8 @@ const TOLERANCE: f64 = 1e-3;
 struct Stream {
     requests: Vec<Vec<u8>>,
     learnt: Vec<Vec<f64>>,
+    /// Part of a number by which an answer may differ from what was learnt.
+    tolerance: f64,
 }
 
 fn main() -> Result<()> {
@@ -94,7 +96,12 @@ fn stream(spec: &Value, rng: &mut modelless_testkit::Rng) -> Result<Stream> {
         let body = modelless_bench::random(&inputs, rng)?;
         Ok(Request::post(target).header("content-type", "application/octet-stream").body(body).to_bytes())
     };
-    Ok(Stream { requests: (0..INPUTS).map(|_| request()).collect::<Result<_>>()?, learnt: Vec::new() })
+    let tolerance = if spec["exact"] == true { 0.0 } else { TOLERANCE };
+    Ok(Stream {
+        requests: (0..INPUTS).map(|_| request()).collect::<Result<_>>()?,
+        learnt: Vec::new(),
+        tolerance,
+    })
 }
 
 fn learn(address: SocketAddr, streams: &mut [Stream]) -> Result<Value> {
@@ -123,8 +130,8 @@ fn numbers(response: &Response) -> Result<Vec<f64>> {
     Ok(found)
 }
 
-fn same(learnt: &[f64], found: &[f64]) -> bool {
-    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= TOLERANCE * a.abs().max(1.0);
+fn same(learnt: &[f64], found: &[f64], tolerance: f64) -> bool {
+    let close = |(a, b): (&f64, &f64)| (a - b).abs() <= tolerance * a.abs().max(1.0);
     learnt.len() == found.len() && learnt.iter().zip(found).all(close)
 }
 
@@ -295,10 +302,9 @@ impl Client<'_> {
                     let node = seen.node(response.header("modelless-node").unwrap_or_default());
                     seen.latencies.push(nanos(took));
                     seen.came.push((due, node));
-                    let right = stream
-                        .learnt
-                        .get(at)
-                        .is_none_or(|learnt| numbers(&response).is_ok_and(|found| same(learnt, &found)));
+                    let right = stream.learnt.get(at).is_none_or(|learnt| {
+                        numbers(&response).is_ok_and(|found| same(learnt, &found, stream.tolerance))
+                    });
                     seen.wrong += usize::from(!right);
                     continue;
                 }
@@ -395,8 +401,9 @@ mod tests {
 
     #[test]
     fn last_digits_may_differ_and_nothing_more() {
-        assert!(same(&[1.0, -20.0], &[1.000_01, -20.01]));
-        assert!(!same(&[1.0, -20.0], &[-20.0, 1.0]));
-        assert!(!same(&[1.0], &[1.0, 1.0]));
+        assert!(same(&[1.0, -20.0], &[1.000_01, -20.01], TOLERANCE));
+        assert!(!same(&[1.0, -20.0], &[-20.0, 1.0], TOLERANCE));
+        assert!(!same(&[1.0], &[1.0, 1.0], TOLERANCE));
+        assert!(!same(&[1.0], &[1.000_01], 0.0) && same(&[1.5], &[1.5], 0.0));
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes as Buffer;
+use modelless_bench::cluster::identity_of;
 use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport, Offer, Ready};
 use modelless_decision::{Correction, Moments, RunModel};
 use modelless_drive::Clock;
@@ -76,12 +77,13 @@ struct World {
     variants: Vec<(Variant, RunModel)>,
     space: modelless_types::SpaceId,
     clock: Clock,
+    identity: String,
     seed: u64,
 }
 
 async fn world(database: &str, redis: &str, task: &str, seed: u64) -> Result<World> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database).await?);
-    let catalog: Catalog = store.catalog().await?;
+    let (catalog, identity): (Catalog, String) = (store.catalog().await?, identity_of(&*store).await?);
     store.close().await;
     let task = catalog.tasks.iter().find(|known| known.name == task).context("no such task")?.clone();
     let mut variants = Vec::new();
@@ -95,11 +97,12 @@ async fn world(database: &str, redis: &str, task: &str, seed: u64) -> Result<Wor
         }
     }
     Ok(World {
-        live: Arc::new(RedisLive::new(redis, "default")?),
+        live: Arc::new(RedisLive::new(redis, &format!("default:{identity}"))?),
         space: space.context("the task has no model")?,
         task,
         variants,
         clock: Clock::start(),
+        identity,
         seed,
     })
 }
@@ -125,7 +128,7 @@ impl World {
             listener,
             Arc::clone(&node) as Arc<dyn NodeLink>,
             status.clone(),
-            Config::new(move || clock.now()),
+            Config { store: Some(self.identity.clone()), ..Config::new(move || clock.now()) },
         );
         let _ = node.gateway.set(server.link());
         node.say(Body::Report);

@@ -1,8 +1,9 @@
 //! A node whose engine replays measured latencies instead of computing: the real executor, worker and wire, so that there can be
 //! more nodes than cores. Sleeping is as exact as the runtime's timer, a millisecond.
 //!
-//! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `register-both` makes `replay-slow` as well,
-//! whose variant takes five times as long. Both tell of each task what a single query takes, as JSON. `replay-node executor --database URL
+//! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `register-all` makes two more: `replay-slow`,
+//! whose variant takes five times as long, and `replay-large`, whose inputs are so large that they are sent in parts. Both tell of each
+//! task what a single query takes and how many numbers it has, as JSON. An answer is the sum of these. `replay-node executor --database URL
 //! --redis URL [--set NAME=VALUE]` serves it, taking of the settings of `modelless executor` those that it needs, and
 //! `credits=false`: gateways are told that they may send what they like. While the file `slow.file` is there, batches take four times
 //! as long for half a second out of every 4.5 s, `slow.offset_ms` later than those of a node without: so nodes fall behind in turns.
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use modelless_bench::cluster::identity_of;
 use modelless_decision::route::Limit;
 use modelless_drive::Clock;
 use modelless_engine::{FakeEngine, FakeModel};
@@ -33,6 +35,10 @@ use tokio_util::sync::CancellationToken;
 
 const TASK: &str = "replay";
 const SLOW: &str = "replay-slow";
+const LARGE: &str = "replay-large";
+/// Numbers of an input; 200 kB of them.
+const FEW: u32 = 4;
+const MANY: u32 = 50_000;
 /// How much longer batches of the slow one take: some tens of milliseconds.
 const SLOWER: f64 = 5.0;
 const CLASS: &str = "cpu:replayed:1";
@@ -46,7 +52,7 @@ async fn main() -> Result<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["register", database, artefacts] => register(database, artefacts, &[TASK]).await,
-        ["register-both", database, artefacts] => register(database, artefacts, &[TASK, SLOW]).await,
+        ["register-all", database, artefacts] => register(database, artefacts, &[TASK, SLOW, LARGE]).await,
         ["executor", rest @ ..] => {
             let mut given = BTreeMap::new();
             for pair in rest.chunks(2) {
@@ -60,12 +66,17 @@ async fn main() -> Result<()> {
             }
             serve(&given).await
         }
-        other => bail!("usage: replay-node register|register-both|executor, not {other:?}"),
+        other => bail!("usage: replay-node register|register-all|executor, not {other:?}"),
     }
 }
 
 fn tensor(name: &str, size: u32) -> TensorSpec {
     TensorSpec { name: name.into(), dtype: DType::Fp32, shape: vec![size] }
+}
+
+/// What a task's queries are made of. Variants are called after their tasks.
+fn input_of(task: &str) -> TensorSpec {
+    tensor("x", if task == LARGE { MANY } else { FEW })
 }
 
 /// What batches of a task's variant take.
@@ -88,7 +99,7 @@ async fn register(database: &str, artefacts: &str, tasks: &[&str]) -> Result<()>
     for name in tasks {
         let model = measured(name);
         let single = model.latency.first().context("a model with points")?.mean_us;
-        told.push(serde_json::json!({"task": name, "single_us": single}));
+        told.push(serde_json::json!({"task": name, "single_us": single, "input": input_of(name)}));
         make(&store, name, &model, &artefact).await?;
     }
     store.close().await;
@@ -96,7 +107,7 @@ async fn register(database: &str, artefacts: &str, tasks: &[&str]) -> Result<()>
     Ok(())
 }
 
-/// A task with one model of one variant. Variants are called after their tasks.
+/// A task with one model of one variant.
 async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &PutArtefact) -> Result<()> {
     let task = NewTask {
         tenant: TenantId::DEFAULT,
@@ -107,7 +118,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         live_accuracy: modelless_types::LiveRule::default(),
         declared_accuracy: modelless_types::DeclaredRule::default(),
         labels: Vec::new(),
-        inputs: vec![tensor("x", 4)],
+        inputs: vec![input_of(name)],
         outputs: vec![tensor("sum", 1)],
         space: None,
         defaults: Goals::default(),
@@ -205,19 +216,19 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let variants = store.catalog().await?.variants;
     let runs = variants.iter().map(|variant| {
         let run = measured(&variant.name).run_model().context("a model with points")?;
-        Ok((variant.id, run))
+        Ok((variant.id, input_of(&variant.name), run))
     });
     let runs = runs.collect::<Result<Vec<_>>>()?;
     let slow = Slow::of(given)?;
     let fake = || {
         let engine = FakeEngine::new();
-        for (variant, model) in &runs {
+        for (variant, input, model) in &runs {
             let (model, slow) = (model.clone(), slow.clone());
             let latency = move |batch| {
                 let factor = slow.as_ref().map_or(1.0, Slow::factor);
                 Duration::from_secs_f64(model.uncorrected(batch).mean * factor / 1e6)
             };
-            let inputs = vec![tensor("x", 4)];
+            let inputs = vec![input.clone()];
             engine.behave(*variant, FakeModel { inputs, latency: Arc::new(latency), ..FakeModel::default() });
         }
         Arc::new(engine)
@@ -242,8 +253,12 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let (service, handle) = build(config, deps).await?;
     let listener = Listener::bind(&text("listen")?.parse::<Address>().map_err(anyhow::Error::msg)?).await?;
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
-    let server =
-        serve_node(listener, link, handle.status(), modelless_wire::Config::new(move || clock.now()));
+    let identity = identity_of(&*store).await?;
+    let config = modelless_wire::Config {
+        store: Some(identity.clone()),
+        ..modelless_wire::Config::new(move || clock.now())
+    };
+    let server = serve_node(listener, link, handle.status(), config);
     if given.get("credits").is_some_and(|credits| credits == "false") {
         handle.connect(Arc::new(NoCredit(server.link())));
     } else {
@@ -262,7 +277,7 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
             ..Member::new(Role::Node, &status.name, instance)
         }
     };
-    let live = Arc::new(RedisLive::new(text("redis")?, "default")?);
+    let live = Arc::new(RedisLive::new(text("redis")?, &format!("default:{identity}"))?);
     let announcing = tokio::spawn(keep_announced(live, describe, Duration::from_secs(1), stop.clone()));
     let (ended, mut term) = (CancellationToken::new(), signal(SignalKind::terminate())?);
     let over = ended.clone();

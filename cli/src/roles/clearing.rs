@@ -1,23 +1,26 @@
 //! Clears away artefacts that no model names: what was sent for a registration that came to nothing, or belonged to a model
 //! that was removed. What is young stays, as its registration may be on its way.
 
-use modelless_store::{Artefacts, Cleared, Error, Store, sha256_of};
+use super::identity;
+use modelless_store::{Artefacts, Cleared, Error, Store};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// What was put or wanted within this time stays. Far longer than a registration may take.
 pub(crate) const UNUSED: Duration = Duration::from_hours(24);
 /// After a start.
 const FIRST: Duration = Duration::from_mins(1);
+/// A round takes far less; one whose database falls silent in the middle is tried again with the next.
+const WITHIN: Duration = Duration::from_mins(10);
 /// Between rounds.
 const EVERY: Duration = Duration::from_hours(1);
 
 /// Notes whose artefacts lie in a folder, before anything is put there.
 pub(crate) async fn begin(store: &dyn Store, artefacts: &Artefacts) -> anyhow::Result<()> {
-    let (id, artefacts) = (address(store).await?, artefacts.clone());
+    let (id, artefacts) = (identity(store).await?, artefacts.clone());
     let alone = tokio::task::spawn_blocking(move || artefacts.used_by(&id)).await??;
     if !alone {
         tracing::info!(
@@ -38,7 +41,12 @@ pub(crate) async fn run(store: Arc<dyn Store>, artefacts: Artefacts, stop: Cance
             () = stop.cancelled() => return,
             _ = due.tick() => {}
         }
-        let round = clear(&*store, &artefacts, UNUSED);
+        let round = async {
+            match timeout(WITHIN, clear(&*store, &artefacts, UNUSED)).await {
+                Ok(cleared) => cleared,
+                Err(_) => Err(anyhow::anyhow!("the store fell silent")),
+            }
+        };
         let cleared = tokio::select! {
             biased;
             () = stop.cancelled() => return,
@@ -54,18 +62,9 @@ pub(crate) async fn run(store: Arc<dyn Store>, artefacts: Artefacts, stop: Cance
 
 /// One round.
 async fn clear(store: &dyn Store, artefacts: &Artefacts, unused: Duration) -> anyhow::Result<Cleared> {
-    let id = address(store).await?;
+    let id = identity(store).await?;
     let (named, artefacts) = (named(store).await?, artefacts.clone());
     Ok(tokio::task::spawn_blocking(move || artefacts.clear(&id, &named, unused)).await??)
-}
-
-/// A name of the store that no other one has: by where it is two could be mixed up.
-async fn address(store: &dyn Store) -> anyhow::Result<String> {
-    let mut candidate = [0; 32];
-    getrandom::fill(&mut candidate)
-        .map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))?;
-    let secret = store.secret("artefacts", candidate).await?;
-    Ok(sha256_of(&secret[..])?)
 }
 
 /// Everything that a model needs.

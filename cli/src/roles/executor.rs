@@ -6,7 +6,8 @@ use super::habits::Habits;
 use super::holding::Holding;
 use super::measuring::Measurer;
 use super::{
-    BEAT, Options, database, hear, host_name, key, live, process, random, settings, tell, told_within,
+    BEAT, Options, database, hear, host_name, identity, key, live, process, random, settings, tell,
+    told_within,
 };
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
@@ -60,7 +61,7 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
-    /// How connections between nodes behave; the same for all processes of a cluster.
+    /// How connections between nodes behave.
     wire: Habits,
     /// Bytes of large inputs that are held, over all gateways, while the rest of them comes.
     received_bytes_max: Bytes,
@@ -80,7 +81,7 @@ struct Settings {
 
 fn defaults() -> anyhow::Result<Settings> {
     let mut executor = executor::Config { name: host_name(), ..executor::Config::default() };
-    NodeOptions::default().fill(&mut executor)?;
+    NodeOptions::of_environment().fill(&mut executor)?;
     Ok(Settings {
         database: String::new(),
         redis: None,
@@ -108,6 +109,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let defaults = defaults()?;
     let Some(mut settings) = options.settings(&defaults)? else { return Ok(()) };
     settings.wire.check()?;
+    settings.executor.check().map_err(usage)?;
+    check_addresses(&settings)?;
     if settings.executor.price != defaults.executor.price {
         settings.executor.price_origin = PriceOrigin::Declared;
     }
@@ -225,7 +228,7 @@ async fn serve(
     };
     let built = async {
         let (service, handle) = executor::build(settings.executor.clone(), deps).await?;
-        pin_what_was_planned(&*store, &handle).await;
+        pin_what_was_planned(&*store, &handle, within).await;
         Ok::<_, anyhow::Error>((service, handle))
     };
     let (service, handle) = tokio::select! {
@@ -236,11 +239,13 @@ async fn serve(
     let link: Arc<dyn NodeLink> = Arc::new(handle.clone());
 
     let received = Received::new(settings.received_bytes_max);
+    let identity = identity(&*store).await?;
     let drain = Duration::from_micros(settings.executor.drain.0);
     let config = modelless_wire::Config {
         key,
         accept,
         received,
+        store: Some(identity.clone()),
         last_words: drain,
         ..settings.wire.of(modelless_wire::Config::new(move || clock.now()))
     };
@@ -251,7 +256,7 @@ async fn serve(
     let told = settings.advertise.clone().unwrap_or_else(|| server.address().to_string());
     let line = format!("ready node {told}");
 
-    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let (ended, drained) = (CancellationToken::new(), CancellationToken::new());
     let (mut tasks, mut connections) = (JoinSet::new(), JoinSet::new());
     connections.spawn(server.run(ended.clone()));
@@ -295,7 +300,7 @@ async fn serve(
             tokio::select! {
                 biased;
                 () = over.cancelled() => return,
-                () = pin_what_was_planned(&*store_of_plans, &pinned) => {}
+                () = pin_what_was_planned(&*store_of_plans, &pinned, within) => {}
             }
         }
     });
@@ -323,6 +328,27 @@ async fn serve(
     Ok(())
 }
 
+/// What gateways are told must be an address, and one of this machine alone.
+fn check_addresses(settings: &Settings) -> anyhow::Result<()> {
+    let address = |name: &str, text: &str| {
+        text.parse::<Address>().map_err(|why| usage(format!("`{name}`: {why}"))).map(|_| ())
+    };
+    address("listen", &settings.listen)?;
+    if let Some(advertise) = &settings.advertise {
+        return address("advertise", advertise);
+    }
+    let everywhere =
+        settings.listen.parse().is_ok_and(|address: std::net::SocketAddr| address.ip().is_unspecified());
+    if everywhere && settings.redis.is_some() {
+        return Err(usage(format!(
+            "`listen` is {}, every address of this machine, and gateways would be told to connect to that, which is \
+             themselves; say where they find this machine with --set advertise=HOST:PORT",
+            settings.listen
+        )));
+    }
+    Ok(())
+}
+
 /// Where nobody needs a key, nobody from elsewhere may connect, unless that is wanted.
 fn reachable(address: &Address, wanted: bool) -> anyhow::Result<()> {
     let Address::Tcp(text) = address else { return Ok(()) };
@@ -339,12 +365,15 @@ fn reachable(address: &Address, wanted: bool) -> anyhow::Result<()> {
 
 /// What the last plan pins here. A scheduler tells it as well; this is for when there is none just now, or when it does not
 /// reach this node.
-async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle) {
+async fn pin_what_was_planned(store: &dyn Store, handle: &executor::Handle, within: Duration) {
     let node = handle.status().borrow().node;
-    let saved = match store.current_plan().await {
-        Ok(Some(saved)) => saved,
-        Ok(None) => return,
-        Err(error) => return tracing::warn!(%error, "the last plan cannot be read; waiting for a scheduler"),
+    let saved = match timeout(within, store.current_plan()).await {
+        Ok(Ok(Some(saved))) => saved,
+        Ok(Ok(None)) => return,
+        Ok(Err(error)) => {
+            return tracing::warn!(%error, "the last plan cannot be read; waiting for a scheduler");
+        }
+        Err(_) => return tracing::warn!("the store does not tell the last plan; waiting for a scheduler"),
     };
     match pins(&saved, node) {
         Ok(pins) => handle.send(pins),

@@ -6,8 +6,8 @@ use super::habits::Habits;
 use super::nodes::{Side, keep_all};
 use super::register::{Joined, Registering};
 use super::{
-    BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
-    tell, told_within,
+    BEAT, Options, STORE_WITHIN, database, hear, host_name, identity, key, live, pass_on, process, random,
+    settings, tell, told_within,
 };
 use crate::exit::usage;
 use crate::out;
@@ -47,7 +47,7 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
-    /// How connections between nodes behave; the same for all processes of a cluster.
+    /// How connections between nodes behave.
     wire: Habits,
     /// Bytes of large answers that are held, over all nodes, while the rest of them comes.
     received_bytes_max: Bytes,
@@ -129,7 +129,8 @@ async fn role(
     let bound = service.bind().await?;
     let handle = service.handle();
 
-    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let identity = identity(&*store).await?;
+    let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let ended = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let members = followed(&mut tasks, &live, &ended);
@@ -145,6 +146,7 @@ async fn role(
         connect,
         shelf: Some(Arc::new(Given(artefacts.clone()))),
         received: Received::new(settings.received_bytes_max),
+        store: identity,
         gateway: handle.link(),
         joined: Arc::new(move |status, link| {
             joined.add(status.clone());

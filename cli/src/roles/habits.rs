@@ -5,7 +5,7 @@ use modelless_wire::Config;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Both ends of a connection need the same `heartbeat_ms` and `missed`, or one takes the other for lost.
+/// Where the two ends of a connection have different heartbeats, both keep to the slower one.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Habits {
     /// Between heartbeats.

@@ -23,6 +23,7 @@ use crate::signals::{Signals, until_second_signal};
 use clap::Args;
 use modelless_engine::take_short_turns;
 use modelless_live::{Live, MemLive, Member, Notice, RedisLive};
+use modelless_store::Store;
 use modelless_telemetry::log;
 use modelless_wire::Key;
 use serde::Serialize;
@@ -115,10 +116,11 @@ pub(crate) fn variables() -> anyhow::Result<Vec<String>> {
     Ok(of.into_iter().flatten().collect())
 }
 
-/// The live state of a cluster; without an address one that only this process sees.
-fn live(redis: Option<&str>, cluster: &str) -> anyhow::Result<Arc<dyn Live>> {
+/// The live state of a cluster; without an address one that only this process sees. Whoever serves another store is in another
+/// cluster, also where both go by one name.
+fn live(redis: Option<&str>, cluster: &str, store: &str) -> anyhow::Result<Arc<dyn Live>> {
     Ok(match redis {
-        Some(url) => Arc::new(RedisLive::new(url, cluster)?),
+        Some(url) => Arc::new(RedisLive::new(url, &format!("{cluster}:{store}"))?),
         None => Arc::new(MemLive::default()),
     })
 }
@@ -204,6 +206,14 @@ fn key(file: Option<&Path>) -> anyhow::Result<Option<Key>> {
     let read = read.map_err(|error| usage(format!("`key_file`: cannot read {}: {error}", file.display())))?;
     let key = Key::new(read.trim_ascii()).map_err(|why| usage(format!("`key_file`: {why}")))?;
     Ok(Some(key))
+}
+
+/// A name of the store that no other one has.
+pub(crate) async fn identity(store: &dyn Store) -> anyhow::Result<String> {
+    let mut candidate = [0; 32];
+    getrandom::fill(&mut candidate)
+        .map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))?;
+    Ok(modelless_store::identity(store, candidate).await?)
 }
 
 pub(crate) fn random() -> anyhow::Result<u64> {

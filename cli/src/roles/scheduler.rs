@@ -4,8 +4,8 @@ use super::gateway::{addresses, followed_while_it_answers};
 use super::habits::Habits;
 use super::nodes::{Side, keep_all};
 use super::{
-    BEAT, Options, STORE_WITHIN, database, hear, host_name, key, live, pass_on, process, random, settings,
-    tell, told_within,
+    BEAT, Options, STORE_WITHIN, database, hear, host_name, identity, key, live, pass_on, process, random,
+    settings, tell, told_within,
 };
 use crate::exit::usage;
 use crate::out;
@@ -37,7 +37,7 @@ struct Settings {
     key_file: Option<PathBuf>,
     /// Files with certificates, where connections between nodes are to be encrypted.
     tls: TlsFiles,
-    /// How connections between nodes behave; the same for all processes of a cluster.
+    /// How connections between nodes behave.
     wire: Habits,
     /// The scheduler.
     scheduler: scheduler::Config,
@@ -90,7 +90,8 @@ async fn role(
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
-    let live = live(settings.redis.as_deref(), &settings.cluster)?;
+    let identity = identity(&*store).await?;
+    let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let mut tasks = JoinSet::new();
     let (members, answers) = followed_while_it_answers(&mut tasks, &live, &stop);
     handle.set_live(answers);
@@ -106,6 +107,7 @@ async fn role(
         connect,
         shelf: None,
         received: Received::new(Bytes(limits::RECEIVED)), // nothing large comes to it
+        store: identity,
         gateway: Arc::new(Deaf),
         joined: Arc::new(move |status, link| joining.add_node(scheduler::Node { status, link })),
     };

@@ -25,17 +25,21 @@ pub(super) struct Sources<'a> {
 pub(super) fn load<T: Serialize + DeserializeOwned>(defaults: &T, from: &Sources<'_>) -> anyhow::Result<T> {
     let mut all = serde_json::to_value(defaults)?;
     let known = paths(&all);
+    let optional: Vec<&String> =
+        known.iter().filter(|name| default_of(&all, name).is_none_or(Value::is_null)).collect();
     if let Some(path) = from.file {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let table: Value = toml::from_str(&text)
-            .map_err(|error| usage(format!("{} is no TOML: {error}", path.display())))?;
+        let table: Value = toml::from_str(&text).map_err(|error| no_toml(path, &text, &error))?;
         for (name, value) in leaves(&table, &known) {
             set(&mut all, &known, &name, value).with_context(|| format!("in {}", path.display()))?;
         }
     }
     for name in &known {
         let variable = variable(name);
-        if let Some(text) = (from.environment)(&variable) {
+        // As compose files write what is not set.
+        let said =
+            (from.environment)(&variable).filter(|text| !(text.is_empty() && optional.contains(&name)));
+        if let Some(text) = said {
             let value = from_text(&all, name, &text);
             set(&mut all, &known, name, value).with_context(|| format!("in {variable}"))?;
         }
@@ -45,9 +49,17 @@ pub(super) fn load<T: Serialize + DeserializeOwned>(defaults: &T, from: &Sources
             usage(format!("`--set {flag}` gives no value; expected something like --set executor.lanes=2"))
         })?;
         let value = from_text(&all, name, text);
-        set(&mut all, &known, name, value).with_context(|| format!("in --set {flag}"))?;
+        // Not the value: it may be an address with a password.
+        set(&mut all, &known, name, value).with_context(|| format!("in --set {name}"))?;
     }
     serde_json::from_value(all).map_err(|error| usage(format!("these settings cannot be used: {error}")))
+}
+
+/// Where and why, without the line itself: it may hold an address with a password.
+fn no_toml(path: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let line = before.matches('\n').count() + 1;
+    usage(format!("{} is no TOML: line {line}: {}", path.display(), error.message()))
 }
 
 /// The settings as a file that would give them again. Passwords are left out.
@@ -72,9 +84,8 @@ fn without_nulls(value: Value) -> Value {
             let all = plain.into_iter().chain(sections);
             Value::Object(all.map(|(name, value)| (name, without_nulls(value))).collect::<Map<_, _>>())
         }
-        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
-            other
-        }
+        Value::Array(all) => Value::Array(all.into_iter().map(without_nulls).collect()),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => other,
     }
 }
 
@@ -91,6 +102,8 @@ fn paths(defaults: &Value) -> Vec<String> {
 fn leaves(value: &Value, whole: &[String]) -> Vec<(String, Value)> {
     fn walk(at: &str, value: &Value, whole: &[String], into: &mut Vec<(String, Value)>) {
         match value {
+            // A section of which nothing is set, or whose lines are comments.
+            Value::Object(map) if map.is_empty() && is_section(at, whole) => {}
             Value::Object(map)
                 if at.is_empty() || !(map.is_empty() || whole.iter().any(|name| name == at)) =>
             {
@@ -112,17 +125,25 @@ fn leaves(value: &Value, whole: &[String]) -> Vec<(String, Value)> {
     all
 }
 
+/// Whether there are settings under a name.
+fn is_section(at: &str, known: &[String]) -> bool {
+    known.iter().any(|name| name.strip_prefix(at).is_some_and(|rest| rest.starts_with('.')))
+}
+
 fn variable(name: &str) -> String {
     format!("{PREFIX}{}", name.replace('.', "__").to_ascii_uppercase())
 }
 
 /// Text stays text where the default is text; elsewhere it is what it looks like.
 fn from_text(all: &Value, name: &str, text: &str) -> Value {
-    let default = name.split('.').try_fold(all, |value, part| value.get(part));
-    if matches!(default, Some(Value::String(_))) {
+    if matches!(default_of(all, name), Some(Value::String(_))) {
         return Value::String(text.to_owned());
     }
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+fn default_of<'a>(all: &'a Value, name: &str) -> Option<&'a Value> {
+    name.split('.').try_fold(all, |value, part| value.get(part))
 }
 
 fn set(all: &mut Value, known: &[String], name: &str, value: Value) -> anyhow::Result<()> {
@@ -187,12 +208,13 @@ mod tests {
         database: String,
         redis: Option<String>,
         nodes: Vec<String>,
+        list: Vec<Known>,
         executor: Inner,
     }
 
     fn defaults() -> Outer {
         let executor = Inner { lanes: 1, name: "local".into(), servers: BTreeMap::new() };
-        Outer { database: String::new(), redis: None, nodes: Vec::new(), executor }
+        Outer { database: String::new(), redis: None, nodes: Vec::new(), list: Vec::new(), executor }
     }
 
     fn with(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> anyhow::Result<Outer> {
@@ -272,5 +294,40 @@ mod tests {
         assert!(!shown.contains("secret") && shown.contains("postgres://me:***@host/db"), "{shown}");
         let elsewhere = with("database = 'postgres://host/db?password=secret'", &[], &[]).unwrap();
         assert!(!print(&elsewhere).unwrap().contains("secret"));
+    }
+
+    #[test]
+    fn a_section_whose_lines_are_comments_is_as_if_it_were_not_there() {
+        let all = with("[executor]\n# lanes = 2\n[executor.servers]", &[], &[]).unwrap();
+        assert_eq!(all, defaults());
+        assert!(with("[executer]", &[], &[]).is_err());
+    }
+
+    #[test]
+    fn an_empty_variable_leaves_unset_what_needs_no_value() {
+        let empty = [("MODELLESS_REDIS", "")];
+        assert_eq!(with("", &empty, &[]).unwrap().redis, None);
+        assert_eq!(with("redis = 'r'", &empty, &[]).unwrap().redis.as_deref(), Some("r"));
+        assert!(with("", &[("MODELLESS_EXECUTOR__LANES", "")], &[]).is_err());
+    }
+
+    #[test]
+    fn an_entry_of_a_list_of_which_something_is_not_known_can_be_printed() {
+        let all = with("list = [{ price = 3 }]", &[], &[]).unwrap();
+        assert_eq!(all.list, [Known { price: Some(3), token: None }]);
+        assert_eq!(with(&print(&all).unwrap(), &[], &[]).unwrap(), all);
+    }
+
+    #[test]
+    fn no_password_is_told_of_what_cannot_be_read() {
+        let address = "postgres://me:SECRET@host/db";
+        let file = format!("[executor]\nlanes = 1\ndatabase = {address}");
+        let flag = format!("databse={address}");
+        for (wrong, told) in
+            [(with(&file, &[], &[]), "line 3"), (with("", &[], &[&flag]), "did you mean `database`")]
+        {
+            let text = format!("{:#}", wrong.unwrap_err());
+            assert!(!text.contains("SECRET") && text.contains(told), "{text}");
+        }
     }
 }

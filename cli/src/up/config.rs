@@ -140,7 +140,7 @@ mod tests {
         let config = config(&[]).unwrap();
         assert_eq!(config.gateway.http, "127.0.0.1:8080".parse().unwrap());
         let (lanes, memory) = (config.executor.lanes, config.executor.memory);
-        assert!(lanes >= 1 && memory >= super::super::node::LEAST_MEMORY);
+        assert!(lanes >= 1 && memory >= modelless_executor::LEAST_MEMORY);
         assert_eq!(config.drain_within, Duration::from_secs(30));
         assert_eq!(config.executor.min_residence, modelless_executor::Config::default().min_residence);
         assert!(config.executor.device_class.starts_with("cpu:"));

@@ -3,23 +3,17 @@
 //! An option counts before the file, and either before what was found. What is detected is `executor::node`'s.
 
 use super::remotes::{self, RemoteEntry};
+use crate::environment::PREFIX;
 use crate::exit::usage;
 use clap::Args;
 use modelless_engine::MAX_LANES;
-use modelless_executor::{Config, node};
+use modelless_executor::{Config, LEAST_MEMORY, LONGEST_NAME, MOST_CORES, is_name, node};
 use modelless_types::{Bytes, PricePerHour};
 use modelless_wire::Gpu;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// Less is not worth starting with.
-pub(super) const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
-/// More than any machine has; what is larger was mistyped.
-const MOST_CORES: u16 = 4_096;
-/// Names of nodes, pools and zones are labels of metrics too.
-const LONGEST_NAME: usize = 63;
 
 /// What this machine is to others.
 #[derive(Args, Debug, Default)]
@@ -110,6 +104,12 @@ struct Given<T> {
 }
 
 impl NodeOptions {
+    /// What the environment says of this machine, for a role that has no such options.
+    pub(crate) fn of_environment() -> Self {
+        let said = |name: &str| std::env::var(format!("{PREFIX}{name}")).ok().filter(|text| !text.is_empty());
+        Self { node_name: said("NODE"), pool: said("POOL"), zone: said("ZONE"), ..Self::default() }
+    }
+
     /// Fills in the node's part of an executor's settings.
     pub(crate) fn fill(&self, config: &mut Config) -> anyhow::Result<()> {
         let file = self.node_file.as_deref().map(NodeFile::read).transpose()?.unwrap_or_default();
@@ -200,8 +200,7 @@ fn at_least_one(given: &Given<u16>, most: u16) -> anyhow::Result<u16> {
 /// Names that are shown, stored, and labels of metrics.
 fn label(given: Given<String>) -> anyhow::Result<String> {
     let Given { value, by } = given;
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-    if !value.is_empty() && value.len() <= LONGEST_NAME && value.chars().all(plain) {
+    if is_name(&value) {
         return Ok(value);
     }
     Err(usage(format!(

@@ -1,5 +1,6 @@
 //! The seam: what every store can do.
 
+use crate::artefacts::sha256_of;
 use crate::error::Result;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::records::{
@@ -168,4 +169,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Lets go of files and connections. Calls after it fail.
     async fn close(&self);
+}
+
+/// A name of the store that no other one has, whatever it is reached by: by its address two could be mixed up, and one could look like
+/// two. The first call of all makes it, from fresh random bytes of the caller; it moves with a copy of the store.
+pub async fn identity(store: &dyn Store, candidate: [u8; 32]) -> Result<String> {
+    // Named after what it was first needed for.
+    let secret = store.secret("artefacts", candidate).await?;
+    Ok(sha256_of(&secret[..]).expect("memory can be read; this is a bug"))
 }

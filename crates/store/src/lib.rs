@@ -22,7 +22,7 @@ mod sql;
 mod url;
 mod versions;
 
-pub use api::Store;
+pub use api::{Store, identity};
 pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};

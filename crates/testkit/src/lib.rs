@@ -9,6 +9,8 @@
 )]
 
 pub mod blocks;
+#[cfg(feature = "certificates")]
+pub mod certificates;
 pub mod cluster;
 pub mod http;
 pub mod lines;

@@ -1,7 +1,8 @@
 //! A wire between two processes that can be cut: whatever connects to it is passed on to an address, until it is not.
 //!
-//! Two ways a network fails: [`Proxy::cut`] lets nothing through while both ends believe that they are connected, as a
-//! dropped route does; [`Proxy::sever`] ends all connections and takes no new ones, as a reset does.
+//! Three ways a network fails: [`Proxy::cut`] lets nothing through while both ends believe that they are connected, as a
+//! dropped route does; [`Proxy::strand`] does so to what is connected and lets new connections pass, as a firewall does that
+//! forgot them; [`Proxy::sever`] ends all connections and takes no new ones, as a reset does.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -26,6 +27,10 @@ struct State {
     way: Way,
     /// Both ends of everything that is open, or was.
     open: Vec<TcpStream>,
+    /// Connections that there have been.
+    taken: u64,
+    /// Of which so many, the first ones, let nothing through any longer.
+    stranded: u64,
     over: bool,
 }
 
@@ -71,6 +76,14 @@ impl Proxy {
         self.shared.change(|state| state.way = Way::Cut);
     }
 
+    /// Nothing passes any longer over what is connected, and nobody is told; what connects from now on is whole.
+    pub fn strand(&self) {
+        self.shared.change(|state| {
+            state.stranded = state.taken;
+            state.way = Way::Open;
+        });
+    }
+
     /// All connections end, and no new one comes to stand.
     pub fn sever(&self) {
         self.shared.change(|state| {
@@ -113,13 +126,13 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until something may pass; where to, or `None` if never.
-    fn pass(&self) -> Option<SocketAddr> {
+    /// Waits until something of a connection may pass; where to, or `None` if never.
+    fn pass(&self, number: u64) -> Option<SocketAddr> {
         let mut state = self.lock();
         loop {
             match (state.over, state.way, state.to) {
                 (true, ..) | (_, Way::Severed, _) => return None,
-                (false, Way::Open, Some(to)) => return Some(to),
+                (false, Way::Open, Some(to)) if number >= state.stranded => return Some(to),
                 (false, Way::Open | Way::Cut, _) => {
                     state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -129,8 +142,13 @@ impl Shared {
 
     fn serve(self: Arc<Self>, near: TcpStream) {
         let Ok(kept) = near.try_clone() else { return };
-        self.lock().open.push(kept);
-        let far = self.pass().and_then(|to| TcpStream::connect(to).ok());
+        let number = {
+            let mut state = self.lock();
+            state.open.push(kept);
+            state.taken += 1;
+            state.taken - 1
+        };
+        let far = self.pass(number).and_then(|to| TcpStream::connect(to).ok());
         let (Some(far), Ok(near_too)) = (far, near.try_clone()) else {
             let _ = near.shutdown(Shutdown::Both);
             return;
@@ -139,17 +157,17 @@ impl Shared {
         let _ = (near.set_nodelay(true), far.set_nodelay(true)); // as the ends themselves have it
         self.lock().open.push(kept);
         let back = Arc::clone(&self);
-        let way_back = std::thread::spawn(move || back.copy(far_too, near_too));
-        self.copy(near, far);
+        let way_back = std::thread::spawn(move || back.copy(number, far_too, near_too));
+        self.copy(number, near, far);
         let _ = way_back.join();
     }
 
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn copy(&self, number: u64, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 64 << 10];
         loop {
             let read = from.read(&mut buffer).unwrap_or(0);
             // Held back while the wire is cut; its end, too.
-            if self.pass().is_none() || read == 0 || to.write_all(&buffer[..read]).is_err() {
+            if self.pass(number).is_none() || read == 0 || to.write_all(&buffer[..read]).is_err() {
                 let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
                 return;
             }
@@ -202,6 +220,13 @@ mod tests {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         proxy.mend();
         assert_eq!(heard(&mut stream).unwrap(), 2, "it was held back, not lost");
+        proxy.strand();
+        let mut new = TcpStream::connect(proxy.address()).unwrap();
+        assert_eq!(said(&mut new, 6).unwrap(), 6);
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        proxy.mend();
+        assert!(said(&mut stream, 7).is_err(), "what is stranded stays so");
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         proxy.sever();
         assert!(said(&mut stream, 3).is_err());
         let mut late = TcpStream::connect(proxy.address()).unwrap();

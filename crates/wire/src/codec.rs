@@ -1,5 +1,6 @@
 //! From the seam's types to frames and back.
 
+use crate::config::Config;
 use crate::frame::{Bound, Encoded, HEADER, Header, Kind, TooLarge, VERSION, encode};
 use crate::head::{
     AnswerHead, BadInputHead, DemandHead, GoodbyeHead, HandedBackHead, InputHead, PinHead, PingHead,
@@ -29,6 +30,11 @@ pub(crate) struct Hello {
     /// What it is.
     #[serde(flatten)]
     pub(crate) role: Role,
+    /// Milliseconds between its heartbeats.
+    pub(crate) heartbeat_ms: u64,
+    /// Which store it serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) store: Option<String>,
     /// A number to prove the cluster's key for, where one is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) nonce: Option<String>,
@@ -59,8 +65,16 @@ pub(crate) enum Role {
 }
 
 impl Hello {
-    pub(crate) fn new(name: &str, role: Role) -> Self {
-        Self { version: VERSION, name: words(name), role, nonce: None, proof: None }
+    pub(crate) fn new(name: &str, role: Role, config: &Config) -> Self {
+        Self {
+            version: VERSION,
+            name: words(name),
+            role,
+            heartbeat_ms: u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX),
+            store: config.store.clone(),
+            nonce: None,
+            proof: None,
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use std::time::Duration;
 pub mod limits {
     use std::time::Duration;
 
+    /// The longest time between heartbeats that a peer may ask for.
+    pub const HEARTBEAT: Duration = Duration::from_mins(1);
     /// Head of a frame that is on a query's path (ids, goals, figures).
     pub const HEAD: u32 = 64 << 10;
     /// Head of a frame that is not: a greeting, a node's status, a plan's pins.
@@ -57,7 +59,7 @@ pub mod limits {
 /// Habits of a connection.
 #[derive(Clone)]
 pub struct Config {
-    /// Between heartbeats.
+    /// Between heartbeats. Of the two sides of a connection the slower one is kept to.
     pub heartbeat: Duration,
     /// So many heartbeats in a row without a word, and the other side is lost.
     pub missed: u32,
@@ -81,6 +83,8 @@ pub struct Config {
     pub connect: Option<TlsConnect>,
     /// Artefacts for nodes that lack them; asked by what connects.
     pub shelf: Option<Arc<dyn Shelf>>,
+    /// Which store this process serves. Whoever serves another is not talked to: the same numbers mean other models there.
+    pub store: Option<String>,
     /// What all connections of this process hold of what they receive: shared by all that are to be bounded together.
     pub received: Arc<Received>,
     /// This process's clock, for moments inside a node's status.
@@ -103,12 +107,13 @@ impl Config {
             accept: None,
             connect: None,
             shelf: None,
+            store: None,
             received: Received::new(Bytes(limits::RECEIVED)),
             now: Arc::new(now),
         }
     }
 
-    /// The longest time from a peer's last word to calling it lost.
+    /// The longest time from a peer's last word to calling it lost, where the peer has no slower heartbeat.
     pub fn lost_within(&self) -> Duration {
         self.heartbeat * (self.missed + 1)
     }
@@ -126,6 +131,7 @@ impl fmt::Debug for Config {
             .field("report_within", &self.report_within)
             .field("last_words", &self.last_words)
             .field("key", &self.key)
+            .field("store", &self.store)
             .field("accept", &self.accept)
             .field("connect", &self.connect)
             .finish_non_exhaustive()

@@ -1,7 +1,7 @@
 //! Frames as bytes: a header of 16 bytes, a head, a payload.
 //!
 //! ```text
-//!  0  u8   version, 3
+//!  0  u8   version, 5
 //!  1  u8   kind
 //!  2  u16  stream: 0 for a frame that comes whole
 //!  4  u32  length of the head
@@ -22,7 +22,7 @@ use crate::lost::Nonsense;
 use bytes::Bytes as Buffer;
 use modelless_types::{Micros, QueryKey};
 
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 pub(crate) const HEADER: usize = 16;
 /// Where the header says how long the frame waited.
 pub(crate) const WAITED: std::ops::Range<usize> = 12..16;

@@ -8,15 +8,16 @@ use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::Lost;
 use crate::outcome::key_of;
-use crate::peer::{Missed, greeting, half, micros, out_of_place};
+use crate::peer::{Missed, greeting, half, heartbeat, micros, one_store, out_of_place};
 use crate::reader::{Came, Reader};
 use crate::rtt::Rtt;
-use crate::seam::{Body, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
+use crate::seam::{Body, Connection, FromNode, GatewayLink, InputFault, NodeLink, ToNode};
 use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::{Made, NodeReport};
 use modelless_types::{Micros, NodeId, QueryKey};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -98,6 +99,7 @@ pub(crate) struct Session {
     reader: Reader,
     status: NodeStatus,
     rtt: Rtt,
+    heartbeat: Duration,
     missed: Missed,
     giving: Giving,
 }
@@ -120,11 +122,11 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     };
     let greeted = timeout(within, greeting).await.unwrap_or(Err(Lost::NoGreeting { within }));
     match greeted {
-        Ok((node, status, rtt)) => {
+        Ok(Greeted { node, status, rtt, heartbeat }) => {
             reader.greeted();
-            let missed = Missed::new(&dial.config);
+            let missed = Missed::new(dial.config.missed, heartbeat);
             let giving = Giving::new(dial.config.shelf.clone());
-            Ok(Session { node, link, reader, status, rtt, missed, giving })
+            Ok(Session { node, link, reader, status, rtt, heartbeat, missed, giving })
         }
         Err(lost) => {
             link.part(&lost).await;
@@ -133,15 +135,25 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
     }
 }
 
-async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(NodeId, NodeStatus, Rtt), Lost> {
+/// What a greeting tells.
+struct Greeted {
+    node: NodeId,
+    status: NodeStatus,
+    rtt: Rtt,
+    heartbeat: Duration,
+}
+
+async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<Greeted, Lost> {
     let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
     let sent = Instant::now();
     let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
-    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..Hello::new(&dial.name, role) }));
+    let ours = Hello::new(&dial.name, role, &dial.config);
+    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..ours }));
     let hello = greeting(reader.next().await?.frame, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
         return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));
     };
+    one_store(&hello, &dial.config)?;
     let mut rtt = Rtt::default();
     rtt.observe(micros(sent.elapsed()));
     if let (Some(key), Some(nonce)) = (&dial.config.key, &nonce) {
@@ -158,7 +170,7 @@ async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<(Node
     let Frame::Status(head) = frame else { return Err(out_of_place(&frame, "a node's status")) };
     let mut status = head.at((dial.config.now)(), half(rtt.mean()));
     status.info.rtt = rtt.estimate();
-    Ok((node, status, rtt))
+    Ok(Greeted { node, status, rtt, heartbeat: heartbeat(&hello, &dial.config) })
 }
 
 impl Session {
@@ -175,8 +187,10 @@ impl Session {
         stop: &CancellationToken,
     ) -> (Lost, Duration) {
         let (status, watched) = watch::channel(self.status.clone());
+        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let remote = Arc::new(Remote {
             node: self.node,
+            connection: Connection(CONNECTIONS.fetch_add(1, Ordering::Relaxed)),
             link: Arc::clone(&self.link),
             gateway: Arc::downgrade(gateway),
             report: Mutex::default(),
@@ -199,7 +213,7 @@ impl Session {
         let link = Arc::clone(&self.link);
         let mut drain = std::pin::pin!(link.drain());
         let origin = Instant::now();
-        let mut beat = interval(dial.config.heartbeat);
+        let mut beat = interval(self.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -252,15 +266,15 @@ impl Session {
                     frame.body = Body::Refused { key, refusal };
                     // What is left of its answer need not come.
                     self.link.say(codec::to_node(&ToNode::Cancel { key }));
-                } else if let Body::Refused { key, .. } = frame.body {
-                    self.link.stop_query(key); // nobody waits for what is left of its input
+                } else if let Body::Refused { key, .. } | Body::HandedBack { key, .. } = frame.body {
+                    self.link.stop_query(key); // nobody there waits for what is left of its input
                 }
                 if in_parts {
                     frame.report = remote.newest(); // others have overtaken what it says
                 } else {
                     remote.heard(&frame.report);
                 }
-                gateway.receive(self.node, frame);
+                gateway.receive_over(remote.connection, self.node, frame);
             }
             Frame::Status(head) => {
                 let mut news = head.at((dial.config.now)(), half(self.rtt.mean()) + late);
@@ -296,6 +310,7 @@ impl Session {
 /// A node that is reached by a connection.
 struct Remote {
     node: NodeId,
+    connection: Connection,
     link: Arc<Link>,
     /// Not held: the gateway holds its nodes.
     gateway: Weak<dyn GatewayLink>,
@@ -320,11 +335,15 @@ impl Remote {
         report.made = Made { inputs: report.made.inputs.saturating_sub(1), ..report.made };
         let why = error.to_string();
         let body = Body::BadInput { key, fault: InputFault::TooLarge, why };
-        gateway.receive(self.node, FromNode { body, report });
+        gateway.receive_over(self.connection, self.node, FromNode { body, report });
     }
 }
 
 impl NodeLink for Remote {
+    fn connection(&self) -> Connection {
+        self.connection
+    }
+
     fn send(&self, frame: ToNode) {
         if let ToNode::Cancel { key } = frame
             && self.link.take_back_query(key)

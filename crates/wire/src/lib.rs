@@ -28,6 +28,7 @@ mod peers;
 mod reader;
 mod received;
 mod rtt;
+mod scale;
 mod seam;
 mod shelf;
 #[cfg(test)]
@@ -46,7 +47,7 @@ pub use modelless_decision::worker::Reason;
 pub use node::{Fetcher, NodeServer, Source, serve_node};
 pub use received::Received;
 pub use seam::{
-    Answer, Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
+    Answer, Body, Connection, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, QueryFrame, ToNode,
 };
 pub use shelf::{Piece, Shelf};
 pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};

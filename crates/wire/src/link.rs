@@ -206,6 +206,8 @@ impl Link {
         match lost {
             Lost::Nonsense(_)
             | Lost::WrongNode { .. }
+            | Lost::OtherStore
+            | Lost::TooLarge { .. }
             | Lost::TooManyPeers { .. }
             | Lost::Silent { .. }
             | Lost::NoGreeting { .. }

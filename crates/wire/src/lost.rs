@@ -1,6 +1,6 @@
 //! Why a connection ended. Every end has a name.
 
-use crate::frame::Kind;
+use crate::frame::{Kind, TooLarge};
 use modelless_types::NodeId;
 use std::io;
 use std::sync::Arc;
@@ -48,6 +48,19 @@ pub enum Lost {
         wanted: NodeId,
         /// Who is there.
         found: NodeId,
+    },
+    /// One side's numbers of tasks and models mean others at the other.
+    #[error(
+        "the other side serves another database than this one; all processes of a cluster need the same `database`"
+    )]
+    OtherStore,
+    /// Without what it was to say this side cannot go on, and no peer would take it.
+    #[error("a {kind:?} frame that must be told has {bytes} bytes, more than is sent between nodes")]
+    TooLarge {
+        /// Of which frame.
+        kind: Kind,
+        /// Its size.
+        bytes: usize,
     },
     /// The other side has not the cluster's key, or this side has one and the other needs none.
     #[error(
@@ -166,7 +179,10 @@ pub enum Nonsense {
         /// The bound.
         limit: usize,
     },
-    /// A query came twice under one name.
-    #[error("two open queries have the key {0}")]
-    Twice(u64),
+}
+
+impl From<TooLarge> for Lost {
+    fn from(TooLarge { kind, bytes }: TooLarge) -> Self {
+        Self::TooLarge { kind, bytes }
+    }
 }

@@ -4,27 +4,28 @@
 //! and its name there. Credit is divided among the gateways by what they ask for, what waits at them is added up,
 //! and a gateway that is lost takes its queries with it.
 
+mod demand;
 mod fetch;
+mod greeting;
 
 pub use fetch::{Fetcher, Source};
 
-use crate::codec::{self, Frame, Hello, Role};
+use crate::codec::{self, Frame, Role};
 use crate::config::{Config, limits};
-use crate::key::{Proves, nonce};
 use crate::link::Link;
 use crate::lost::{Lost, Nonsense};
-use crate::outcome::{instead, key_of, renamed};
-use crate::peer::{Missed, greeting, half, in_role, micros, out_of_place};
-use crate::peers::{CONNECTIONS, Peer, Strangers, Waiting, qualified, unqualified};
-use crate::reader::{Came, Reader};
-use crate::seam::{Body, Demand, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
+use crate::outcome::{instead, key_of, renamed, unstarted};
+use crate::peer::{Missed, half, heartbeat, in_role, micros, out_of_place};
+use crate::peers::{CONNECTIONS, Peer, PeerState, Strangers, qualified, unqualified};
+use crate::reader::{Came, Dropped, Reader};
+use crate::scale::Scale;
+use crate::seam::{Body, FromNode, GatewayLink, NodeLink, QueryFrame, ToNode};
 use crate::shelf::Wants;
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
-use modelless_decision::query::Class;
 use modelless_decision::route::{NodeReport, SHARE_BEAT, share};
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -54,6 +55,7 @@ pub fn serve_node(
         node,
         config,
         peers: RwLock::default(),
+        scale: Scale::default(),
         report: Mutex::default(),
         news: Notify::new(),
         wants: Wants::default(),
@@ -77,6 +79,13 @@ impl NodeServer {
     /// Where it listens.
     pub fn address(&self) -> &crate::stream::Address {
         self.listener.address()
+    }
+
+    /// How often a gateway was weighed.
+    #[cfg(test)]
+    pub(crate) fn weighed(&self) -> Box<dyn Fn() -> usize> {
+        let hub = Arc::clone(&self.hub);
+        Box::new(move || hub.scale.weighed.load(Ordering::Relaxed))
     }
 
     /// Serves until `stop`. What was said before is still written, for as long as `last_words` says.
@@ -117,6 +126,7 @@ struct Hub {
     node: Arc<dyn NodeLink>,
     config: Config,
     peers: RwLock<BTreeMap<u32, Arc<Peer>>>,
+    scale: Scale,
     /// The newest, for all of the node's credit, with its number.
     report: Mutex<(u64, NodeReport)>,
     /// Not every gateway was told the newest report.
@@ -151,17 +161,17 @@ impl Hub {
         }
     }
 
-    /// Those that ask for something at this moment, with their weights.
+    /// Weighs everybody anew, and gives those that ask for something with their weights.
     fn asking(&self) -> BTreeMap<u32, u64> {
         let (peers, now) = (self.peers.read().unwrap_or_else(PoisonError::into_inner), self.now());
-        peers.values().filter_map(|peer| Some((peer.number, peer.weight(now)?))).collect()
+        let weigh = |peer: &Arc<Peer>| Some((peer.number, self.scale.weigh(&mut peer.state(), now).0?));
+        peers.values().filter_map(weigh).collect()
     }
 
     /// The newest report with what a gateway gets of the credit, and its number. One that has asked for nothing lately is
     /// told what it would get if it did.
     fn shared_report(&self, peer: &Peer) -> (u64, NodeReport) {
-        let asking = self.asking();
-        let (own, all) = (asking.get(&peer.number).copied(), asking.values().sum());
+        let (own, all) = self.scale.weigh(&mut peer.state(), self.now());
         let (number, mut report) = self.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
         report.limit = share(report.limit, own, all);
         (number, report)
@@ -206,7 +216,7 @@ impl Hub {
                 () = async { self.news.notified().await; sleep(self.config.report_within).await } => {}
                 _ = look.tick() => {
                     for peer in self.peers() {
-                        peer.state().asker.beat();
+                        peer.state().beat();
                     }
                     self.forget_old_demand();
                 },
@@ -299,13 +309,14 @@ impl Hub {
             Role::Scheduler => false,
             Role::Node { .. } => return Err(out_of_place(&Frame::Hello(hello), "a gateway's greeting")),
         };
-        let told = codec::status(&status.borrow(), (self.config.now)());
+        let told = codec::status(&status.borrow(), (self.config.now)())?;
         let peer = Arc::new(Peer {
             number,
             name: hello.name.clone(),
             queries,
+            heartbeat: heartbeat(&hello, &self.config),
             link: Arc::clone(link),
-            state: Mutex::default(),
+            state: Mutex::new(PeerState::new(queries)),
             told: AtomicU64::new(0),
             telling: Mutex::default(),
         });
@@ -315,50 +326,12 @@ impl Hub {
                 return Err(Lost::TooManyPeers { limit: limits::PEERS });
             }
             // Before the peer is known to others, so that nothing comes before it.
-            link.say(told);
+            link.send(told);
             peers.insert(number, Arc::clone(&peer));
         }
         // Everybody's share changed.
         self.reshare();
         Ok((peer, hello.name))
-    }
-
-    /// The greetings of both sides, and what they prove.
-    async fn exchange(
-        &self,
-        link: &Link,
-        reader: &mut Reader,
-        status: &watch::Receiver<NodeStatus>,
-    ) -> Result<Hello, Lost> {
-        let hello = greeting(reader.next().await?.frame, "a gateway's greeting")?;
-        let ours = {
-            let status = status.borrow();
-            Hello::new(&status.name, Role::Node { node: status.node })
-        };
-        let Some(key) = &self.config.key else {
-            link.say(codec::hello(&ours));
-            return Ok(hello);
-        };
-        let Some(theirs) = &hello.nonce else { return Err(Lost::Unproven) };
-        let nonce = nonce().map_err(Lost::Random)?;
-        let proof = key.proof(Proves::Connected, theirs, &nonce, ours.role);
-        link.say(codec::hello(&Hello { nonce: Some(nonce.clone()), proof: Some(proof), ..ours }));
-        match reader.next().await?.frame {
-            Frame::Proof(proof) if key.holds(Proves::Connecting, &nonce, theirs, hello.role, &proof) => {
-                Ok(hello)
-            }
-            Frame::Proof(_) => Err(Lost::Unproven),
-            Frame::Goodbye(why) => Err(Lost::Goodbye(why)),
-            other @ (Frame::Hello(_)
-            | Frame::Status(_)
-            | Frame::Want(_)
-            | Frame::Piece(..)
-            | Frame::Ping { .. }
-            | Frame::Pong { .. }
-            | Frame::Beat
-            | Frame::ToNode(_)
-            | Frame::FromNode(_)) => Err(out_of_place(&other, "a gateway's proof")),
-        }
     }
 
     fn reshare(&self) {
@@ -378,8 +351,8 @@ impl Hub {
     ) -> Lost {
         let mut drain = std::pin::pin!(peer.link.drain());
         let mut ended = std::pin::pin!(peer.link.leave(stop, self.config.last_words));
-        let mut missed = Missed::new(&self.config);
-        let mut beat = interval(self.config.heartbeat);
+        let mut missed = Missed::new(self.config.missed, peer.heartbeat);
+        let mut beat = interval(peer.heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rtt = Micros::ZERO;
         loop {
@@ -403,7 +376,10 @@ impl Hub {
                         return Lost::Stopped;
                     }
                     let told = codec::status(&status.borrow_and_update(), (self.config.now)());
-                    peer.link.say(told);
+                    match told {
+                        Ok(told) => peer.link.send(told),
+                        Err(error) => return error.into(), // nothing that is known of it would be true any longer
+                    }
                 }
                 frame = reader.next() => match frame {
                     Ok(came) => if let Err(lost) = self.take(peer, came, &mut rtt) {
@@ -422,7 +398,12 @@ impl Hub {
             Frame::ToNode(ToNode::Query(query)) if let Some(why) = dropped => {
                 // The node never hears of it.
                 let refusal = why.refusal(&self.config.received, late);
-                self.tell(peer, Body::Refused { key: query.key, refusal });
+                let body = match why {
+                    Dropped::NoRoom => unstarted(&query, refusal),
+                    // What keeps it from getting on is on its gateway's side, or its time is over.
+                    Dropped::Stalled => Body::Refused { key: query.key, refusal },
+                };
+                self.tell(peer, body);
                 Ok(())
             }
             Frame::Ping { sent, rtt: known } => {
@@ -458,7 +439,14 @@ impl Hub {
         let frame = match frame {
             ToNode::Query(query) => {
                 let QueryFrame { key, deadline_in, expires_in, spent, demand, .. } = *query;
-                if peer.state().opens(key, self.now())? {
+                let Some(first) = self.opens(peer, key)? else {
+                    // It was taken back and sent again, by two threads of its gateway, and the second was quicker: that it was
+                    // taken back is still to come, and will end the one that is here.
+                    let why = "this node still has an earlier sending of this query".to_owned();
+                    self.tell(peer, unstarted(&query, Refusal::NothingRunnable { why }));
+                    return Ok(());
+                };
+                if first {
                     self.news.notify_one(); // one more shares the credit
                 }
                 // What the way here took is gone already, and the way back must be left.
@@ -497,49 +485,12 @@ impl Hub {
         Ok(())
     }
 
-    /// Keeps what waits at one gateway and gives what waits at all of them.
-    fn demand(&self, peer: &Peer, demand: Demand, late: Micros) -> Result<Demand, Nonsense> {
-        let Demand { class, waiting, first } = demand;
-        {
-            let mut state = peer.state();
-            if waiting > 0 {
-                let after = |first: Micros| Duration::from_micros(first.saturating_sub(late).0.min(DAY));
-                let first = first.map(|first| Instant::now() + after(first));
-                state.demand.insert(class, Waiting { queries: waiting, first, told: Instant::now() });
-                if state.demand.len() > limits::DEMAND_CLASSES {
-                    let what = "classes that wait";
-                    return Err(Nonsense::TooMany { what, limit: limits::DEMAND_CLASSES });
-                }
-            } else {
-                state.demand.remove(&class);
-            }
-        }
-        Ok(self.demand_of(class))
-    }
-
-    /// What waits at a gateway is told with the queries that it sends, and the last of those may have gone to another node. Once
-    /// the first is due nobody waits there any longer, or the gateway will say so.
-    fn forget_old_demand(&self) {
-        let now = Instant::now();
-        let mut old = BTreeSet::new();
-        for peer in self.peers() {
-            old.extend(peer.state().old_demand(now));
-        }
-        for class in old {
-            self.node.send(ToNode::Demand(self.demand_of(class)));
-        }
-    }
-
-    fn demand_of(&self, class: Class) -> Demand {
-        let (mut waiting, mut first) = (0_u32, None::<Instant>);
-        for peer in self.peers.read().unwrap_or_else(PoisonError::into_inner).values() {
-            if let Some(here) = peer.state().demand.get(&class) {
-                waiting = waiting.saturating_add(here.queries);
-                first = first.into_iter().chain(here.first).min();
-            }
-        }
-        let in_micros = |at: Instant| micros(at.saturating_duration_since(Instant::now()));
-        Demand { class, waiting, first: first.map(in_micros) }
+    /// Whether a query is its gateway's first in a while; `None` if there is one of its name.
+    fn opens(&self, peer: &Peer, key: QueryKey) -> Result<Option<bool>, Nonsense> {
+        let (mut state, now) = (peer.state(), self.now());
+        let first = state.opens(key, now)?;
+        self.scale.weigh(&mut state, now);
+        Ok(first)
     }
 
     /// A gateway is gone: nobody waits for its queries, nothing waits there, and the others share what it had.
@@ -548,7 +499,9 @@ impl Hub {
         self.wants.lost(peer.number);
         let (open, demand) = {
             let mut state = peer.state();
-            (std::mem::take(&mut state.open), std::mem::take(&mut state.demand))
+            let left = state.leaves();
+            self.scale.weigh(&mut state, self.now());
+            left
         };
         for key in open {
             self.node.send(ToNode::Cancel { key: qualified(peer.number, QueryKey(key)) });
@@ -559,9 +512,6 @@ impl Hub {
         self.reshare();
     }
 }
-
-/// Microseconds of a day: as good as never for what waits, and no sum overflows.
-const DAY: u64 = 86_400_000_000;
 
 impl GatewayLink for Hub {
     fn receive(&self, _: NodeId, frame: FromNode) {

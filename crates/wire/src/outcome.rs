@@ -2,13 +2,19 @@
 
 use crate::codec;
 use crate::frame::{Encoded, TooLarge};
-use crate::seam::{Body, FromNode};
+use crate::seam::{Body, FromNode, QueryFrame};
 use modelless_types::{QueryKey, Refusal};
 
 /// What takes the place of an answer that no gateway would accept, or that has no room to wait for a slow one.
 pub(crate) fn instead(frame: FromNode, refusal: Refusal) -> Result<Encoded, TooLarge> {
     let body = key_of(&frame.body).map_or(Body::Report, |key| Body::Refused { key, refusal });
     codec::from_node(&FromNode { body, report: frame.report })
+}
+
+/// Of a query that the node never heard of: another may have it, if there is one.
+pub(crate) fn unstarted(query: &QueryFrame, why: Refusal) -> Body {
+    let key = query.key;
+    if query.returnable { Body::HandedBack { key, why } } else { Body::Refused { key, refusal: why } }
 }
 
 /// Which query it is the end of, if of one.

@@ -1,7 +1,7 @@
 //! What both ends of a connection share: greetings, heartbeats, what is out of place.
 
 use crate::codec::{Frame, Hello};
-use crate::config::Config;
+use crate::config::{Config, limits};
 use crate::frame::{Kind, VERSION};
 use crate::lost::{Lost, Nonsense};
 use crate::seam::{Body, FromNode, ToNode};
@@ -18,6 +18,16 @@ pub(crate) fn greeting(frame: Frame, expected: &'static str) -> Result<Hello, Lo
     }
 }
 
+/// Whether both sides serve one store.
+pub(crate) fn one_store(hello: &Hello, config: &Config) -> Result<(), Lost> {
+    if hello.store == config.store { Ok(()) } else { Err(Lost::OtherStore) }
+}
+
+/// The heartbeat of a connection: the slower one of both sides, so that none takes the other's pace for silence.
+pub(crate) fn heartbeat(hello: &Hello, config: &Config) -> Duration {
+    config.heartbeat.max(Duration::from_millis(hello.heartbeat_ms).min(limits::HEARTBEAT))
+}
+
 /// Heartbeats in a row at which not a byte had been heard since the one before. Counted rather than timed: a process
 /// that was itself stopped finds what came meanwhile before it calls anybody lost. Bytes rather than frames, since on a
 /// slow way a part of a large frame takes longer than a heartbeat.
@@ -32,8 +42,8 @@ pub(crate) struct Missed {
 }
 
 impl Missed {
-    pub(crate) fn new(config: &Config) -> Self {
-        Self { most: config.missed, each: config.heartbeat, count: 0, heard: 0, alive: 0 }
+    pub(crate) fn new(most: u32, each: Duration) -> Self {
+        Self { most, each, count: 0, heard: 0, alive: 0 }
     }
 
     /// A heartbeat is over; so many bytes were heard until now.

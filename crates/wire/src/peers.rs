@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     /// For people.
     pub(crate) name: String,
     pub(crate) queries: bool,
+    /// Between heartbeats of its connection.
+    pub(crate) heartbeat: Duration,
     pub(crate) link: Arc<Link>,
     pub(crate) state: Mutex<PeerState>,
     /// Number of the newest report that it was told.
@@ -36,16 +38,24 @@ pub(crate) struct Peer {
 
 #[derive(Default)]
 pub(crate) struct PeerState {
+    /// It takes part of the credit: it is a gateway, and has not gone.
+    asks: bool,
     pub(crate) open: BTreeSet<u64>,
     pub(crate) demand: BTreeMap<Class, Waiting>,
-    pub(crate) asker: Asker,
+    asker: Asker,
+    /// Queries of all classes that wait there and count.
+    waiting: u64,
+    /// What it was found to weigh last; 0 if it asks for nothing.
+    pub(crate) weighs: u64,
 }
 
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) queries: u32,
     pub(crate) first: Option<Instant>,
-    pub(crate) told: Instant,
+    told: Instant,
+    /// Part of what the gateway weighs: queries that were said to wait a while ago may have gone to other nodes since.
+    counts: bool,
 }
 
 pub(crate) fn qualified(number: u32, key: QueryKey) -> QueryKey {
@@ -59,32 +69,76 @@ pub(crate) fn unqualified(key: QueryKey) -> (u32, QueryKey) {
 }
 
 impl Peer {
-    /// Its weight among the gateways that share the credit, if it has queries here or had some lately.
-    pub(crate) fn weight(&self, now: Time) -> Option<u64> {
-        let state = self.state();
-        // What was said to wait a while ago may have gone to other nodes since.
-        let waiting = state.demand.values().filter(|waiting| waiting.told.elapsed() < IDLE_AFTER);
-        let waiting = waiting.map(|waiting| u64::from(waiting.queries)).sum();
-        let weight = state.asker.weight(now, !state.open.is_empty(), waiting);
-        weight.filter(|_| self.queries)
-    }
-
     pub(crate) fn state(&self) -> MutexGuard<'_, PeerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PeerState {
-    /// Whether a query is the first in a while.
-    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<bool, Nonsense> {
+    /// Of one that has said nothing yet; whether it takes part of the credit.
+    pub(crate) fn new(asks: bool) -> Self {
+        Self { asks, ..Self::default() }
+    }
+
+    /// Whether a query is the first in a while; `None` if there is one of its name.
+    pub(crate) fn opens(&mut self, key: QueryKey, now: Time) -> Result<Option<bool>, Nonsense> {
         if self.open.len() >= limits::OPEN || key.0 >> KEY_BITS != 0 {
             return Err(Nonsense::TooMany { what: "queries", limit: limits::OPEN });
         }
-        let first = self.asker.sent(now);
         if !self.open.insert(key.0) {
-            return Err(Nonsense::Twice(key.0));
+            return Ok(None);
         }
-        Ok(first)
+        Ok(Some(self.asker.sent(now)))
+    }
+
+    /// Its weight among the gateways that share the credit, if it has queries here or had some lately, or some wait there.
+    pub(crate) fn weight(&self, now: Time) -> Option<u64> {
+        let weight = self.asker.weight(now, !self.open.is_empty(), self.waiting);
+        weight.filter(|_| self.asks)
+    }
+
+    /// So many queries of a class wait there, the first of them until then.
+    pub(crate) fn waits(
+        &mut self,
+        class: Class,
+        queries: u32,
+        first: Option<Instant>,
+    ) -> Result<(), Nonsense> {
+        self.waits_no_more(&class);
+        if queries == 0 {
+            return Ok(());
+        }
+        self.waiting += u64::from(queries);
+        self.demand.insert(class, Waiting { queries, first, told: Instant::now(), counts: true });
+        if self.demand.len() > limits::DEMAND_CLASSES {
+            let what = "classes that wait";
+            return Err(Nonsense::TooMany { what, limit: limits::DEMAND_CLASSES });
+        }
+        Ok(())
+    }
+
+    fn waits_no_more(&mut self, class: &Class) {
+        if let Some(waiting) = self.demand.remove(class).filter(|waiting| waiting.counts) {
+            self.waiting -= u64::from(waiting.queries);
+        }
+    }
+
+    /// [`modelless_decision::route::SHARE_BEAT`] is over.
+    pub(crate) fn beat(&mut self) {
+        self.asker.beat();
+        for waiting in self.demand.values_mut() {
+            if waiting.counts && waiting.told.elapsed() >= IDLE_AFTER {
+                waiting.counts = false;
+                self.waiting -= u64::from(waiting.queries);
+            }
+        }
+    }
+
+    /// It has gone: it takes part in nothing any longer. What it had here, and what waited there.
+    pub(crate) fn leaves(&mut self) -> (BTreeSet<u64>, BTreeMap<Class, Waiting>) {
+        let left = std::mem::take(self);
+        self.weighs = left.weighs;
+        (left.open, left.demand)
     }
 
     /// Classes of which it said that queries wait that are due by now; they are forgotten.
@@ -93,7 +147,7 @@ impl PeerState {
         let old: Vec<Class> =
             self.demand.iter().filter(|(_, waiting)| is_old(waiting)).map(|(class, _)| *class).collect();
         for class in &old {
-            self.demand.remove(class);
+            self.waits_no_more(class);
         }
         old
     }

@@ -18,12 +18,26 @@ pub trait NodeLink: Send + Sync {
     /// A query is being read and nothing else is open: it may come any moment. A node nearby can use that to wake up;
     /// others do nothing.
     fn expect_query(&self) {}
+
+    /// Which connection this is.
+    fn connection(&self) -> Connection {
+        Connection::default()
+    }
 }
+
+/// Tells connections to one node apart, within a process. The default is the one inside the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Connection(pub u64);
 
 /// Where a node sends what a gateway is to know.
 pub trait GatewayLink: Send + Sync {
     /// Hands over a frame. Must not block.
     fn receive(&self, node: NodeId, frame: FromNode);
+
+    /// The same where there may be several connections to the node: over which it came.
+    fn receive_over(&self, _over: Connection, node: NodeId, frame: FromNode) {
+        self.receive(node, frame);
+    }
 }
 
 /// From a gateway to a node.

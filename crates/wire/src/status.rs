@@ -110,6 +110,7 @@ pub struct Hardware {
 
 /// A graphics processor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)] // it is also an entry in a file that people write
 pub struct Gpu {
     /// Its product name.
     pub name: String,

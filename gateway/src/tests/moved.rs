@@ -1,15 +1,15 @@
 //! A query that was taken from a silent node and given to another, while the first one still has words for it.
 
-use super::world::{Does, Got, NODE, PNG, Running, Second, Setup, World, send};
+use super::world::{Does, FakeNode, Got, NODE, PNG, Running, Second, Setup, World, send};
 use axum::body::Body;
 use http::Request;
-use modelless_types::{QueryKey, Refusal};
-use modelless_wire::{Body as Said, InputFault, NodeLink, QueryFrame, ToNode};
-use std::sync::{Arc, Mutex};
+use modelless_types::{Micros, QueryKey, Refusal};
+use modelless_wire::{Body as Said, Connection, InputFault, NodeLink, QueryFrame, ToNode};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -114,6 +114,64 @@ async fn a_node_whose_newest_connection_ends_is_reached_over_an_older_one_that_s
     assert!(core.nodes().is_empty(), "none of its connections stands");
 }
 
+/// A connection to a node that is not the only one.
+struct Over(Connection, Arc<FakeNode>);
+
+impl NodeLink for Over {
+    fn send(&self, frame: ToNode) {
+        self.1.send(frame);
+    }
+
+    fn connection(&self) -> Connection {
+        self.0
+    }
+}
+
+#[tokio::test]
+async fn a_no_over_an_older_connection_is_no_end_of_what_went_over_the_newer_one() {
+    let mut world = World::new().await;
+    let core = world.service.core();
+    core.add_node(world.status.subscribe(), Arc::new(Over(Connection(7), Arc::clone(&world.node))));
+    world.node.say(Said::Report);
+    core.tabled(&core.nodes()); // as the next look does
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut asked = JoinSet::new();
+    let target = "/v1/tasks/fashion?latency_ms=20000&fallback=reject";
+    let request = Request::post(target).header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+    asked.spawn(send(world.router(), request));
+    let sent = query(&mut world.seen).await;
+    let key = sent.key;
+    // What the node says over the one that it was reached over before.
+    world.node.say(Said::Refused { key, refusal: Refusal::Draining });
+    world.node.say(Said::HandedBack { key, why: Refusal::Draining });
+    assert_eq!(core.pending.at(NODE), 1, "it is still there");
+    world.node.answer(&sent);
+    got(&mut asked, 200).await;
+}
+
+#[tokio::test]
+async fn a_node_stands_until_the_router_hears_that_it_is_gone() {
+    let world = World::new().await;
+    let core = world.service.core();
+    let node = core.nodes().remove(0);
+    let starts = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            starts.wait();
+            core.lost_node(&node);
+        });
+        // The router can hear nothing meanwhile, so whoever looked for the node would take another's joining for its return.
+        core.driver.look(|_, _| {
+            starts.wait();
+            for _ in 0..20_000 {
+                assert_eq!(core.nodes().len(), 1, "it went before the router heard of it");
+                std::thread::yield_now();
+            }
+        });
+    });
+    assert!(core.nodes().is_empty());
+}
+
 #[tokio::test]
 async fn a_node_that_comes_back_is_sent_nothing_before_what_it_had_is_given_up() {
     let mut world = World::with(Setup { second_node: true, ..Setup::default() }).await;
@@ -139,5 +197,31 @@ async fn a_node_that_comes_back_is_sent_nothing_before_what_it_had_is_given_up()
     assert_eq!(*there.lock().unwrap(), Some(false), "queries could reach it, and would be taken for lost");
     assert!(core.nodes().iter().any(|node| node.id == NODE), "it is there afterwards");
     second.node.answer(&moved);
+    got(&mut asked, 200).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_loses_its_node_goes_to_one_whose_greeting_was_held_up_a_moment_ago() {
+    let second_greeting = Micros::from_millis(700);
+    let mut world = World::with(Setup { second_node: true, second_greeting, ..Setup::default() }).await;
+    let mut second = world.second.take().expect("two nodes");
+    *world.node.does.lock().unwrap() = Does::Keep;
+    *second.node.credit.lock().unwrap() = 4;
+    second.node.say(Said::Report);
+    let router = world.router();
+    let mut world = world.run().await;
+    // The first words there and back show that it is near. What only moves estimates would wait for a second.
+    second.is_away(Micros(400));
+    sleep(Duration::from_millis(100)).await;
+    let target = "/v1/tasks/fashion?latency_ms=500&fallback=reject";
+    let request = Request::post(target).header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+    let mut asked = JoinSet::new();
+    asked.spawn(send(router, request));
+    let first = query(&mut world.seen).await;
+    let another = watch::Sender::new(world.status.borrow().clone());
+    world.status = another; // its connection ends
+    let there = query(&mut second.seen).await;
+    assert_eq!(there.key, first.key);
+    second.node.answer(&there);
     got(&mut asked, 200).await;
 }

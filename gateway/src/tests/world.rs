@@ -139,6 +139,13 @@ pub(super) struct Second {
     told: watch::Sender<NodeStatus>,
 }
 
+impl Second {
+    /// How long the way to it is thought to be.
+    pub(super) fn is_away(&self, way: Micros) {
+        self.told.send_modify(|status| status.info.rtt = Moments::exactly(way));
+    }
+}
+
 pub(super) struct World {
     pub(super) store: Arc<MemStore>,
     pub(super) node: Arc<FakeNode>,
@@ -160,6 +167,8 @@ pub(super) struct Setup {
     pub(super) recorder: Option<Recorder>,
     pub(super) silent_node: bool,
     pub(super) second_node: bool,
+    /// How long its greeting took.
+    pub(super) second_greeting: Micros,
     /// There is a task `words` of texts too.
     pub(super) texts: bool,
     /// Of another world, with all that is in it by then: this one's gateway stands beside the other's.
@@ -302,7 +311,8 @@ impl World {
             let (does, credit, models) = (Mutex::new(Does::Keep), Mutex::new(0), node.models.clone());
             let (id, gateway, looks) = (NodeId(2), OnceLock::new(), OnceLock::new());
             let other = FakeNode { id, credit, gateway, does, models, seen, looks };
-            let status = NodeStatus::idle(NodeInfo { id, ..info.clone() }, "node-b", CLASS);
+            let rtt = Moments::exactly(setup.second_greeting);
+            let status = NodeStatus::idle(NodeInfo { id, rtt, ..info.clone() }, "node-b", CLASS);
             Second { node: Arc::new(other), seen: received, told: watch::Sender::new(status) }
         });
         let status = watch::Sender::new(NodeStatus {

@@ -136,7 +136,7 @@ fn ready(gateway: SocketAddr) -> Result<Connection> {
 pub(crate) fn loaded(gateway: SocketAddr, nodes: &[&str]) -> Result<()> {
     wait::until(Duration::from_mins(1), || {
         let answer = Connection::open(gateway)?.exchange(&Request::get("/v1/replicas"))?.json()?;
-        let replicas = answer["replicas"].as_array().context("a list of replicas")?;
+        let Some(replicas) = answer["replicas"].as_array() else { return Ok(Err(answer.to_string())) };
         let states = |node: &str| {
             let here = replicas.iter().filter(|replica| replica["node"] == node);
             here.map(|replica| replica["state"].clone()).collect::<Vec<_>>()

@@ -1,7 +1,10 @@
 //! The same tests on SQLite and on Postgres.
 
 use anyhow::{Context, Result, ensure};
-use std::process::Command;
+use modelless_testkit::wait;
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Where a demo keeps what it knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +83,46 @@ pub(crate) fn databases(prefix: &str) -> Result<Vec<String>> {
 
 pub(crate) fn drop_database(name: &str) -> Result<()> {
     psql(&postgres()?, &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).map(drop)
+}
+
+/// A table that nobody else gets at, while this lives.
+pub(crate) struct Locked {
+    /// The client whose transaction has it.
+    client: Child,
+    url: String,
+    table: String,
+}
+
+impl Locked {
+    pub(crate) fn table(url: &str, table: &str) -> Result<Self> {
+        let mut client = Command::new(modelless_testkit::postgres::program("psql"))
+            .args([url, "--quiet"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("running psql")?;
+        let sql = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE;\n");
+        client.stdin.as_mut().context("the client's input is piped")?.write_all(sql.as_bytes())?;
+        Ok(Self { client, url: url.to_owned(), table: table.to_owned() })
+    }
+
+    /// Until a query of somebody stands still at it.
+    pub(crate) fn wait_for_somebody(&self) -> Result<()> {
+        let sql = format!(
+            "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation \
+             WHERE relname = '{}' AND NOT granted",
+            self.table
+        );
+        wait::until(Duration::from_mins(1), || {
+            let waiting = psql(&self.url, &sql)?;
+            Ok(if waiting.trim() == "0" { Err("nobody asks for it".to_owned()) } else { Ok(()) })
+        })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = (self.client.kill(), self.client.wait());
+    }
 }
 
 fn psql(url: &str, sql: &str) -> Result<String> {

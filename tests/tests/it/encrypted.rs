@@ -4,35 +4,19 @@ use crate::database::Database;
 use crate::demo::{Place, picture};
 use anyhow::{Context, Result};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Request, wait};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::fs;
-use std::path::Path;
+use modelless_testkit::{Connection, Request, certificates, wait};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_mins(1);
-
-/// Writes an authority's certificate, and one with its key for each of these names.
-fn certificates(folder: &Path, names: &[&str]) -> Result<()> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate()?;
-    fs::write(folder.join("ca.pem"), params.self_signed(&key)?.pem())?;
-    let authority = Issuer::new(params, key);
-    for name in names {
-        let key = KeyPair::generate()?;
-        let signed = CertificateParams::new(vec![(*name).to_owned()])?.signed_by(&key, &authority)?;
-        fs::write(folder.join(format!("{name}.pem")), signed.pem())?;
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
-    }
-    Ok(())
-}
 
 #[test]
 fn an_encrypted_cluster_answers_and_tells_one_without_a_certificate_why_it_is_not_let_in() -> Result<()> {
     let place = Place::new(Database::Postgres)?;
     let folder = place.folder.path();
-    certificates(folder, &["127.0.0.1", "modelless-gateway-left", "modelless-scheduler", "a-printer"])?;
+    certificates::write(
+        folder,
+        &["127.0.0.1", "modelless-gateway-left", "modelless-scheduler", "a-printer"],
+    )?;
     let file = |setting: &str, name: &str| format!("tls.{setting}={}", folder.join(name).display());
     let believes = file("ca", "ca.pem");
     let (node, node_key) = (file("cert", "127.0.0.1.pem"), file("key", "127.0.0.1.key"));

@@ -65,7 +65,7 @@ impl World {
 }
 
 /// A wire to a database, and the address of the database behind it.
-fn behind_a_wire(url: &str) -> Result<(Proxy, String)> {
+pub(crate) fn behind_a_wire(url: &str) -> Result<(Proxy, String)> {
     let (before, rest) = url.rsplit_once('@').context("a user in the database's address")?;
     let (host, name) = rest.split_once('/').context("a name in the database's address")?;
     let proxy = Proxy::start()?;

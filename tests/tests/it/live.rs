@@ -27,17 +27,22 @@ impl Redis {
         Ok(self.0.get_mut().write_all(format!("{command}\r\n").as_bytes())?)
     }
 
-    /// Reads until a line is the JSON that is looked for.
-    fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    /// Reads until a line is what is looked for.
+    fn find_line(&mut self, wanted: impl Fn(&str) -> bool) -> Result<String> {
         let mut line = String::new();
         loop {
             line.clear();
             ensure!(self.0.read_line(&mut line)? > 0, "Redis hung up");
-            match serde_json::from_str(line.trim()) {
-                Ok(found) if wanted(&found) => return Ok(found),
-                Ok(_) | Err(_) => {}
+            if wanted(line.trim()) {
+                return Ok(line.trim().to_owned());
             }
         }
+    }
+
+    /// Reads until a line is the JSON that is looked for.
+    fn find(&mut self, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+        let is = |line: &str| serde_json::from_str(line).is_ok_and(|found| wanted(&found));
+        Ok(serde_json::from_str(&self.find_line(is)?)?)
     }
 }
 
@@ -47,7 +52,8 @@ fn changes_are_told_and_demand_is_counted() -> Result<()> {
     let database = place.database_url()?.context("it is on Postgres")?;
     let mut cluster = Cluster::new(&database, &place.folder.path().join("artefacts"))?;
     let mut notices = Redis::open(&cluster)?;
-    notices.say("SUBSCRIBE modelless:default:notices")?;
+    // Between the cluster's name and what is kept stands which database its members serve.
+    notices.say("PSUBSCRIBE modelless:default:*:notices")?;
     cluster.scheduler("planner", &[])?;
     cluster.executor("one", &["executor.lanes=1"])?;
     // The node is new to the scheduler, so there is a new plan.
@@ -67,8 +73,10 @@ fn changes_are_told_and_demand_is_counted() -> Result<()> {
         ensure!(answer.status == 200, "{answer}");
     }
     let mut redis = Redis::open(&cluster)?;
+    redis.say("KEYS modelless:default:*:member:gateway:left:said")?;
+    let key = redis.find_line(|line| line.starts_with("modelless:"))?;
     wait::until(PATIENCE, || {
-        redis.say("GET modelless:default:member:gateway:left:said")?;
+        redis.say(&format!("GET {key}"))?;
         let member = redis.find(Value::is_object)?;
         let told = member["demand"][0]["arrived"] == 3 && member["demand"][0]["in_time"] == 3;
         Ok(if told { Ok(()) } else { Err(member.to_string()) })

@@ -2,6 +2,7 @@
 //! line and by Hugging Face's client; on SQLite and on Postgres. And a cluster of real processes.
 
 mod bad_input;
+mod bereft;
 mod clients;
 mod cluster;
 mod crashes;

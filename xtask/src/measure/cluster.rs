@@ -4,6 +4,7 @@
 //! What they share stands here: starting it, waiting until all is loaded, load on all of its gateways, and reading what came
 //! of that load.
 
+mod carried;
 pub(crate) mod goodput;
 pub(crate) mod goodput_simulated;
 pub(crate) mod kill;
@@ -23,6 +24,7 @@ use modelless_testkit::{Connection, Postgres, Request, TempDir, wait};
 use serde_json::{Value, json};
 
 use super::{Context, demo};
+use crate::command::{output, program};
 
 /// Who answers: every answer can be compared with the one that was learnt.
 const VARIANT: &str = "cnn_m-fp32";
@@ -43,19 +45,57 @@ pub(crate) struct World {
 /// A node to start: its name and its settings.
 pub(crate) type Executor<'a> = (&'a str, &'a [&'a str]);
 
+/// How the members of a cluster talk to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    /// As it is.
+    Plain,
+    /// Over TLS, both sides with certificates.
+    Encrypted,
+}
+
+/// Whom certificates are for.
+const NODE: &str = "127.0.0.1";
+const PLANNER: &str = "modelless-scheduler";
+const LEFT: &str = "modelless-gateway-left";
+const RIGHT: &str = "modelless-gateway-right";
+
+fn texts(settings: &[String]) -> Vec<&str> {
+    settings.iter().map(String::as_str).collect()
+}
+
 impl World {
     /// A scheduler, two gateways (`left`, `right`) and these executors; the first one registers and measures the demo.
     /// Done when both gateways know of every executor that it has the variant in memory.
-    pub(crate) fn start(context: &Context, executors: &[Executor<'_>]) -> Result<Self> {
+    pub(crate) fn start(context: &Context, executors: &[Executor<'_>], way: Way) -> Result<Self> {
         let (folder, postgres) = (modelless_testkit::temp_dir("cluster")?, Postgres::start()?);
         let artefacts: PathBuf = folder.path().join("artefacts");
+        if way == Way::Encrypted {
+            let mut certificates = program(&context.root, context.bench_program("certificates")?);
+            output(certificates.arg(folder.path()).args([NODE, PLANNER, LEFT, RIGHT]))?;
+        }
+        // What a member shows to others, and by whom it knows them.
+        let tls = |name: &str| -> Vec<String> {
+            let file =
+                |setting: &str, file: String| format!("tls.{setting}={}", folder.path().join(file).display());
+            match way {
+                Way::Plain => Vec::new(),
+                Way::Encrypted => vec![
+                    file("ca", "ca.pem".to_owned()),
+                    file("cert", format!("{name}.pem")),
+                    file("key", format!("{name}.key")),
+                ],
+            }
+        };
         let mut cluster = Cluster::of(context.binary()?, postgres.url(), &artefacts)?;
+        let (node, planner, left, right) = (tls(NODE), tls(PLANNER), tls(LEFT), tls(RIGHT));
         for (number, (name, settings)) in executors.iter().enumerate() {
             let demo: &[&str] = if number == 0 { &["demo=true"] } else { &[] };
-            cluster.executor(name, &[settings, demo].concat())?;
+            cluster.executor(name, &[settings, demo, &texts(&node)].concat())?;
         }
-        cluster.scheduler("planner", &[])?;
-        let gateways = vec![cluster.gateway("left", &[])?, cluster.gateway("right", &[])?];
+        cluster.scheduler("planner", &texts(&planner))?;
+        let gateways =
+            vec![cluster.gateway("left", &texts(&left))?, cluster.gateway("right", &texts(&right))?];
         let executors = executors.iter().map(|(name, _)| (*name).to_owned()).collect();
         let world = Self { cluster, _postgres: postgres, gateways, executors, _folder: folder };
         world.loaded()?;

@@ -1,4 +1,4 @@
-//! Virtual environments: the clients that end-to-end tests use, and a server of others, each as its requirements pin it.
+//! Virtual environments: the clients that end-to-end tests use, our own, and a server of others, each as its requirements pin it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,11 @@ use crate::say;
 /// The clients.
 pub(super) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-clients"), "tests/requirements.txt")
+}
+
+/// What the package of our own is built and tested with.
+pub(super) fn sdk(root: &Path, target: &Path) -> Result<PathBuf> {
+    environment(root, &target.join("python-sdk"), "python/requirements-dev.txt")
 }
 
 /// The server of others.

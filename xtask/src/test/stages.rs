@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::{Postgres, server};
 
 use super::peer::Peer;
-use super::{Outcome, demos, python, system};
+use super::{Outcome, demos, python, sdk, system};
 use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
 use crate::{measure, say, tidy};
 
@@ -75,9 +75,9 @@ pub(super) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "python",
-        what: "clients for the end-to-end tests",
+        what: "our own package, and the clients for the end-to-end tests",
         quick: false,
-        needs: &["system"],
+        needs: &["system", "engine"],
         run: python,
     },
     Stage {
@@ -367,6 +367,8 @@ fn python(context: &mut Context) -> Result<Outcome> {
     let python = python::ensure(&context.root, &context.target)?;
     say(format!("using {}", python.display()));
     context.python = Some(python);
+    let binary = context.binary()?;
+    sdk::test(&context.root, &context.target, &binary)?;
     Ok(Outcome::Passed)
 }
 

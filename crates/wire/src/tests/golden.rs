@@ -1,15 +1,20 @@
 //! The bytes of every kind of frame. If one of these tests fails, other versions no longer understand this one:
 //! raise the version instead of changing the bytes.
 
-use super::{answer, query, report, status};
+use super::{NODE, answer, config, query, report, status};
 use crate::codec::{self, Frame, Hello, Role};
 use crate::frame::{Encoded, HEADER, Header, Kind};
 use crate::out::Out;
-use crate::{Body, Demand, FromNode, Input, InputFault, LoadTimes, NodeStatus, Piece, ReplicaStatus, ToNode};
+use crate::{
+    Body, Demand, EngineStatus, FromNode, Gpu, Hardware, Input, InputFault, LoadTimes, NodeLoad, NodeStatus,
+    Piece, PriceOrigin, ReplicaStatus, ToNode,
+};
 use bytes::Bytes as Buffer;
+use modelless_decision::route::{NodeInfo, Offer, Ready};
+use modelless_decision::{Correction, Coverage, Moments, RunModel};
 use modelless_types::{
-    Accuracy, Bytes, DeviceIx, Micros, NodeId, PlanId, QueryKey, Refusal, ReplicaState, TaskId, Time,
-    VariantId,
+    Accuracy, BatchPoint, Bytes, CostPer1k, DeviceIx, Engine, Micros, Nearest, NodeId, PlanId, PricePerHour,
+    QueryKey, Refusal, ReplicaState, TaskId, Time, VariantId,
 };
 use tokio::time::Instant;
 
@@ -34,8 +39,113 @@ fn with_a_replica() -> NodeStatus {
     NodeStatus { replicas: vec![replica], ..status() }
 }
 
+/// Says something in every field, and has every form that routing tells apart: a status is JSON of types that are not the wire's own, and a
+/// name that changes there changes here.
+fn full() -> NodeStatus {
+    let (time, price) = (|mean| Moments { mean, var: 2.5 }, PricePerHour(7));
+    let point =
+        |batch, mean_us| BatchPoint { batch, mean_us, var_us2: 4.0, p99_us: mean_us + 9.0, samples: 3 };
+    let run = RunModel::from_points(&[point(1, 10.0), point(8, 40.0)], time(1.0)).expect("two points");
+    let corrected = RunModel {
+        correction: Correction { ratio: 1.5, spread: 0.25, samples: 9 },
+        coverage: Coverage { batches: 5, above: 1 },
+        ..run.clone().with_decode(time(2.0)).with_price(Some(price))
+    };
+    let offer = |ordinal, ready, run| Offer { task: TaskId(3), ordinal, ready, run, width: 2 };
+    let offers = vec![
+        offer(0, Ready::Resident, run.clone()),
+        offer(1, Ready::Loading { at: Time(11) }, corrected),
+        offer(2, Ready::Cold { load: Micros(12) }, run),
+    ];
+    let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers };
+    let engine = |engine, version: Option<&str>, unavailable: Option<&str>| EngineStatus {
+        engine,
+        version: version.map(Into::into),
+        unavailable: unavailable.map(Into::into),
+    };
+    let gpu = |memory| Gpu { name: "g".into(), memory };
+    let states = [
+        ReplicaState::Inactive,
+        ReplicaState::Loading,
+        ReplicaState::Active,
+        ReplicaState::Overloaded,
+        ReplicaState::Interfered,
+        ReplicaState::Draining,
+        ReplicaState::Failed,
+    ];
+    let replica = with_a_replica().replicas.remove(0);
+    NodeStatus {
+        hardware: Hardware {
+            cpu: "c".into(),
+            arch: "a".into(),
+            isa: vec!["i".into()],
+            cores: 2,
+            memory: Bytes(3),
+            gpus: vec![gpu(Some(Bytes(4))), gpu(None)],
+        },
+        price_origin: PriceOrigin::Listed { source: "s".into() },
+        load: NodeLoad {
+            lanes_busy: 1,
+            queued: 2,
+            running: 3,
+            batches: 4,
+            queries: 5,
+            crashes: 6,
+            restarts: 7,
+            handed_back: 8,
+        },
+        draining: true,
+        replicas: states.into_iter().map(|state| ReplicaStatus { state, ..replica.clone() }).collect(),
+        warnings: vec!["w".into()],
+        engines: vec![
+            engine(Engine::Onnx, Some("1"), None),
+            engine(Engine::Openvino, None, Some("u")),
+            engine(Engine::Torch, None, None),
+            engine(Engine::Remote, None, None),
+        ],
+        ..NodeStatus::idle(info, "n", "cpu:test:1")
+    }
+}
+
+/// Every "no", in the order of their numbers.
+fn refusals() -> Vec<(&'static str, Refusal)> {
+    let why = || "w".to_owned();
+    let nearest = Nearest {
+        accuracy: Some(Accuracy::from_ppm(1).expect("below 1")),
+        latency: Some(Micros(2)),
+        max_cost: Some(CostPer1k(3)),
+    };
+    vec![
+        ("refused floor", Refusal::FloorUnreachable { best: None }),
+        ("refused latency", Refusal::LatencyUnreachable { nearest }),
+        ("refused cost", Refusal::CostUnreachable { nearest: Nearest::default() }),
+        ("refused pin", Refusal::PinUnusable { why: why() }),
+        ("refused nothing runnable", Refusal::NothingRunnable { why: why() }),
+        ("refused too late", Refusal::TooLate { waited: Micros(4) }),
+        ("refused queue full", Refusal::QueueFull { limit: 5 }),
+        ("refused bytes full", Refusal::BytesFull { limit: Bytes(6) }),
+        ("refused over quota", Refusal::OverQuota),
+        ("refused loading", Refusal::Loading { ready_in: Micros(7) }),
+        ("refused variant failed", Refusal::VariantFailed { why: why() }),
+        ("refused input crashed", Refusal::InputCrashed { why: why() }),
+        ("refused model error", Refusal::ModelError { why: why() }),
+        ("refused out of memory", Refusal::OutOfMemory { needs: Bytes(8), budget: Bytes(9) }),
+        ("refused draining", Refusal::Draining),
+        ("refused node lost", Refusal::NodeLost),
+        ("refused cancelled", Refusal::Cancelled),
+    ]
+}
+
 /// One of each kind, and of each form that a kind has.
 pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
+    let refused = refusals().into_iter().map(|(name, refusal)| {
+        let key = QueryKey(0x0102_0304);
+        (name, say(Body::Refused { key, refusal }))
+    });
+    plain_samples().into_iter().chain(refused).collect()
+}
+
+fn plain_samples() -> Vec<(&'static str, Encoded)> {
     let key = QueryKey(0x0102_0304);
     let json = |parameters: Option<&'static [u8]>| {
         let inputs = Buffer::from_static(b"[1]");
@@ -44,15 +154,36 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
     let ask = |input| tell(&ToNode::Query(Box::new(query(key.0, input))));
     let node = Role::Node { node: NodeId(7) };
     vec![
-        ("hello gateway", codec::hello(&Hello::new("g", Role::Gateway)).expect("small")),
-        ("hello node", codec::hello(&Hello::new("n", node)).expect("small")),
+        ("hello gateway", codec::hello(&Hello::new("g", Role::Gateway, &config())).expect("small")),
+        ("hello node", codec::hello(&Hello::new("n", node, &config())).expect("small")),
         ("status", codec::status(&status(), Time(9)).expect("small")),
         ("status with a replica", codec::status(&with_a_replica(), Time(9)).expect("small")),
+        ("status with everything", codec::status(&full(), Time(9)).expect("small")),
+        (
+            "status with a price that was given",
+            codec::status(&NodeStatus { price_origin: PriceOrigin::Declared, ..status() }, Time(9))
+                .expect("small"),
+        ),
+        ("hello scheduler", codec::hello(&Hello::new("s", Role::Scheduler, &config())).expect("small")),
+        (
+            "hello with a proof",
+            codec::hello(&Hello {
+                nonce: Some("01".into()),
+                proof: Some("02".into()),
+                ..Hello::new("n", node, &config())
+            })
+            .expect("small"),
+        ),
         ("ping", codec::ping(258, Micros(3)).expect("small")),
         ("pong", codec::pong(258).expect("small")),
         (
             "hello with a number",
-            codec::hello(&Hello { nonce: Some("01".into()), ..Hello::new("g", Role::Gateway) })
+            codec::hello(&Hello { nonce: Some("01".into()), ..Hello::new("g", Role::Gateway, &config()) })
+                .expect("small"),
+        ),
+        (
+            "hello with a store",
+            codec::hello(&Hello { store: Some("ab".into()), ..Hello::new("g", Role::Gateway, &config()) })
                 .expect("small"),
         ),
         ("proof", codec::proof("02".into()).expect("small")),
@@ -77,7 +208,6 @@ pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
             "refused",
             say(Body::Refused { key, refusal: Refusal::FloorUnreachable { best: Accuracy::from_ppm(9) } }),
         ),
-        ("refused last", say(Body::Refused { key, refusal: Refusal::Cancelled })),
         ("bad input", say(Body::BadInput { key, fault: InputFault::TooLarge, why: "w".into() })),
         ("handed back", say(Body::HandedBack { key, why: Refusal::TooLate { waited: Micros(9) } })),
         ("report", say(Body::Report)),
@@ -131,12 +261,35 @@ fn every_kind_is_among_the_samples_and_is_read_back() {
     assert_eq!(left, [Kind::Part], "no sample of these");
 }
 
+/// Else a form that is added has no bytes here. Its number stands behind the header and the key.
+#[test]
+fn every_refusal_that_can_be_said_is_among_the_samples() {
+    let said: Vec<Vec<u8>> = refusals()
+        .into_iter()
+        .map(|(_, refusal)| say(Body::Refused { key: QueryKey(1), refusal }).head)
+        .collect();
+    let numbers: Vec<u32> = said
+        .iter()
+        .map(|head| u32::from_le_bytes(*head[HEADER + 8..].first_chunk().expect("a number")))
+        .collect();
+    let all: Vec<u32> = (0..).take(numbers.len()).collect();
+    assert_eq!(numbers, all);
+    // There is none behind the last one, which has no fields.
+    let mut next = said.last().expect("some").clone();
+    let header = Header::parse(next.first_chunk::<HEADER>().expect("a header")).expect("it is whole");
+    codec::decode(&header, &next[HEADER..], Buffer::new()).expect("the last one is known");
+    next[HEADER + 8..HEADER + 12].copy_from_slice(&u32::try_from(all.len()).expect("few").to_le_bytes());
+    let error =
+        codec::decode(&header, &next[HEADER..], Buffer::new()).expect_err("no such refusal").to_string();
+    assert!(error.contains("tag"), "{error}");
+}
+
 /// The layout by hand, so that the golden bytes are not only what the program once wrote.
 #[test]
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [4, 18, 0, 0], // version, kind, stream
+        [5, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -160,14 +313,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[4, 16, 1, 0], // version, kind, the first stream
+        &[5, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[5, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[4, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[5, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());

@@ -57,7 +57,7 @@ async fn who_has_none_or_another_key_is_not_joined_on_either_side() {
 async fn a_recorded_greeting_and_a_query_without_a_proof_are_turned_away_by_name() {
     let served = served(Some(KEY)).await;
     let Address::Tcp(address) = served.address.clone() else { panic!("TCP was asked for") };
-    let hello = Hello { nonce: Some("00".into()), ..Hello::new("replayed", Role::Gateway) };
+    let hello = Hello { nonce: Some("00".into()), ..Hello::new("replayed", Role::Gateway, &config()) };
     let bytes = |encoded: Result<crate::frame::Encoded, _>| {
         let encoded: crate::frame::Encoded = encoded.expect("small");
         [encoded.head.as_slice(), &encoded.payload[0], &encoded.payload[1]].concat()

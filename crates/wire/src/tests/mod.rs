@@ -9,6 +9,7 @@ mod seam;
 mod sharing;
 mod shelves;
 mod slow;
+mod stores;
 mod strangers;
 mod tls;
 mod world;
@@ -140,6 +141,8 @@ struct Served {
     gateways: Arc<dyn GatewayLink>,
     status: watch::Sender<NodeStatus>,
     address: Address,
+    /// How often a gateway's part of the credit was reckoned.
+    weighed: Box<dyn Fn() -> usize>,
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
@@ -152,10 +155,11 @@ impl Served {
         let link = Arc::clone(&node) as Arc<dyn NodeLink>;
         let server = serve_node(listener, link, watched, config);
         let (gateways, address) = (server.link(), server.address().clone());
+        let weighed = server.weighed();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         tasks.spawn(server.run(stop.clone()));
-        let served = Self { node, gateways, status, address, stop, tasks };
+        let served = Self { node, gateways, status, address, weighed, stop, tasks };
         served.say(Body::Report, 8);
         served
     }

@@ -30,7 +30,7 @@ fn bytes(encoded: Result<crate::frame::Encoded, crate::frame::TooLarge>) -> Vec<
 }
 
 fn hello() -> Vec<u8> {
-    bytes(codec::hello(&Hello::new("raw", Role::Gateway)))
+    bytes(codec::hello(&Hello::new("raw", Role::Gateway, &config())))
 }
 
 /// Reads frames until the goodbye, and gives its words.
@@ -96,7 +96,7 @@ async fn nonsense_is_answered_by_name_and_others_are_served_on() {
     };
     let begun = header(16, 2, 3, 100);
     let part = |stream, bytes: u32| [header(8, stream, 0, bytes).to_vec(), vec![0; bytes as usize]].concat();
-    let cases: [(&str, Vec<u8>); 14] = [
+    let cases: [(&str, Vec<u8>); 13] = [
         ("starts with version 71", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
         (
             "a Cancel frame came where a gateway's greeting",
@@ -112,7 +112,6 @@ async fn nonsense_is_answered_by_name_and_others_are_served_on() {
         ("cannot be read", [hello(), header(18, 0, 3, 0).to_vec(), vec![1, 2, 3]].concat()),
         ("cannot be read", [hello(), trailing].concat()),
         ("an unknown priority", [hello(), priority].concat()),
-        ("two open queries have the key 5", [hello(), ask(5), ask(5)].concat()),
         ("more than 4096 classes that wait", [hello(), too_many].concat()),
     ];
     for (expected, sent) in cases {
@@ -149,7 +148,7 @@ async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
         (Role::Scheduler, wake, "Wake", scheduler),
     ] {
         let mut stream = TcpStream::connect(&address).await.expect("a node");
-        let hello = bytes(codec::hello(&Hello::new("raw", role)));
+        let hello = bytes(codec::hello(&Hello::new("raw", role, &config())));
         stream.write_all(&[hello, frame(sent)].concat()).await.expect("written");
         let why = goodbye(&mut stream).await;
         assert!(why.contains(kind) && why.contains(expected), "{why:?} does not say {kind} {expected:?}");

@@ -8,7 +8,7 @@ use crate::link::Link;
 use crate::reader::Reader;
 use crate::sim::Host;
 use crate::stream::Stream;
-use crate::{Address, Config, Dial, FromNode, Input, Received, ToNode};
+use crate::{Address, Config, Dial, FromNode, Input, QueryFrame, Received, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal};
 use std::sync::Arc;
@@ -42,20 +42,20 @@ async fn gateways_that_each_keep_their_bound_do_not_take_a_nodes_memory_together
         link.send(large(1));
     }
     // One of them gets in; the other hears why it does not, by name, and its connection stands.
-    let refused = |(_, frame): &(NodeId, FromNode)| match &frame.body {
-        Body::Refused { key: QueryKey(1), refusal } => Some(refusal.clone()),
+    let back = |(_, frame): &(NodeId, FromNode)| match &frame.body {
+        Body::HandedBack { key: QueryKey(1), why } => Some(why.clone()),
         Body::Refused { .. }
         | Body::Answer { .. }
         | Body::BadInput { .. }
         | Body::HandedBack { .. }
         | Body::Report => None,
     };
-    let find = |heard: &[(NodeId, FromNode)]| heard.iter().find_map(refused);
+    let find = |heard: &[(NodeId, FromNode)]| heard.iter().find_map(back);
     let why = tokio::select! {
-        why = gateways[0].gateway.heard.wait_for("a refusal", find) => why,
-        why = gateways[1].gateway.heard.wait_for("a refusal", find) => why,
+        why = gateways[0].gateway.heard.wait_for("one that is handed back", find) => why,
+        why = gateways[1].gateway.heard.wait_for("one that is handed back", find) => why,
     };
-    assert_eq!(why, Refusal::BytesFull { limit: MOST });
+    assert_eq!(why, Refusal::BytesFull { limit: MOST }, "another node may have room");
     let came = served.node.query(0).await;
     assert!(
         matches!(&came.input, Input::Raw(bytes) if bytes.len() == LARGE && bytes.iter().all(|b| *b == 7))
@@ -70,6 +70,24 @@ async fn gateways_that_each_keep_their_bound_do_not_take_a_nodes_memory_together
         assert_eq!(gateway.joined.all().len(), 1, "no connection ended over it");
         gateway.stop().await;
     }
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_input_that_there_is_no_room_for_is_refused_where_no_other_node_may_have_it() {
+    let host = Host::new(8, Duration::from_micros(500));
+    let small = Config { received: Received::new(Bytes(100_000)), ..config() };
+    let served = Served::start(&Address::Sim(host), small).await;
+    let kept = Kept::start(dial(&served.address));
+    let (_, link) = kept.connection(0).await;
+    let input = Input::Raw(Buffer::from(vec![7; LARGE]));
+    link.send(ToNode::Query(Box::new(QueryFrame { returnable: false, ..query(1, input) })));
+    let no_room = |(_, frame): &(NodeId, FromNode)| {
+        let room = Refusal::BytesFull { limit: Bytes(100_000) };
+        matches!(&frame.body, Body::Refused { key: QueryKey(1), refusal } if *refusal == room)
+    };
+    kept.gateway.heard.wait_for_one("a refusal", no_room).await;
+    kept.stop().await;
     served.stop().await;
 }
 
@@ -115,7 +133,7 @@ async fn a_large_frame_that_does_not_get_on_is_dropped_and_refused_by_name_and_i
     let link = Link::new(Stream::connect(&served.address).await.expect("a node"));
     let mut reader = Reader::new(Arc::clone(&link), Received::new(MOST));
     reader.greeted();
-    link.say(codec::hello(&Hello::new("stalls", Role::Gateway)));
+    link.say(codec::hello(&Hello::new("stalls", Role::Gateway, &super::config())));
     let mut begun = codec::to_node(&large(1)).expect("small enough").head;
     begun[STREAM].copy_from_slice(&1_u16.to_le_bytes());
     link.send(as_is(begun));

@@ -1,13 +1,15 @@
 //! Several gateways at one node, and nodes that come and go.
 
 use super::{Body, FakeNode, Kept, PATIENCE, Served, class, config, dial, queries, query, raw};
+use crate::config::limits;
+use crate::gateway::greet;
 use crate::sim::Host;
 use crate::stream::Stream;
-use crate::{Address, Demand, Dial, FromNode, ToNode};
+use crate::{Address, Demand, Dial, FromNode, QueryFrame, ToNode};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::{Offer, Ready};
 use modelless_decision::{Moments, RunModel};
-use modelless_types::{BatchPoint, Micros, NodeId, QueryKey, Time};
+use modelless_types::{BatchPoint, Micros, NodeId, QueryKey, Refusal, Time};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -140,6 +142,52 @@ async fn a_gateway_that_asks_for_more_gets_more_of_the_credit_and_the_other_is_n
     for kept in [busy, calm] {
         kept.stop().await;
     }
+    served.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_weighs_one_gateway_however_many_there_are_and_tells_the_part_that_all_of_them_leave() {
+    const GATEWAYS: u32 = 40;
+    const ANSWERS: u64 = 50;
+    let served = Served::start(&Address::Sim(Host::new(6, Duration::from_micros(100))), config()).await;
+    let all: Vec<Kept> = (0..GATEWAYS).map(|_| Kept::start(dial(&served.address))).collect();
+    for (at, kept) in all.iter().enumerate() {
+        let (_, link) = kept.connection(0).await;
+        link.send(ToNode::Query(Box::new(query(0, raw("x")))));
+        served.node.query(at).await;
+    }
+    // It weighs as much as nine others by now.
+    let (_, link) = all[0].connection(0).await;
+    for key in 1..=ANSWERS {
+        link.send(ToNode::Query(Box::new(query(key, raw("y")))));
+    }
+    let waits = |waiting| ToNode::Demand(Demand { class: class(3), waiting, first: None });
+    link.send(waits(64));
+    let came = served.node.told.wait_for("all queries", |told| {
+        let keys: Vec<_> =
+            queries(told).filter(|query| query.input == raw("y")).map(|query| query.key).collect();
+        (keys.len() as u64 == ANSWERS).then_some(keys)
+    });
+    let came = came.await;
+    demanded(&served.node, 3, 64 + 2 * (GATEWAYS - 1)).await;
+    let before = (served.weighed)();
+    for key in &came {
+        served.answer(*key, Buffer::new(), 480);
+    }
+    assert_eq!((served.weighed)() - before, came.len(), "each answer asks after its own gateway alone");
+    all[0].gateway.answer_to(ANSWERS).await;
+    let told = all[0].gateway.heard.all();
+    let answers = told.iter().filter(|(_, frame)| matches!(frame.body, Body::Answer { .. }));
+    let parts: Vec<u32> = answers.map(|(_, frame)| frame.report.limit.queries).collect();
+    assert_eq!(parts, vec![480 * 9 / (9 + GATEWAYS - 1); came.len()]);
+    // One that has gone leaves its part at once.
+    let mut all = all.into_iter();
+    let busy = all.next().expect("the first");
+    for kept in all {
+        kept.stop().await;
+    }
+    busy.gateway.report_with(480).await;
+    busy.stop().await;
     served.stop().await;
 }
 
@@ -373,4 +421,61 @@ fn addresses_are_read_as_people_write_them() {
     for bad in ["", "host", "host:", ":1", "host:99999", "unix:"] {
         assert!(bad.parse::<Address>().is_err(), "{bad}");
     }
+}
+
+#[tokio::test]
+async fn a_query_that_is_sent_again_before_it_is_taken_back_is_told_no_and_its_connection_stands() {
+    let served = Served::start(&tcp(), config()).await;
+    let kept = Kept::start(dial(&served.address));
+    let (_, link) = kept.connection(0).await;
+    for returnable in [true, false] {
+        let key = 5 + u64::from(returnable);
+        let again = || {
+            let again = QueryFrame { returnable, ..query(key, raw("again")) };
+            link.send(ToNode::Query(Box::new(again)));
+        };
+        again();
+        again();
+        let find = |heard: &[(NodeId, FromNode)]| {
+            heard.iter().find_map(|(_, frame)| match &frame.body {
+                Body::HandedBack { key: found, why } if found.0 == key => Some((true, why.clone())),
+                Body::Refused { key: found, refusal } if found.0 == key => Some((false, refusal.clone())),
+                Body::HandedBack { .. }
+                | Body::Refused { .. }
+                | Body::Answer { .. }
+                | Body::BadInput { .. }
+                | Body::Report => None,
+            })
+        };
+        let (back, why) = kept.gateway.heard.wait_for("a no to the second", find).await;
+        assert!(back == returnable && matches!(why, Refusal::NothingRunnable { .. }), "{back} {why:?}");
+        let first = queries(&served.node.told.all()).last().expect("the first came").key;
+        link.send(ToNode::Cancel { key: QueryKey(key) });
+        cancelled(&served.node, first).await;
+        again();
+        served.node.query(if returnable { 1 } else { 3 }).await;
+    }
+    assert_eq!(kept.joined.all().len(), 1);
+    kept.stop().await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_whose_status_is_too_large_says_so_and_is_joined_once_it_is_not() {
+    let served = Served::start(&tcp(), config()).await;
+    let grow = |bytes: usize| {
+        served.status.send_modify(|status| status.warnings = vec!["w".repeat(bytes)]);
+    };
+    let kept = Kept::start(dial(&served.address));
+    let (mut known, _) = kept.connection(0).await;
+    let too_large = usize::try_from(limits::RARE_HEAD).expect("small");
+    grow(too_large);
+    let ends = async { while known.changed().await.is_ok() {} };
+    timeout(PATIENCE, ends).await.expect("it is not joined any longer");
+    let lost = greet(&dial(&served.address)).await.err().expect("it cannot say what it is");
+    assert!(lost.to_string().contains("a Status frame that must be told has 838"), "{lost}");
+    grow(1);
+    kept.connection(1).await;
+    kept.stop().await;
+    served.stop().await;
 }

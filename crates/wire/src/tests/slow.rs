@@ -5,7 +5,7 @@ use super::{Body, Kept, NODE, PATIENCE, Served, class, config, dial, lock, queri
 use crate::frame::{Bound, Encoded};
 use crate::out::Out;
 use crate::sim::Host;
-use crate::{Address, Config, Demand, FromNode, Input, NodeLink, ToNode, codec};
+use crate::{Address, Config, Demand, Dial, FromNode, Input, NodeLink, ToNode, codec};
 use bytes::Bytes as Buffer;
 use modelless_types::{Bytes, Micros, QueryKey, Refusal};
 use std::sync::{Arc, Mutex};
@@ -324,4 +324,24 @@ async fn a_node_that_ends_does_not_wait_for_ever_for_who_takes_an_answer_slowly(
     let (kept, _, took) = ends_with_an_answer_under_way(Duration::from_secs(1)).await;
     assert!(took < Duration::from_millis(1_500), "{took:?}");
     kept.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sides_with_different_heartbeats_keep_to_the_slower_one_and_stand() {
+    let (quick, slow) = (Duration::from_millis(50), Duration::from_secs(2));
+    for (node, gateway) in [(quick, slow), (slow, quick)] {
+        let host = Host::new(11, Duration::from_micros(500));
+        let with = |heartbeat| Config { heartbeat, ..config() };
+        let served = Served::start(&Address::Sim(host.clone()), with(node)).await;
+        let kept = Kept::start(Dial { config: with(gateway), ..dial(&served.address) });
+        let (status, _) = kept.connection(0).await;
+        sleep(10 * slow).await;
+        assert!(
+            status.has_changed().is_ok(),
+            "the node's {node:?} and the gateway's {gateway:?} are no silence"
+        );
+        assert_eq!(kept.joined.all().len(), 1);
+        kept.stop().await;
+        served.stop().await;
+    }
 }

@@ -28,7 +28,7 @@ async fn last_words(mut stream: TcpStream) -> String {
 }
 
 fn hello() -> Vec<u8> {
-    let hello = Hello { nonce: Some("00".into()), ..Hello::new("stranger", Role::Gateway) };
+    let hello = Hello { nonce: Some("00".into()), ..Hello::new("stranger", Role::Gateway, &config()) };
     codec::hello(&hello).expect("small").head
 }
 

@@ -62,7 +62,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             world.cluster.kill(&victim)
         })?;
         let lost = world.lost_with(&victim)? - lost_before;
-        found.add(&came);
+        found.add(&came, at);
         at_it.push(lost);
         missed.push(came.missed_before(at)?);
         let share = came.share_of(&victim, at.saturating_sub(CALM_MS), at.saturating_sub(100))?;
@@ -88,7 +88,8 @@ fn measure(context: &Context) -> Result<Outcome> {
     Ok(Outcome {
         repetitions: Value::Array(rows),
         summary: json!({
-            "cluster": world.json(), "killed": rounds, "sent": found.sent, "untold": found.untold, "wrong": found.wrong,
+            "cluster": world.json(), "killed": rounds, "sent": found.sent, "large": found.large,
+            "large_under_way_at_kills": found.large_under_way, "untold": found.untold, "wrong": found.wrong,
             "refused_by_name": found.named, "at_the_executor_mean": mean, "at_the_executor_fewest": fewest,
             "slowest_under_way_at_a_kill_us": slowest,
             "missed_before_worst": missed, "last_under_way_answered_after_ms_median": median,
@@ -96,12 +97,15 @@ fn measure(context: &Context) -> Result<Outcome> {
             "answered_by_others_by_step": taken.answered, "came_by_step": taken.came,
         }),
         result: format!(
-            "{}: {rounds} executors killed with {mean:.1} queries at each (fewest {fewest}); of {} queries {} had neither \
+            "{}: {rounds} executors killed with {mean:.1} queries at each (fewest {fewest}); of {} queries ({} of them large, {} of \
+             those under way at a kill) {} had neither \
              answer nor named error by their deadline + 1 s, {} were wrong, {} refused by name{}; the last query that \
              was under way at a kill was answered {median} ms after it (worst {worst} ms; the slowest took {:.0} ms), \
              and {elsewhere} ms after the kills the others answered as many as came",
             world.described(),
             found.sent,
+            found.large,
+            found.large_under_way,
             found.untold,
             found.wrong,
             found.named.values().sum::<u64>(),
@@ -122,6 +126,12 @@ fn measure(context: &Context) -> Result<Outcome> {
                 what: "kills with nothing at the executor",
                 value: count(at_it.iter().filter(|lost| **lost == 0).count())?,
                 limit: 0.0,
+                unit: "",
+            },
+            Check {
+                what: "large queries under way at kills, short of 1",
+                value: (1.0 - count(found.large_under_way)?).max(0.0),
+                limit: context.choose(0.0, 1.0),
                 unit: "",
             },
             Check {
@@ -149,14 +159,19 @@ fn measure(context: &Context) -> Result<Outcome> {
 #[derive(Default)]
 struct Found {
     sent: usize,
+    /// With large inputs; and of those under way when an executor was killed.
+    large: usize,
+    large_under_way: usize,
     untold: usize,
     wrong: u64,
     named: BTreeMap<String, u64>,
 }
 
 impl Found {
-    fn add(&mut self, came: &Came) {
+    fn add(&mut self, came: &Came, at_ms: u64) {
         self.sent += came.all.len();
+        self.large += came.large();
+        self.large_under_way += came.all.iter().filter(|seen| seen.large && seen.in_flight(at_ms)).count();
         self.wrong += came.wrong;
         for seen in &came.all {
             if !seen.ended.told(seen.bound) {
@@ -238,7 +253,7 @@ mod tests {
 
     fn seen(came_ms: u64, how: Result<&str, &str>) -> Seen {
         let how = how.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
-        Seen { ended: Ended { came_ms, took_us: 10, how }, bound: Duration::from_millis(100) }
+        Seen { ended: Ended { came_ms, took_us: 10, how }, bound: Duration::from_millis(100), large: false }
     }
 
     /// Five queries each millisecond, of which `victim` answers one until it is killed; from `gap_ms` after that on the others answer
@@ -294,7 +309,7 @@ mod tests {
     fn refusals_with_a_name_are_counted_apart_from_silence() {
         let mut found = Found::default();
         let all = vec![seen(0, Err("503 node_lost")), seen(1, Err("no answer: closed"))];
-        found.add(&Came { all, wrong: 1, moved: 0, began_unix_ms: 0 });
+        found.add(&Came { all, wrong: 1, moved: 0, began_unix_ms: 0 }, 0);
         assert_eq!((found.sent, found.untold, found.wrong), (2, 1, 1));
         assert_eq!(found.named.get("503 node_lost"), Some(&1));
     }

@@ -2,7 +2,9 @@
 //! executors' engine replays latencies that were measured instead of computing, so that there can be more lanes than cores, all
 //! of them busy, and queries in flight whenever something dies.
 //!
-//! Two tasks: one whose batches take some milliseconds, and a slow one of some tens, which has nearly all of the lanes' time.
+//! Three tasks: one whose batches take some milliseconds; a slow one of some tens, which has nearly all of the lanes' time; and one as
+//! quick as the first whose inputs are so large that they are sent in parts, between which other queries go. Each input has an answer of its
+//! own, exactly, so one that was mixed up or put together wrongly is noticed.
 //! How much the cluster can carry is computed: its lanes over the time of a single query (batches of these models save no time).
 //! Clients come through what behaves as a balancer does (`http-load`, `"balanced"`), which sends no query twice.
 
@@ -22,8 +24,10 @@ use crate::measure::Context;
 
 /// Of what the cluster can carry. The range is 70 to 80 %; at this, five of six executors are at 86 %.
 pub(crate) const LOAD: f64 = 0.72;
-/// The slow task's part of the lanes' time.
-const SLOW_SHARE: f64 = 0.9;
+/// The tasks' parts of the lanes' time: the quick one's, the slow one's, and that of large inputs.
+const SHARES: [f64; 3] = [0.07, 0.9, 0.03];
+/// What a task's input must have to count as large: several parts of a frame.
+const LARGE: u64 = 150_000;
 /// Said by every result.
 pub(crate) const REPLAYS: &str = "executors replay measured latencies";
 const LOADED_WITHIN: Duration = Duration::from_mins(1);
@@ -38,7 +42,7 @@ pub(crate) struct Size {
     pub(crate) lanes: u16,
     /// Until a gateway that is to end refuses anybody.
     pub(crate) leave_ms: u64,
-    /// Latency bounds of the fast and the slow task.
+    /// Latency bounds of the quick tasks and the slow one.
     pub(crate) bounds: [Duration; 2],
 }
 
@@ -53,10 +57,13 @@ pub(crate) struct Replayed {
     _folder: TempDir,
 }
 
-/// One of the two.
+/// One of the three.
 #[derive(Clone, Debug)]
 struct Task {
     name: String,
+    input: Value,
+    /// Of an input.
+    bytes: u64,
     bound: Duration,
     /// Queries a second.
     rate: f64,
@@ -68,6 +75,8 @@ struct Task {
 pub(crate) struct Seen {
     pub(crate) ended: Ended,
     pub(crate) bound: Duration,
+    /// Its input was sent in parts.
+    pub(crate) large: bool,
 }
 
 impl Seen {
@@ -104,12 +113,21 @@ impl Came {
             began_unix_ms: raw["began_unix_ms"].as_u64().context("when did it begin?")?,
         };
         for (stream, task) in streams.iter().zip(tasks) {
-            came.all.extend(ended_of(stream)?.into_iter().map(|ended| Seen { ended, bound: task.bound }));
+            came.all.extend(ended_of(stream)?.into_iter().map(|ended| Seen {
+                ended,
+                bound: task.bound,
+                large: task.is_large(),
+            }));
             came.wrong += stream["wrong"].as_u64().context("how many were wrong?")?;
             came.moved += stream["moved"].as_u64().context("how many were asked elsewhere?")?;
         }
         came.all.sort_by_key(|seen| seen.ended.came_ms);
         Ok(came)
+    }
+
+    /// How many had large inputs.
+    pub(crate) fn large(&self) -> usize {
+        self.all.iter().filter(|seen| seen.large).count()
     }
 
     /// How many were under way at a moment.
@@ -136,13 +154,13 @@ impl Came {
 }
 
 impl Replayed {
-    /// Two gateways (`left`, `right`), a scheduler and executors that have both models in memory.
+    /// Two gateways (`left`, `right`), a scheduler and executors that have all models in memory.
     pub(crate) fn start(context: &Context, size: &Size) -> Result<Self> {
         let replay = context.bench_program("replay-node")?;
         let (folder, postgres) = (modelless_testkit::temp_dir("cluster")?, Postgres::start()?);
         let artefacts: PathBuf = folder.path().join("artefacts");
         let mut register = program(&context.root, &replay);
-        let told = output(register.arg("register-both").arg(postgres.url()).arg(&artefacts))?;
+        let told = output(register.arg("register-all").arg(postgres.url()).arg(&artefacts))?;
         let tasks = tasks(&serde_json::from_str(&told).context("replay-node told no JSON")?, size)?;
         let mut cluster = Cluster::of(context.binary()?, postgres.url(), &artefacts)?;
         let lanes = format!("executor.lanes={}", size.lanes);
@@ -156,7 +174,7 @@ impl Replayed {
         loaded(&gateways, &executors, tasks.len()).with_context(|| cluster.output())?;
         let streams = tasks.iter().map(|task| {
             let target = format!("/v1/tasks/{}?latency_ms={}", task.name, ms(task.bound));
-            json!({"target": target, "inputs": [{"name": "x", "dtype": "FP32", "shape": [4]}]})
+            json!({"target": target, "inputs": [task.input], "exact": true})
         });
         let streams = Value::Array(streams.collect()).to_string();
         let addresses = gateways.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
@@ -200,7 +218,7 @@ impl Replayed {
         Ok((raw, came, when))
     }
 
-    /// Waits until every gateway knows that every executor has both models in memory.
+    /// Waits until every gateway knows that every executor has all models in memory.
     pub(crate) fn loaded(&self) -> Result<()> {
         loaded(&self.gateways, &self.executors, self.tasks.len()).with_context(|| self.cluster.output())
     }
@@ -212,14 +230,18 @@ impl Replayed {
 
     /// For a result's text: what is asked of what.
     pub(crate) fn described(&self) -> String {
-        let tasks = self
-            .tasks
-            .iter()
-            .map(|task| format!("{:.0} a second of {:.1} ms", task.rate, task.single.as_secs_f64() * 1e3));
+        let tasks = self.tasks.iter().map(|task| {
+            let large = if task.is_large() {
+                format!(" with inputs of {} kB", task.bytes / 1_000)
+            } else {
+                String::new()
+            };
+            format!("{:.0} a second of {:.1} ms{large}", task.rate, task.single.as_secs_f64() * 1e3)
+        });
         format!(
             "2 gateways, {} executors, {} ({:.0} % of what they can carry; {REPLAYS})",
             self.executors.len(),
-            tasks.collect::<Vec<_>>().join(" and "),
+            tasks.collect::<Vec<_>>().join(", "),
             LOAD * 100.0
         )
     }
@@ -228,7 +250,7 @@ impl Replayed {
         let task = |task: &Task| {
             json!({
                 "task": task.name, "per_second": task.rate, "single_ms": task.single.as_secs_f64() * 1e3,
-                "bound_ms": ms(task.bound),
+                "bound_ms": ms(task.bound), "input_bytes": task.bytes,
             })
         };
         json!({
@@ -253,21 +275,33 @@ impl Happens<'_> {
     }
 }
 
-/// Tasks with rates that take up [`LOAD`] of all lanes, [`SLOW_SHARE`] of it for the second one.
+impl Task {
+    fn is_large(&self) -> bool {
+        self.bytes > LARGE
+    }
+}
+
+/// Tasks with rates that take up [`LOAD`] of all lanes, [`SHARES`] of it each.
 fn tasks(told: &Value, size: &Size) -> Result<Vec<Task>> {
-    let told = told.as_array().filter(|told| told.len() == 2).context("two tasks")?;
+    let told = told.as_array().filter(|told| told.len() == SHARES.len()).context("three tasks")?;
     let lanes = super::count(size.executors)? * f64::from(size.lanes);
-    let shares = [1.0 - SLOW_SHARE, SLOW_SHARE];
+    let [quick, slow] = size.bounds;
     let task = |((told, bound), share): ((&Value, Duration), f64)| {
         let single = told["single_us"].as_f64().context("the time of a single query")? / 1e6;
+        let numbers = told["input"]["shape"][0].as_u64().context("the size of an input")?;
         Ok(Task {
             name: told["task"].as_str().context("a task's name")?.to_owned(),
+            input: told["input"].clone(),
+            bytes: numbers * 4,
             bound,
             rate: LOAD * lanes * share / single,
             single: Duration::from_secs_f64(single),
         })
     };
-    told.iter().zip(size.bounds).zip(shares).map(task).collect()
+    let tasks: Vec<Task> =
+        told.iter().zip([quick, slow, quick]).zip(SHARES).map(task).collect::<Result<_>>()?;
+    ensure!(tasks.iter().any(Task::is_large), "no task has large inputs: {tasks:?}");
+    Ok(tasks)
 }
 
 fn loaded(gateways: &[SocketAddr], executors: &[String], models: usize) -> Result<()> {
@@ -314,17 +348,25 @@ mod tests {
 
     fn seen(came_ms: u64, took_ms: u64, how: Result<&str, &str>) -> Seen {
         let how = how.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
-        Seen { ended: Ended { came_ms, took_us: took_ms * 1_000, how }, bound: Duration::from_millis(100) }
+        let ended = Ended { came_ms, took_us: took_ms * 1_000, how };
+        Seen { ended, bound: Duration::from_millis(100), large: false }
     }
 
     #[test]
     fn rates_take_up_the_stated_share_of_the_lanes() {
-        let told = json!([{"task": "a", "single_us": 7_000.0}, {"task": "b", "single_us": 35_000.0}]);
+        let of = |name: &str, single_us: f64, numbers: u64| {
+            let input = json!({"name": "x", "dtype": "FP32", "shape": [numbers]});
+            json!({"task": name, "single_us": single_us, "input": input})
+        };
+        let told = [of("a", 7_000.0, 4), of("b", 35_000.0, 4), of("c", 7_000.0, 50_000)];
         let size = Size { executors: 5, lanes: 2, leave_ms: 1, bounds: [Duration::from_secs(1); 2] };
-        let tasks = tasks(&told, &size).unwrap();
+        let tasks = tasks(&json!(told), &size).unwrap();
         let busy: f64 = tasks.iter().map(|task| task.rate * task.single.as_secs_f64()).sum();
         assert!((busy / 10.0 - LOAD).abs() < 1e-9, "{tasks:?}");
-        assert!((tasks[1].rate * 0.035 / busy - SLOW_SHARE).abs() < 1e-9, "{tasks:?}");
+        assert!((tasks[1].rate * 0.035 / busy - SHARES[1]).abs() < 1e-9, "{tasks:?}");
+        assert!(tasks[2].is_large() && !tasks[0].is_large());
+        let small = json!([told[0], told[1], of("c", 7_000.0, 4)]);
+        assert!(super::tasks(&small, &size).is_err(), "none is large");
         assert!(super::tasks(&json!([]), &size).is_err());
     }
 

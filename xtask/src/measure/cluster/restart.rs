@@ -205,6 +205,7 @@ mod tests {
                 how: if ok { Ok("one".into()) } else { Err("503 x".into()) },
             },
             bound: Duration::from_secs(1),
+            large: false,
         };
         let all = vec![of(10, true), of(1_500_000, true), of(10, false)];
         let came = Came { all, wrong: 1, moved: 2, began_unix_ms: 0 };

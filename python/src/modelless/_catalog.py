@@ -1,0 +1,98 @@
+"""What is asked beside queries: tasks, models, explanations, feedback."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Union
+from urllib.parse import urlencode
+
+from ._answers import Answer
+from ._core import Core, segment
+from ._effects import Operation
+from ._errors import InputError
+from ._goals import Goals
+from ._shown import Explanation, Model, Task, Verdict
+
+
+def tasks(core: Core) -> Operation[List[Task]]:
+    """All tasks, in short."""
+    told = yield from core.get("/v1/tasks")
+    return [Task.of(one) for one in told["tasks"]]
+
+
+def task(core: Core, name: str) -> Operation[Task]:
+    """One task with its variants."""
+    told = yield from core.get(f"/v1/tasks/{segment(name)}")
+    return Task.of(told)
+
+
+def create(core: Core, about: Dict[str, Any]) -> Operation[Task]:
+    """Makes a task, and waits until it is shown."""
+    yield from core.call("POST", "/v1/tasks", about)
+    core.forget(about["name"])
+    told = yield from core.get_soon(f"/v1/tasks/{segment(about['name'])}")
+    return Task.of(told)
+
+
+def remove_task(core: Core, name: str) -> Operation[None]:
+    """Removes a task without models."""
+    yield from core.call("DELETE", f"/v1/tasks/{segment(name)}")
+    core.forget(name)
+
+
+def explain(core: Core, task: str, goals: Goals) -> Operation[Explanation]:
+    """What would be decided."""
+    query = goals.query()
+    told = yield from core.get(f"/v1/tasks/{segment(task)}/explain{'?' + query if query else ''}")
+    return Explanation.of(told)
+
+
+def feedback(
+    core: Core, of: Union[Answer, str], label: Optional[str], correct: Optional[bool]
+) -> Operation[Verdict]:
+    """Whether an answer was right."""
+    if (label is None) == (correct is None):
+        raise InputError("say either which label is right, label=..., or whether the answer was, correct=True or False")
+    name = of if isinstance(of, str) else of.query_id
+    body = {"label": label} if correct is None else {"verdict": "correct" if correct else "wrong"}
+    told = yield from core.call("POST", f"/v1/queries/{segment(name)}/feedback", body)
+    return Verdict.of(told)
+
+
+def models(core: Core, task: Optional[str]) -> Operation[List[Model]]:
+    """All models, or those of a task."""
+    query = "" if task is None else "?" + urlencode({"task": task})
+    told = yield from core.get(f"/v1/models{query}")
+    return [Model.of(one) for one in told["models"]]
+
+
+def versions(core: Core, task: str, name: str) -> Operation[List[Model]]:
+    """A model in all its versions, newest first."""
+    told = yield from core.get(_path(task, name))
+    return [Model.of(one) for one in told["versions"]]
+
+
+def promote(core: Core, task: str, name: str, version: int, force: bool, by: str) -> Operation[Dict[str, Any]]:
+    """Makes a version the default."""
+    body = {"version": version, "force": force, "by": by}
+    changed: Dict[str, Any] = yield from core.call("POST", _path(task, name) + "/promote", body)
+    return changed
+
+
+def roll_back(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[Dict[str, Any]]:
+    """Goes back to the default before."""
+    body: Dict[str, Any] = {"force": force, "by": by, **({} if version is None else {"version": version})}
+    changed: Dict[str, Any] = yield from core.call("POST", _path(task, name) + "/rollback", body)
+    return changed
+
+
+def remove(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[List[str]]:
+    """Takes a model out of service. What was removed, as NAME@VERSION."""
+    query: Dict[str, str] = {"by": by, **({"force": "true"} if force else {})}
+    if version is not None:
+        query["version"] = str(version)
+    told = yield from core.call("DELETE", f"{_path(task, name)}?{urlencode(query)}")
+    return [f"{one['name']}@{one['version']}" for one in told["removed"]]
+
+
+def _path(task: str, name: str) -> str:
+    return f"/v1/models/{segment(task)}/{segment(name)}"

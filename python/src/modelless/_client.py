@@ -1,0 +1,186 @@
+"""The client that blocks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, Union, overload
+
+import httpx
+
+from . import _catalog
+from ._answers import Answer
+from ._drive import SyncDriver
+from ._goals import Goals, GoalsGiven
+from ._inputs import Input
+from ._register import Options, Wanted, register, who
+from ._retry import Retries
+from ._settings import Settings, parameters as _parameters
+from ._shown import Explanation, Model, Registered, Task, Verdict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Client:
+    """A server, asked by calls that block. May be shared by threads; close it, or use it in a `with`.
+
+    `server` is its address; left out, `MODELLESS_SERVER` or the usual one. `headers` go with every request, and so does `api_key`.
+    `connections` is how many are open at most, `at_once` how many inputs of one list are asked side by side. `verify` is httpx's,
+    for https.
+    """
+
+    def __init__(
+        self,
+        server: Optional[str] = None,
+        *,
+        api_key: Optional[str] = None,
+        headers: Optional[Mapping[str, str]] = None,
+        retries: Optional[Retries] = None,
+        connections: int = 64,
+        at_once: int = 16,
+        verify: Any = True,
+    ):
+        settings = Settings(server, api_key, headers, retries, connections, at_once, verify)
+        self.server = settings.server
+        self._core = settings.core
+        self._http = httpx.Client(**settings.http)
+        self._driver = SyncDriver(self._http, settings.requests)
+        #: Tasks: listed, shown, made, removed.
+        self.tasks = Tasks(self)
+        #: Models: listed, registered, promoted, removed.
+        self.models = Models(self)
+
+    @overload
+    def query(
+        self,
+        task: str,
+        input: Union[List[Any], Tuple[Any, ...]],
+        *,
+        top_k: Optional[int] = ...,
+        parameters: Optional[Mapping[str, Any]] = ...,
+        timeout: Optional[float] = ...,
+        **goals: Unpack[GoalsGiven],
+    ) -> List[Answer]: ...
+
+    @overload
+    def query(
+        self,
+        task: str,
+        input: Input,
+        *,
+        top_k: Optional[int] = ...,
+        parameters: Optional[Mapping[str, Any]] = ...,
+        timeout: Optional[float] = ...,
+        **goals: Unpack[GoalsGiven],
+    ) -> Answer: ...
+
+    def query(
+        self,
+        task: str,
+        input: Any,
+        *,
+        top_k: Optional[int] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        timeout: Optional[float] = None,
+        **goals: Unpack[GoalsGiven],
+    ) -> Union[Answer, List[Answer]]:
+        """Asks a task. A list is several inputs, answered in its order.
+
+        An input is, by the task's kind: a path, the bytes of a JPEG or PNG, a PIL image or an array of uint8; a text; an array, raw
+        bytes, or a dict of those by name. The goals are `accuracy`, `latency_ms`, `max_cost`, `prefer`, `priority`, `fallback`,
+        `model` and `variant`, as everywhere. `timeout` is in seconds over all attempts; left out it is the latency that was asked
+        for (or the task's default) and five seconds for the way.
+        """
+        asked = self._core.query(task, input, Goals(**goals), _parameters(top_k, parameters), timeout)
+        answer: Union[Answer, List[Answer]] = self._driver.run(asked)
+        return answer
+
+    def explain(self, task: str, **goals: Unpack[GoalsGiven]) -> Explanation:
+        """What would be decided for a query with these goals that came now, with every candidate. Nothing is run."""
+        return self._driver.run(_catalog.explain(self._core, task, Goals(**goals)))
+
+    def feedback(
+        self, of: Union[Answer, str], *, label: Optional[str] = None, correct: Optional[bool] = None
+    ) -> Verdict:
+        """Says whether an answer was right: which label is, or whether it was. `of` is the answer, or its `query_id`."""
+        return self._driver.run(_catalog.feedback(self._core, of, label, correct))
+
+    def close(self) -> None:
+        """Closes its connections."""
+        self._http.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Client({self.server!r})"
+
+
+class Tasks:
+    """`client.tasks`."""
+
+    def __init__(self, client: Client):
+        self._client = client
+
+    def list(self) -> List[Task]:
+        """All tasks, in short: without their variants."""
+        return self._client._driver.run(_catalog.tasks(self._client._core))
+
+    def get(self, name: str) -> Task:
+        """One task with its variants and what is known of each. In a notebook it shows their frontier."""
+        return self._client._driver.run(_catalog.task(self._client._core, name))
+
+    def create(self, name: str, kind: str, *, labels: Optional[List[str]] = None, **more: Any) -> Task:
+        """Makes a task. `more` is what `POST /v1/tasks` takes, such as `inputs`, `outputs`, `space`, `defaults`."""
+        body: Dict[str, Any] = {"name": name, "kind": kind, "labels": labels or [], **more}
+        return self._client._driver.run(_catalog.create(self._client._core, body))
+
+    def remove(self, name: str) -> None:
+        """Removes a task that has no models."""
+        self._client._driver.run(_catalog.remove_task(self._client._core, name))
+
+
+class Models:
+    """`client.models`."""
+
+    def __init__(self, client: Client):
+        self._client = client
+
+    def list(self, task: Optional[str] = None) -> List[Model]:
+        """All models, or those of a task."""
+        return self._client._driver.run(_catalog.models(self._client._core, task))
+
+    def versions(self, task: str, name: str) -> List[Model]:
+        """A model in all its versions, newest first."""
+        return self._client._driver.run(_catalog.versions(self._client._core, task, name))
+
+    def promote(self, task: str, name: str, version: int, *, force: bool = False) -> Dict[str, Any]:
+        """Makes a version the default: it answers queries that pin nothing."""
+        return self._client._driver.run(_catalog.promote(self._client._core, task, name, version, force, who()))
+
+    def rollback(
+        self, task: str, name: str, *, version: Optional[int] = None, force: bool = False
+    ) -> Dict[str, Any]:
+        """Goes back to the version that was the default before; `version` is what is taken for the default now."""
+        return self._client._driver.run(_catalog.roll_back(self._client._core, task, name, version, force, who()))
+
+    def remove(self, task: str, name: str, *, version: Optional[int] = None, force: bool = False) -> List[str]:
+        """Takes a model out of service. Gives what was removed, as NAME@VERSION."""
+        return self._client._driver.run(_catalog.remove(self._client._core, task, name, version, force, who()))
+
+    def register(self, source: Any, **options: Unpack[Options]) -> List[Registered]:
+        """Sends a model, has it measured there, and serves it. Gives one entry for each model.
+
+        `source` is a model.toml or its folder; a folder with task.toml and models/*.toml (the task is made if there is none); an ONNX
+        or TorchScript file, described by the options; or a torch module, which is exported as `format` (`onnx`, `torchscript`) by
+        running it once on `example`. `labelled_set` is a `.csv` of FILE,LABEL, a `.jsonl[.gz]`, an IDX pair, or pairs of an input and
+        its label. `progress` is `True` for bars (tqdm), or a function of what is sent, bytes sent and bytes in all. The other options
+        are told in `modelless.RegisterOptions`.
+        """
+        wanted = Wanted(source, **options)
+        return self._client._driver.run(register(self._client._core, wanted))

@@ -1,0 +1,184 @@
+"""Asking: which request a query is, when it is made again, and what comes of it. The same for both clients."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List, Mapping, Optional
+from urllib.parse import quote
+
+from . import _answers, _inputs
+from ._answers import Answer
+from ._effects import Now, Operation, Pause, Reply, Send, Together, Work
+from ._errors import InputError, ModellessError, NotFound, Refused, Unreachable, refusal
+from ._goals import Goals
+from ._inputs import Body, TaskForm
+from ._retry import Budget, may_help
+
+#: Beside the latency that was asked for: the way there and back, and the server's own slack.
+GRACE = 5.0
+#: What else than queries may take.
+USUAL = 30.0
+#: Texts of one request.
+TEXTS_MAX = 64
+#: Descriptions of tasks that are kept.
+TASKS_MAX = 1_000
+
+
+def segment(name: str) -> str:
+    """A name as one part of a path."""
+    if not name or name in (".", ".."):
+        raise InputError(f"{name!r} is no name")
+    return quote(name, safe="")
+
+
+class Core:
+    """What the operations of one client share."""
+
+    def __init__(self, budget: Budget, at_once: int):
+        self.budget = budget
+        self.at_once = at_once
+        self._forms: Dict[str, TaskForm] = {}
+
+    def query(
+        self, task: str, value: Any, goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+    ) -> Operation[Any]:
+        """One input, or each of a list."""
+        started: float = yield Now()
+        form = self._forms.get(task) or (yield from self.form(task, timeout))
+        if isinstance(value, (list, tuple)):
+            answers: List[Answer] = yield from self._each(form, list(value), goals, parameters, timeout)
+            return answers
+        body = yield from self._written(form, value, parameters)
+        reply = yield from self._ask(form, body, goals, timeout, started)
+        return _answers.parse(form.name, form.kind, reply.headers, reply.body)
+
+    def form(self, task: str, timeout: Optional[float] = None) -> Operation[TaskForm]:
+        """What a task takes; asked for once."""
+        told = yield from self.get(f"/v1/tasks/{segment(task)}", timeout)
+        if len(self._forms) >= TASKS_MAX:
+            self._forms.clear()
+        try:
+            form = self._forms[task] = TaskForm.of(told)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _answers.foreign(f"task {task!r} is described without {error}") from None
+        return form
+
+    def forget(self, task: str) -> None:
+        """A task may be another one by now."""
+        self._forms.pop(task, None)
+
+    def _written(self, form: TaskForm, value: Any, parameters: Mapping[str, Any]) -> Operation[Body]:
+        if _inputs.is_light(form, value):
+            return _inputs.body(form, value, parameters)
+        written: Body = yield Work(lambda: _inputs.body(form, value, parameters))
+        return written
+
+    def _each(
+        self, form: TaskForm, values: List[Any], goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+    ) -> Operation[List[Answer]]:
+        operations: List[Operation[Any]] = []
+        if form.takes_texts:
+            for first in range(0, len(values), TEXTS_MAX):
+                part = values[first : first + TEXTS_MAX]
+                operations.append(self._texts(form, part, goals, parameters, timeout))
+            parts = yield Together(operations, self.at_once)
+            return [answer for part in parts for answer in part]
+        for at, value in enumerate(values):
+            operations.append(self._one(form, at, value, goals, parameters, timeout))
+        answers: List[Answer] = yield Together(operations, self.at_once)
+        return answers
+
+    def _one(
+        self, form: TaskForm, at: int, value: Any, goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+    ) -> Operation[Answer]:
+        started: float = yield Now()
+        try:
+            body = yield from self._written(form, value, parameters)
+            reply = yield from self._ask(form, body, goals, timeout, started)
+        except ModellessError as error:
+            raise error.at(at)
+        return _answers.parse(form.name, form.kind, reply.headers, reply.body)
+
+    def _texts(
+        self, form: TaskForm, values: List[Any], goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+    ) -> Operation[List[Answer]]:
+        started: float = yield Now()
+        body: Body = yield Work(lambda: _inputs.texts_body(form, values, parameters))
+        reply = yield from self._ask(form, body, goals, timeout, started)
+        return _answers.parse_list(form.name, form.kind, reply.headers, reply.body, len(values))
+
+    def _ask(
+        self, form: TaskForm, body: Body, goals: Goals, timeout: Optional[float], started: float
+    ) -> Operation[Reply]:
+        """A query. Asked again, the server is told only what is left of its latency."""
+        latency = goals.latency_ms
+        bound = (latency if latency is not None else form.latency_ms) / 1e3
+        within = timeout if timeout is not None else bound + GRACE
+        useful = within if goals.fallback == "best_effort" else min(bound, within)
+        path = f"/v1/tasks/{segment(form.name)}"
+
+        def request(attempt: int, spent: float) -> Send:
+            left = None if latency is None or attempt == 1 else max(latency - spent * 1e3, 0.001)
+            query = goals.query(left)
+            return Send("POST", f"{path}?{query}" if query else path, within - spent, body.content, body.media)
+
+        try:
+            return (yield from self.until(request, started, useful))
+        except Refused as error:
+            if error.status in (400, 404, 415):
+                self.forget(form.name)  # it may have been made anew, as another kind
+            raise
+
+    def until(self, request: Callable[[int, float], Send], started: float, useful: float) -> Operation[Reply]:
+        """Makes a request until it is answered, as long as another try makes sense within `useful` seconds."""
+        self.budget.called()
+        attempt = 1
+        spent = 0.0
+        while True:
+            try:
+                return _ok((yield request(attempt, spent)))
+            except (Refused, Unreachable) as error:
+                if not may_help(error):
+                    raise
+                spent = (yield Now()) - started
+                pause = self.budget.again(error, attempt, useful - spent)
+                if pause is None:
+                    raise
+            yield Pause(pause)
+            attempt += 1
+            spent = (yield Now()) - started
+
+    def call(
+        self, method: str, path: str, body: Any = None, timeout: Optional[float] = None
+    ) -> Operation[Any]:
+        """A request of another kind: JSON in, JSON out."""
+        within = USUAL if timeout is None else timeout
+        content = b"" if body is None else json.dumps(body).encode()
+        media = None if body is None else _inputs.JSON
+        started: float = yield Now()
+
+        def request(_: int, spent: float) -> Send:
+            return Send(method, path, within - spent, content, media)
+
+        reply = yield from self.until(request, started, within)
+        return _answers.from_json(reply.body)
+
+    def get(self, path: str, timeout: Optional[float] = None) -> Operation[Any]:
+        """What stands there."""
+        return self.call("GET", path, None, timeout)
+
+    def get_soon(self, path: str, timeout: Optional[float] = None) -> Operation[Any]:
+        """What was made a moment ago: a gateway shows it when it has looked at its store again, about once a second."""
+        for _ in range(50):
+            try:
+                return (yield from self.get(path, timeout))
+            except NotFound:
+                yield Pause(0.1)
+        return (yield from self.get(path, timeout))
+
+
+def _ok(reply: Reply) -> Reply:
+    if 200 <= reply.status < 300:
+        return reply
+    raise refusal(reply.status, reply.headers, reply.body)
+

@@ -1,0 +1,204 @@
+"""The two drivers: they perform what operations ask for, over httpx, blocking or on an event loop."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Union
+
+import anyio
+import anyio.to_thread
+import httpx
+
+from ._effects import Now, Operation, Pause, Reply, Send, T, Together, Upload, Work
+from ._errors import Timeout, Unreachable
+
+#: A piece of an upload.
+PIECE = 1 << 20
+#: URLs whose parts are kept: queries of a program rarely have more different goals.
+URLS_MAX = 512
+
+
+class Requests:
+    """Makes httpx's requests, with what is the same for all of them done once."""
+
+    def __init__(self, server: str, headers: Dict[str, str]):
+        self.server = server
+        self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._urls: Dict[str, httpx.URL] = {}
+
+    def make(self, send: Send, content: Any) -> httpx.Request:
+        """One request."""
+        url = self._urls.get(send.target)
+        if url is None:
+            if len(self._urls) >= URLS_MAX:
+                self._urls.clear()
+            url = self._urls[send.target] = httpx.URL(self.server + send.target)
+        headers = list(self._headers)
+        if send.media is not None:
+            headers.append((b"content-type", send.media.encode()))
+        if send.upload is not None:
+            headers.append((b"content-length", str(send.upload.size).encode()))
+        left = max(send.timeout, 0.001)
+        extensions = {"timeout": {"connect": min(left, 10.0), "read": left, "write": left, "pool": left}}
+        return httpx.Request(send.method, url, headers=headers, content=content, extensions=extensions)
+
+    def failed(self, error: httpx.TransportError, send: Send) -> Unreachable:
+        """What went wrong, for people."""
+        if isinstance(error, httpx.ConnectTimeout):
+            return Unreachable(f"cannot reach {self.server}: nobody took the connection in time")
+        if isinstance(error, httpx.TimeoutException):
+            what = "all connections were in use" if isinstance(error, httpx.PoolTimeout) else "no answer came"
+            return Timeout(f"{self.server}: {what} within {send.timeout:.3g} s")
+        why = str(error) or type(error).__name__
+        if isinstance(error, httpx.ConnectError):
+            return Unreachable(
+                f"cannot reach {self.server}: {why}. Is a server running? Start one with `modelless up`, or name another: "
+                "Client(URL), or MODELLESS_SERVER"
+            )
+        return Unreachable(f"{self.server}: the connection broke: {why}")
+
+
+def reply(response: httpx.Response, body: bytes) -> Reply:
+    """What came back, without httpx."""
+    headers = {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in response.headers.raw}
+    return Reply(response.status_code, headers, body)
+
+
+class SyncDriver:
+    """Blocks until an operation has ended."""
+
+    def __init__(self, http: httpx.Client, requests: Requests):
+        self.http = http
+        self.requests = requests
+
+    def run(self, operation: Operation[T]) -> T:
+        """Performs all of an operation."""
+        try:
+            effect = next(operation)
+            while True:
+                try:
+                    result = self._perform(effect)
+                except Exception as error:
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(result)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+
+    def _perform(self, effect: Any) -> Any:
+        if isinstance(effect, Send):
+            return self._send(effect)
+        if isinstance(effect, Now):
+            return time.monotonic()
+        if isinstance(effect, Pause):
+            return time.sleep(effect.seconds)
+        if isinstance(effect, Work):
+            return effect.run()
+        return self._together(effect)
+
+    def _send(self, send: Send) -> Reply:
+        content: Union[bytes, Iterator[bytes]] = send.content if send.upload is None else _pieces(send.upload)
+        try:
+            response = self.http.send(self.requests.make(send, content))
+        except httpx.TransportError as error:
+            raise self.requests.failed(error, send) from error
+        return reply(response, response.content)
+
+    def _together(self, effect: Together) -> List[Any]:
+        workers = min(effect.at_once, len(effect.operations))
+        if workers <= 1:
+            return [self.run(operation) for operation in effect.operations]
+        with ThreadPoolExecutor(workers, thread_name_prefix="modelless") as pool:
+            running = [pool.submit(self.run, operation) for operation in effect.operations]
+            wait(running, return_when=FIRST_EXCEPTION)
+            for one in running:
+                one.cancel()  # those that have not begun, where another failed
+        return _results(running)
+
+
+def _results(running: List[Any]) -> List[Any]:
+    for one in running:
+        error: Optional[BaseException] = None if one.cancelled() else one.exception()
+        if error is not None:
+            raise error
+    return [one.result() for one in running]
+
+
+def _pieces(upload: Upload) -> Iterator[bytes]:
+    with open(upload.path, "rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
+            upload.sent(len(piece))
+
+
+class AsyncDriver:
+    """Awaits an operation, on asyncio or trio."""
+
+    def __init__(self, http: httpx.AsyncClient, requests: Requests):
+        self.http = http
+        self.requests = requests
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Performs all of an operation."""
+        try:
+            effect = next(operation)
+            while True:
+                try:
+                    result = await self._perform(effect)
+                except Exception as error:
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(result)
+        except StopIteration as ended:
+            value: T = ended.value
+            return value
+
+    async def _perform(self, effect: Any) -> Any:
+        if isinstance(effect, Send):
+            return await self._send(effect)
+        if isinstance(effect, Now):
+            return time.monotonic()
+        if isinstance(effect, Pause):
+            return await anyio.sleep(effect.seconds)
+        if isinstance(effect, Work):
+            return await anyio.to_thread.run_sync(effect.run)
+        return await self._together(effect)
+
+    async def _send(self, send: Send) -> Reply:
+        content: Union[bytes, AsyncIterator[bytes]] = send.content if send.upload is None else _async_pieces(send.upload)
+        try:
+            response = await self.http.send(self.requests.make(send, content))
+        except httpx.TransportError as error:
+            raise self.requests.failed(error, send) from error
+        return reply(response, response.content)
+
+    async def _together(self, effect: Together) -> List[Any]:
+        results: List[Any] = [None] * len(effect.operations)
+        failed: List[Exception] = []
+        left = iter(enumerate(effect.operations))
+
+        async with anyio.create_task_group() as group:
+
+            async def worker() -> None:
+                for at, operation in left:
+                    try:
+                        results[at] = await self.run(operation)
+                    except Exception as error:
+                        failed.append(error)
+                        group.cancel_scope.cancel()
+                        return
+
+            for _ in range(min(effect.at_once, len(effect.operations))):
+                group.start_soon(worker)
+        if failed:
+            raise failed[0]
+        return results
+
+
+async def _async_pieces(upload: Upload) -> AsyncIterator[bytes]:
+    async with await anyio.open_file(upload.path, "rb") as file:
+        while piece := await file.read(PIECE):
+            yield piece
+            upload.sent(len(piece))

@@ -1,0 +1,66 @@
+"""What a client is made with: the server's address, headers, connections."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Mapping, Optional
+from urllib.parse import urlsplit
+
+import httpx
+
+from ._core import Core
+from ._drive import Requests
+from ._errors import InputError
+from ._retry import Budget, Retries
+from ._version import VERSION
+
+#: Where a server listens that was started with `modelless up`.
+USUAL_SERVER = "http://127.0.0.1:8080"
+#: Seconds for which a connection is kept open after it was used last.
+KEPT = 30.0
+
+
+class Settings:
+    """The same for both clients."""
+
+    def __init__(
+        self,
+        server: Optional[str],
+        api_key: Optional[str],
+        headers: Optional[Mapping[str, str]],
+        retries: Optional[Retries],
+        connections: int,
+        at_once: int,
+        verify: Any,
+    ):
+        if connections < 1 or at_once < 1:
+            raise InputError("connections and at_once are at least 1")
+        self.server = address(server)
+        self.core = Core(Budget(retries or Retries()), min(at_once, connections))
+        self.requests = Requests(self.server, _headers(self.server, api_key, headers or {}))
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT)
+        # Reading all certificates takes longer than many a query, and http needs none.
+        secure = verify if self.server.startswith("https:") else False
+        self.http: Dict[str, Any] = {"limits": limits, "verify": secure, "timeout": None}
+
+
+def address(server: Optional[str]) -> str:
+    """The address of a server: the one that is given, `MODELLESS_SERVER`, or the usual one."""
+    given = (server or os.environ.get("MODELLESS_SERVER") or USUAL_SERVER).rstrip("/")
+    parts = urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise InputError(f"{given!r} is no address of a server; expected something like {USUAL_SERVER}")
+    return given
+
+
+def _headers(server: str, api_key: Optional[str], own: Mapping[str, str]) -> Dict[str, str]:
+    """Those of every request. Names in lower case."""
+    usual = {"host": urlsplit(server).netloc.rpartition("@")[2], "accept": "*/*", "user-agent": f"modelless-python/{VERSION}"}
+    if api_key is not None:
+        usual["authorization"] = f"Bearer {api_key}"
+    return {**usual, **{name.lower(): value for name, value in own.items()}}
+
+
+def parameters(top_k: Optional[int], more: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """How an answer is to look."""
+    return {**(more or {}), **({} if top_k is None else {"top_k": top_k})}
