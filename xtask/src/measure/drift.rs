@@ -37,10 +37,10 @@ const WITHIN: (f64, f64) = (0.15, 0.35);
 const SLOWED: (f64, f64) = (1.3, 1.8);
 /// Tries for each round that is to count.
 const TRIES: usize = 2;
-/// Batches above what was promised of 99 in a hundred, once predictions have settled.
-const PROMISED: &str = "modelless-predicted-run-ms";
-/// And for how long it has to stay so.
+/// For how long predictions have to stay right.
 const STAYS: Duration = Duration::from_secs(2);
+/// Where an answer tells the 99th percentile that was predicted of its batch.
+const PROMISED: &str = "modelless-predicted-run-ms";
 
 fn measure(context: &Context) -> Result<Outcome> {
     // Shorter than what has a profile marked as stale: measuring it again would be seen too.
@@ -90,7 +90,8 @@ fn measure(context: &Context) -> Result<Outcome> {
     let all = || found.iter().flat_map(|found| &found.rounds);
     let worst = |of: fn(&Round) -> f64| all().map(of).fold(0.0, f64::max);
     let (begun, ended, calm_off) = (worst(|r| r.begun), worst(|r| r.ended), worst(|r| r.calm_off));
-    let said: Vec<String> = found.iter().map(|found| found.said(asked.name, least)).collect::<Result<_>>()?;
+    let said: Vec<String> =
+        found.iter().map(|found| found.said(asked.name, (within, least))).collect::<Result<_>>()?;
     Ok(Outcome {
         seeds: vec![context.seed],
         repetitions: found
@@ -167,7 +168,7 @@ impl Found {
         Ok((median, all.into_iter().fold(0.0, f64::max)))
     }
 
-    fn said(&self, name: &str, least: f64) -> Result<String> {
+    fn said(&self, name: &str, (within, least): (f64, f64)) -> Result<String> {
         let tried = format!("{} of {} rounds counted", self.rounds.len(), self.tries());
         if self.rounds.is_empty() {
             return Ok(format!("{} burning: {tried}, as {name} was never slower by {least}", self.burners));
@@ -176,10 +177,11 @@ impl Found {
         let (begun, ended) = (self.of(|round| round.begun)?, self.of(|round| round.ended)?);
         let (off, above) = (self.of(|round| round.off)?, self.of(|round| round.above)?);
         Ok(format!(
-            "{} burning ({tried}): {name} takes {slowed:.2} times as long; predictions within 15 % after {:.1} s (at worst {:.1}), and \
+            "{} burning ({tried}): {name} takes {slowed:.2} times as long; predictions within {:.0} % after {:.1} s (at worst {:.1}), and \
              {:.1} s (at worst {:.1}) after the end; settled, the predicted mean is off by {:.1} % and {:.1} % of batches are above \
              the promised p99",
             self.burners,
+            within * 100.0,
             begun.0,
             begun.1,
             ended.0,
