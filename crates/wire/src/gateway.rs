@@ -24,6 +24,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+/// Numbers connections; the first is no [`Connection::default`].
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
 /// Whom to find, and as what.
 #[derive(Clone, Debug)]
 pub struct Dial {
@@ -187,7 +190,6 @@ impl Session {
         stop: &CancellationToken,
     ) -> (Lost, Duration) {
         let (status, watched) = watch::channel(self.status.clone());
-        static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
         let remote = Arc::new(Remote {
             node: self.node,
             connection: Connection(CONNECTIONS.fetch_add(1, Ordering::Relaxed)),

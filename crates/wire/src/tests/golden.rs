@@ -46,11 +46,9 @@ fn full() -> NodeStatus {
     let point =
         |batch, mean_us| BatchPoint { batch, mean_us, var_us2: 4.0, p99_us: mean_us + 9.0, samples: 3 };
     let run = RunModel::from_points(&[point(1, 10.0), point(8, 40.0)], time(1.0)).expect("two points");
-    let corrected = RunModel {
-        correction: Correction { ratio: 1.5, spread: 0.25, samples: 9 },
-        coverage: Coverage { batches: 5, above: 1 },
-        ..run.clone().with_decode(time(2.0)).with_price(Some(price))
-    };
+    let mut corrected = run.clone().with_decode(time(2.0)).with_price(Some(price));
+    corrected.correction = Correction { ratio: 1.5, spread: 0.25, samples: 9 };
+    corrected.coverage = Coverage { batches: 5, above: 1 };
     let offer = |ordinal, ready, run| Offer { task: TaskId(3), ordinal, ready, run, width: 2 };
     let offers = vec![
         offer(0, Ready::Resident, run.clone()),

@@ -14,7 +14,7 @@ fn of(store: Option<&str>, key: Option<&[u8]>) -> Config {
     let store = store.map(str::to_owned);
     let key = key.map(|key| Key::new(key).expect("long enough"));
     let (back_off, back_off_most) = (Duration::from_millis(1), Duration::from_millis(5));
-    Config { store, key, back_off, back_off_most, ..config() }
+    Config { back_off, back_off_most, key, store, ..config() }
 }
 
 async fn served(config: Config) -> Served {
