@@ -1,5 +1,7 @@
 //! `modelless simulate`: a cluster in virtual time, with the decisions of the live one.
 
+mod live;
+
 use crate::exit::usage;
 use crate::out;
 use crate::roles::settings::nearest;
@@ -16,8 +18,10 @@ use std::path::{Path, PathBuf};
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// What is simulated: see docs/simulator.md.
-    #[arg(value_name = "SCENARIO.toml")]
-    scenario: PathBuf,
+    #[arg(value_name = "SCENARIO.toml", required_unless_present_any = ["from_live", "policy"])]
+    scenario: Option<PathBuf>,
+    #[command(flatten)]
+    live: live::FromLive,
     /// Of everything random. The same scenario, seed and version give the same report.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -47,7 +51,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
             usage(format!("there is no policy {name}; there is {OURS}, {}", known.join(", ")))
         })?),
     };
-    let scenario = File::load(&options.scenario, options.load).map_err(|e| wrong(&options.scenario, &e))?;
+    let scenario = match (&options.scenario, &options.live.from_live) {
+        (_, Some(server)) => options.live.written(server)?.build(options.load)?,
+        (Some(path), None) => File::load(path, options.load).map_err(|error| wrong(path, &error))?,
+        (None, None) => return Err(usage("name a scenario, or --from-live".to_owned())),
+    };
     let report = simulate(&scenario, policy, options.seed, options.load)?;
     if let Some(folder) = &options.out {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

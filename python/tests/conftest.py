@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -12,8 +13,16 @@ import pytest
 
 import modelless
 
+TORCH = importlib.util.find_spec("torch") is not None
+collect_ignore = [] if TORCH else ["test_torch.py"]
+
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "examples/fashion/pictures"
+
+
+def pytest_report_header() -> str:
+    """What is not tested here."""
+    return "live torch modules are tested" if TORCH else "torch is not installed: live modules are not tested"
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +46,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield ready.split()[1]
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        try:
+            server.wait(30)
+        finally:
+            server.kill()  # nothing happens where it has ended
 
 
 @pytest.fixture

@@ -169,6 +169,12 @@ def test_a_goal_that_is_none_is_told_before_anything_is_sent(boot: Path, goals: 
         nowhere.query("fashion", boot, **goals)
 
 
+def test_goals_are_written_as_decimals() -> None:
+    goals = modelless.Goals(accuracy=1e-05, latency_ms=3_600_000.0, max_cost=0.1, priority=3, model="a b@2")
+    assert goals.query() == "accuracy=0.00001&latency_ms=3600000&max_cost=0.1&priority=3&model=a%20b%402"
+    assert goals.query(12.3456) == goals.query().replace("3600000", "12.3456")
+
+
 def test_an_unknown_goal_is_no_argument(client: Client, boot: Path) -> None:
     with pytest.raises(TypeError, match="acuracy"):
         client.query("fashion", boot, acuracy=0.9)  # type: ignore[call-overload]

@@ -85,6 +85,7 @@ impl World<'_> {
         };
         self.queries.insert(key, query);
         self.asked.came(query.class, 1.0);
+        self.rented.came((query.class, admitted.latency));
         self.feed_router(gateway, Event::Arrive(query))
     }
 

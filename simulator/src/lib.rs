@@ -16,26 +16,32 @@ pub mod chart;
 mod check;
 pub mod clairvoyant;
 mod direct;
+mod faults;
 pub mod fixtures;
 mod gateway;
 pub mod goodput;
 mod heap;
+mod hire;
 mod known;
 mod lives;
 mod memory;
+mod meter;
 mod node;
 pub mod oracle;
 mod outcome;
 mod pause;
 mod planning;
+pub mod published;
 mod quarantine;
 mod record;
+mod renting;
 pub mod report;
 mod rng;
 pub mod scenario;
 pub mod scoreboard;
 mod series;
 mod simplex;
+pub mod tuning;
 mod workload;
 mod world;
 
@@ -43,8 +49,8 @@ pub use check::Broken;
 pub use outcome::{Outcome, Percentiles, StreamOutcome, table};
 pub use rng::Rng;
 pub use scenario::{
-    Arrivals, Behaviour, Fault, Gap, Jitter, LinkSpec, NodeSpec, Planner, Scenario, Span, Step, Stream,
-    TaskSpec, VariantSpec,
+    Arrivals, Behaviour, Fault, Gap, Jitter, LinkSpec, NodeSpec, Planner, Rented, Scenario, Span, Step,
+    Stream, TaskSpec, VariantSpec,
 };
 pub use series::{Bucket, Series};
 
@@ -99,7 +105,7 @@ pub fn simulate(
     let fluid = oracle::fluid(scenario, seed)?;
     let outcome = policy.map_or_else(|| run(scenario, seed), |policy| policy.run(scenario, seed))?;
     let name = policy.map_or(scoreboard::OURS, |policy| policy.name);
-    Ok(report::Report::new(name, load, (scenario.start, scenario.duration), fluid, outcome))
+    Ok(report::Report::new(name, load, scenario.duration, fluid, outcome))
 }
 
 /// Runs a scenario to its end.

@@ -46,6 +46,12 @@ pub struct Outcome {
     pub busy: f64,
     /// What the machines cost, in dollars.
     pub machines_usd: f64,
+    /// Of that, since the first query could come.
+    #[serde(default)]
+    pub served_usd: f64,
+    /// Machines that were started.
+    #[serde(default)]
+    pub machine_starts: u64,
     /// What the time on devices cost, in dollars.
     pub device_usd: f64,
     /// The most that a gateway ever had outstanding at a node.
@@ -227,7 +233,7 @@ pub fn table(outcome: &Outcome) -> String {
         out,
         "\nanswers by variant  {}\nrefusals by reason  {}\nbatches (size x n)  {}\n\
          loads {}, failed {}, unloads {}, crashes {}, cuts {}, handed back {}, echoes {}\n\
-         devices busy {:.1} %, machines {:.6} USD, device time {:.6} USD, {} events\n",
+         devices busy {:.1} %, machines {:.6} USD ({} started), device time {:.6} USD, {} events\n",
         pairs(&outcome.total.variants),
         pairs(&outcome.total.refused),
         batches.join(" "),
@@ -240,6 +246,7 @@ pub fn table(outcome: &Outcome) -> String {
         outcome.echoes,
         100.0 * outcome.busy,
         outcome.machines_usd,
+        outcome.machine_starts,
         outcome.device_usd,
         outcome.events,
     );

@@ -66,6 +66,8 @@ impl World<'_> {
             | Ev::NewTable
             | Ev::Look
             | Ev::Plan
+            | Ev::Hire
+            | Ev::Started { .. }
             | Ev::Fault { .. }
             | Ev::FaultOver { .. }
             | Ev::NodeLost { .. }

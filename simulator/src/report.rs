@@ -33,24 +33,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of a run whose queries came for so long, from `start`.
-    pub fn new(
-        policy: &str,
-        load: f64,
-        (start, duration): (Micros, Micros),
-        fluid: Fluid,
-        outcome: Outcome,
-    ) -> Self {
+    /// Of a run whose queries came for so long.
+    pub fn new(policy: &str, load: f64, duration: Micros, fluid: Fluid, outcome: Outcome) -> Self {
         let in_time = outcome.total.in_time();
-        let served = outcome.lasted.saturating_sub(start);
-        let usd = outcome.machines_usd * ratio(served.0, outcome.lasted.0);
         Self {
             format: REPORT.into(),
             version: env!("CARGO_PKG_VERSION").into(),
             policy: policy.into(),
             load,
             goodput: ratio(in_time * 1_000_000, duration.0),
-            usd_per_million: (in_time > 0).then(|| usd / ratio(in_time, 1_000_000)),
+            usd_per_million: (in_time > 0).then(|| outcome.served_usd / ratio(in_time, 1_000_000)),
             fluid,
             outcome,
         }

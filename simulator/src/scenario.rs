@@ -1,7 +1,10 @@
 //! A scenario: everything a run depends on besides its seed, as data. How people write one is told in [`file::File`].
 
 mod build;
+mod check;
+pub(crate) use build::permille;
 pub mod file;
+pub mod live;
 mod profiles;
 mod traffic;
 mod unknown;
@@ -51,6 +54,13 @@ pub struct Scenario {
     /// Without, what is pinned stays pinned.
     #[serde(default)]
     pub planner: Option<Planner>,
+    /// How busy lanes are to be at most, where ours starts and stops machines.
+    #[serde(default = "seven_tenths")]
+    pub busy: f64,
+}
+
+const fn seven_tenths() -> f64 {
+    0.7
 }
 
 const fn yes() -> bool {
@@ -166,6 +176,20 @@ pub struct NodeSpec {
     /// How long it takes until a device that has nothing to do runs the batch that is handed to it.
     #[serde(default)]
     pub handover: Micros,
+    /// How it is rented; without, it is there and paid for all the time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rented: Option<Rented>,
+}
+
+/// A machine that is started and stopped as somebody decides. It is paid from when it is asked for until it is gone.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Rented {
+    /// Whether it is there from the beginning.
+    pub at_start: bool,
+    /// From asking for it until it can load models.
+    pub start_up: Micros,
+    /// Standard deviation of that over its mean.
+    pub scatter: f64,
 }
 
 /// Some batches take longer than their model does.
@@ -439,7 +463,18 @@ impl NodeSpec {
             jitter: None,
             timer_late: Micros::ZERO,
             handover: Micros::ZERO,
+            rented: None,
         }
+    }
+
+    /// What an hour of it costs, in dollars.
+    pub(crate) fn usd_per_hour(&self) -> f64 {
+        self.worker.devices.iter().map(|d| d.price.as_usd() * f64::from(d.lanes.max(1))).sum()
+    }
+
+    /// Whether it is there before the first query.
+    pub(crate) fn there_at_start(&self) -> bool {
+        self.rented.is_none_or(|rented| rented.at_start)
     }
 }
 
@@ -470,6 +505,7 @@ impl Scenario {
             start: Micros::from_secs(1),
             duration: Micros::from_secs(1),
             planner: None,
+            busy: seven_tenths(),
         }
     }
 
@@ -501,64 +537,19 @@ impl Scenario {
         self.variants().filter_map(variant).collect()
     }
 
-    /// What is wrong with it, in words.
-    pub fn check(&self) -> Result<(), String> {
-        if self.gateways == 0 || self.nodes.is_empty() {
-            return Err("it needs at least one gateway and one node".into());
-        }
-        if self.heartbeat == Micros::ZERO {
-            return Err("heartbeats must be some time apart".into());
-        }
-        let unusable = |v: &VariantSpec| {
-            let on = v.on.values().any(|on| v.model_of(&on.latency).is_none());
-            on || (v.on.is_empty() && v.run_model().is_none())
-        };
-        if let Some((_, v)) = self.variants().find(|(_, v)| unusable(v)) {
-            return Err(format!("variant {} has no usable latency point", v.name));
-        }
-        if self.planner.is_some_and(|planner| planner.every == Micros::ZERO) {
-            return Err("plans must be some time apart".into());
-        }
-        for task in &self.tasks {
-            if !task.variants.is_sorted_by(|a, b| a.ordinal < b.ordinal) {
-                return Err(format!("the variants of {} are not in order of their ordinals", task.id));
-            }
-        }
-        if let Some(stream) = self.streams.iter().find(|s| !self.tasks.iter().any(|t| t.id == s.task)) {
-            return Err(format!("stream {} asks for {}, which is not there", stream.name, stream.task));
-        }
-        let missing = |fault: &&Fault| match **fault {
-            Fault::NodeDown { node, .. }
-            | Fault::RunnerCrash { node, .. }
-            | Fault::Slow { node, .. }
-            | Fault::Pause { node, .. }
-            | Fault::Drain { node, .. }
-            | Fault::Recut { node, .. }
-            | Fault::Pin { node, .. } => node >= self.nodes.len(),
-            Fault::GatewayDown { gateway, .. } => gateway >= self.gateways as usize,
-        };
-        if let Some(fault) = self.faults.iter().find(missing) {
-            return Err(format!("{fault:?} is about something that is not there"));
-        }
-        for stream in &self.streams {
-            let endless = |rate: f64| !rate.is_finite() || !(0.0..=1e6).contains(&rate);
-            let bad = match &stream.arrivals {
-                Arrivals::Poisson { rate } => endless(*rate),
-                Arrivals::Steps(steps) => steps.iter().any(|s| endless(s.rate)),
-                Arrivals::Bursty { calm, burst, calm_for, burst_for } => {
-                    endless(*calm)
-                        || endless(*burst)
-                        || *calm_for == Micros::ZERO
-                        || *burst_for == Micros::ZERO
-                }
-                Arrivals::Renewal { rate, cv } => endless(*rate) || !cv.is_finite() || *cv < 0.0,
-                Arrivals::Modulated(spans) => spans.iter().any(|s| endless(s.rate) || !s.gap.is_sound()),
-                Arrivals::At(_) => false,
+    /// Machines that are alike, by position: of one class, at one price.
+    pub(crate) fn kinds(&self) -> Vec<Vec<usize>> {
+        let mut kinds: Vec<Vec<usize>> = Vec::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let alike = |known: &&mut Vec<usize>| {
+                let first = &self.nodes[known[0]];
+                first.class == node.class && first.usd_per_hour().to_bits() == node.usd_per_hour().to_bits()
             };
-            if bad {
-                return Err(format!("stream {} needs rates from 0 to a million a second", stream.name));
+            match kinds.iter_mut().find(alike) {
+                Some(kind) => kind.push(at),
+                None => kinds.push(vec![at]),
             }
         }
-        Ok(())
+        kinds
     }
 }

@@ -8,7 +8,7 @@ use crate::chart::{Frame, Line, svg};
 use crate::outcome::ratio;
 use crate::report::Report;
 use crate::scenario::file::File;
-use crate::{Error, Scenario, oracle, run};
+use crate::{Error, Scenario, oracle, run, tuning};
 use modelless_types::Micros;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -21,7 +21,7 @@ pub struct Plan {
     pub loads: Vec<f64>,
     /// One run each.
     pub seeds: Vec<u64>,
-    /// At most so long, in virtual seconds.
+    /// At most so long, in virtual seconds; four times that where machines are rented.
     pub seconds: u64,
 }
 
@@ -64,12 +64,12 @@ pub const OURS: &str = "modelless";
 pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for path in files {
-        let whole = cut(File::load(path, 1.0)?, plan);
+        let whole = cut(File::load(path, 1.0)?, plan.seconds);
         let offered: usize = crate::workload::Source::all(&whole, 1).iter().map(Vec::len).sum();
         let rate = ratio(offered as u64 * 1_000_000, whole.duration.0);
         let headroom = oracle::fluid(&whole, 1)?.capacity / rate.max(f64::MIN_POSITIVE);
         for load in &plan.loads {
-            let world = cut(File::load(path, load * headroom)?, plan);
+            let world = cut(File::load(path, load * headroom)?, plan.seconds);
             let who = std::iter::once(None).chain(BASELINES.iter().map(Some));
             for policy in who {
                 let row = row(&world, *load, policy, &plan.seeds)?;
@@ -81,17 +81,22 @@ pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result
     Ok(rows)
 }
 
-fn cut(world: Scenario, plan: &Plan) -> Scenario {
-    let duration = world.duration.min(Micros::from_secs(plan.seconds));
+/// At most so long, and four times as long where machines take their time to come and go.
+pub(crate) fn cut(world: Scenario, seconds: u64) -> Scenario {
+    let rented = world.nodes.iter().any(|node| node.rented.is_some());
+    let duration = world.duration.min(Micros::from_secs(if rented { 4 * seconds } else { seconds }));
     Scenario { duration, ..world }
 }
 
 fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) -> Result<Row, Error> {
     let name = policy.map_or(OURS, |policy| policy.name);
     let report = |seed: &u64| -> Result<Report, Error> {
-        let outcome = policy.map_or_else(|| run(world, *seed), |policy| policy.run(world, *seed))?;
+        let outcome = match policy {
+            Some(policy) => policy.run(world, *seed)?,
+            None => run(&tuning::ours(world.clone(), &tuning::chosen_for(OURS)), *seed)?,
+        };
         let fluid = oracle::fluid(world, *seed)?;
-        Ok(Report::new(name, load, (world.start, world.duration), fluid, outcome))
+        Ok(Report::new(name, load, world.duration, fluid, outcome))
     };
     let reports: Vec<Report> = seeds.iter().map(report).collect::<Result<_, _>>()?;
     let over =

@@ -4,18 +4,19 @@ use crate::check::Books;
 use crate::gateway::Gateway;
 use crate::heap::Heap;
 use crate::known::Catalog;
+use crate::meter::Meter;
 use crate::node::{FromNode, Node, ToNode};
 use crate::outcome::{Outcome, ratio};
 use crate::record::Record;
 use crate::rng::Rng;
-use crate::scenario::{Fault, Scenario};
+use crate::scenario::Scenario;
 use crate::workload::Source;
 use crate::{Broken, Error};
 use modelless_decision::demand::Lately;
 use modelless_decision::route::{NodeInfo, NodeReport, Router, SHARE_BEAT, Table};
-use modelless_decision::worker::{BatchId, Event, Worker};
+use modelless_decision::worker::{BatchId, Worker};
 use modelless_decision::{Moments, Query, Rank};
-use modelless_types::{DeviceIx, Engine, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
+use modelless_types::{DeviceIx, Micros, NodeId, PricePerHour, QueryKey, Time, VariantId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -105,6 +106,13 @@ pub(crate) enum Ev {
         life: u32,
     },
     NewTable,
+    /// It is decided anew which machines there should be.
+    Hire,
+    /// A machine that was asked for is there.
+    Started {
+        node: usize,
+        start: u64,
+    },
     /// It is looked how things are.
     Look,
     /// It is planned anew.
@@ -173,6 +181,9 @@ pub(crate) struct World<'a> {
     pub(crate) busy_us: u64,
     pub(crate) device_nano_usd: u64,
     pub(crate) outstanding_max: u32,
+    pub(crate) meter: Meter,
+    pub(crate) rented: crate::renting::Rented,
+    pub(crate) rng_starts: Rng,
     heap: Heap<(bool, Ev)>,
     /// Events in the heap that are more than heartbeats.
     pending: usize,
@@ -227,6 +238,9 @@ impl<'a> World<'a> {
             busy_us: 0,
             device_nano_usd: 0,
             outstanding_max: 0,
+            meter: Meter::new(scenario, |node| scenario.nodes[node].there_at_start()),
+            rented: crate::renting::Rented::new(scenario),
+            rng_starts: Rng::new(seed, "starts"),
             heap: Heap::new(),
             pending: 0,
             sources: Source::of(scenario, seed),
@@ -280,8 +294,11 @@ impl<'a> World<'a> {
     }
 
     pub(crate) fn run(mut self) -> Result<Outcome, Error> {
+        self.begin_renting();
         for at in 0..self.nodes.len() {
-            self.node_up(at)?;
+            if self.nodes[at].up {
+                self.node_up(at)?;
+            }
         }
         let table = self.table();
         self.new_table(&table)?;
@@ -385,6 +402,8 @@ impl<'a> World<'a> {
                 self.look();
                 Ok(())
             }
+            Ev::Hire => self.hire_again(),
+            Ev::Started { node, start } => self.started(node, start),
             Ev::Plan => self.plan(),
             Ev::Fault { fault } => self.fault(fault),
             Ev::FaultOver { fault } => self.fault_over(fault),
@@ -425,84 +444,6 @@ impl<'a> World<'a> {
             && at < self.scenario.duration
         {
             self.push(Time::ZERO + self.scenario.start + at, Rank::Arrival, Ev::Offer { stream });
-        }
-    }
-
-    fn fault_at(fault: &Fault) -> Micros {
-        match fault {
-            Fault::NodeDown { at, .. }
-            | Fault::GatewayDown { at, .. }
-            | Fault::RunnerCrash { at, .. }
-            | Fault::Slow { at, .. }
-            | Fault::Pause { at, .. }
-            | Fault::Drain { at, .. }
-            | Fault::Recut { at, .. }
-            | Fault::Pin { at, .. } => *at,
-        }
-    }
-
-    fn fault(&mut self, fault: usize) -> Result<(), Error> {
-        let start = Time::ZERO + self.scenario.start;
-        let over = match &self.scenario.faults[fault] {
-            Fault::NodeDown { node, back, .. } => {
-                self.node_down(*node);
-                *back
-            }
-            Fault::GatewayDown { gateway, back, .. } => {
-                self.gateway_down(*gateway)?;
-                *back
-            }
-            Fault::RunnerCrash { node, model, .. } => {
-                for engine in Engine::ALL {
-                    if self.nodes[*node].up {
-                        self.crash(*node, *model, engine)?;
-                    }
-                }
-                None
-            }
-            Fault::Slow { node, until, factor, .. } => {
-                self.nodes[*node].slow = *factor;
-                Some(*until)
-            }
-            Fault::Pause { node, at, until } => {
-                let length = Micros(until.0.saturating_sub(at.0));
-                self.pause(*node, length);
-                Some(*until)
-            }
-            Fault::Drain { node, .. } => {
-                self.nodes[*node].drained = true;
-                self.feed_worker(*node, Event::Drain)?;
-                None
-            }
-            Fault::Recut { node, width, .. } => {
-                self.feed_worker(*node, Event::Recut { device: DeviceIx(0), width: *width })?;
-                None
-            }
-            Fault::Pin { node, variants, .. } => {
-                self.pin(*node, variants)?;
-                None
-            }
-        };
-        if let Some(over) = over {
-            self.push((start + over).max(self.now), Rank::Arrival, Ev::FaultOver { fault });
-        }
-        Ok(())
-    }
-
-    fn fault_over(&mut self, fault: usize) -> Result<(), Error> {
-        match &self.scenario.faults[fault] {
-            Fault::NodeDown { node, .. } if !self.nodes[*node].up => self.node_up(*node),
-            Fault::GatewayDown { gateway, .. } => self.gateway_back(*gateway),
-            Fault::Slow { node, .. } => {
-                self.nodes[*node].slow = 1.0;
-                Ok(())
-            }
-            Fault::Pause { node, .. } => self.go_on(*node),
-            Fault::NodeDown { .. }
-            | Fault::RunnerCrash { .. }
-            | Fault::Drain { .. }
-            | Fault::Recut { .. }
-            | Fault::Pin { .. } => Ok(()),
         }
     }
 
@@ -553,8 +494,7 @@ impl<'a> World<'a> {
             }
         }
         let lasted = self.last_left - Time::ZERO;
-        let lanes: u64 = self.devices().map(|d| u64::from(d.lanes.max(1))).sum();
-        let hourly: f64 = self.devices().map(|d| d.price.as_usd() * f64::from(d.lanes.max(1))).sum();
+        let bill = self.meter.finish(self.last_left);
         let device_usd = modelless_types::CostPer1k(self.device_nano_usd).as_usd();
         let (total, streams, series) = self.record.finish();
         Ok(Outcome {
@@ -574,15 +514,13 @@ impl<'a> World<'a> {
             steadied: self.steadied,
             handed_back: self.handed_back,
             echoes: self.echoes,
-            busy: ratio(self.busy_us, lasted.saturating_sub(self.scenario.start).0 * lanes),
-            machines_usd: hourly * lasted.as_millis_f64() / 3_600_000.0,
+            busy: ratio(self.busy_us, bill.lanes_us),
+            machines_usd: bill.usd,
+            served_usd: bill.served_usd,
+            machine_starts: bill.starts,
             device_usd,
             outstanding_max: self.outstanding_max,
             events: self.events,
         })
-    }
-
-    fn devices(&self) -> impl Iterator<Item = &modelless_decision::worker::DeviceConfig> {
-        self.scenario.nodes.iter().flat_map(|node| &node.worker.devices)
     }
 }

@@ -29,6 +29,7 @@ mod profile_time;
 mod record;
 mod recurrent;
 mod same_weights;
+mod sdk_overhead;
 mod simulator_speed;
 mod start;
 mod throughput;
@@ -55,6 +56,7 @@ const MEASURES: &[&Measure] = &[
     &idle_memory::MEASURE,
     &pick::MEASURE,
     &overhead::MEASURE,
+    &sdk_overhead::MEASURE,
     &malformed::MEASURE,
     &attribution::MEASURE,
     &throughput::MEASURE,

@@ -1,6 +1,7 @@
 //! `cargo xtask scoreboard`: every policy on every published scenario, written to `bench/scoreboard/`.
 //!
-//! The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
+//! `--published` looks for what the baselines' authors published (`bench/scoreboard/published.md`), `--tune` searches everybody's parameters
+//! (`simulator/tuning`). The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
 
 use std::path::PathBuf;
 
@@ -14,7 +15,21 @@ const SCENARIOS: &str = "simulator/scenarios";
 /// What the short form runs.
 const SHORT: [&str; 2] = ["bursts.toml", "mixed.toml"];
 
+/// What papers claim of the baselines, or the search of their parameters.
+fn other(args: &[&str]) -> Result<()> {
+    let built =
+        cargo_build(&["--package", "modelless-simulator", "--bin", "scoreboard", "--profile", "release"])?;
+    run_command(program(&root()?, &built).args(args))
+}
+
 pub(crate) fn run(args: &[&str]) -> Result<()> {
+    match args {
+        ["--published"] => {
+            return other(&["--published", "simulator/published", "--out", "bench/scoreboard"]);
+        }
+        ["--tune"] => return other(&["--tune", "simulator/tuning"]),
+        _ => {}
+    }
     let (short, rest) = match args {
         ["--short"] => (true, &[][..]),
         // The rest goes to the program: fewer seeds, other loads.

@@ -18,6 +18,7 @@ use crate::{root, say};
 use stages::{Context, STAGES, Stage};
 
 pub(crate) use python::recipes;
+pub(crate) use sdk::installed as sdk_installed;
 
 pub(crate) enum Outcome {
     Passed,

@@ -80,7 +80,7 @@ class Core:
         if form.takes_texts:
             for first in range(0, len(values), TEXTS_MAX):
                 part = values[first : first + TEXTS_MAX]
-                operations.append(self._texts(form, part, goals, parameters, timeout))
+                operations.append(self._texts(form, first, part, goals, parameters, timeout))
             parts = yield Together(operations, self.at_once)
             return [answer for part in parts for answer in part]
         for at, value in enumerate(values):
@@ -100,11 +100,23 @@ class Core:
         return _answers.parse(form.name, form.kind, reply.headers, reply.body)
 
     def _texts(
-        self, form: TaskForm, values: List[Any], goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+        self,
+        form: TaskForm,
+        first: int,
+        values: List[Any],
+        goals: Goals,
+        parameters: Mapping[str, Any],
+        timeout: Optional[float],
     ) -> Operation[List[Answer]]:
+        """Those of a list from the `first` on, in one request."""
         started: float = yield Now()
-        body: Body = yield Work(lambda: _inputs.texts_body(form, values, parameters))
-        reply = yield from self._ask(form, body, goals, timeout, started)
+        try:
+            body: Body = yield Work(lambda: _inputs.texts_body(form, values, parameters))
+            reply = yield from self._ask(form, body, goals, timeout, started)
+        except InputError as error:
+            raise error if error.index is None else error.at(first + error.index)
+        except Refused as error:
+            raise error.of_list(first)
         return _answers.parse_list(form.name, form.kind, reply.headers, reply.body, len(values))
 
     def _ask(

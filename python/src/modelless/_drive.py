@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from typing import Any, AsyncIterator, Dict, Iterator, List, Optional, Union
+from typing import Any, AsyncIterator, Dict, Iterator, List, Union
 
 import anyio
 import anyio.to_thread
@@ -115,15 +115,8 @@ class SyncDriver:
             wait(running, return_when=FIRST_EXCEPTION)
             for one in running:
                 one.cancel()  # those that have not begun, where another failed
-        return _results(running)
-
-
-def _results(running: List[Any]) -> List[Any]:
-    for one in running:
-        error: Optional[BaseException] = None if one.cancelled() else one.exception()
-        if error is not None:
-            raise error
-    return [one.result() for one in running]
+        # In their order, and what has not begun comes after all that has: the first that is raised is no cancellation.
+        return [one.result() for one in running]
 
 
 def _pieces(upload: Upload) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
@@ -79,6 +80,15 @@ class Refused(ModellessError):
         if self.nearest is not None:
             text += f"\n  could be met, the other goals as they were: {self.nearest}"
         return text
+
+    def of_list(self, first: int) -> "Refused":
+        """Told of a text in a request that began with the `first` of a list: with its place in all of the list."""
+        told = re.match(r"text (\d+) of the list: (.*)", self.message, re.DOTALL)
+        if told is not None:
+            self.message = told[2]
+            self.args = (self.message,)
+            self.at(first + int(told[1]) - 1)
+        return self
 
     def __reduce__(self) -> "tuple[Any, ...]":
         return type(self), (self.status, self.reason, self.message, self.nearest, self.retry_after), self.__dict__

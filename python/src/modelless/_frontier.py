@@ -99,8 +99,8 @@ def svg(task: Task) -> str:
     out.append(_text(WIDTH / 2, 22, f"{task.name}: {task.metric} against latency", "middle", 15))
     out.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - BOTTOM + 36, "latency of one item in ms (mean, batch 1), logarithmic", "middle"))
     out.append(_text(LEFT, HEIGHT - 10, _legend(task.variants), "start", 11))
-    style = "max-width:100%;height:auto;font-family:sans-serif"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" style="{style}" role="img">'
+    size = f'viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="{WIDTH:g}" height="{HEIGHT:g}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} style="max-width:100%;font-family:sans-serif" role="img">'
     return "".join([head, *out, "</svg>"])
 
 

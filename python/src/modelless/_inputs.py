@@ -116,7 +116,13 @@ def is_light(task: TaskForm, value: Any) -> bool:
 
 def texts_body(task: TaskForm, values: List[Any], parameters: Optional[Mapping[str, Any]]) -> Body:
     """Several texts in one body."""
-    return _json({"inputs": [text(task, value) for value in values]}, parameters)
+    texts = []
+    for at, value in enumerate(values):
+        try:
+            texts.append(text(task, value))
+        except InputError as error:
+            raise error.at(at)
+    return _json({"inputs": texts}, parameters)
 
 
 def native(task: TaskForm, value: Any) -> bytes:

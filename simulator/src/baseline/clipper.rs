@@ -5,7 +5,8 @@
 //! the most accurate one that leaves half of the bound, or in the throughput form the one with the least device time.
 
 use super::cluster::{Ask, Cluster, Ran};
-use super::fixed::{Asked, Choice, choose};
+use super::fixed::{Asked, Choice, Rule, choose};
+use super::given::{Given, value};
 use super::place::everywhere;
 use super::{Policy, Queue};
 use modelless_types::{Micros, VariantId};
@@ -23,7 +24,8 @@ struct Replica {
 
 /// See above.
 pub(super) struct Clipper {
-    choice: Choice,
+    rule: Rule,
+    back_off: f64,
     bound: BTreeMap<Asked, VariantId>,
     /// The tightest bound that a model is asked under: its objective.
     objectives: BTreeMap<VariantId, Micros>,
@@ -32,16 +34,17 @@ pub(super) struct Clipper {
 }
 
 impl Clipper {
-    pub(super) fn new(choice: Choice) -> Self {
+    pub(super) fn new(choice: Choice, given: &Given) -> Self {
+        let (rule, back_off) = (Rule::new(choice, given), value(given, "back_off", BACK_OFF));
         let (bound, objectives, turn) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { choice, bound, objectives, replicas: BTreeMap::new(), turn }
+        Self { rule, back_off, bound, objectives, replicas: BTreeMap::new(), turn }
     }
 }
 
 impl Policy for Clipper {
     fn start(&mut self, cluster: &mut Cluster<'_>) {
         for asked in cluster.asked() {
-            if let Some(variant) = choose(cluster, self.choice, asked) {
+            if let Some(variant) = choose(cluster, self.rule, asked) {
                 self.bound.insert(asked, variant);
                 let objective = self.objectives.entry(variant).or_insert(asked.2);
                 *objective = asked.2.min(*objective);
@@ -99,7 +102,7 @@ impl Policy for Clipper {
         let most = f64::from(cluster.max_batch(cluster.node_of(ran.lane), ran.variant));
         if let Some(replica) = self.replicas.get_mut(&(ran.lane, ran.variant)) {
             if ran.took > objective {
-                replica.size = (replica.size * BACK_OFF).max(1.0);
+                replica.size = (replica.size * self.back_off).max(1.0);
             } else if f64::from(ran.batch) >= replica.size.floor() {
                 replica.size = (replica.size + 1.0).min(most);
             }
@@ -125,7 +128,8 @@ mod tests {
     fn a_batch_size_grows_by_one_with_each_batch_that_kept_the_objective() {
         // 10 ms whatever the batch: sizes 1, 2, 3, 4 answer 10 that come at once in 40 ms.
         let world = World::of(vec![variant("only", 1, 900_000, &[(1, 10), (8, 10)], ms(1))]);
-        let outcome = outcome(&world.asks(&[0; 10]).build(), &mut Clipper::new(Choice::Best));
+        let outcome =
+            outcome(&world.asks(&[0; 10]).build(), &mut Clipper::new(Choice::Best, &Given::default()));
         assert_eq!(outcome.batches.into_iter().collect::<Vec<_>>(), [(1, 1), (2, 1), (3, 1), (4, 1)]);
         assert_eq!(outcome.total.latency.max, ms(40));
     }
@@ -135,7 +139,7 @@ mod tests {
         // A batch of 1 takes 10 ms, of 2 takes 40, which is beyond the bound of 30: 2 x 0.9 is 1 again.
         let world = World::of(vec![variant("only", 1, 900_000, &[(1, 10), (2, 40)], ms(1))]).bound(ms(30));
         let world = world.asks(&[0, 5, 5, 60, 60]).build();
-        let outcome = outcome(&world, &mut Clipper::new(Choice::Best));
+        let outcome = outcome(&world, &mut Clipper::new(Choice::Best, &Given::default()));
         assert_eq!(outcome.batches.into_iter().collect::<Vec<_>>(), [(1, 3), (2, 1)]);
         assert_eq!((outcome.total.in_time(), outcome.total.late), (3, 2));
     }
@@ -143,7 +147,8 @@ mod tests {
     #[test]
     fn replicas_take_turns() {
         let world = World::of(vec![variant("only", 1, 900_000, &[(1, 10)], ms(1))]).nodes(2, 1);
-        let outcome = outcome(&world.asks(&[0, 0, 0, 0]).build(), &mut Clipper::new(Choice::Best));
+        let outcome =
+            outcome(&world.asks(&[0, 0, 0, 0]).build(), &mut Clipper::new(Choice::Best, &Given::default()));
         assert_eq!(outcome.total.latency.max, ms(20), "two each");
     }
 }

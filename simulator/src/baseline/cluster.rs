@@ -4,12 +4,14 @@
 //! over the link and is decoded; what it hands to a lane runs at once and its answers go back over the link. Writing inputs
 //! is taken to happen while the lane runs something else, and what a policy itself needs to think takes no time: both favour it.
 
+mod renting;
 pub(super) mod turning;
 
 use crate::Error;
 use crate::check::{Broken, ensure};
 use crate::heap::Heap;
 use crate::known::{Catalog, Known};
+use crate::meter::Meter;
 use crate::oracle::everything_ready;
 use crate::outcome::Outcome;
 use crate::record::Record;
@@ -19,6 +21,7 @@ use crate::workload::Source;
 use modelless_decision::admission::{self, Admitted};
 use modelless_decision::{Moments, Rank};
 use modelless_types::{Bytes, CostPer1k, Micros, PricePerHour, TaskId, Time, VariantId, VariantSet};
+use renting::Life;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -47,7 +50,8 @@ pub(super) enum Ev {
     Come(Ask),
     Ran { lane: usize },
     Loaded { node: usize, variant: VariantId, load: u64 },
-    Unloaded { node: usize, memory: Bytes },
+    Unloaded { node: usize, memory: Bytes, lives: u64 },
+    Started { node: usize, start: u64 },
     Tick,
     Wake,
     Look,
@@ -83,6 +87,10 @@ enum State {
 struct Machine {
     free: Bytes,
     models: BTreeMap<VariantId, State>,
+    life: Life,
+    /// How often it has gone; what was said of an earlier life is void.
+    lives: u64,
+    worked_us: u64,
 }
 
 /// The machines, and what is known of them.
@@ -106,6 +114,8 @@ pub struct Cluster<'a> {
     runs: Rng,
     links: Rng,
     faults: Rng,
+    starts: Rng,
+    meter: Meter,
     outcome: Outcome,
     busy_us: u64,
     nano_usd: u64,
@@ -114,7 +124,8 @@ pub struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    pub(super) fn new(scenario: &'a Scenario, seed: u64) -> Result<Self, Error> {
+    /// `scales`: whether the policy starts and stops machines; for one that does not all are there all the time.
+    pub(super) fn new(scenario: &'a Scenario, seed: u64, scales: bool) -> Result<Self, Error> {
         scenario.check().map_err(Error::Scenario)?;
         if let Some(fault) = scenario.faults.iter().find(|f| !matches!(f, Fault::Slow { .. })) {
             let what = format!("baselines know no fault but `slow`, and there is {fault:?}");
@@ -129,9 +140,13 @@ impl<'a> Cluster<'a> {
             let lanes = spec.worker.devices.first().map_or(0, |d| d.lanes.max(1));
             (0..lanes).map(move |_| (node, None))
         });
+        let there = |spec: &crate::NodeSpec| !scales || spec.there_at_start();
         let machine = |spec: &crate::NodeSpec| Machine {
             free: spec.worker.devices.first().map_or(Bytes(0), |d| d.memory),
             models: BTreeMap::new(),
+            life: if there(spec) { Life::Here } else { Life::Away },
+            lives: 0,
+            worked_us: 0,
         };
         Ok(Self {
             admitted: scenario.streams.iter().map(admit).collect(),
@@ -149,6 +164,8 @@ impl<'a> Cluster<'a> {
             runs: Rng::new(seed, "runs"),
             links: Rng::new(seed, "links"),
             faults: Rng::new(seed, "faults"),
+            starts: Rng::new(seed, "starts"),
+            meter: Meter::new(scenario, |node| there(&scenario.nodes[node])),
             outcome: Outcome::default(),
             busy_us: 0,
             nano_usd: 0,
@@ -184,9 +201,9 @@ impl<'a> Cluster<'a> {
         self.lanes[lane].0
     }
 
-    /// Whether a lane runs nothing.
+    /// Whether a lane is there and runs nothing.
     pub fn idle(&self, lane: usize) -> bool {
-        self.lanes[lane].1.is_none()
+        self.lanes[lane].1.is_none() && self.here(self.lanes[lane].0)
     }
 
     /// How many lanes of a node run something.
@@ -212,6 +229,27 @@ impl<'a> Cluster<'a> {
         all.sort_unstable();
         all.dedup();
         all
+    }
+
+    /// When queries of each kind come in a sample of the load: the same scenario under another seed, at most a minute of it.
+    pub fn sample(&self) -> Vec<((TaskId, VariantSet, Micros), Vec<Micros>)> {
+        let duration = self.scenario.duration.min(Micros::from_secs(60));
+        let short = Source::of(self.scenario, self.seed ^ 0x5A5A);
+        let mut all: BTreeMap<(TaskId, VariantSet, Micros), Vec<Micros>> = BTreeMap::new();
+        for (mut source, admitted) in short.into_iter().zip(&self.admitted) {
+            let Ok(admitted) = admitted else { continue };
+            let of = all.entry((admitted.class.task, admitted.class.admits, admitted.latency)).or_default();
+            of.extend(std::iter::from_fn(|| source.next()).take_while(|at| *at < duration));
+        }
+        all.into_iter().collect()
+    }
+
+    /// A query that nobody sent.
+    #[cfg(test)]
+    pub(super) fn ask_for_tests(&self, key: u64, asked: (TaskId, VariantSet, Micros)) -> Ask {
+        let ((task, admits, bound), now) = (asked, self.now);
+        let due = now + bound;
+        Ask { key, task, admits, bound, came: now, deadline: due, stream: 0, arrived: now, due }
     }
 
     /// The variants that a node can run, by rising number.
@@ -281,13 +319,12 @@ impl<'a> Cluster<'a> {
 
     /// What an hour of a node costs, in dollars.
     pub fn usd_per_hour(&self, node: usize) -> f64 {
-        let of = |d: &modelless_decision::worker::DeviceConfig| d.price.as_usd() * f64::from(d.lanes.max(1));
-        self.scenario.nodes[node].worker.devices.first().map_or(0.0, of)
+        self.scenario.nodes[node].usd_per_hour()
     }
 
-    /// Memory that nothing holds.
+    /// Memory that nothing holds; none where the machine is not there.
     pub fn free_memory(&self, node: usize) -> Bytes {
-        self.machines[node].free
+        if self.here(node) { self.machines[node].free } else { Bytes(0) }
     }
 
     /// Whether a variant is in memory.
@@ -318,7 +355,7 @@ impl<'a> Cluster<'a> {
         let Some((memory, load_time)) = self.on(node, variant).map(|v| (v.memory, v.load_time)) else {
             return false;
         };
-        if self.placed(node, variant) || memory > self.machines[node].free {
+        if self.placed(node, variant) || !self.here(node) || memory > self.machines[node].free {
             return false;
         }
         let mean = Moments::exactly(load_time);
@@ -346,7 +383,8 @@ impl<'a> Cluster<'a> {
         self.outcome.unloads += 1;
         let memory = self.memory(node, variant);
         let at = self.now + self.scenario.nodes[node].unload;
-        self.heap.push(at, Rank::Completion, Ev::Unloaded { node, memory });
+        let lives = self.machines[node].lives;
+        self.heap.push(at, Rank::Completion, Ev::Unloaded { node, memory, lives });
         true
     }
 
@@ -371,6 +409,7 @@ impl<'a> Cluster<'a> {
         let time = Moments { mean: raw.mean * slow, var: raw.var * slow * slow };
         let took = self.runs.duration(time) + self.scenario.nodes[node].handover;
         self.busy_us += took.0;
+        self.machines[node].worked_us += took.0;
         let price = self.scenario.nodes[node].worker.devices.first().map_or(PricePerHour(0), |d| d.price);
         self.nano_usd += CostPer1k::of_batch(took, price, 1).0 / 1_000;
         *self.outcome.batches.entry(size).or_default() += 1;
@@ -382,6 +421,7 @@ impl<'a> Cluster<'a> {
         let (node, running) = &self.lanes[lane];
         let name = || self.spec(variant).name.clone();
         ensure(running.is_none(), self.now, "a lane runs one batch", name)?;
+        ensure(self.here(*node), self.now, "only a machine that is there runs anything", name)?;
         ensure(self.ready(*node, variant), self.now, "only what is in memory answers", name)?;
         let most = self.max_batch(*node, variant) as usize;
         ensure(

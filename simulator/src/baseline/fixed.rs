@@ -5,8 +5,10 @@
 //! earliest head and the largest batch that is in time for it.
 
 use super::cluster::{Ask, Cluster};
+use super::given::{Given, value};
 use super::place::{admitted, cheapest_us, everywhere};
 use super::{Policy, Queue};
+use modelless_decision::Moments;
 use modelless_types::{Micros, TaskId, VariantId, VariantSet};
 use std::collections::BTreeMap;
 
@@ -22,30 +24,43 @@ pub(super) enum Choice {
 /// What is asked alike.
 pub(super) type Asked = (TaskId, VariantSet, Micros);
 
+/// How it is chosen, with how much of the bound left for a run: half as described.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Rule {
+    choice: Choice,
+    share: f64,
+}
+
+impl Rule {
+    pub(super) fn new(choice: Choice, given: &Given) -> Self {
+        Self { choice, share: value(given, "share", 0.5) }
+    }
+}
+
 /// One variant for each application.
 pub(super) struct Fixed {
-    choice: Choice,
+    rule: Rule,
     pub(super) bound: BTreeMap<Asked, VariantId>,
     queues: BTreeMap<VariantId, Queue>,
 }
 
 impl Fixed {
-    pub(super) fn new(choice: Choice) -> Self {
-        Self { choice, bound: BTreeMap::new(), queues: BTreeMap::new() }
+    pub(super) fn new(choice: Choice, given: &Given) -> Self {
+        Self { rule: Rule::new(choice, given), bound: BTreeMap::new(), queues: BTreeMap::new() }
     }
 }
 
 /// The variant for what is asked; none if nothing may answer.
-pub(super) fn choose(cluster: &Cluster<'_>, choice: Choice, asked: Asked) -> Option<VariantId> {
+pub(super) fn choose(cluster: &Cluster<'_>, rule: Rule, asked: Asked) -> Option<VariantId> {
     let (task, admits, bound) = asked;
     let all = admitted(cluster, task, admits);
-    let half = Micros(bound.0 / 2);
+    let half = Moments::exactly(bound).times(rule.share).mean();
     let within = |limit: Micros| all.iter().filter(move |(_, alone)| *alone <= limit).map(|(v, _)| *v);
     // Where nothing leaves half to spare, what is in time at all.
     let within: Vec<VariantId> =
         if within(half).next().is_some() { within(half).collect() } else { within(bound).collect() };
     let cost = |v: &VariantId| cheapest_us(cluster, *v, half.max(Micros(1)));
-    match choice {
+    match rule.choice {
         Choice::Best => within.into_iter().min_by(|a, b| {
             let more = cluster.accuracy(*b).cmp(&cluster.accuracy(*a));
             more.then(cost(a).total_cmp(&cost(b))).then(a.cmp(b))
@@ -81,7 +96,7 @@ pub(super) fn serve_earliest(
 impl Policy for Fixed {
     fn start(&mut self, cluster: &mut Cluster<'_>) {
         for asked in cluster.asked() {
-            if let Some(variant) = choose(cluster, self.choice, asked) {
+            if let Some(variant) = choose(cluster, self.rule, asked) {
                 self.bound.insert(asked, variant);
                 self.queues.entry(variant).or_default();
             }
@@ -113,7 +128,7 @@ mod tests {
         // `good` takes 20 ms, `quick` 5 ms alone and 10 ms for 8; a bound of 100 ms leaves room for both.
         let world = World::ladder().asks(&[0, 0, 0]).build();
         for (choice, name) in [(Choice::Best, "good"), (Choice::Cheapest, "quick")] {
-            let outcome = outcome(&world, &mut Fixed::new(choice));
+            let outcome = outcome(&world, &mut Fixed::new(choice, &Given::default()));
             assert_eq!(outcome.total.variants.keys().collect::<Vec<_>>(), [name]);
             assert_eq!(outcome.total.in_time(), 3);
         }
@@ -122,7 +137,7 @@ mod tests {
     #[test]
     fn a_floor_holds_for_the_cheapest_too() {
         let world = World::ladder().floor("0.9").asks(&[0]).build();
-        let outcome = outcome(&world, &mut Fixed::new(Choice::Cheapest));
+        let outcome = outcome(&world, &mut Fixed::new(Choice::Cheapest, &Given::default()));
         assert_eq!(outcome.total.variants.keys().collect::<Vec<_>>(), ["good"]);
     }
 
@@ -130,7 +145,7 @@ mod tests {
     fn what_cannot_be_in_time_is_dropped_before_a_batch_is_made() {
         // On one lane `good` takes 20 ms in any batch up to 2, and the first finds it idle: in 100 ms that is one and four pairs.
         let world = World::ladder().asks(&[0; 20]).build();
-        let outcome = outcome(&world, &mut Fixed::new(Choice::Best));
+        let outcome = outcome(&world, &mut Fixed::new(Choice::Best, &Given::default()));
         assert_eq!((outcome.total.in_time(), outcome.total.late), (9, 0), "{:?}", outcome.total);
         assert_eq!(outcome.total.refused.get("too_late"), Some(&11));
         assert_eq!(outcome.batches.get(&2), Some(&4));

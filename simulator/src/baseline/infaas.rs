@@ -8,7 +8,9 @@
 //! instance is a replica on a node. Cost is the memory that a replica holds.
 
 use super::cluster::{Ask, Cluster, Ran};
+use super::given::{Given, value};
 use super::place::admitted;
+use super::vms::{Health, Vms};
 use super::{Policy, Queue};
 use modelless_decision::Moments;
 use modelless_types::{Micros, VariantId};
@@ -39,9 +41,11 @@ struct Instance {
 }
 
 /// See above.
-#[derive(Default)]
 pub(super) struct Infaas {
+    lambda: f64,
+    headroom: f64,
     instances: BTreeMap<Place, Instance>,
+    vms: Vms,
 }
 
 /// What an instance does at most a second, in batches that keep the bound.
@@ -52,10 +56,10 @@ fn peak(cluster: &Cluster<'_>, (node, variant): Place, bound: Micros) -> f64 {
 }
 
 /// What an instance adds to cost times (1 + lambda x load time).
-fn objective(cluster: &Cluster<'_>, node: usize, variant: VariantId) -> f64 {
+fn objective(cluster: &Cluster<'_>, node: usize, variant: VariantId, lambda: f64) -> f64 {
     let memory = Moments::exactly(Micros(cluster.memory(node, variant).0)).mean;
     let load = Moments::exactly(cluster.load_time(node, variant)).mean / 1e6;
-    memory * (1.0 + LAMBDA * load)
+    memory * (1.0 + lambda * load)
 }
 
 /// Device time of a query at the largest batch within a bound, at the node's price.
@@ -64,6 +68,11 @@ fn price(cluster: &Cluster<'_>, (node, variant): Place, bound: Micros) -> f64 {
 }
 
 impl Infaas {
+    pub(super) fn new(given: &Given) -> Self {
+        let (lambda, headroom) = (value(given, "lambda", LAMBDA), value(given, "headroom", HEADROOM));
+        Self { lambda, headroom, instances: BTreeMap::new(), vms: Vms::default() }
+    }
+
     fn work(&self, cluster: &Cluster<'_>, node: usize) -> f64 {
         let waiting = self.instances.iter().filter(|((at, _), _)| *at == node);
         let each = waiting.map(|((_, variant), instance)| {
@@ -136,12 +145,12 @@ impl Infaas {
         let Some(instance) = self.instances.get(&place).cloned() else { return };
         let bound = instance.bound;
         let most = peak(cluster, place, bound);
-        if most < instance.rate * HEADROOM {
+        if most < instance.rate * self.headroom {
             let elsewhere = (0..cluster.nodes())
                 .filter(|at| !cluster.placed(*at, variant))
                 .filter(|at| cluster.memory(*at, variant) <= cluster.free_memory(*at))
                 .min_by(|a, b| self.work(cluster, *a).total_cmp(&self.work(cluster, *b)).then(a.cmp(b)));
-            let replicate = elsewhere.map(|at| (objective(cluster, at, variant), (at, variant)));
+            let replicate = elsewhere.map(|at| (objective(cluster, at, variant, self.lambda), (at, variant)));
             let better = |v: &VariantId| {
                 cluster.task_of(*v) == cluster.task_of(variant)
                     && cluster.accuracy(*v) >= cluster.accuracy(variant)
@@ -151,7 +160,7 @@ impl Infaas {
                     && cluster.memory(node, *v) <= cluster.free_memory(node)
             };
             let upgrades = cluster.variants(node).into_iter().filter(better);
-            let upgrade = upgrades.map(|v| (objective(cluster, node, v), (node, v)));
+            let upgrade = upgrades.map(|v| (objective(cluster, node, v, self.lambda), (node, v)));
             let least =
                 replicate.into_iter().chain(upgrade).min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
             if let Some((_, place)) = least {
@@ -161,7 +170,8 @@ impl Infaas {
         }
         // One fewer would do if the others of it could take what it gets.
         let others = self.instances.iter().filter(|((at, v), _)| *v == variant && *at != node);
-        let room: f64 = others.map(|((at, v), i)| peak(cluster, (*at, *v), bound) / HEADROOM - i.rate).sum();
+        let room: f64 =
+            others.map(|((at, v), i)| peak(cluster, (*at, *v), bound) / self.headroom - i.rate).sum();
         let wait = Moments::exactly(cluster.load_time(node, variant)).mean / 1e6;
         let Some(instance) = self.instances.get_mut(&place) else { return };
         instance.spare = if room >= instance.rate { instance.spare + 1 } else { 0 };
@@ -173,6 +183,10 @@ impl Infaas {
 }
 
 impl Policy for Infaas {
+    fn scales(&self) -> bool {
+        true
+    }
+
     fn every(&self) -> Option<Micros> {
         Some(Micros::from_secs(1))
     }
@@ -252,6 +266,18 @@ impl Policy for Infaas {
         for place in places {
             self.scale(cluster, place);
         }
+        let instances = &self.instances;
+        let health = |node: usize| {
+            let mut here = instances.range((node, VariantId(0))..(node + 1, VariantId(0)));
+            Health {
+                overloaded: here.clone().any(|(_, i)| i.overloaded),
+                interfered: here.clone().any(|(_, i)| i.interfered),
+                empty: here.all(|(_, i)| i.queue.is_empty()),
+            }
+        };
+        if let Some(gone) = self.vms.look(cluster, &health) {
+            self.instances.retain(|(node, _), _| *node != gone);
+        }
     }
 }
 
@@ -262,7 +288,8 @@ mod tests {
 
     #[test]
     fn the_cheapest_variant_that_meets_the_goals_answers_whatever_is_idle() {
-        let outcome = outcome(&World::ladder().asks(&[0, 200, 400]).build(), &mut Infaas::default());
+        let outcome =
+            outcome(&World::ladder().asks(&[0, 200, 400]).build(), &mut Infaas::new(&Given::default()));
         assert_eq!(outcome.total.variants.keys().collect::<Vec<_>>(), ["quick"]);
         assert_eq!(outcome.loads, 1);
     }
@@ -271,7 +298,8 @@ mod tests {
     fn more_than_an_instance_does_brings_another_on_the_other_node() {
         // `quick` does 800 a second; 1,000 are asked, so after a second the other node loads it, which takes 100 ms.
         let at: Vec<u64> = (0..3_000).collect();
-        let outcome = outcome(&World::ladder().nodes(2, 1).asks(&at).build(), &mut Infaas::default());
+        let outcome =
+            outcome(&World::ladder().nodes(2, 1).asks(&at).build(), &mut Infaas::new(&Given::default()));
         assert!(outcome.loads >= 2, "{outcome:?}");
         let quick = |bucket: &crate::Bucket| bucket.resident[1];
         let parts = &outcome.series.buckets;
@@ -283,7 +311,8 @@ mod tests {
         // 1,000 a second for two seconds, then ten: one of the two instances goes a second later.
         let mut at: Vec<u64> = (0..2_000).collect();
         at.extend((0..60).map(|n| 2_000 + n * 100));
-        let outcome = outcome(&World::ladder().nodes(2, 1).asks(&at).build(), &mut Infaas::default());
+        let outcome =
+            outcome(&World::ladder().nodes(2, 1).asks(&at).build(), &mut Infaas::new(&Given::default()));
         let left: u32 = outcome.series.buckets.last().map_or(0, |bucket| bucket.resident.iter().sum());
         assert_eq!((left, outcome.unloads), (1, outcome.loads - 1), "{:?}", outcome.total);
         assert!(outcome.total.latency.max <= ms(100));

@@ -9,7 +9,9 @@
 //! not repeated, and it is given the drop rule and the floors of all.
 
 use super::cluster::{Ask, Cluster, Ran};
+use super::given::{Given, value};
 use super::place::admitted;
+use super::vms::{Health, Vms};
 use super::{Policy, Queue};
 use crate::rng::Rng;
 use modelless_decision::Moments;
@@ -20,7 +22,10 @@ const CACHE: usize = 5;
 const BIN_PPM: u32 = 50_000;
 const STAYS: f64 = 0.1;
 const GPU_BATCH: u32 = 32;
-const VOTES: u32 = 20;
+/// By this its code tells bounds that a CPU is for.
+const PATIENT_MS: f64 = 100.0;
+const CPU_BATCH: u32 = 64;
+const VOTES: f64 = 20.0;
 const LOAD_HEURISTIC: f64 = 0.0002;
 
 type Place = (usize, VariantId);
@@ -38,20 +43,32 @@ struct Instance {
 
 /// See above.
 pub(super) struct InfaasCode {
+    votes: f64,
+    load_heuristic: f64,
     instances: BTreeMap<Place, Instance>,
     cache: VecDeque<VariantId>,
+    vms: Vms,
     rng: Rng,
 }
 
-impl Default for InfaasCode {
-    fn default() -> Self {
-        Self { instances: BTreeMap::new(), cache: VecDeque::new(), rng: Rng::new(1, "infaas-code") }
+impl InfaasCode {
+    pub(super) fn new(given: &Given) -> Self {
+        Self {
+            votes: value(given, "votes", VOTES),
+            load_heuristic: value(given, "load_heuristic", LOAD_HEURISTIC),
+            instances: BTreeMap::new(),
+            cache: VecDeque::new(),
+            vms: Vms::with_back_off(),
+            rng: Rng::new(1, "infaas-code"),
+        }
     }
 }
 
-/// What a run is predicted to take: at the full batch.
+/// What a run is predicted to take: at the full batch, but of what takes more than 64, by which its code knows a CPU, as it came.
 fn predicted_ms(cluster: &Cluster<'_>, (node, variant): Place) -> f64 {
-    cluster.mean_us(node, variant, cluster.max_batch(node, variant).clamp(1, GPU_BATCH)) / 1e3
+    let most = cluster.max_batch(node, variant);
+    let batch = if most > CPU_BATCH { 1 } else { most.clamp(1, GPU_BATCH) };
+    cluster.mean_us(node, variant, batch) / 1e3
 }
 
 fn ms(time: Micros) -> f64 {
@@ -112,7 +129,10 @@ impl InfaasCode {
         let slo = ms(ask.bound);
         let cached = self.cache.iter().copied().find(|v| {
             let within = predicted_ms(cluster, (Self::node_that_can(cluster, *v), *v)) <= slo;
-            cluster.admits(ask, *v) && within && !self.well(*v).is_empty()
+            // What is patient is not given what is far quicker, if that is only known to the cache.
+            let too_good = slo > PATIENT_MS
+                && predicted_ms(cluster, (Self::node_that_can(cluster, *v), *v)) < PATIENT_MS;
+            cluster.admits(ask, *v) && within && !too_good && !self.well(*v).is_empty()
         });
         if let Some(variant) = cached {
             let well = self.well(variant);
@@ -178,7 +198,8 @@ impl InfaasCode {
         let Some(instance) = self.instances.get(&place) else { return };
         let batch = cluster.max_batch(node, variant).clamp(1, GPU_BATCH);
         let single = f64::from(batch) * 1e6 / cluster.mean_us(node, variant, batch);
-        let delta = instance.rate - single + LOAD_HEURISTIC * single * ms(cluster.load_time(node, variant));
+        let delta =
+            instance.rate - single + self.load_heuristic * single * ms(cluster.load_time(node, variant));
         if delta > 0.0 {
             // No second replica on a node: the next faster variant instead.
             let faster = |v: &VariantId| {
@@ -202,7 +223,11 @@ impl InfaasCode {
         let Some(instance) = self.instances.get_mut(&place) else { return };
         instance.votes += u32::from(instance.rate <= 0.0);
         let (votes, empty) = (instance.votes, instance.queue.is_empty());
-        if votes > VOTES && empty && cluster.ready(node, variant) && cluster.unload(node, variant) {
+        if f64::from(votes) > self.votes
+            && empty
+            && cluster.ready(node, variant)
+            && cluster.unload(node, variant)
+        {
             self.instances.remove(&place);
         }
     }
@@ -218,6 +243,10 @@ fn limit(many: f64) -> usize {
 }
 
 impl Policy for InfaasCode {
+    fn scales(&self) -> bool {
+        true
+    }
+
     fn every(&self) -> Option<Micros> {
         Some(Micros::from_secs(1))
     }
@@ -284,6 +313,17 @@ impl Policy for InfaasCode {
         for place in places {
             self.scale(cluster, place);
         }
+        let instances = &self.instances;
+        let health = |node: usize| {
+            let mut here = instances.range((node, VariantId(0))..(node + 1, VariantId(0)));
+            // The code has one flag for both.
+            let flagged = here.clone().any(|(_, i)| i.flagged);
+            let empty = here.all(|(_, i)| i.queue.is_empty());
+            Health { overloaded: flagged, interfered: flagged, empty }
+        };
+        if let Some(gone) = self.vms.look(cluster, &health) {
+            self.instances.retain(|(node, _), _| *node != gone);
+        }
     }
 }
 
@@ -301,7 +341,7 @@ mod tests {
             World::of(vec![slow, quick]).bound(ms(bound)).asks(&[0, 300]).build()
         };
         for (bound, name) in [(100, "slow"), (50, "quick")] {
-            let outcome = outcome(&world(bound), &mut InfaasCode::default());
+            let outcome = outcome(&world(bound), &mut InfaasCode::new(&Given::default()));
             assert_eq!(outcome.total.variants.keys().collect::<Vec<_>>(), [name], "{bound}");
         }
     }
@@ -312,7 +352,7 @@ mod tests {
         let slow = variant("slow", 1, 810_000, &[(1, 20), (8, 90)], ms(10));
         let good = variant("good", 2, 950_000, &[(1, 5), (8, 10)], ms(10));
         let world = World::of(vec![slow, good]).bound(ms(50)).asks(&[0]).build();
-        let outcome = outcome(&world, &mut InfaasCode::default());
+        let outcome = outcome(&world, &mut InfaasCode::new(&Given::default()));
         assert_eq!(outcome.total.refused.get("no_instance"), Some(&1), "{:?}", outcome.total);
     }
 
@@ -320,7 +360,7 @@ mod tests {
     fn an_idle_instance_is_unloaded_after_twenty_one_seconds() {
         let world = |at: u64| World::ladder().floor("0.9").asks(&[0, at]).build();
         // The tick at 0 is the first, and none of the next twenty sees a query.
-        assert_eq!(outcome(&world(15_000), &mut InfaasCode::default()).unloads, 0);
-        assert_eq!(outcome(&world(25_000), &mut InfaasCode::default()).unloads, 1);
+        assert_eq!(outcome(&world(15_000), &mut InfaasCode::new(&Given::default())).unloads, 0);
+        assert_eq!(outcome(&world(25_000), &mut InfaasCode::new(&Given::default())).unloads, 1);
     }
 }

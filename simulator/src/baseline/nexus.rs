@@ -7,7 +7,8 @@
 //! lanes back that it does not need; here rates are scaled up until all are used, which favours it.
 
 use super::cluster::{Ask, Cluster};
-use super::fixed::{Asked, Choice, choose};
+use super::fixed::{Asked, Choice, Rule, choose};
+use super::given::{Given, value};
 use super::{Policy, Queue};
 use modelless_decision::Moments;
 use modelless_types::{Micros, VariantId};
@@ -44,8 +45,9 @@ struct Session {
 }
 
 /// See above.
-#[derive(Default)]
 pub(super) struct Nexus {
+    rule: Rule,
+    weight: f64,
     sessions: Vec<Session>,
     cycles: Vec<Cycle>,
     next: Vec<usize>,
@@ -127,6 +129,17 @@ fn ceil(x: f64) -> u32 {
 }
 
 impl Nexus {
+    pub(super) fn new(given: &Given) -> Self {
+        Self {
+            rule: Rule::new(Choice::Best, given),
+            weight: value(given, "weight", WEIGHT),
+            sessions: Vec::new(),
+            cycles: Vec::new(),
+            next: Vec::new(),
+            seconds: 0,
+        }
+    }
+
     fn pack(&mut self, cluster: &mut Cluster<'_>) {
         let node_of = |variant: VariantId| {
             (0..cluster.nodes()).find(|node| cluster.max_batch(*node, variant) > 0).unwrap_or(0)
@@ -205,7 +218,7 @@ impl Policy for Nexus {
 
     fn start(&mut self, cluster: &mut Cluster<'_>) {
         for asked in cluster.asked() {
-            if let Some(variant) = choose(cluster, Choice::Best, asked) {
+            if let Some(variant) = choose(cluster, self.rule, asked) {
                 let (queue, count, rate) = (Queue::default(), 0, 0.0);
                 self.sessions.push(Session { asked, variant, queue, count, rate });
             }
@@ -256,7 +269,7 @@ impl Policy for Nexus {
     fn tick(&mut self, cluster: &mut Cluster<'_>) {
         for session in &mut self.sessions {
             let count = f64::from(core::mem::take(&mut session.count));
-            session.rate += WEIGHT * (count - session.rate);
+            session.rate += self.weight * (count - session.rate);
         }
         self.seconds += 1;
         // The first packing knew no rates.
@@ -299,7 +312,7 @@ mod tests {
     #[test]
     fn heads_that_cannot_be_in_time_in_the_planned_batch_are_dropped() {
         let world = World::of(vec![variant("only", 1, 900_000, &[(1, 40), (8, 60)], ms(1))]).bound(ms(82));
-        let outcome = outcome(&world.asks(&[0, 0, 39, 39, 39]).build(), &mut Nexus::default());
+        let outcome = outcome(&world.asks(&[0, 0, 39, 39, 39]).build(), &mut Nexus::new(&Given::default()));
         // Only a batch of one takes half of the bound: runs end at 40, 80 and 120, and the last two were due at 121.
         assert_eq!((outcome.total.in_time(), outcome.total.late), (3, 0), "{:?}", outcome.total);
         assert_eq!(outcome.total.refused.get("too_late"), Some(&2));

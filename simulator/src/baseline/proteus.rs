@@ -8,6 +8,7 @@
 
 use super::cluster::{Ask, Cluster};
 use super::fixed::Asked;
+use super::given::{Given, value};
 use super::place::admitted;
 use super::{Policy, Queue};
 use crate::rng::Rng;
@@ -32,6 +33,8 @@ struct Lane {
 
 /// See above.
 pub(super) struct Proteus {
+    spare: f64,
+    weight: f64,
     counts: BTreeMap<Asked, (u32, f64)>,
     lanes: Vec<Lane>,
     seconds: u32,
@@ -47,9 +50,16 @@ struct Choice {
     rate: f64,
 }
 
-impl Default for Proteus {
-    fn default() -> Self {
-        Self { counts: BTreeMap::new(), lanes: Vec::new(), seconds: 0, rng: Rng::new(1, "proteus") }
+impl Proteus {
+    pub(super) fn new(given: &Given) -> Self {
+        Self {
+            spare: value(given, "spare", SPARE),
+            weight: value(given, "weight", WEIGHT),
+            counts: BTreeMap::new(),
+            lanes: Vec::new(),
+            seconds: 0,
+            rng: Rng::new(1, "proteus"),
+        }
     }
 }
 
@@ -112,7 +122,7 @@ fn arrange(lanes: &[Vec<Choice>], demand: f64) -> Vec<Choice> {
 impl Proteus {
     fn plan(&mut self, cluster: &mut Cluster<'_>) {
         let asked: Vec<(Asked, f64)> =
-            self.counts.iter().map(|(asked, (_, rate))| (*asked, (rate * SPARE).max(1.0))).collect();
+            self.counts.iter().map(|(asked, (_, rate))| (*asked, (rate * self.spare).max(1.0))).collect();
         let mut given: Vec<Vec<usize>> = vec![Vec::new(); asked.len()];
         for lane in 0..self.lanes.len() {
             let node = cluster.node_of(lane);
@@ -233,7 +243,7 @@ impl Policy for Proteus {
 
     fn tick(&mut self, cluster: &mut Cluster<'_>) {
         for (count, rate) in self.counts.values_mut() {
-            *rate += WEIGHT * (f64::from(core::mem::take(count)) - *rate);
+            *rate += self.weight * (f64::from(core::mem::take(count)) - *rate);
         }
         self.seconds += 1;
         if u64::from(self.seconds) * 1_000_000 % EVERY.0 == 0 {
@@ -250,7 +260,7 @@ mod tests {
     #[test]
     fn lanes_are_upgraded_while_demand_stays_met() {
         let world = World::ladder().build();
-        let cluster = Cluster::new(&world, 1).expect("a world");
+        let cluster = Cluster::new(&world, 1, false).expect("a world");
         let asked = cluster.asked()[0];
         // Within 50 ms: `good` 2 in 20 ms is 100 a second, `quick` 8 in 10 ms is 800.
         let options = options(&cluster, 0, asked);
@@ -268,14 +278,14 @@ mod tests {
     #[test]
     fn a_query_is_held_until_one_more_would_make_it_late() {
         // `good` could take two: the only one waits until 100 - 20 ms.
-        let outcome = outcome(&World::ladder().asks(&[0]).build(), &mut Proteus::default());
+        let outcome = outcome(&World::ladder().asks(&[0]).build(), &mut Proteus::new(&Given::default()));
         assert_eq!((outcome.total.in_time(), outcome.total.latency.max), (1, ms(100)));
     }
 
     #[test]
     fn a_load_that_grows_is_answered_by_a_quicker_variant_from_the_next_plan_on() {
         let at: Vec<u64> = (0..5_000).map(|n| n * 5).collect();
-        let outcome = outcome(&World::ladder().asks(&at).build(), &mut Proteus::default());
+        let outcome = outcome(&World::ladder().asks(&at).build(), &mut Proteus::new(&Given::default()));
         let quick = |from: usize, to: usize| {
             outcome.series.buckets[from..to].iter().map(|b| b.answers[1]).sum::<u64>()
         };

@@ -6,13 +6,15 @@
 //! set of admitted variants share a batch; times are 99th percentiles.
 
 use super::cluster::{Ask, Cluster};
+use super::given::{Given, value};
 use super::place::{admitted, everywhere};
 use super::{Policy, Queue};
+use modelless_decision::Moments;
 use modelless_types::{Micros, TaskId, VariantId, VariantSet};
 use std::collections::BTreeMap;
 
 /// Buckets that run times are cut into.
-const BUCKETS: u64 = 16;
+const BUCKETS: f64 = 16.0;
 
 type Class = (TaskId, VariantSet);
 
@@ -25,15 +27,15 @@ struct Pick {
 }
 
 /// See above.
-#[derive(Default)]
 pub(super) struct SlackFit {
+    parts: u64,
     queues: BTreeMap<Class, Queue>,
     /// By node and class, in rising order of time; made again when what is in memory changes.
     buckets: BTreeMap<(usize, Class), (Vec<VariantId>, Vec<Pick>)>,
 }
 
 /// The pairs that are kept of these variants.
-fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId]) -> Vec<Pick> {
+fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId], parts: u64) -> Vec<Pick> {
     let pairs = variants.iter().flat_map(|variant| {
         (1..=cluster.max_batch(node, *variant)).map(|batch| Pick {
             takes: cluster.p99(node, *variant, batch),
@@ -47,10 +49,10 @@ fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId]) -> Vec<Pi
     else {
         return Vec::new();
     };
-    let width = ((most - least) / BUCKETS).max(1);
+    let width = ((most - least) / parts).max(1);
     let mut kept: BTreeMap<u64, Pick> = BTreeMap::new();
     for pair in pairs {
-        let bucket = ((pair.takes.0 - least) / width).min(BUCKETS - 1);
+        let bucket = ((pair.takes.0 - least) / width).min(parts - 1);
         let worth = |p: &Pick| (p.batch, cluster.accuracy(p.variant), std::cmp::Reverse(p.takes));
         let known = kept.entry(bucket).or_insert(pair);
         if worth(&pair) > worth(known) {
@@ -69,6 +71,11 @@ fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId]) -> Vec<Pi
 }
 
 impl SlackFit {
+    pub(super) fn new(given: &Given) -> Self {
+        let parts = Moments { mean: value(given, "buckets", BUCKETS), var: 0.0 }.mean().0.max(1);
+        Self { parts, queues: BTreeMap::new(), buckets: BTreeMap::new() }
+    }
+
     fn pick(&mut self, cluster: &Cluster<'_>, node: usize, class: Class, slack: Micros) -> Option<Pick> {
         let (task, admits) = class;
         let may = |v: &VariantId| {
@@ -77,7 +84,7 @@ impl SlackFit {
         let here: Vec<VariantId> = cluster.models(node).into_iter().filter(may).collect();
         let (known, picks) = self.buckets.entry((node, class)).or_default();
         if *known != here {
-            *picks = buckets(cluster, node, &here);
+            *picks = buckets(cluster, node, &here, self.parts);
             *known = here;
         }
         let beyond = picks.partition_point(|pick| pick.takes <= slack);
@@ -143,7 +150,7 @@ mod tests {
     fn much_slack_takes_the_slow_and_accurate_and_little_the_quick() {
         for (bound, name) in [(100, "good"), (20, "quick")] {
             let world = ladder().bound(ms(bound)).asks(&[0]).build();
-            let outcome = outcome(&world, &mut SlackFit::default());
+            let outcome = outcome(&world, &mut SlackFit::new(&Given::default()));
             assert_eq!(outcome.total.variants.keys().collect::<Vec<_>>(), [name], "{bound}");
         }
     }
@@ -152,7 +159,7 @@ mod tests {
     fn who_waited_has_less_slack_and_gets_a_quicker_one() {
         // The first takes 64 ms as a batch of one of at most four takes 40: the rest has 30 of 70 ms left.
         let world = ladder().bound(ms(70)).asks(&[0, 1, 1, 1]).build();
-        let outcome = outcome(&world, &mut SlackFit::default());
+        let outcome = outcome(&world, &mut SlackFit::new(&Given::default()));
         assert_eq!(outcome.total.variants.get("good"), Some(&1), "{:?}", outcome.total);
         assert_eq!(outcome.total.variants.get("quick"), Some(&3));
         assert_eq!(outcome.total.in_time(), 4);
@@ -161,8 +168,8 @@ mod tests {
     #[test]
     fn each_bucket_keeps_its_largest_batch() {
         let world = ladder().build();
-        let cluster = Cluster::new(&world, 1).expect("a world");
-        let picks = buckets(&cluster, 0, &[VariantId(1), VariantId(2)]);
+        let cluster = Cluster::new(&world, 1, false).expect("a world");
+        let picks = buckets(&cluster, 0, &[VariantId(1), VariantId(2)], 16);
         // From 4 to 64 ms in sixteen of 3.75: the first holds quick at 4 and 6 ms (batches 1 and 2).
         assert_eq!(picks[1], Pick { takes: ms(6), variant: VariantId(2), batch: 2 });
         assert_eq!(*picks.last().expect("some"), Pick { takes: ms(64), variant: VariantId(1), batch: 4 });

@@ -7,6 +7,7 @@
 
 use super::cluster::{Ask, Cluster};
 use super::fixed::{Asked, serve_earliest};
+use super::given::{Given, value};
 use super::place::{admitted, everywhere};
 use super::{Policy, Queue};
 use modelless_decision::Moments;
@@ -25,8 +26,8 @@ struct Load {
 }
 
 /// See above.
-#[derive(Default)]
 pub(super) struct Switching {
+    weight: f64,
     loads: BTreeMap<Asked, Load>,
     queues: BTreeMap<VariantId, Queue>,
 }
@@ -47,6 +48,10 @@ fn effective(cluster: &Cluster<'_>, variant: VariantId, bound: Micros, (rate, la
 }
 
 impl Switching {
+    pub(super) fn new(given: &Given) -> Self {
+        Self { weight: value(given, "weight", WEIGHT), loads: BTreeMap::new(), queues: BTreeMap::new() }
+    }
+
     fn choose(&mut self, cluster: &Cluster<'_>) {
         let all: f64 = self.loads.values().map(|load| load.rate).sum();
         for (asked, load) in &mut self.loads {
@@ -101,7 +106,7 @@ impl Policy for Switching {
 
     fn tick(&mut self, cluster: &mut Cluster<'_>) {
         for load in self.loads.values_mut() {
-            load.rate += WEIGHT * (f64::from(core::mem::take(&mut load.count)) - load.rate);
+            load.rate += self.weight * (f64::from(core::mem::take(&mut load.count)) - load.rate);
         }
         self.choose(cluster);
     }
@@ -115,7 +120,7 @@ mod tests {
     #[test]
     fn effective_accuracy_is_accuracy_times_the_probability_of_being_in_time() {
         let world = World::ladder().build();
-        let mut cluster = Cluster::new(&world, 1).expect("a world");
+        let mut cluster = Cluster::new(&world, 1, false).expect("a world");
         cluster.load(0, VariantId(1));
         // `good`: 2 in 20 ms. At 50 a second half of the lane is busy and there are 80 ms of room: 1 - 0.5 exp(-0.5 x 4).
         let seen = effective(&cluster, VariantId(1), ms(100), (50.0, 1.0));
@@ -130,7 +135,7 @@ mod tests {
         // 300 a second for two seconds, then 5 a second.
         let mut at: Vec<u64> = (0..600).map(|n| n * 10 / 3).collect();
         at.extend((0..40).map(|n| 2_000 + n * 200));
-        let outcome = outcome(&World::ladder().asks(&at).build(), &mut Switching::default());
+        let outcome = outcome(&World::ladder().asks(&at).build(), &mut Switching::new(&Given::default()));
         let good = |from: usize, to: usize| {
             outcome.series.buckets[from..to].iter().map(|b| b.answers[0]).sum::<u64>()
         };

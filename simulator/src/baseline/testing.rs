@@ -1,7 +1,7 @@
 //! Small worlds whose course can be worked out by hand: no scatter, no jitter, no delay.
 
-use super::{Policy, run};
-use crate::{Arrivals, LinkSpec, NodeSpec, Outcome, Scenario, Stream, TaskSpec, VariantSpec};
+use super::{Policy, drive, run};
+use crate::{Arrivals, LinkSpec, NodeSpec, Outcome, Rented, Scenario, Stream, TaskSpec, VariantSpec};
 use modelless_types::{
     Accuracy, BatchPoint, Bytes, Engine, Goals, Micros, ModelId, SpaceId, StageTime, TaskId, VariantId,
 };
@@ -16,6 +16,10 @@ pub(super) fn ms(ms: u64) -> Micros {
 pub(super) struct World {
     variants: Vec<VariantSpec>,
     nodes: usize,
+    /// Of them those that come and go, and what starting takes.
+    rented: (usize, Micros),
+    /// Streams that are pinned to a variant, and their times, instead of one for all.
+    pinned: Vec<(String, Micros)>,
     lanes: u16,
     memory: Bytes,
     goals: Goals,
@@ -60,11 +64,24 @@ impl World {
     pub(super) fn of(variants: Vec<VariantSpec>) -> Self {
         let goals = Goals { latency: Some(ms(100)), ..Goals::default() };
         let (at, duration) = (Vec::new(), Micros::from_secs(1));
-        Self { variants, nodes: 1, lanes: 1, memory: Bytes::from_mib(100), goals, at, duration }
+        let (rented, pinned, memory) = ((0, Micros::ZERO), Vec::new(), Bytes::from_mib(100));
+        Self { variants, nodes: 1, rented, pinned, lanes: 1, memory, goals, at, duration }
     }
 
     pub(super) fn nodes(mut self, nodes: usize, lanes: u16) -> Self {
         (self.nodes, self.lanes) = (nodes, lanes);
+        self
+    }
+
+    /// The last `many` nodes come and go, and take so long to start.
+    pub(super) fn rented(mut self, many: usize, start_up: Micros) -> Self {
+        self.rented = (many, start_up);
+        self
+    }
+
+    /// Queries for these variants, at these milliseconds.
+    pub(super) fn pinned(mut self, asks: &[(&str, u64)]) -> Self {
+        self.pinned = asks.iter().map(|(name, at)| ((*name).to_owned(), ms(*at))).collect();
         self
     }
 
@@ -86,6 +103,22 @@ impl World {
     }
 
     pub(super) fn build(self) -> Scenario {
+        let all = ("all".to_owned(), self.at, None);
+        let mut streams = vec![all];
+        if !self.pinned.is_empty() {
+            streams.clear();
+        }
+        for variant in &self.variants {
+            let at = self.pinned.iter().filter(|(name, _)| *name == variant.name).map(|(_, at)| *at);
+            let at: Vec<Micros> = at.collect();
+            if !at.is_empty() {
+                streams.push((variant.name.clone(), at, Some(variant.id)));
+            }
+        }
+        let stream = |(name, at, variant): (String, Vec<Micros>, Option<VariantId>)| {
+            Stream::new(&name, TaskId(1), Arrivals::At(at), Goals { variant, ..self.goals })
+        };
+        let streams: Vec<Stream> = streams.into_iter().map(stream).collect();
         let task = TaskSpec {
             id: TaskId(1),
             default_space: SpaceId(1),
@@ -94,9 +127,13 @@ impl World {
             variants: self.variants,
         };
         let node = NodeSpec { load_scatter: 0.0, ..NodeSpec::with(self.lanes, self.memory, Vec::new()) };
-        let stream = Stream::new("all", TaskId(1), Arrivals::At(self.at), self.goals);
+        let (many, start_up) = self.rented;
+        let rented = |at: usize| {
+            (at + many >= self.nodes).then_some(Rented { at_start: false, start_up, scatter: 0.0 })
+        };
+        let nodes = (0..self.nodes).map(|at| NodeSpec { rented: rented(at), ..node.clone() }).collect();
         let link = LinkSpec { one_way: Micros::ZERO, jitter: Micros::ZERO };
-        let scenario = Scenario::new("by hand", vec![task], vec![node; self.nodes], vec![stream]);
+        let scenario = Scenario::new("by hand", vec![task], nodes, streams);
         Scenario { link, duration: self.duration, ..scenario }
     }
 }
@@ -104,4 +141,11 @@ impl World {
 /// What comes of it.
 pub(super) fn outcome(world: &Scenario, policy: &mut dyn Policy) -> Outcome {
     run(world, policy, 1).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The same, with the time that each node worked, in microseconds.
+pub(super) fn worked(world: &Scenario, policy: &mut dyn Policy) -> (Outcome, Vec<u64>) {
+    let cluster = drive(world, policy, 1).unwrap_or_else(|error| panic!("{error}"));
+    let worked = (0..cluster.nodes()).map(|node| cluster.worked_us(node)).collect();
+    (cluster.finish(), worked)
 }

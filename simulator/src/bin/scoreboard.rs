@@ -1,8 +1,11 @@
-//! `scoreboard [--short] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] SCENARIO.toml...`
+//! `scoreboard [--short] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
+//! and `scoreboard --tune DIR`.
 //!
-//! `cargo xtask scoreboard` starts it with the published scenarios.
+//! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
 
+use modelless_simulator::published::{self, CLAIMS};
 use modelless_simulator::scoreboard::{Plan, board, markdown, picture};
+use modelless_simulator::tuning;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,17 +15,23 @@ struct Options {
     plan: Plan,
     out: Option<PathBuf>,
     scenarios: Vec<PathBuf>,
+    /// Where the worlds lie that papers' claims are looked for in; then nothing else is run.
+    published: Option<PathBuf>,
+    /// Where the grid lies; then it is searched, and what is chosen is written beside it.
+    tune: Option<PathBuf>,
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let full = Plan { loads: vec![0.3, 0.6, 0.9, 1.2, 1.5], seeds: (1..=5).collect(), seconds: 30 };
-    let mut options = Options { plan: full, out: None, scenarios: Vec::new() };
+    let mut options = Options { plan: full, out: None, scenarios: Vec::new(), published: None, tune: None };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match arg.as_str() {
             "--short" => options.plan = Plan { loads: vec![0.9], seeds: vec![1, 2], seconds: 3 },
             "--out" => options.out = Some(PathBuf::from(value()?)),
+            "--published" => options.published = Some(PathBuf::from(value()?)),
+            "--tune" => options.tune = Some(PathBuf::from(value()?)),
             "--seeds" => options.plan.seeds = (1..=number(value()?)?).collect(),
             "--seconds" => options.plan.seconds = number(value()?)?,
             "--loads" => {
@@ -34,7 +43,8 @@ fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
             scenario => options.scenarios.push(PathBuf::from(scenario)),
         }
     }
-    if options.scenarios.is_empty() { Err("name the scenarios".into()) } else { Ok(options) }
+    let other = options.published.is_some() || options.tune.is_some();
+    if options.scenarios.is_empty() && !other { Err("name the scenarios".into()) } else { Ok(options) }
 }
 
 fn main() -> ExitCode {
@@ -48,6 +58,12 @@ fn main() -> ExitCode {
 }
 
 fn all(options: &Options) -> Result<(), String> {
+    if let Some(folder) = &options.published {
+        return claims(folder, options.out.as_deref());
+    }
+    if let Some(folder) = &options.tune {
+        return tune(folder);
+    }
     let files: Vec<&Path> = options.scenarios.iter().map(PathBuf::as_path).collect();
     let rows = board(&files, &options.plan, |row| {
         let violations = 100.0 * row.violations.mean;
@@ -69,8 +85,53 @@ fn all(options: &Options) -> Result<(), String> {
     files.extend(names.iter().map(|name| (format!("{name}.svg"), picture(&rows, name))));
     fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
     for (name, text) in files {
-        let path = folder.join(name);
-        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        write(&folder.join(name), &text)?;
     }
     Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// What papers claim, and what is seen.
+fn claims(worlds: &Path, out: Option<&Path>) -> Result<(), String> {
+    let mut found = Vec::new();
+    for claim in CLAIMS {
+        let seen = claim.look(worlds, 1).map_err(|error| error.to_string())?;
+        eprintln!(
+            "{}: {:.2} published, {:.2} seen: {}",
+            seen.policy, seen.published, seen.seen, seen.verdict
+        );
+        found.push(seen);
+    }
+    let text = published::markdown(&found);
+    let Some(folder) = out else {
+        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
+    };
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    write(
+        &folder.join("published.json"),
+        &(serde_json::to_string_pretty(&found).map_err(|e| e.to_string())? + "\n"),
+    )?;
+    write(&folder.join("published.md"), &text)
+}
+
+/// The search of everybody's parameters.
+fn tune(folder: &Path) -> Result<(), String> {
+    let path = folder.join("grid.toml");
+    let text =
+        fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let grid = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let tried = tuning::search(&grid, &folder.join("../scenarios"), |one| {
+        let chosen = if one.chosen { ", chosen" } else { "" };
+        let (violations, usd) = (100.0 * one.violations, one.usd_per_million);
+        eprintln!(
+            "{} {:?}: {violations:.2} % violated, {usd:.2} USD a million{chosen}",
+            one.policy, one.given
+        );
+    });
+    let tried = tried.map_err(|error| error.to_string())?;
+    write(&folder.join("chosen.toml"), &tuning::file(&tried))?;
+    write(&folder.join("tried.md"), &tuning::markdown(&tried, &grid))
 }

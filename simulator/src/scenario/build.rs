@@ -3,7 +3,7 @@
 use super::file::{self, Application, Figures, File, Mix, Task};
 use super::profiles::{self, Row};
 use super::traffic::{self, Part, micros};
-use super::{Behaviour, Fault, LinkSpec, NodeSpec, Planner, Scenario, Stream, TaskSpec, VariantSpec};
+use super::{Behaviour, Fault, LinkSpec, NodeSpec, Planner, Rented, Scenario, Stream, TaskSpec, VariantSpec};
 use crate::Error;
 use modelless_types::{
     Accuracy, BatchPoint, Batching, Bytes, CostPer1k, Engine, Goals, ModelId, Prefer, PricePerHour, Priority,
@@ -76,7 +76,8 @@ impl File {
         for pool in &self.pool {
             for number in 1..=pool.count {
                 places.insert(format!("{}/{number}", pool.name), nodes.len());
-                nodes.push(self.node(pool, &names).map_err(|why| format!("pool {}: {why}", pool.name))?);
+                let node = self.node(pool, number, &names);
+                nodes.push(node.map_err(|why| format!("pool {}: {why}", pool.name))?);
             }
         }
         let pinned = self.pool.iter().any(|pool| pool.pinned.is_some());
@@ -97,11 +98,12 @@ impl File {
             start: micros(self.warm_up_s)?,
             duration: micros(self.duration_s)?,
             planner: (!pinned).then_some(planner),
+            busy: busy(self.planner.busy)?,
             ..Scenario::new(&self.name, names.tasks, nodes, streams)
         })
     }
 
-    fn node(&self, pool: &file::Pool, names: &Names) -> Result<NodeSpec, String> {
+    fn node(&self, pool: &file::Pool, number: u32, names: &Names) -> Result<NodeSpec, String> {
         let pinned = pool.pinned.iter().flatten().map(|name| names.variant(name));
         let lanes = pool.lanes.max(1);
         let price = pool.usd_per_hour / f64::from(lanes);
@@ -111,6 +113,19 @@ impl File {
         node.worker.devices[0].price = price
             .ok_or_else(|| format!("`usd_per_hour` is {}, but it must be 0 or more", pool.usd_per_hour))?;
         node.worker.hand_back = true;
+        let least = pool.least.unwrap_or(pool.count);
+        let at_start = pool.at_start.unwrap_or(least);
+        if !(least <= at_start && at_start <= pool.count) {
+            return Err(format!(
+                "it must be `least` <= `at_start` <= `count`: {least}, {at_start}, {}",
+                pool.count
+            ));
+        }
+        let rented = Rented {
+            at_start: number <= at_start,
+            start_up: micros(pool.start_up_s * self.renting.factor)?,
+            scatter: self.renting.scatter.clamp(0.0, 10.0),
+        };
         Ok(NodeSpec {
             class: pool.class.clone(),
             zone: pool.zone.clone(),
@@ -118,12 +133,13 @@ impl File {
             load_scatter: self.loading.scatter,
             load_failure: self.loading.failure,
             unload: micros(self.loading.unload_ms / 1e3)?,
+            rented: (number > least).then_some(rented),
             ..node
         })
     }
 }
 
-fn permille(share: f64) -> Result<u16, String> {
+pub(crate) fn permille(share: f64) -> Result<u16, String> {
     Accuracy::floor_from_f64(share)
         .and_then(|share| u16::try_from(share.ppm() / 1_000).ok())
         .ok_or_else(|| format!("{share} is no share: it must be from 0 to 1"))
@@ -131,6 +147,12 @@ fn permille(share: f64) -> Result<u16, String> {
 
 fn accuracy(value: f64) -> Result<Accuracy, String> {
     Accuracy::floor_from_f64(value).ok_or_else(|| format!("{value} is no accuracy: it must be from 0 to 1"))
+}
+
+fn busy(share: f64) -> Result<f64, String> {
+    (share > 0.0 && share <= 1.0)
+        .then_some(share)
+        .ok_or_else(|| format!("`busy` is {share}, but it must be above 0 and at most 1"))
 }
 
 /// What is registered, by the names that the file gives it.

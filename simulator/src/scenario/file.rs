@@ -32,6 +32,9 @@ pub struct File {
     /// How models come into memory.
     #[serde(default)]
     pub loading: Loading,
+    /// How machines come.
+    #[serde(default)]
+    pub renting: Renting,
     /// How what is pinned is chosen, unless pools say what they pin.
     #[serde(default)]
     pub planner: Planner,
@@ -88,6 +91,22 @@ impl Default for Loading {
     }
 }
 
+/// Starting machines of pools with `least`.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Renting {
+    /// Every start-up time times this; 0 is at once.
+    pub factor: f64,
+    /// Standard deviation over mean.
+    pub scatter: f64,
+}
+
+impl Default for Renting {
+    fn default() -> Self {
+        Self { factor: 1.0, scatter: 0.1 }
+    }
+}
+
 /// The live planner.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -96,11 +115,13 @@ pub struct Planner {
     pub every_s: f64,
     /// Share of each device's memory left to its worker.
     pub discretionary: f64,
+    /// How busy lanes are to be at most, where machines come and go.
+    pub busy: f64,
 }
 
 impl Default for Planner {
     fn default() -> Self {
-        Self { every_s: 1.0, discretionary: 0.25 }
+        Self { every_s: 1.0, discretionary: 0.25, busy: 0.7 }
     }
 }
 
@@ -110,8 +131,17 @@ impl Default for Planner {
 pub struct Pool {
     /// For people, and for faults.
     pub name: String,
-    /// How many.
+    /// How many; with `least`, at most.
     pub count: u32,
+    /// Machines that are always there; the others are started and stopped as the policy decides, and paid while they are there.
+    #[serde(default)]
+    pub least: Option<u32>,
+    /// Machines that are there from the beginning; without, the least.
+    #[serde(default)]
+    pub at_start: Option<u32>,
+    /// From asking for a machine until it can load models; paid for, too.
+    #[serde(default)]
+    pub start_up_s: f64,
     /// Which profiles hold for their device.
     #[serde(default)]
     pub class: String,

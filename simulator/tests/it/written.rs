@@ -233,3 +233,88 @@ fn every_baseline_keeps_floors_loses_nobody_and_is_the_same_again() {
         assert_eq!(ours.total.offered, total.offered, "{}: the same arrivals", policy.name);
     }
 }
+
+/// Machines of 50 queries a second each: one that stays, five that come and go and take two seconds to start.
+const RENTED: &str = r#"
+name = "rented"
+duration_s = 60
+warm_up_s = 5
+[[pool]]
+name = "p"
+count = 6
+least = 1
+start_up_s = 2
+class = "gpu"
+memory_mib = 100
+usd_per_hour = 3.6
+[[task]]
+name = "t"
+[[task.variant]]
+name = "only"
+accuracy = 0.9
+on.any = { batch_ms = [[1, 20]], scatter = 0, memory_mib = 10, load_ms = 100 }
+[[application]]
+name = "a"
+task = "t"
+latency_ms = 200
+arrivals = { kind = "steps", steps = [[0, 25], [20, 130], [30, 5]] }
+"#;
+
+#[test]
+fn machines_come_with_the_load_and_go_after_it_and_are_paid_for_as_long() {
+    let long = RENTED.replace("duration_s = 60", "duration_s = 140");
+    let outcome = run(&build(&long).expect("a scenario"), 3).expect("runs");
+    let at_s = |s: usize| outcome.series.buckets[s * outcome.series.buckets.len() / 140].machines;
+    assert!(at_s(10) <= 2 && at_s(27) >= 3 && at_s(130) == 1, "{} {} {}", at_s(10), at_s(27), at_s(130));
+    // A machine is a dollar in 1,000 s. They are paid from when they are asked for: two seconds more than they are seen.
+    let seen: u32 = outcome.series.buckets.iter().map(|bucket| bucket.machines).sum();
+    let seen_usd = f64::from(seen) * 140.0 / 120.0 / 1_000.0;
+    let starts = f64::from(u32::try_from(outcome.machine_starts).expect("few"));
+    let gap = outcome.served_usd - seen_usd;
+    assert!(
+        (0.001..0.005 * starts.max(1.0)).contains(&gap),
+        "{} for {seen_usd}, {starts}",
+        outcome.served_usd
+    );
+    let all = RENTED.replace("least = 1\n", "").replace("duration_s = 60", "duration_s = 140");
+    let dear = run(&build(&all).expect("a scenario"), 3).expect("runs");
+    assert!((dear.served_usd - 6.0 * 0.14).abs() < 0.01, "{}", dear.served_usd);
+    assert!(outcome.served_usd < 0.6 * dear.served_usd && dear.total.violations < 0.001);
+    assert!(outcome.total.violations < 0.12, "{}", outcome.total.violations);
+}
+
+#[test]
+fn a_policy_that_starts_no_machines_has_and_pays_all_of_them() {
+    let world = build(RENTED).expect("a scenario");
+    let of = |name: &str| {
+        let policy = modelless_simulator::baseline::baseline(name).expect("a policy");
+        policy.run(&world, 3).unwrap_or_else(|error| panic!("{name}: {error}"))
+    };
+    let fixed = of("static-cheapest");
+    assert!(
+        (fixed.served_usd - 6.0 * 0.06).abs() < 0.01 && fixed.machine_starts == 0,
+        "{}",
+        fixed.served_usd
+    );
+    for name in ["infaas-paper", "infaas-code", "inferline-like", "mark-like"] {
+        let scaled = of(name);
+        assert!(scaled.served_usd < fixed.served_usd, "{name}: {}", scaled.served_usd);
+        let total = &scaled.total;
+        assert_eq!(total.answered + total.refusals(), total.offered, "{name}");
+    }
+}
+
+#[test]
+fn start_up_times_are_free_at_the_factor_zero_and_impossible_pools_are_refused() {
+    let late = |factor: &str| {
+        let text =
+            format!("{}\n[renting]\nfactor = {factor}", RENTED.replace("start_up_s = 2", "start_up_s = 8"));
+        run(&build(&text).expect("a scenario"), 3).expect("runs").total.violations
+    };
+    assert!(late("0") + 0.02 < late("1"), "{} {}", late("0"), late("1"));
+    let wrong = |from: &str, to: &str| build(&RENTED.replace(from, to)).unwrap_err().to_string();
+    assert!(wrong("least = 1", "least = 7").contains("`least` <= `at_start`"));
+    assert!(wrong("least = 1", "least = 0").contains("at_start = 1"));
+    let fault = "\n[[fault]]\nkind = \"node_down\"\nnode = \"p/3\"\nat_s = 1\n";
+    assert!(build(&format!("{RENTED}{fault}")).unwrap_err().to_string().contains("comes and goes"));
+}

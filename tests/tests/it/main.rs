@@ -33,3 +33,4 @@ mod strings;
 mod texts;
 mod twins;
 mod versions;
+mod what_if;

@@ -19,7 +19,7 @@ const OLDEST: &str = "-t=3.9-";
 const TESTS_WITHIN: Duration = Duration::from_mins(3);
 
 /// A Python with the package as it is now, installed from its wheel, and what it is tested with.
-fn installed(root: &Path, target: &Path) -> Result<PathBuf> {
+pub(crate) fn installed(root: &Path, target: &Path) -> Result<PathBuf> {
     let python = python::sdk(root, target)?;
     let wheels = target.join("python-wheels");
     let pip = |args: &[&str]| {
@@ -56,8 +56,9 @@ pub(super) fn test(root: &Path, target: &Path, binary: &Path) -> Result<()> {
         tool.args(["-B", "-m", module]);
         tool
     };
-    run(tool("mypy").args(["--strict", "--cache-dir"]).arg(cache).args(["src", "tests"]))?;
-    run(tool("vermin").args([OLDEST, "--quiet", "--no-tips", "--backport", "typing_extensions", "src"]))?;
+    run(tool("mypy").args(["--strict", "--cache-dir"]).arg(cache).args(["src", "tests", "bench"]))?;
+    let vermin = python.with_file_name("vermin"); // it has no form for `python -m`
+    run(program(&folder, vermin).args([OLDEST, "--quiet", "--no-tips", "src"]))?;
     let mut tests = tool("pytest");
     tests.env("MODELLESS_BIN", binary).env_remove("MODELLESS_SERVER").env("OMP_NUM_THREADS", "1");
     within(&mut tests, TESTS_WITHIN)

@@ -14,6 +14,8 @@ pub(in crate::baseline) enum Next {
     Ran(Ran),
     /// A while has passed.
     Tick,
+    /// A machine that was asked for is there.
+    Started(usize),
     /// Something else; lanes are to be looked at.
     Look,
     /// Nothing is left.
@@ -60,11 +62,15 @@ impl Cluster<'_> {
                 self.loaded(node, variant, load);
                 Next::Look
             }
-            Ev::Unloaded { node, memory } => {
+            Ev::Unloaded { node, memory, lives } => {
                 let machine = &mut self.machines[node];
-                machine.free = Bytes(machine.free.0 + memory.0);
+                if machine.lives == lives {
+                    machine.free = Bytes(machine.free.0 + memory.0);
+                }
                 Next::Look
             }
+            Ev::Started { node, start } if self.came(node, start) => Next::Started(node),
+            Ev::Started { .. } => Next::Look,
             Ev::Tick => {
                 if let Some(every) = every.filter(|_| lasts) {
                     self.heap.push(self.now + every, Rank::Timer, Ev::Tick);
@@ -134,6 +140,7 @@ impl Cluster<'_> {
             );
             self.last_left = self.last_left.max(answered);
         }
+        self.gone_if_idle(node);
         let batch = u32::try_from(run.members.len()).unwrap_or(u32::MAX);
         Some(Ran { lane, variant: run.variant, batch, took: run.took, late })
     }
@@ -160,8 +167,9 @@ impl Cluster<'_> {
         let ready = |(id, state): (&VariantId, &State)| (*state == State::Ready).then_some(*id);
         let resident: Vec<VariantId> =
             self.machines.iter().flat_map(|m| m.models.iter().filter_map(ready)).collect();
-        let machines = u32::try_from(self.machines.len()).unwrap_or(u32::MAX);
-        let lanes = self.lanes.len() as u64;
+        let here = (0..self.nodes()).filter(|node| self.here(*node));
+        let machines = u32::try_from(here.count()).unwrap_or(u32::MAX);
+        let lanes = self.lanes.iter().filter(|(node, _)| self.here(*node)).count() as u64;
         self.record.look(self.now, resident.into_iter(), machines, (busy, lanes));
     }
 
@@ -171,9 +179,7 @@ impl Cluster<'_> {
             self.refuse(&ask, "too_late");
         }
         let lasted = self.last_left - Time::ZERO;
-        let lanes = self.lanes.len() as u64;
-        let hourly: f64 = (0..self.nodes()).map(|node| self.usd_per_hour(node)).sum();
-        let busy = ratio(self.busy_us, lasted.saturating_sub(self.scenario.start).0 * lanes);
+        let bill = self.meter.finish(self.last_left);
         let (total, streams, series) = self.record.finish();
         Outcome {
             scenario: self.scenario.name.clone(),
@@ -182,8 +188,10 @@ impl Cluster<'_> {
             total,
             streams,
             series,
-            busy,
-            machines_usd: hourly * lasted.as_millis_f64() / 3_600_000.0,
+            busy: ratio(self.busy_us, bill.lanes_us),
+            machines_usd: bill.usd,
+            served_usd: bill.served_usd,
+            machine_starts: bill.starts,
             device_usd: CostPer1k(self.nano_usd).as_usd(),
             ..self.outcome
         }
