@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(value_name = "SCENARIO.toml", required_unless_present_any = ["from_live", "policy"])]
     scenario: Option<PathBuf>,
     #[command(flatten)]
-    live: live::FromLive,
+    live: live::Running,
     /// Of everything random. The same scenario, seed and version give the same report.
     #[arg(long, default_value_t = 1)]
     seed: u64,

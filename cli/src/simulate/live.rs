@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 #[derive(Args, Debug)]
-pub(super) struct FromLive {
+pub(super) struct Running {
     /// Instead of a scenario: the machines, models and demand of a running server.
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "http://127.0.0.1:8080", conflicts_with = "scenario")]
     pub(super) from_live: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct FromLive {
     keep: Option<PathBuf>,
 }
 
-impl FromLive {
+impl Running {
     /// The scenario.
     pub(super) fn written(&self, server: &str) -> anyhow::Result<Written> {
         let changes = Changes {
