@@ -41,9 +41,14 @@ impl Default for Config {
     }
 }
 
-/// A round's reads and its one write take milliseconds, and the database ends a statement of its own accord after 30 s. One
-/// that hears nothing for longer hears nothing again, since its connection is gone.
-const ROUND_WITHIN: Duration = Duration::from_secs(10);
+/// A round's reads and its one write take milliseconds. What is not answered for so long is not answered any more, since its
+/// connection is gone; longer than a pool waits for a connection, which has a better error of its own.
+const ANSWER_WITHIN: Duration = Duration::from_secs(15);
+
+/// What the store answers, or that it does not.
+async fn answered<T>(asked: impl Future<Output = modelless_store::Result<T>>) -> Result<T, Error> {
+    Ok(timeout(ANSWER_WITHIN, asked).await.map_err(|_| Error::TooLong)??)
+}
 
 /// Rounds that follow one another more quickly would keep the database busy for nothing.
 const INTERVAL_LEAST_MS: u64 = 10;
@@ -74,7 +79,7 @@ pub enum Error {
     #[error("the plan cannot be read or saved: {0}")]
     Store(#[from] modelless_store::Error),
     /// Waited for longer than any answer takes: a connection may be cut without a word.
-    #[error("the store did not answer within {} s", ROUND_WITHIN.as_secs())]
+    #[error("the store did not answer within {} s", ANSWER_WITHIN.as_secs())]
     TooLong,
     /// The saved plan is not one of ours. It is left alone: a scheduler of another version may be at work, and the two would
     /// undo each other's plans.
@@ -191,7 +196,7 @@ impl Service {
             let round = tokio::select! {
                 biased;
                 () = stop.cancelled() => return, // also out of one whose store does not answer
-                round = timeout(ROUND_WITHIN, self.round()) => round.unwrap_or(Err(Error::TooLong)),
+                round = self.round() => round,
             };
             if let Err(error) = round {
                 tracing::warn!(%error, "planning failed; nodes keep the last plan");
@@ -211,9 +216,9 @@ impl Service {
         if self.nodes.is_empty() {
             return Ok(()); // a plan for nobody would only undo the one there is
         }
-        let catalog = self.store.catalog().await?;
+        let catalog = answered(self.store.catalog()).await?;
         let statuses: Vec<NodeStatus> = self.nodes.iter().map(|node| node.status.borrow().clone()).collect();
-        let saved = self.store.current_plan().await?;
+        let saved = answered(self.store.current_plan()).await?;
         let before = match &saved {
             Some(saved) => serde_json::from_str(&saved.json)
                 .map_err(|err| Error::Unreadable { id: saved.id, why: err.to_string() })?,
@@ -230,7 +235,7 @@ impl Service {
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());
-            match self.store.save_plan(saved.map(|plan| plan.id), json, at).await? {
+            match answered(self.store.save_plan(saved.map(|plan| plan.id), json, at)).await? {
                 SavePlan::Saved(new) => {
                     tracing::info!(id = %new, pins = next.pins.len(), "new plan");
                     self.handle.saved.send_replace(Some(new));

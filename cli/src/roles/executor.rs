@@ -79,9 +79,9 @@ struct Settings {
     executor: executor::Config,
 }
 
-fn defaults() -> anyhow::Result<Settings> {
+fn defaults(node: &NodeOptions) -> anyhow::Result<Settings> {
     let mut executor = executor::Config { name: host_name(), ..executor::Config::default() };
-    NodeOptions::of_environment().fill(&mut executor)?;
+    node.fill(&mut executor)?;
     Ok(Settings {
         database: String::new(),
         redis: None,
@@ -102,11 +102,11 @@ fn defaults() -> anyhow::Result<Settings> {
 }
 
 pub(super) fn variables() -> anyhow::Result<Vec<String>> {
-    settings::variables(&defaults()?)
+    settings::variables(&defaults(&NodeOptions::default())?)
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let defaults = defaults()?;
+    let defaults = defaults(&NodeOptions::of_environment())?;
     let Some(mut settings) = options.settings(&defaults)? else { return Ok(()) };
     settings.wire.check()?;
     settings.executor.check().map_err(usage)?;

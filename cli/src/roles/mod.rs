@@ -213,7 +213,8 @@ pub(crate) async fn identity(store: &dyn Store) -> anyhow::Result<String> {
     let mut candidate = [0; 32];
     getrandom::fill(&mut candidate)
         .map_err(|error| anyhow::anyhow!("the system gave no random bytes: {error}"))?;
-    Ok(modelless_store::identity(store, candidate).await?)
+    let told = timeout(STORE_WITHIN, modelless_store::identity(store, candidate)).await;
+    Ok(told.map_err(|_| anyhow::anyhow!("the store fell silent before it told which one it is"))??)
 }
 
 pub(crate) fn random() -> anyhow::Result<u64> {

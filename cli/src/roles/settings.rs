@@ -46,6 +46,8 @@ pub(super) fn load<T: Serialize + DeserializeOwned>(defaults: &T, from: &Sources
     }
     for flag in from.flags {
         let (name, text) = flag.split_once('=').ok_or_else(|| {
+            // It may be an address with a password where a name was to be.
+            let flag = if flag.contains("://") { "…" } else { flag };
             usage(format!("`--set {flag}` gives no value; expected something like --set executor.lanes=2"))
         })?;
         let value = from_text(&all, name, text);

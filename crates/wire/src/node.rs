@@ -269,17 +269,17 @@ impl Hub {
             lost = must_go() => Err(lost),
         };
         self.strangers().goes(number);
-        let lost = match greeted {
+        let (lost, what) = match greeted {
             Ok((peer, name)) => {
                 tracing::info!(from, name, "a gateway is there");
                 let lost = self.session(&peer, &mut reader, status, &stop).await;
                 self.forget(&peer);
-                lost
+                (lost, "a gateway is gone")
             }
-            Err(lost) => lost,
+            Err(lost) => (lost, "a gateway was not let in"),
         };
         if !matches!(lost, Lost::Stopped) && !stop.is_cancelled() {
-            tracing::warn!(from, why = %lost, "a gateway is gone");
+            tracing::warn!(from, why = %lost, "{what}");
         }
         link.part(&lost).await;
     }

@@ -145,6 +145,7 @@ async fn a_no_over_an_older_connection_is_no_end_of_what_went_over_the_newer_one
     world.node.say(Said::Refused { key, refusal: Refusal::Draining });
     world.node.say(Said::HandedBack { key, why: Refusal::Draining });
     assert_eq!(core.pending.at(NODE), 1, "it is still there");
+    assert!(world.seen.try_recv().is_err(), "nothing is sent again");
     world.node.answer(&sent);
     got(&mut asked, 200).await;
 }

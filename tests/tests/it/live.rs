@@ -73,9 +73,12 @@ fn changes_are_told_and_demand_is_counted() -> Result<()> {
         ensure!(answer.status == 200, "{answer}");
     }
     let mut redis = Redis::open(&cluster)?;
-    redis.say("KEYS modelless:default:*:member:gateway:left:said")?;
-    let key = redis.find_line(|line| line.starts_with("modelless:"))?;
     wait::until(PATIENCE, || {
+        redis.say("KEYS modelless:default:*:member:gateway:left:said")?;
+        if redis.find_line(|line| line.starts_with('*'))? == "*0" {
+            return Ok(Err("nothing is told of the gateway".to_owned()));
+        }
+        let key = redis.find_line(|line| line.starts_with("modelless:"))?;
         redis.say(&format!("GET {key}"))?;
         let member = redis.find(Value::is_object)?;
         let told = member["demand"][0]["arrived"] == 3 && member["demand"][0]["in_time"] == 3;
