@@ -3,9 +3,11 @@
 use crate::demo::{Demo, ask};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::server::binary;
+use modelless_testkit::wait;
 use serde_json::Value;
 use std::io::Seek;
 use std::process::Command;
+use std::time::Duration;
 
 /// Asks until a command has ended, and gives its report.
 fn simulated(demo: &Demo, args: &[&str]) -> Result<Value> {
@@ -53,9 +55,13 @@ fn what_is_asked_of_a_server_is_simulated_on_its_machines_or_others() -> Result<
     let sharp = simulated(&demo, &["--watch", "1s", "--floor", "fashion=0.934", "--usd-per-hour", &dear])?;
     ensure!(sharp["outcome"]["total"]["accuracy"].as_f64() > Some(0.933), "{sharp}");
     ensure!(sharp["outcome"]["served_usd"].as_f64() > Some(1_000.0 * 4.0 / 3_600.0), "{sharp}");
-    let wrong = demo.server.command(&["simulate", "--from-live", &demo.server.url(), "--watch", "1s"])?;
-    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    ensure!(!wrong.status.success() && said.contains("nothing was asked"), "{said}");
+    // What was asked a moment ago may be told only now.
+    wait::until(Duration::from_secs(30), || {
+        let wrong = demo.server.command(&["simulate", "--from-live", &demo.server.url(), "--watch", "1s"])?;
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        let refused = !wrong.status.success() && said.contains("nothing was asked");
+        Ok(if refused { Ok(()) } else { Err(said) })
+    })?;
     demo.server.stop()
 }
 
