@@ -449,6 +449,26 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_gateways_could_not_find_is_refused() {
+        let with = |listen: &str, advertise: Option<&str>, redis: Option<&str>| {
+            let mut settings = defaults(&NodeOptions::default()).unwrap();
+            listen.clone_into(&mut settings.listen);
+            settings.advertise = advertise.map(str::to_owned);
+            settings.redis = redis.map(str::to_owned);
+            check_addresses(&settings).map_err(|error| error.to_string())
+        };
+        let redis = Some("redis://r");
+        assert_eq!(with("127.0.0.1:7400", None, redis), Ok(()));
+        assert_eq!(with("0.0.0.0:7400", Some("node-1:7400"), redis), Ok(()));
+        assert_eq!(with("0.0.0.0:7400", None, None), Ok(()), "gateways are told of it");
+        for everywhere in ["0.0.0.0:7400", "[::]:7400"] {
+            assert!(with(everywhere, None, redis).unwrap_err().contains("advertise=HOST:PORT"));
+        }
+        assert!(with("127.0.0.1:7400", Some("nonsense"), redis).unwrap_err().contains("`advertise`"));
+        assert!(with("nowhere", None, None).unwrap_err().contains("`listen`"));
+    }
+
+    #[test]
     fn what_is_resident_is_announced_with_its_device() {
         let info = NodeInfo { id: NodeId(1), rtt: Moments::ZERO, price: PricePerHour(1), offers: Vec::new() };
         let replica = ReplicaStatus {
