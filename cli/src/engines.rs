@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use modelless_engine::install::{self, Progress};
 use modelless_engine::library::{self, Source};
 use modelless_engine::{
-    Availability, Confinement, Engine as _, EngineSet, Library, LibraryError, ProcessConfig,
+    Availability, Confinement, Engine as _, EngineSet, Library, LibraryError, ProcessConfig, ServerFiles,
     default_engines_dir,
 };
 use modelless_types::{Bytes, Engine, Processor};
@@ -108,7 +108,7 @@ fn list(List { json, library }: List) -> anyhow::Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let found = {
-        let engines = set(&path, half_of_memory(), (false, false, 0), &Tokens::new())?;
+        let engines = set(&path, half_of_memory(), (false, false, 0), &Servers::new())?;
         runtime.block_on(async {
             let found = engines.engines().await;
             engines.shutdown().await;
@@ -212,19 +212,19 @@ fn install(engine: Engine) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Servers that may be reached, and files with what they want to see of who asks, by their `HOST:PORT`.
-pub(crate) type Tokens = BTreeMap<String, Option<PathBuf>>;
+/// Servers that may be reached, and files about them, by their `HOST:PORT`.
+pub(crate) type Servers = BTreeMap<String, ServerFiles>;
 
 /// All engines there are, to measure with; their runners are this program. None may take more than half of the machine's
 /// memory; all stand back by `nice`.
 pub(crate) fn engine(
     library: PathBuf,
     gpus: &[Gpu],
-    tokens: &Tokens,
+    servers: &Servers,
     nice: u8,
 ) -> anyhow::Result<Arc<EngineSet>> {
     // It loads one model after another, and nobody waits.
-    set(&Ok(library), half_of_memory(), (false, !gpus.is_empty(), nice), tokens).map(Arc::new)
+    set(&Ok(library), half_of_memory(), (false, !gpus.is_empty(), nice), servers).map(Arc::new)
 }
 
 /// Engines to serve with: no runner may take more than there is for all of them.
@@ -232,9 +232,9 @@ pub(crate) fn serving(
     library: PathBuf,
     memory: Bytes,
     gpus: &[Gpu],
-    tokens: &Tokens,
+    servers: &Servers,
 ) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, (true, !gpus.is_empty(), 0), tokens).map(Arc::new)
+    set(&Ok(library), memory, (true, !gpus.is_empty(), 0), servers).map(Arc::new)
 }
 
 /// Engines that members of crashed batches are rerun in: apart from the others, and empty but for that time.
@@ -242,16 +242,16 @@ pub(crate) fn quarantine(
     library: PathBuf,
     memory: Bytes,
     gpus: &[Gpu],
-    tokens: &Tokens,
+    servers: &Servers,
 ) -> anyhow::Result<Arc<EngineSet>> {
-    set(&Ok(library), memory, (false, !gpus.is_empty(), 0), tokens).map(Arc::new)
+    set(&Ok(library), memory, (false, !gpus.is_empty(), 0), servers).map(Arc::new)
 }
 
 fn set(
     onnx: &Result<PathBuf, String>,
     memory: Bytes,
     (spare, gpus, nice): (bool, bool, u8),
-    tokens: &Tokens,
+    servers: &Servers,
 ) -> anyhow::Result<EngineSet> {
     let folder = default_engines_dir();
     Ok(EngineSet::new(|engine| {
@@ -259,7 +259,7 @@ fn set(
             Engine::Onnx => ProcessConfig { library: onnx.clone()?, ..ProcessConfig::default() },
             Engine::Openvino | Engine::Torch | Engine::Remote => ProcessConfig::installed(engine, &folder)?,
         };
-        let servers = if engine == Engine::Remote { tokens.clone() } else { Tokens::new() };
+        let servers = if engine == Engine::Remote { servers.clone() } else { Servers::new() };
         let spare = spare && engine == Engine::Onnx;
         Ok(ProcessConfig { memory_limit: Some(memory), spare, servers, nice, gpu: gpus, ..config })
     })?)

@@ -15,6 +15,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("LOG", "what is logged, by everything"),
     ("ENGINES", "where inference libraries are, by everything that runs models"),
     ("SERVER", "which server commands ask"),
+    ("KEY", "the key that commands present to a server"),
     ("DATABASE", "`up`, and a setting of every role"),
     ("NODE", "`up` and `executor`: the node's name"),
     ("POOL", "`up` and `executor`: the node's pool"),

@@ -14,11 +14,10 @@ use clap::{Args, Subcommand};
 use modelless_engine::{Engine, default_engines_dir};
 use modelless_executor::node;
 use modelless_profiler::generate::{
-    self, ASKED_FOR, Calibration, Generated, Limits, Measured, Outcome, RECIPES, Request, Step, Tools,
+    self, ASKED_FOR, Calibration, Generated, Limits, Marks, Measured, Outcome, RECIPES, Request, Step, Tools,
 };
 use modelless_profiler::{
-    Config, LabelledSet, ModelManifest, Offer, Package, Profiler, Report, SetManifest, TaskManifest,
-    dominated,
+    Config, LabelledSet, ModelManifest, Package, Profiler, Report, SetManifest, TaskManifest,
 };
 use modelless_store::{MemStore, Store as _};
 use modelless_types::{Bytes, TenantId};
@@ -46,6 +45,7 @@ pub(crate) struct ToolsOptions {
 }
 
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Options {
     /// A folder with task.toml and models/*.toml, or the model.toml of one of its models.
     #[arg(value_name = "PATH")]
@@ -85,6 +85,9 @@ pub(crate) struct Options {
     /// Leave measuring out: only make them.
     #[arg(long)]
     no_measure: bool,
+    /// Measure what was measured before, too. Otherwise figures of the last 24 hours stand, if program and engine are the same.
+    #[arg(long, conflicts_with = "no_measure")]
+    again: bool,
     /// The most memory that making them may take. Otherwise half of the machine's.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     memory: Option<Bytes>,
@@ -166,7 +169,7 @@ async fn generate(options: &Options) -> anyhow::Result<()> {
 
 fn engine(options: &Options) -> anyhow::Result<Arc<dyn Engine>> {
     let library = engines::library(&options.library)?;
-    Ok(engines::engine(library, &[], &engines::Tokens::new(), 0)?)
+    Ok(engines::engine(library, &node::hardware().gpus, &engines::Servers::new(), 0)?)
 }
 
 async fn make(
@@ -185,16 +188,20 @@ async fn make(
     let there = made.clone().filter(|piece| piece.reused).count();
     phase.done(&format!("{} made ({there} of them before)", count(made.count(), "variant")));
     let measured = match profiler.filter(|_| !options.no_measure) {
-        Some(profiler) => measure(request, &generated, &profiler).await?,
+        Some(profiler) => measure(request, &generated, (&profiler, options.again)).await?,
         None => Measured::default(),
     };
     Ok((generated, measured))
 }
 
-async fn measure(request: &Request, generated: &Generated, profiler: &Profiler) -> anyhow::Result<Measured> {
+async fn measure(
+    request: &Request,
+    generated: &Generated,
+    (profiler, again): (&Profiler, bool),
+) -> anyhow::Result<Measured> {
     let mut phase = Phase::start("measuring");
     let report: Report<'_> = &mut |name: &str, progress| phase.at(name, &profile::detail(progress));
-    let measured = generate::measure(request, generated, profiler, report).await?;
+    let measured = generate::measure(request, generated, (profiler, again), report).await?;
     phase.done(&format!(
         "{} measured on {}",
         count(measured.profiles.len(), "variant"),
@@ -309,15 +316,7 @@ fn table(request: &Request, generated: &Generated, measured: &Measured) -> Table
         ">memory",
         "",
     ]);
-    let of = |name: &str, bytes: u64| measured.profiles.get(name).map(|profile| Offer::of(profile, bytes));
-    let known: Vec<(usize, Offer)> = generated
-        .entries
-        .iter()
-        .enumerate()
-        .filter_map(|(at, entry)| Some((at, of(&entry.name, entry.bytes)?)))
-        .collect();
-    let offers: Vec<Offer> = known.iter().map(|(_, offer)| offer.clone()).collect();
-    let marks = dominated(&offers);
+    let marks = Marks::of(request, generated, measured);
     for (at, entry) in generated.entries.iter().enumerate() {
         let check = entry.made.as_ref().and_then(|piece| piece.check.as_ref());
         let alike = check.and_then(|check| check["top1"].as_f64().or(check["cosine_mean"].as_f64()));
@@ -338,11 +337,11 @@ fn table(request: &Request, generated: &Generated, measured: &Measured) -> Table
         } else {
             row.extend(["-"; 4].map(str::to_owned));
         }
-        let by = known.iter().zip(&marks).find(|((own, _), _)| *own == at).and_then(|(_, by)| *by);
-        row.push(match by {
-            Some(by) => format!("dominated by {}", generated.entries[known[by].0].name),
-            None if at == request.parent => "the parent".to_owned(),
-            None => String::new(),
+        row.push(match (marks.dominated[at], marks.left_out[at]) {
+            (_, Some(_)) => "left out".to_owned(),
+            (Some(by), None) => format!("dominated by {}", generated.entries[by].name),
+            (None, None) if at == request.parent => "the parent".to_owned(),
+            (None, None) => String::new(),
         });
         table.row(row);
     }

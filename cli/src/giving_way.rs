@@ -95,6 +95,7 @@ mod tests {
             slowdown: None,
             cause: String::new(),
             loads: modelless_wire::LoadTimes::default(),
+            signs: None,
         });
         assert!(!is_idle(&status, 7));
         status.replicas[0].state = ReplicaState::Active;

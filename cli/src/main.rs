@@ -9,6 +9,7 @@ mod dump;
 mod engines;
 mod environment;
 mod exit;
+mod exposed;
 mod generate;
 mod giving_way;
 mod out;
@@ -43,7 +44,7 @@ enum Command {
     /// Start an executor of a cluster: a node that runs models.
     Executor(roles::Options),
     /// Start a scheduler of a cluster.
-    Scheduler(roles::Options),
+    Scheduler(roles::scheduler::WithPools),
     /// List, show and make tasks.
     #[command(subcommand)]
     Task(client::task::Command),
@@ -53,9 +54,30 @@ enum Command {
     /// List, show and make the ways in which models are run.
     #[command(subcommand)]
     Variant(client::variant::Command),
+    /// Make, list, rotate and end keys.
+    #[command(subcommand)]
+    Key(client::key::Command),
+    /// List what was asked for that changes something.
+    Audit(client::audit::Options),
+    /// Make and list tenants, and say what they may use.
+    #[command(subcommand)]
+    Tenant(client::tenant::Command),
     /// List and show the machines behind a server.
     #[command(subcommand)]
     Node(client::node::Command),
+    /// List and show pools of machines that come and go.
+    #[command(subcommand)]
+    Pool(client::machine::Pool),
+    /// List and show machines that come and go, and what became of them.
+    #[command(subcommand)]
+    Machine(client::machine::Machine),
+    /// List and show what is in memory, how that stands and why.
+    #[command(subcommand)]
+    Replica(client::replica::Command),
+    /// Show plans, what they changed, and what would change now.
+    Plan(client::plan::Options),
+    /// Show what happened, and follow what happens.
+    Events(client::events::Options),
     /// Ask for a prediction.
     Query(client::query::Options),
     /// Say whether an answer was right.
@@ -106,7 +128,15 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Task(command) => client::task::run(command),
         Command::Model(command) => client::model::run(command),
         Command::Variant(command) => client::variant::run(command),
+        Command::Audit(options) => client::audit::run(&options),
+        Command::Key(command) => client::key::run(command),
+        Command::Tenant(command) => client::tenant::run(&command),
         Command::Node(command) => client::node::run(&command),
+        Command::Pool(command) => client::machine::pools(&command),
+        Command::Machine(command) => client::machine::machines(&command),
+        Command::Replica(command) => client::replica::run(&command),
+        Command::Plan(options) => client::plan::run(&options),
+        Command::Events(options) => client::events::run(&options),
         Command::Query(options) => client::query::run(&options),
         Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),

@@ -8,7 +8,8 @@ mod png;
 mod svg;
 
 use anyhow::Context;
-use modelless_types::Profile;
+use modelless_decision::frontier as decision;
+use modelless_types::{Accuracy, Bytes, CostPer1k, Profile};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -54,17 +55,34 @@ impl Point {
     }
 }
 
-/// Which points no other beats on both axes, fastest first.
+/// Which points no other equals or beats on these two axes, fastest first: by the rule that decides what is worth having, where
+/// memory, price and what a batch gains count as well.
 pub(crate) fn frontier(points: &[Point]) -> Vec<&Point> {
-    let beats = |a: &Point, b: &Point| {
-        a.accuracy >= b.accuracy
-            && a.latency_ms <= b.latency_ms
-            && (a.accuracy > b.accuracy || a.latency_ms < b.latency_ms)
+    let on_two_axes = |point: &Point| decision::Point {
+        accuracy: parts(point.accuracy, 1e6)
+            .try_into()
+            .ok()
+            .and_then(Accuracy::from_ppm)
+            .unwrap_or(Accuracy::ONE),
+        latency: parts(point.latency_ms, 1e6),
+        cost: CostPer1k(0),
+        work: 0,
+        memory: Bytes(0),
     };
-    let mut best: Vec<&Point> =
-        points.iter().filter(|point| !points.iter().any(|other| beats(other, point))).collect();
+    let known: Vec<_> = points.iter().map(on_two_axes).collect();
+    let on = decision::frontier(&known);
+    let mut best: Vec<&Point> = points.iter().zip(on).filter_map(|(point, on)| on.then_some(point)).collect();
     best.sort_by(|a, b| a.latency_ms.total_cmp(&b.latency_ms));
     best
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, as wanted"
+)]
+fn parts(value: f64, of: f64) -> u64 {
+    (value * of).round() as u64
 }
 
 /// Where a text stands to its point.
@@ -186,8 +204,8 @@ fn shapes(title: &str, note: &str, points: &[Point]) -> Vec<Shape> {
 fn legend(points: &[Point], best: &[&Point], out: &mut Vec<Shape>) {
     let is_on = |point: &Point| best.iter().any(|known| known.name == point.name);
     let kinds = [
-        (Known::Well, true, "no other is better and quicker"),
-        (Known::Well, false, "beaten by another"),
+        (Known::Well, true, "on these two axes no other is as good"),
+        (Known::Well, false, "on these two axes another is as good"),
         (Known::Coarsely, true, "coarse"),
         (Known::Coarsely, false, "coarse, beaten"),
         (Known::Estimated, true, "estimated"),
@@ -335,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_frontier_leaves_out_what_is_beaten_on_both_axes() {
+    fn the_frontier_leaves_out_what_is_beaten_on_both_axes_or_equal_as_far_as_one_can_tell() {
         let points = [
             point("slow", 0.9, 2.0),
             point("fast", 0.8, 0.1),
@@ -344,6 +362,9 @@ mod tests {
         ];
         let names: Vec<&str> = frontier(&points).iter().map(|point| point.name.as_str()).collect();
         assert_eq!(names, ["fast", "mid", "slow"]);
+        let near = [point("a", 0.9191, 0.0440), point("b", 0.9180, 0.0435), point("c", 0.9134, 0.0406)];
+        let names: Vec<&str> = frontier(&near).iter().map(|point| point.name.as_str()).collect();
+        assert_eq!(names, ["c", "a"], "a hundredth less time is none");
     }
 
     #[test]
@@ -364,7 +385,12 @@ mod tests {
         let mut all = points.to_vec();
         all.push(Point { known: Known::Coarsely, ..point("rough", 0.8, 0.5) });
         let picture = svg("t", "", &all);
-        for words in ["beaten by another", ">estimated<", ">coarse<", "no other is better and quicker"] {
+        for words in [
+            "on these two axes another is as good",
+            ">estimated<",
+            ">coarse<",
+            "on these two axes no other is as good",
+        ] {
             assert!(picture.contains(words), "{words}");
         }
         assert!(!picture.contains("estimated, beaten"), "only what is there is explained");

@@ -15,7 +15,7 @@ use crate::progress::{Phase, count, short};
 use crate::replay::{RouterSettings, record};
 use crate::roles::{Measurer, clearing};
 use crate::signals::{Signals, until_second_signal};
-use crate::{engines, out};
+use crate::{engines, exposed, out};
 use admin::{Places, Registry};
 use anyhow::Context;
 use async_trait::async_trait;
@@ -102,6 +102,12 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let phase = Phase::start("opening the store");
     let address = options.database.clone().unwrap_or_else(|| format!("sqlite:{}", data.database().display()));
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(&address).await?);
+    let addresses = [Some(config.gateway.http), config.gateway.grpc].into_iter().flatten();
+    let place = match &options.database {
+        Some(_) => "--database URL".to_owned(),
+        None => format!("--data {}", data.path().display()),
+    };
+    exposed::check(&*store, addresses, (options.insecure, "--insecure"), &place).await?;
     clearing::begin(&*store, &artefacts).await?;
     phase.done(&format!("{} opened", store.describe()));
 
@@ -109,12 +115,12 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
 
     let executor_handle: Arc<OnceLock<executor::Handle>> = Arc::default();
-    let tokens = config.executor.tokens();
+    let servers = config.executor.servers();
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
-        tokens: tokens.clone(),
+        servers: servers.clone(),
         gpus: config.executor.hardware.gpus.clone(),
         device_class: config.executor.device_class.clone(),
         tasks: TaskTracker::new(),
@@ -129,8 +135,8 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     };
     let mut warnings = measure(&registry, &packages, Rest::Now).await?;
     let gpus = &config.executor.hardware.gpus;
-    let engine = engines::serving(library.clone(), config.executor.memory, gpus, &tokens)?;
-    let quarantine = engines::quarantine(library, config.executor.memory, gpus, &tokens)?;
+    let engine = engines::serving(library.clone(), config.executor.memory, gpus, &servers)?;
+    let quarantine = engines::quarantine(library, config.executor.memory, gpus, &servers)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let clock = Clock::start();
@@ -169,7 +175,8 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     handle.connect(gateway_handle.link());
 
     let nodes = vec![scheduler::Node { status: handle.status(), link }];
-    let scheduler = scheduler::build(scheduler::Config::default(), Arc::clone(&store), nodes);
+    let (scheduler, planned) = scheduler::build(scheduler::Config::default(), Arc::clone(&store), nodes);
+    let scheduler = (scheduler.named(&config.executor.name), planned);
     Ok(Parts {
         store,
         artefacts,

@@ -8,7 +8,7 @@ use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reaso
 use modelless_decision::{Correction, Moments};
 use modelless_engine::{BatchError, BatchResult, BatchSlot, EngineError, Outputs};
 use modelless_types::{
-    CostPer1k, Engine as EngineKind, Micros, PricePerHour, QueryKey, Refusal, Time, VariantId,
+    CostPer1k, Engine as EngineKind, Micros, PricePerHour, Processor, QueryKey, Refusal, Time, VariantId,
 };
 use modelless_wire::{Answer, Body, InputFault};
 use std::cell::RefCell;
@@ -80,6 +80,10 @@ impl From<PrepareError> for Unwritten {
 impl Flight {
     pub(crate) fn engine(&self) -> EngineKind {
         self.known.settings.engine
+    }
+
+    pub(crate) fn variant(&self) -> VariantId {
+        self.variant
     }
 
     /// It is handed over now.
@@ -362,6 +366,16 @@ impl Handle {
         }
     }
 
+    /// A batch runs far longer than it should: it stands back behind everything else from now on.
+    pub(crate) fn suspect(&self, batch: BatchId) {
+        let place = self.batches().get(&batch).and_then(|f| Some((f.variant, f.lane, f.ticket?, f.expected)));
+        if let Some((variant, lane, ticket, expected)) = place {
+            let expected_us = expected.p99().0;
+            tracing::info!(%variant, expected_us, "a batch runs far longer than it should; its lane goes on");
+            self.engine().stand_back(variant, lane.0, ticket);
+        }
+    }
+
     /// Wakes the runner that most likely answers the query that is being read, if nothing else is going on.
     pub(crate) fn prime(&self) {
         let idle = self.config().wait_inline > Micros::ZERO && self.queries().is_empty();
@@ -478,15 +492,19 @@ impl Handle {
         }
     }
 
-    /// Queries whose batch was handed over but stands behind another of its lane, so that nothing of it ran yet.
+    /// Queries whose batch was handed over but stands behind another of its lane and its runner, so that nothing of it ran yet.
     pub(crate) fn behind(&self) -> BTreeSet<QueryKey> {
         let batches = self.batches();
-        let mut first: BTreeMap<LaneIx, Time> = BTreeMap::new();
+        let place = |flight: &Flight| {
+            let settings = &flight.known.settings;
+            (flight.lane, flight.known.model, settings.engine, settings.processor != Processor::Cpu)
+        };
+        let mut first = BTreeMap::new();
         for flight in batches.values().filter(|flight| flight.ticket.is_some()) {
-            let started = first.entry(flight.lane).or_insert(flight.started);
+            let started = first.entry(place(flight)).or_insert(flight.started);
             *started = flight.started.min(*started);
         }
-        let later = |flight: &&Flight| first.get(&flight.lane).is_some_and(|first| flight.started > *first);
+        let later = |flight: &&Flight| first.get(&place(flight)).is_some_and(|first| flight.started > *first);
         let members = batches.values().filter(later).flat_map(|flight| &flight.members);
         members.filter(|member| member.reason != Reason::Rerun).map(|member| member.key).collect()
     }

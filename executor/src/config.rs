@@ -1,8 +1,8 @@
 //! What can be set of an executor.
 
 use crate::node;
-use modelless_decision::worker::{DeviceConfig, WorkerConfig};
-use modelless_engine::MAX_LANES;
+use modelless_decision::worker::{DeviceConfig, Foresight, WorkerConfig};
+use modelless_engine::{MAX_LANES, ServerFiles};
 use modelless_types::{Batching, Bytes, Engine, Micros, PricePerHour};
 use modelless_wire::{Hardware, PriceOrigin};
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,9 @@ pub struct Config {
     pub hung_factor: u32,
     /// See `hung_factor`.
     pub hung_after: Micros,
+    /// A batch that runs four times as long as it should (and at least this long) gives its lane up to others that wait for it,
+    /// long before it is taken for hung. Zero: never.
+    pub suspect_after: Micros,
     /// A replica is not evicted sooner than this after it was loaded.
     pub min_residence: Micros,
     /// How queries share batches where their task does not say.
@@ -88,6 +91,8 @@ pub struct RemoteServer {
     pub price: Option<PricePerHour>,
     /// A file with the token that the server wants to see.
     pub token_file: Option<PathBuf>,
+    /// A file with certificates of the authorities that its own may come from. Left out: those that the machine believes.
+    pub ca: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -116,6 +121,7 @@ impl Default for Config {
             give_up_after: 5,
             hung_factor: 20,
             hung_after: Micros::from_secs(1),
+            suspect_after: Micros::from_millis(50),
             batching: Batching::Deadline,
             hand_back: true,
             min_residence: Micros::from_millis(500),
@@ -197,13 +203,18 @@ impl Config {
             batching: self.batching,
             hand_back: self.hand_back,
             min_residence: self.min_residence,
+            foresight: Foresight::default(),
+            suspect_after: self.suspect_after,
+            servers_apart: true,
         }
     }
 
-    /// Servers that may be reached, by their `HOST:PORT`, and the files with tokens for them.
-    pub fn tokens(&self) -> BTreeMap<String, Option<PathBuf>> {
-        let file = |(server, known): (&String, &RemoteServer)| (server.clone(), known.token_file.clone());
-        self.remotes.iter().map(file).collect()
+    /// Servers that may be reached, by their `HOST:PORT`, and the files about them.
+    pub fn servers(&self) -> BTreeMap<String, ServerFiles> {
+        let files = |(server, known): (&String, &RemoteServer)| {
+            (server.clone(), ServerFiles { token: known.token_file.clone(), ca: known.ca.clone() })
+        };
+        self.remotes.iter().map(files).collect()
     }
 
     /// How many lanes a variant is loaded for: as many as the device could be cut into that are wide enough for it, so
@@ -213,6 +224,13 @@ impl Config {
         let cores = lanes.saturating_mul(width);
         // Lanes are never cut narrower than they were set.
         (cores / threads.clamp(width, cores)).clamp(1, lanes)
+    }
+
+    /// How long what runs alone in quarantine may take before it stands back behind everything else. It holds no lane, but a core.
+    pub(crate) fn stands_back_after(&self, expected: Micros) -> Duration {
+        let never = self.suspect_after == Micros::ZERO;
+        let scaled = Micros(expected.0.saturating_mul(4)).max(self.suspect_after);
+        if never { Duration::MAX } else { Duration::from_micros(scaled.0) }
     }
 
     /// How long a batch may run before its runner is taken for hung. A server is given longer: its runner gives up by itself

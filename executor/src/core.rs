@@ -309,6 +309,7 @@ impl Perform<Action> for Handle {
             }
             Action::Start { batch } => self.start(batch),
             Action::Revoke { batch } => self.revoke(batch),
+            Action::Suspect { batch } => self.suspect(batch),
             Action::Discard { batch } => self.discard(batch),
             Action::Deliver { batch, queries } => {
                 self.deliver(batch, &queries);

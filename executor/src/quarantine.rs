@@ -142,9 +142,10 @@ impl Handle {
 
     /// Runs it; and whether somebody else killed the runner meanwhile.
     async fn submit_alone(&self, mut flight: Flight, slot: BatchSlot, expected: Moments) -> (Verdict, bool) {
-        let (told, hears) = oneshot::channel();
+        let (told, mut hears) = oneshot::channel();
         let me = self.clone();
         flight.starts(self.now());
+        let (alone, ticket) = (flight.variant(), slot.ticket());
         let limit = self.config().hung_limit(expected.p99(), flight.engine());
         let done = Box::new(move |result: Result<_, BatchError>| {
             let killed = matches!(result, Err(BatchError::Killed(_)));
@@ -155,8 +156,16 @@ impl Handle {
             // Whoever waits is gone only when the node is.
             let _ = told.send((verdict, killed));
         });
-        self.core().quarantine.engine.submit(slot, limit, done);
-        hears.await.unwrap_or_else(|_| (failed(Failure::NotStarted, "the engine ended"), false))
+        let engine = &self.core().quarantine.engine;
+        engine.submit(slot, limit, done);
+        let after = self.config().stands_back_after(expected.p99());
+        let heard = if let Ok(heard) = tokio::time::timeout(after, &mut hears).await {
+            heard
+        } else {
+            engine.stand_back(alone, 0, ticket);
+            hears.await
+        };
+        heard.unwrap_or_else(|_| (failed(Failure::NotStarted, "the engine ended"), false))
     }
 
     /// Ends what the quarantine runner holds.

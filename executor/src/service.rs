@@ -4,7 +4,7 @@ use crate::catalogue::{Catalogue, Tokenizers};
 use crate::config::Config;
 use crate::core::{Core, Handle};
 use crate::history::{self, Writer};
-use crate::node::Tally;
+use crate::node::{Tally, Watch};
 use crate::quarantine::Quarantine;
 use modelless_adapter::AdapterSpec;
 use modelless_decision::route::NodeInfo;
@@ -197,6 +197,7 @@ impl Service {
         let timer = handle.core().driver.serve_timer(&handle);
         tokio::pin!(timer);
         let mut drain_by = None;
+        let mut machine = Watch::default();
         loop {
             tokio::select! {
                 biased;
@@ -209,7 +210,12 @@ impl Service {
                 // After the events: the death that it comes of is told first.
                 Some((batch, outcome)) = next(&mut fallen) => handle.feed(Event::Done { batch, outcome }),
                 () = handle.core().changed.notified() => me.publish(),
-                _ = tick.tick() => me.publish(),
+                _ = tick.tick() => {
+                    if let Some(host) = machine.look() {
+                        handle.feed(Event::Host(host));
+                    }
+                    me.publish();
+                }
                 () = &mut timer => {}
             }
             if drain_by.is_some() && me.drained() {
@@ -484,6 +490,7 @@ impl Service {
                 memory: view.memory,
                 slowdown: seen.then_some(view.correction.ratio),
                 cause: view.cause,
+                signs: view.signs,
                 loads: tally.loads(view.variant),
             }
         };

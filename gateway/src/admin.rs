@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use modelless_store::Registered;
-use modelless_types::{Bytes, Engine, Optimisation, Processor};
+use modelless_types::{Bytes, Engine, Optimisation, Processor, TenantId};
 use serde::{Deserialize, Serialize};
 
 /// A model to be registered. Its artefacts were uploaded before and are named by their sha256.
@@ -128,7 +128,7 @@ pub enum AdminError {
 /// Registers models.
 #[async_trait]
 pub trait Admin: Send + Sync {
-    /// Looks into the artefacts, measures each variant, and stores the model with what was found; or stores it, and
+    /// For a tenant. Looks into the artefacts, measures each variant, and stores the model with what was found; or stores it, and
     /// whoever runs it measures it then. The profiles tell which.
-    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError>;
+    async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError>;
 }

@@ -1,5 +1,6 @@
 //! One query: admitted, given to the router, awaited. Dropping the future (the client went away) cancels it.
 
+use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::pending::{Outcome, Reply};
@@ -8,7 +9,7 @@ use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
 use modelless_telemetry::Took;
-use modelless_types::{AppId, Bytes, Goals, Micros, QueryKey, Refusal, TenantId, Time};
+use modelless_types::{Bytes, Goals, Micros, QueryKey, Refusal, Time};
 use modelless_wire::{Answer, Input};
 use tokio::sync::oneshot;
 
@@ -19,6 +20,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) input: Input,
     /// Size once decoded.
     pub(crate) decoded: Bytes,
+    /// Who asks.
+    pub(crate) caller: &'a Caller,
     /// When its head had been read.
     pub(crate) arrived: Time,
 }
@@ -59,7 +62,10 @@ enum Entered {
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
-    let Ask { task, goals, input, decoded, arrived } = ask;
+    let Ask { task, goals, input, decoded, caller, arrived } = ask;
+    // It counts as open until it is answered, and each row of a request is one.
+    let _open =
+        caller.begin(core.driver.clock().now()).inspect_err(|error| task.metrics.refused(error.reason))?;
     let key = core.next_key();
     let (reply, answer) = oneshot::channel();
     let guard = Guard { core, key, task };
@@ -77,8 +83,8 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
             let deadline = arrived + admitted.latency;
             let query = Query {
                 key,
-                tenant: TenantId::DEFAULT,
-                app: AppId::DEFAULT,
+                tenant: caller.tenant,
+                app: caller.app,
                 class: admitted.class,
                 arrived,
                 deadline,
@@ -110,6 +116,10 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     };
     drop(guard);
     let settled = settle(core, task, key, reply, arrived, deadline);
+    if let Ok(answered) = &settled {
+        let share = answered.answer.run.0 / u64::from(answered.answer.batch.max(1));
+        caller.used(core.driver.clock().now(), Micros(share));
+    }
     if settled.as_ref().is_ok_and(|answered| arrived + answered.total <= deadline) {
         core.demand.answered_in_time(class);
     }

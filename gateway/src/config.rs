@@ -25,6 +25,8 @@ pub struct Config {
     pub max_headers: usize,
     /// Connections open at one time; more are told 503 and closed.
     pub max_connections: usize,
+    /// And so many from one address; for IPv6 its first 64 bits count. What comes from this machine is not counted so.
+    pub max_connections_per_address: usize,
     /// From the first byte of a head to its last.
     pub header_timeout_ms: u64,
     /// How long a connection may stay open between requests.
@@ -57,6 +59,7 @@ impl Default for Config {
             max_header_bytes: 16 << 10,
             max_headers: 100,
             max_connections: 10_000,
+            max_connections_per_address: 1_000,
             header_timeout_ms: 10_000,
             idle_timeout_ms: 75_000,
             body_timeout_ms: 30_000,
@@ -79,6 +82,7 @@ impl Config {
             ("max_held_bytes", self.max_held_bytes),
             ("max_headers", self.max_headers as u64),
             ("max_connections", self.max_connections as u64),
+            ("max_connections_per_address", self.max_connections_per_address as u64),
             ("header_timeout_ms", self.header_timeout_ms),
             ("idle_timeout_ms", self.idle_timeout_ms),
             ("body_timeout_ms", self.body_timeout_ms),

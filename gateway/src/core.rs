@@ -2,18 +2,21 @@
 //!
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
+use crate::access::{Caller, Gate};
 use crate::config::Config;
 use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::QueryIds;
 use crate::members::{Members, Seen};
+use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
-use crate::view::View;
+use crate::view::{View, Views};
+use arc_swap::ArcSwap;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::Metrics;
-use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId, TenantId};
 use modelless_wire::{
     Body, Connection, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode,
 };
@@ -74,13 +77,15 @@ pub(crate) struct Core {
     pub(crate) driver: Driver<Router>,
     pub(crate) pending: Pending,
     pub(crate) ids: QueryIds,
+    /// Who may ask.
+    pub(crate) gate: Gate,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) handover: Handover,
     /// Tells this process's queries apart from those of others, in query ids.
     pub(crate) number_base: u64,
     next_key: AtomicU64,
     nodes: RwLock<Vec<Arc<Node>>>,
-    view: RwLock<Arc<View>>,
+    views: ArcSwap<Views>,
     /// What requests see.
     pub(crate) shown: watch::Sender<Shown>,
     /// How often it was asked to look anew.
@@ -99,6 +104,8 @@ pub(crate) struct Core {
     pub(crate) demand: Demands,
     /// Who else is there.
     pub(crate) members: Mutex<Members>,
+    /// What is asked of all gateways, as a scheduler would count it.
+    pub(crate) outlook: Mutex<Outlook>,
 }
 
 impl Core {
@@ -106,9 +113,10 @@ impl Core {
         config: Config,
         driver: Driver<Router>,
         ids: QueryIds,
+        gate: Gate,
         metrics: Arc<Metrics>,
         number_base: u64,
-        view: View,
+        views: Views,
     ) -> Self {
         // A connection has one query at a time, so this bound only bites when somebody asks from inside.
         let limit = config.max_connections;
@@ -117,14 +125,18 @@ impl Core {
             driver,
             pending: Pending::new(limit),
             ids,
+            gate,
             metrics,
             handover: Handover::default(),
             number_base,
             next_key: AtomicU64::new(1),
             nodes: RwLock::default(),
-            shown: watch::Sender::new(Shown { version: view.catalog.version, asked: 0 }),
+            shown: watch::Sender::new(Shown {
+                version: views.of(TenantId::DEFAULT).catalog.version,
+                asked: 0,
+            }),
             asked: AtomicU64::new(0),
-            view: RwLock::new(Arc::new(view)),
+            views: ArcSwap::from_pointee(views),
             loaded: AtomicBool::new(false),
             leaving: Arc::default(),
             draining: AtomicBool::new(false),
@@ -134,6 +146,7 @@ impl Core {
             held: AtomicU64::new(0),
             demand: Demands::default(),
             members: Mutex::default(),
+            outlook: Mutex::default(),
         }
     }
 
@@ -151,14 +164,19 @@ impl Core {
         QueryKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// What the first tenant sees; and all there is of machines.
     pub(crate) fn view(&self) -> Arc<View> {
-        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(self.views.load().of(TenantId::DEFAULT))
     }
 
-    /// `asked` is how often it had been asked to look anew before it looked; without a `view` that found nothing new.
-    pub(crate) fn publish(&self, view: Option<View>, asked: u64) {
-        if let Some(view) = view {
-            *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(view);
+    pub(crate) fn view_of(&self, caller: &Caller) -> Arc<View> {
+        Arc::clone(self.views.load().of(caller.tenant))
+    }
+
+    /// `asked` is how often it had been asked to look anew before it looked; without `views` that found nothing new.
+    pub(crate) fn publish(&self, views: Option<Views>, asked: u64) {
+        if let Some(views) = views {
+            self.views.store(Arc::new(views));
         }
         let shown = Shown { version: self.view().catalog.version, asked };
         self.shown.send_if_modified(|known| std::mem::replace(known, shown) != shown);

@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes as Buffer;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use modelless_store::Error as StoreError;
 use modelless_types::{Nearest, Refusal};
@@ -139,6 +139,7 @@ impl From<StoreError> for ApiError {
             | StoreError::DefaultChanged { .. }
             | StoreError::NothingBefore { .. }
             | StoreError::NotFlagged { .. }
+            | StoreError::MachineMoved { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
             StoreError::Invalid { .. } => Self::malformed(message),
             StoreError::Unreachable { .. } | StoreError::Locked { .. } => {
@@ -209,6 +210,9 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
             headers.insert(ALLOW, allow);

@@ -225,6 +225,7 @@ impl Given {
             fallback: self.fallback.unwrap_or_default(),
             model,
             variant,
+            among: None,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! [`Service`] is built from a [`Config`] and [`Deps`], bound, and run until drained; [`Handle`] is what others hold.
 #![warn(missing_docs)]
 
+mod access;
 mod admin;
 mod ask;
 mod config;
@@ -16,6 +17,7 @@ mod core;
 mod demand;
 mod errors;
 mod feedback;
+mod files;
 mod gauges;
 mod goals;
 mod grpc;
@@ -26,6 +28,7 @@ mod known;
 mod members;
 mod oip;
 mod openapi;
+mod outlook;
 mod pending;
 mod profiles;
 mod routes;

@@ -1,23 +1,25 @@
 //! The gateway as a component: built, bound, run until drained.
 
+use crate::access::{Deeds, Gate, keep};
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::core::Core;
 use crate::demand::DemandTold;
 use crate::errors::Error;
 use crate::feedback::Desk;
+use crate::files;
 use crate::grpc;
 use crate::http;
 use crate::ids::{QueryIds, SECRET};
 use crate::openapi;
 use crate::routes::{self, App};
 use crate::update::Updater;
-use crate::view::View;
+use crate::view::{TasksOf, Views};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Router;
 use modelless_drive::{Clock, Driver, Recorder};
-use modelless_live::Member;
-use modelless_store::{Artefacts, Store};
+use modelless_live::{Member, Role};
+use modelless_store::{Artefacts, Deed, Store};
 use modelless_telemetry::Metrics;
 use modelless_wire::{GatewayLink, NodeLink, NodeStatus};
 use std::fmt;
@@ -25,7 +27,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +57,7 @@ pub struct Service {
     core: Arc<Core>,
     updater: Updater,
     app: Arc<App>,
+    noted: mpsc::Receiver<Deed>,
     http: Option<TcpListener>,
     grpc: Option<TcpListener>,
 }
@@ -78,6 +81,8 @@ impl Service {
     /// Reads the catalogue and the secret, so that a gateway that starts at all can serve at once.
     pub async fn build(config: Config, deps: Deps) -> Result<Self, Error> {
         config.check().map_err(Error::Config)?;
+        let ports = 1 + usize::from(config.grpc.is_some());
+        let config = Config { max_connections: files::connections(config.max_connections, ports), ..config };
         let Deps { store, artefacts, nodes, clock, recorder, metrics, admin } = deps;
         let mut candidate = [0; 32];
         getrandom::fill(&mut candidate).map_err(Error::Random)?;
@@ -88,14 +93,18 @@ impl Service {
             None => getrandom::u64().map_err(Error::Random)?,
         };
         let catalog = Arc::new(store.catalog().await?);
+        let doors = store.access().doors().await?; // never older than the catalogue
+        let grants = doors.grants.clone();
+        let gate = Gate::new(doors);
         let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
-        let nothing = View::new(Arc::clone(&catalog), Arc::default(), Vec::new(), Vec::new());
+        let nothing = Views::new(&catalog, &TasksOf::new(), &[], &[]);
         let openapi = Buffer::from(openapi::document(&config).to_string());
-        let core = Arc::new(Core::new(config, driver, ids, metrics, number_base, nothing));
+        let core = Arc::new(Core::new(config, driver, ids, gate, metrics, number_base, nothing));
         for (status, link) in nodes {
             core.add_node(status, link);
         }
-        let updater = Updater::new(Arc::clone(&core), Arc::clone(&store), catalog);
+        let updater = Updater::new(Arc::clone(&core), Arc::clone(&store), (catalog, grants));
+        let (deeds, noted) = Deeds::new();
         let app = Arc::new(App {
             core: Arc::clone(&core),
             store,
@@ -103,9 +112,10 @@ impl Service {
             admin,
             openapi,
             feedback: Desk::default(),
+            deeds,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
         });
-        Ok(Self { core, updater, app, http: None, grpc: None })
+        Ok(Self { core, updater, app, noted, http: None, grpc: None })
     }
 
     /// Opens the ports. What connects from now on is served once it runs.
@@ -143,9 +153,14 @@ impl Service {
         if self.http.is_none() {
             self.bind().await?;
         }
-        let Self { core, updater, app, http, grpc } = self;
+        let Self { core, updater, app, noted, http, grpc } = self;
         let stop = CancellationToken::new();
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
+        let (store, stopped) = (Arc::clone(&app.store), stop.clone());
+        tasks.spawn(async move {
+            keep(store, noted, stopped).await;
+            Ok(())
+        });
         if let Some(listener) = grpc {
             tasks.spawn(grpc::serve(listener, Arc::clone(&app), stop.clone()));
         }
@@ -231,6 +246,9 @@ impl Handle {
 
     /// Who else is there, as the live state tells.
     pub fn set_members(&self, members: Vec<Member>) {
+        self.core.outlook.lock().unwrap_or_else(PoisonError::into_inner).look(&members);
+        let gateways = members.iter().filter(|member| member.role == Role::Gateway).count();
+        self.core.gate.share(gateways);
         let lent = self.core.members.lock().unwrap_or_else(PoisonError::into_inner).take(members);
         if lent {
             self.core.changed.notify_one();

@@ -8,10 +8,10 @@ use crate::core::{Core, Node};
 use crate::known::{Change, Known, moved};
 use crate::members::{self, Seen};
 use crate::table;
-use crate::view::{self, Tasks, View};
+use crate::view::{self, TasksOf, Views};
 use modelless_decision::Moments;
 use modelless_decision::route::{Event, Table};
-use modelless_store::{Catalog, Store};
+use modelless_store::{Catalog, Doors, Grant, Store};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,7 +36,8 @@ pub(crate) struct Updater {
     core: Arc<Core>,
     store: Arc<dyn Store>,
     catalog: Arc<Catalog>,
-    tasks: Arc<Tasks>,
+    grants: Vec<Grant>,
+    tasks: TasksOf,
     known: Known,
     /// What is not in the table yet.
     due: Change,
@@ -50,13 +51,18 @@ pub(crate) struct Updater {
 }
 
 impl Updater {
-    pub(crate) fn new(core: Arc<Core>, store: Arc<dyn Store>, catalog: Arc<Catalog>) -> Self {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        store: Arc<dyn Store>,
+        (catalog, grants): (Arc<Catalog>, Vec<Grant>),
+    ) -> Self {
         let (table, shape) = (Table::default(), Table::default());
-        let tasks = Arc::default();
+        let tasks = TasksOf::new();
         let mut updater = Self {
             core,
             store,
             catalog,
+            grants,
             tasks,
             known: Known::default(),
             due: Change::Nothing,
@@ -133,13 +139,17 @@ impl Updater {
     }
 
     /// Whether there is a new one.
-    fn take_catalog(&mut self, read: Result<Option<Catalog>, String>) -> bool {
+    fn take_catalog(&mut self, read: Result<Option<(Catalog, Doors)>, String>) -> bool {
         match read {
             Ok(catalog) => {
                 if std::mem::take(&mut self.outage) {
                     tracing::info!("the store answers again");
                 }
-                catalog.map(|catalog| self.catalog = Arc::new(catalog)).is_some()
+                let Some((catalog, doors)) = catalog else { return false };
+                self.grants.clone_from(&doors.grants);
+                self.core.gate.set(doors);
+                self.catalog = Arc::new(catalog);
+                true
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.outage, true) {
@@ -170,14 +180,12 @@ impl Updater {
         // A node that came back stands in the table already, but as one that is down.
         self.core.tabled(&nodes);
         if new_catalog || reshaped {
-            self.tasks = Arc::new(view::tasks(&self.catalog, &self.table, &self.core.metrics));
+            self.tasks = view::tasks(&self.catalog, &self.grants, &self.table, &self.core.metrics);
         }
         let shown = new_catalog || reshaped || change > Change::Nothing;
-        let view = shown.then(|| {
-            let (catalog, tasks) = (Arc::clone(&self.catalog), Arc::clone(&self.tasks));
-            View::new(catalog, tasks, self.known.statuses(), self.known.headers())
-        });
-        self.core.publish(view, asked);
+        let views = shown
+            .then(|| Views::new(&self.catalog, &self.tasks, &self.known.statuses(), &self.known.headers()));
+        self.core.publish(views, asked);
         took
     }
 
@@ -203,7 +211,7 @@ impl Updater {
 /// What the store said, and how often it had been asked for before.
 struct Read {
     asked: u64,
-    catalog: Result<Option<Catalog>, String>,
+    catalog: Result<Option<(Catalog, Doors)>, String>,
 }
 
 /// The catalogue, if it is another than the one that is known.
@@ -212,7 +220,9 @@ async fn read(store: Arc<dyn Store>, known: u64, asked: u64) -> Read {
         if store.catalog_version().await? == known {
             return Ok(None);
         }
-        store.catalog().await.map(Some)
+        // The doors after the catalogue, so that they are never older: whoever was shut out is so as of this version.
+        let catalog = store.catalog().await?;
+        Ok(Some((catalog, store.access().doors().await?)))
     };
     let catalog = match timeout(PATIENCE, read).await {
         Ok(read) => read.map_err(|error: modelless_store::Error| error.to_string()),

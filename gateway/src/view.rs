@@ -7,11 +7,13 @@ use crate::oip::Signature;
 use crate::suggest::{excerpt, suggest};
 use http::HeaderValue;
 use modelless_decision::route::{Table, TaskInfo};
-use modelless_store::{Catalog, Floor, SpaceKind};
+use modelless_store::{Catalog, Floor, Grant, SpaceKind};
 use modelless_telemetry::{Metrics, Served, TaskMetrics, VariantMetrics};
-use modelless_types::{Accuracy, Goals, Model, ModelId, NodeId, Refusal, Task, TenantId, Variant, VariantId};
+use modelless_types::{
+    Accuracy, Goals, Model, ModelId, NodeId, Refusal, Task, TenantId, Variant, VariantId, VariantSet,
+};
 use modelless_wire::NodeStatus;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A variant with what answers say of it.
@@ -46,6 +48,8 @@ pub(crate) struct TaskView {
     /// Positions of the task's labels.
     labels: HashMap<String, u16>,
     pub(crate) metrics: TaskMetrics,
+    /// What its tenant may use of it, where that is not all because it is another's.
+    among: Option<VariantSet>,
     /// The tensors that it shows where tensors are asked for.
     pub(crate) signature: Signature,
 }
@@ -53,8 +57,8 @@ pub(crate) struct TaskView {
 /// Tasks by name.
 pub(crate) type Tasks = HashMap<String, TaskView>;
 
-/// All of it.
-#[derive(Debug)]
+/// All of it, as one tenant sees it. Catalogue and nodes are those of all: what is shown of them goes by the tasks.
+#[derive(Debug, Default)]
 pub(crate) struct View {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) tasks: Arc<Tasks>,
@@ -75,7 +79,7 @@ impl View {
     /// A task by the name in a URL.
     pub(crate) fn task(&self, name: &str) -> Result<&TaskView, ApiError> {
         self.tasks.get(name).ok_or_else(|| {
-            let mut names: Vec<&str> = self.catalog.tasks.iter().map(|task| task.name.as_str()).collect();
+            let mut names: Vec<&str> = self.tasks.keys().map(String::as_str).collect();
             names.sort_unstable();
             let message = format!("there is no task {}{}", excerpt(name), suggest(name, names));
             ApiError::not_found("unknown_task", message)
@@ -91,18 +95,90 @@ impl View {
     }
 }
 
-/// The tasks of the default tenant, by name.
-pub(crate) fn tasks(catalog: &Catalog, table: &Table, metrics: &Metrics) -> Tasks {
-    let of_default = |task: &&Task| task.tenant == TenantId::DEFAULT;
-    let named = catalog.tasks.iter().filter(of_default).map(|task| {
-        let info = table.tasks.iter().find(|info| info.id == task.id);
-        (task.name.clone(), task_view(catalog, task, info, metrics))
-    });
-    named.collect()
+/// What each tenant sees.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    of: HashMap<TenantId, Arc<View>>,
+    /// For the tenant that is there before any is made, and for what concerns machines.
+    first: Arc<View>,
+    /// For a tenant that was made a moment ago.
+    nothing: Arc<View>,
 }
 
-fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &Metrics) -> TaskView {
-    let mut models: Vec<Arc<Model>> = catalog.models_of(task.id).cloned().map(Arc::new).collect();
+impl Views {
+    pub(crate) fn new(
+        catalog: &Arc<Catalog>,
+        tasks: &TasksOf,
+        nodes: &[Arc<NodeStatus>],
+        node_headers: &[(NodeId, HeaderValue)],
+    ) -> Self {
+        let view = |tasks: Arc<Tasks>| {
+            Arc::new(View::new(Arc::clone(catalog), tasks, nodes.to_vec(), node_headers.to_vec()))
+        };
+        let of: HashMap<_, _> =
+            tasks.iter().map(|(tenant, tasks)| (*tenant, view(Arc::clone(tasks)))).collect();
+        let nothing = view(Arc::default());
+        let first = of.get(&TenantId::DEFAULT).unwrap_or(&nothing);
+        Self { first: Arc::clone(first), nothing, of }
+    }
+
+    pub(crate) fn of(&self, tenant: TenantId) -> &Arc<View> {
+        if tenant == TenantId::DEFAULT { &self.first } else { self.of.get(&tenant).unwrap_or(&self.nothing) }
+    }
+}
+
+/// Each tenant's tasks, by name.
+pub(crate) type TasksOf = BTreeMap<TenantId, Arc<Tasks>>;
+
+/// Its own, and those of which it may use some models; where names are the same its own, else the older one.
+pub(crate) fn tasks(catalog: &Catalog, grants: &[Grant], table: &Table, metrics: &Metrics) -> TasksOf {
+    let mut of: BTreeMap<TenantId, Tasks> = BTreeMap::new();
+    let known = |task: &Task| table.tasks.iter().find(|info| info.id == task.id);
+    for task in &catalog.tasks {
+        let view = task_view(catalog, (task, known(task)), (metered(catalog, task), None), metrics);
+        of.entry(task.tenant).or_default().insert(task.name.clone(), view);
+    }
+    for task in &catalog.tasks {
+        let granted: Vec<&Grant> = grants.iter().filter(|grant| grant.task == task.id).collect();
+        if granted.is_empty() {
+            continue;
+        }
+        for tenant in catalog.tenants.iter().filter(|tenant| tenant.id != task.tenant) {
+            let names = granted.iter().filter(|grant| grant.to.is_none_or(|to| to == tenant.id));
+            let names: BTreeSet<&str> = names.map(|grant| grant.name.as_str()).collect();
+            if !catalog.models_of(task.id).any(|model| names.contains(model.name.as_str())) {
+                continue;
+            }
+            let tasks = of.entry(tenant.id).or_default();
+            if !tasks.contains_key(&task.name) {
+                // Counted beside the owner's own: how much that asks is not theirs to see, nor the other way round.
+                let counted = format!("{} for {}", metered(catalog, task), tenant.name);
+                let view = task_view(catalog, (task, known(task)), (counted, Some(&names)), metrics);
+                tasks.insert(task.name.clone(), view);
+            }
+        }
+    }
+    of.into_iter().map(|(tenant, tasks)| (tenant, Arc::new(tasks))).collect()
+}
+
+/// What metrics call a task: names are unique in a tenant only.
+fn metered(catalog: &Catalog, task: &Task) -> String {
+    let owner = catalog.tenants.iter().find(|tenant| tenant.id == task.tenant);
+    match owner.filter(|owner| owner.id != TenantId::DEFAULT) {
+        Some(owner) => format!("{}/{}", owner.name, task.name),
+        None => task.name.clone(),
+    }
+}
+
+fn task_view(
+    catalog: &Catalog,
+    (task, info): (&Task, Option<&TaskInfo>),
+    (metered, only): (String, Option<&BTreeSet<&str>>),
+    metrics: &Metrics,
+) -> TaskView {
+    let seen = |model: &&Model| only.is_none_or(|names| names.contains(model.name.as_str()));
+    let mut models: Vec<Arc<Model>> =
+        catalog.models_of(task.id).filter(seen).cloned().map(Arc::new).collect();
     models.sort_by(|a, b| a.name.cmp(&b.name).then(b.version.cmp(&a.version)));
     let mut variants: Vec<VariantView> = Vec::new();
     for model in &models {
@@ -119,8 +195,8 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
                 accuracy_header: accuracy.map(|accuracy| header(&accuracy.to_string())),
                 accuracy_from_header: floor.map(|floor| header(&floor.from.to_string())),
                 space_header: space(catalog, model),
-                metrics: metrics.variant(&task.name, &variant.name),
-                served: metrics.served(&task.name, variant.id.0),
+                metrics: metrics.variant(&metered, &variant.name),
+                served: metrics.served(&metered, variant.id.0),
                 variant: variant.clone(),
             });
         }
@@ -136,8 +212,9 @@ fn task_view(catalog: &Catalog, task: &Task, info: Option<&TaskInfo>, metrics: &
         SpaceKind::Labels { .. } | SpaceKind::Tensor { .. } => None,
     });
     let signature = Signature::of(task, dimension);
-    let metrics = metrics.task(&task.name);
-    TaskView { task: task.clone(), models, defaults, variants, labels, metrics, signature }
+    let metrics = metrics.task(&metered);
+    let among = only.map(|_| variants.iter().map(|view| view.variant.ordinal).collect());
+    TaskView { task: task.clone(), models, defaults, variants, labels, metrics, among, signature }
 }
 
 fn space(catalog: &Catalog, model: &Model) -> HeaderValue {
@@ -154,6 +231,16 @@ pub(crate) fn header(text: &str) -> HeaderValue {
 }
 
 impl TaskView {
+    /// For those who change something in it: only whose it is.
+    pub(crate) fn owned(&self) -> Result<&Self, ApiError> {
+        if self.among.is_none() {
+            return Ok(self);
+        }
+        let message =
+            format!("task {:?} belongs to another tenant; you may ask it and not change it", self.task.name);
+        Err(ApiError::new(http::StatusCode::FORBIDDEN, "not_yours", message))
+    }
+
     /// The position of a label.
     pub(crate) fn label(&self, label: &str) -> Option<u16> {
         self.labels.get(label).copied()
@@ -173,7 +260,7 @@ impl TaskView {
             found.map(|view| view.variant.id).ok_or_else(|| self.no_such("variant", name, known()))
         });
         let (model, variant) = (model.transpose()?, variant.transpose()?);
-        Ok(given.resolved(model, variant))
+        Ok(Goals { among: self.among, ..given.resolved(model, variant) })
     }
 
     fn named_variant(&self, name: &str) -> Option<&VariantView> {

@@ -69,6 +69,10 @@ impl Bench<'_> {
         let prepare = self.prepare_time(&sample)?;
         let device_class = self.profiler.device_class.clone();
         let mut times = Times::default();
+        let doubts = match set {
+            Some(_) => Vec::new(),
+            None => self.unlabelled(&sample).await?,
+        };
         let first = if set.is_some() { times_until } else { all_until };
         self.time(&sample, &mut times, first, &mut *report).await?;
         let accuracy = match (set, self.declared) {
@@ -99,7 +103,7 @@ impl Bench<'_> {
             detail: Detail {
                 coarse,
                 part_of_set: partly,
-                doubts: Vec::new(),
+                doubts,
                 tail: true,
                 load_cold: self.load_cold,
                 largest: times.ended.map(|(_, why)| Largest { batch: largest, why }),
@@ -114,6 +118,23 @@ impl Bench<'_> {
         let value = result?;
         unloaded?;
         Ok(value)
+    }
+
+    /// Where no labelled item is ever compared, one answer is looked at all the same: a model that gives no usable one to a
+    /// plausible picture or text would fail every query. Of tensors nobody knows what is plausible: of those it is only told.
+    async fn unlabelled(&self, sample: &Sample) -> Result<Vec<String>, Error> {
+        let decoded = &self.usual(sample).1;
+        let outputs = self.outputs_of(&[decoded], &mut Scratch::default()).await?;
+        let rows: Vec<&[u8]> = (0..self.loaded.outputs.len()).map(|output| outputs.item(output, 0)).collect();
+        let unusable = |source| Error::Output { variant: self.source.name.to_owned(), source };
+        let made = self.adapter.finish(Some(decoded), &rows, OutputParams::default()).map_err(unusable)?;
+        match made.write_json(&self.task.labels, &mut Vec::new()) {
+            Ok(()) => Ok(Vec::new()),
+            Err(error) if matches!(self.spec, AdapterSpec::Tensor(_)) => Ok(vec![format!(
+                "what it answers to zeros cannot be told as JSON: {error}; no labelled set shows what it answers otherwise"
+            )]),
+            Err(error) => Err(unusable(error)),
+        }
     }
 
     /// The first items of the set, or a stand-in of a plausible size.
@@ -365,16 +386,22 @@ impl Bench<'_> {
         items: &[usize],
         scratch: &mut Scratch,
     ) -> Result<(Outputs, Vec<Decoded>), Error> {
-        let engine = &*self.profiler.engine;
-        let batch = u32::try_from(items.len()).unwrap_or(u32::MAX);
-        let slot = engine.slot(self.source.variant, 0, batch);
-        let mut slot = slot.map_err(|error| self.failed(batch, Failure::Engine(error)))?;
         let decoded = items.iter().map(|item| self.decode(Some(set), *item, &set.input(*item)?));
         let decoded = decoded.collect::<Result<Vec<_>, _>>()?;
+        let outputs = self.outputs_of(&decoded.iter().collect::<Vec<_>>(), scratch).await?;
+        Ok((outputs, decoded))
+    }
+
+    /// What comes of one batch.
+    async fn outputs_of(&self, decoded: &[&Decoded], scratch: &mut Scratch) -> Result<Outputs, Error> {
+        let engine = &*self.profiler.engine;
+        let batch = u32::try_from(decoded.len()).unwrap_or(u32::MAX);
+        let slot = engine.slot(self.source.variant, 0, batch);
+        let mut slot = slot.map_err(|error| self.failed(batch, Failure::Engine(error)))?;
         if let Some(longest) = decoded.iter().filter_map(|decoded| self.adapter.length(decoded)).max() {
             slot.stretch(longest);
         }
-        for (row, decoded) in (0..batch).zip(&decoded) {
+        for (row, decoded) in (0..batch).zip(decoded) {
             for input in 0..self.loaded.inputs.len() {
                 self.adapter
                     .prepare(decoded, input, slot.item_mut(input, row), scratch)
@@ -382,8 +409,7 @@ impl Bench<'_> {
             }
         }
         let ran = latency::run(engine, slot, self.limit()).await;
-        let (outputs, _) = ran.map_err(|failure| self.failed(batch, failure))?;
-        Ok((outputs, decoded))
+        Ok(ran.map_err(|failure| self.failed(batch, failure))?.0)
     }
 
     /// One batch of labelled items.

@@ -11,7 +11,7 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 /// What is older is measured anew: the machine may have changed.
-const FRESH: Duration = Duration::from_hours(24);
+pub(crate) const FRESH: Duration = Duration::from_hours(24);
 
 /// Everything that a measurement depends on, as an address. `None` where something of that is not known, such as the address of
 /// the labelled set.
@@ -44,7 +44,7 @@ pub(crate) async fn key(
 }
 
 /// What tells this program from what it was before it was built or installed anew.
-fn program() -> Option<String> {
+pub(crate) fn program() -> Option<String> {
     let about = fs::metadata("/proc/self/exe").ok()?;
     let built = about.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     Some(format!("{} {} {}", env!("CARGO_PKG_VERSION"), about.len(), built.as_nanos()))

@@ -12,7 +12,6 @@
 mod accuracy;
 mod answers;
 mod bench;
-mod dominated;
 mod doubts;
 mod dump;
 mod earlier;
@@ -31,7 +30,6 @@ mod stats;
 mod torchscript;
 
 pub use accuracy::Tally;
-pub use dominated::{Offer, dominated};
 pub use dump::{Dump, Dumped, DumpedTensor};
 pub use error::Error;
 pub use manifest::{

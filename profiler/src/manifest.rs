@@ -329,6 +329,7 @@ impl TaskManifest {
             fallback: fallback.unwrap_or_default(),
             model: None,
             variant: None,
+            among: None,
         })
     }
 }

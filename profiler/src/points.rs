@@ -10,6 +10,9 @@
 //! clocks), others last as long whatever the batch (the system's pauses). Which it was nobody knows, so both are asked, and
 //! the one that promises less excess is believed: a pause of 4 ms makes a batch of 0.4 ms take eleven times as long, but not one
 //! of 10 ms.
+//!
+//! All of it is timed within seconds, and a machine is some per cent quicker or slower as a whole from one minute to the next,
+//! which none of the repetitions can tell. So the excess that was seen is taken together with that of [`MOMENTS`].
 
 use crate::stats::Summary;
 use modelless_decision::search::Seen;
@@ -18,6 +21,11 @@ use std::collections::BTreeMap;
 
 /// Further from the median than so many deviations, and than this share of it: not the model's doing.
 const FAR: (f64, f64) = (8.0, 0.5);
+/// One deviation of the mean of the same batches from one run to another, as a share. In the four runs of `cargo xtask measure
+/// profile-fit` that were kept when this was chosen it was 3.7 % over all sizes.
+const MOMENTS: f64 = 0.035;
+/// Of a normal distribution one in a hundred is so many deviations above.
+const ONE_IN_A_HUNDRED: f64 = 2.326;
 /// What all sizes together say weighs as much as so many of a size's own repetitions.
 const COMMON: f64 = 200.0;
 
@@ -119,7 +127,9 @@ fn point(batch: u32, timed: &Timed, common: Option<Common>) -> Option<(BatchPoin
     let samples = u32::try_from(times.len()).unwrap_or(u32::MAX);
     let own = percentile99(&times)?;
     let weight = f64::from(samples) / (f64::from(samples) + COMMON);
-    let p99_us = common.map_or(own, |common| weight * own + (1.0 - weight) * common.p99_us(mean_us));
+    let seen_us = common.map_or(own, |common| weight * own + (1.0 - weight) * common.p99_us(mean_us));
+    // The two have nothing to do with each other, so their squares add up.
+    let p99_us = mean_us + (seen_us - mean_us).max(0.0).hypot(ONE_IN_A_HUNDRED * MOMENTS * mean_us);
     let detail = PointDetail {
         batch,
         rounds: u32::try_from(means.len()).unwrap_or(u32::MAX),
@@ -131,7 +141,7 @@ fn point(batch: u32, timed: &Timed, common: Option<Common>) -> Option<(BatchPoin
     };
     let squares: f64 = near.iter().map(|time| (time - mean_us).powi(2)).sum();
     let var_us2 = if near.len() > 1 { squares / (near.len() - 1) as f64 } else { 0.0 };
-    Some((BatchPoint { batch, mean_us, var_us2, p99_us: p99_us.max(mean_us), samples }, detail))
+    Some((BatchPoint { batch, mean_us, var_us2, p99_us, samples }, detail))
 }
 
 #[cfg(test)]
@@ -164,7 +174,7 @@ mod tests {
         let (points, _) = points(&All::from([(1, timed(&[&many])), (8, timed(&[&few]))]));
         assert!(points[0].p99_us > 195.0, "{points:?}");
         // It may as well have been a pause of 100 us as twice the time.
-        assert!((850.0..900.0).contains(&points[1].p99_us), "the other size tells of it: {points:?}");
+        assert!((890.0..920.0).contains(&points[1].p99_us), "the other size tells of it: {points:?}");
     }
 
     #[test]
@@ -191,8 +201,18 @@ mod tests {
         let mut times = vec![50.0; 400];
         times[17] = 4_000.0;
         let (points, details) = points(&All::from([(1, timed(&[&times]))]));
-        assert!(points[0].p99_us < 51.0 && points[0].mean_us < 51.0, "{points:?}");
+        assert!(points[0].p99_us < 55.0 && points[0].mean_us < 51.0, "{points:?}");
         assert_eq!(details[0].outliers, 1);
+    }
+
+    #[test]
+    fn a_machine_that_is_another_minute_slower_is_allowed_for() {
+        let p99 = |times: &[f64]| points(&All::from([(1, timed(&[times]))])).0[0].p99_us;
+        // Never a microsecond off within these seconds: what is left is how minutes differ.
+        assert!((108.0..108.3).contains(&p99(&[100.0; 300])));
+        // Where batches differ by much more than minutes do it hardly adds to that.
+        let wide: Vec<f64> = (0..300).map(|at| if at % 30 == 7 { 150.0 } else { 100.0 }).collect();
+        assert!((150.0..151.5).contains(&p99(&wide)), "{}", p99(&wide));
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Registrar {
             let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await;
             let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
-            profile.detail.doubts = doubts(&profile.accuracy, set, model.declared);
+            profile.detail.doubts.extend(doubts(&profile.accuracy, set, model.declared));
             measured.push(variant.stored(bytes, vec![profile]));
         }
         let (model, evidence) = model.stored(task, self.tenant, (fitting, measured));
@@ -293,7 +293,7 @@ impl Registrar {
             None
         };
         let mut profile = self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?;
-        profile.detail.doubts = doubts(&profile.accuracy, set, declared);
+        profile.detail.doubts.extend(doubts(&profile.accuracy, set, declared));
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {
                 profile.detail.doubts.clone_from(&elsewhere.detail.doubts);

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -13,16 +12,8 @@ import pytest
 
 import modelless
 
-TORCH = importlib.util.find_spec("torch") is not None
-collect_ignore = [] if TORCH else ["test_torch.py"]
-
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "examples/fashion/pictures"
-
-
-def pytest_report_header() -> str:
-    """What is not tested here."""
-    return "live torch modules are tested" if TORCH else "torch is not installed: live modules are not tested"
 
 
 @pytest.fixture(scope="session")

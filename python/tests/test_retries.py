@@ -8,7 +8,19 @@ from typing import Iterator, List
 import pytest
 from scripted import Scripted, broken, busy, goals, good, reply, silent
 
-from modelless import Client, GoalsUnreachable, Overloaded, Refused, Retries, ServerFailed, Timeout, TooLate, Unreachable
+from modelless import (
+    Client,
+    GoalsUnreachable,
+    InputError,
+    NotAllowed,
+    Overloaded,
+    Refused,
+    Retries,
+    ServerFailed,
+    Timeout,
+    TooLate,
+    Unreachable,
+)
 from modelless._errors import refusal
 from modelless._retry import Budget
 
@@ -51,6 +63,25 @@ def test_one_connection_is_used_again_and_the_task_is_described_once(server: Scr
     assert {one.connection for one in server.asked} == {1}
     for one in server.asked:
         assert one.headers["authorization"] == "Bearer key" and one.headers["x-mine"] == "1"
+
+
+def test_the_key_of_the_environment_is_sent_unless_another_is_given_and_never_shown(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELLESS_KEY", "mlk_secret\n")
+    refused = '{"error": "this key is not known here", "reason": "unknown_key"}'
+    for given, sent in ((None, "Bearer mlk_secret"), ("mlk_other", "Bearer mlk_other"), ("", None)):
+        server.asked.clear()
+        server.replies = [reply(401, refused)]
+        with Client(server.url, api_key=given) as client:
+            with pytest.raises(NotAllowed) as caught:
+                client.query("t", INPUT)
+            assert [one.headers.get("authorization") for one in server.asked] == [sent] * len(server.asked) != []
+            for shown in (repr(client), repr(caught.value), str(caught.value), repr(client.__dict__)):
+                assert "mlk_" not in shown
+    with pytest.raises(InputError) as wrong:
+        Client(server.url, api_key="mlk_two words")
+    assert "mlk_two" not in str(wrong.value)
 
 
 def test_a_refusal_that_another_try_cannot_change_is_told_at_once(server: Scripted) -> None:

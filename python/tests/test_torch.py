@@ -1,4 +1,4 @@
-"""Live torch modules. Collected only where torch is installed: it is far larger than all else that is tested with."""
+"""Live torch modules. `cargo xtask test` runs these in an environment of their own, with the torch of the system."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@
 #![warn(missing_docs)]
 
 mod absent;
-mod demand;
-mod input;
+pub mod machines;
+mod telling;
 
 use absent::Absent;
-use demand::Demands;
 use modelless_decision::plan::{Plan, plan};
 use modelless_live::Member;
-use modelless_store::{PlanId, SavePlan, Store, UnixMicros};
+use modelless_planning::{Demands, input};
+use modelless_store::{NewEvent, PlanId, SavePlan, Store, UnixMicros};
 use modelless_types::{NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 /// What the store answers, or that it does not.
 async fn answered<T>(asked: impl Future<Output = modelless_store::Result<T>>) -> Result<T, Error> {
     Ok(timeout(ANSWER_WITHIN, asked).await.map_err(|_| Error::TooLong)??)
+}
+
+/// Tells what a plan changed. What is not told here stands in the plans all the same.
+async fn note(store: &dyn Store, events: Vec<NewEvent>) {
+    for event in events {
+        if let Err(error) = answered(store.note_event(event)).await {
+            tracing::warn!(%error, "what the plan changes is not told");
+        }
+    }
 }
 
 /// Rounds that follow one another more quickly would keep the database busy for nothing.
@@ -145,6 +154,12 @@ impl Handle {
         *self.live.lock().unwrap_or_else(PoisonError::into_inner) = Some(answers);
     }
 
+    /// Who is there, and whether that can be known at the moment.
+    fn members(&self) -> (Vec<Member>, bool) {
+        let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (members, self.live_answers())
+    }
+
     fn live_answers(&self) -> bool {
         let live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         live.as_ref().is_none_or(|answers| *answers.borrow())
@@ -174,6 +189,8 @@ pub struct Service {
     told: BTreeMap<NodeId, PlanId>,
     demands: Demands,
     absent: Absent,
+    /// Its name, in what it tells.
+    who: String,
     /// When it last looked at demand.
     looked: Instant,
 }
@@ -183,12 +200,19 @@ pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Servic
     let handle = Handle::default();
     let (told, demands, looked) = (BTreeMap::new(), Demands::default(), Instant::now());
     let (spare, absent) = (Vec::new(), Absent::default());
+    let who = "scheduler".to_owned();
     let service =
-        Service { config, store, nodes, spare, handle: handle.clone(), told, demands, absent, looked };
+        Service { config, store, nodes, spare, handle: handle.clone(), told, demands, absent, who, looked };
     (service, handle)
 }
 
 impl Service {
+    /// The same under a name, which its events tell.
+    #[must_use]
+    pub fn named(self, name: &str) -> Self {
+        Self { who: format!("scheduler {name}"), ..self }
+    }
+
     /// Plans now, then every interval and whenever woken. A failed round is logged and tried again.
     pub async fn run(mut self, stop: CancellationToken) {
         let interval = Duration::from_millis(self.config.interval_ms.max(INTERVAL_LEAST_MS));
@@ -226,11 +250,12 @@ impl Service {
         };
         let (members, answers) = self.look_at_demand();
         let share = self.config.discretionary_permille;
-        let mut next = plan(&input::input(&catalog, &statuses, share, &self.demands), &before);
+        let mut next = plan(&input(&catalog, &statuses, share, &self.demands), &before);
         let reached = statuses.iter().map(|status| status.node).collect();
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
         let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
         next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
+        next.discretionary_permille = Some(share);
         let mut id = saved.as_ref().map(|plan| plan.id);
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
@@ -240,6 +265,8 @@ impl Service {
                     tracing::info!(id = %new, pins = next.pins.len(), "new plan");
                     self.handle.saved.send_replace(Some(new));
                     id = Some(new);
+                    let events = telling::events((new, &before, &next), (&catalog, &statuses), &self.who, at);
+                    note(&*self.store, events).await;
                 }
                 SavePlan::Lost { .. } => {
                     self.handle.wake.notify_one(); // look again at once: another scheduler was first
@@ -255,8 +282,7 @@ impl Service {
 
     /// Who is there, and whether that can be known at the moment.
     fn look_at_demand(&mut self) -> (Vec<Member>, bool) {
-        let members = self.handle.members.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let answers = self.handle.live_answers();
+        let (members, answers) = self.handle.members();
         let now = Instant::now();
         let after = now - std::mem::replace(&mut self.looked, now);
         if answers {

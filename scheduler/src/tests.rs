@@ -10,6 +10,8 @@ use modelless_types::{
 };
 use std::sync::Mutex;
 
+const HALF_LIFE: Duration = Duration::from_micros(modelless_decision::demand::HALF_LIFE.0);
+
 #[derive(Default)]
 struct Told(Mutex<Vec<Vec<(DeviceIx, VariantId)>>>);
 
@@ -290,7 +292,7 @@ async fn planned(store: &Arc<dyn Store>) -> (PlanId, Plan) {
 async fn sees((service, handle): &mut (Service, Handle), second: u64, third: u64) {
     handle.set_members(asked(0, 0));
     service.round().await.unwrap();
-    tokio::time::advance(demand::HALF_LIFE).await;
+    tokio::time::advance(HALF_LIFE).await;
     service.round().await.unwrap();
     handle.set_members(asked(second, third));
     service.round().await.unwrap();
@@ -330,7 +332,7 @@ async fn what_is_pinned_stays_while_the_live_state_is_away() {
     one.1.set_live(answers);
     one.1.set_members(Vec::new());
     for _ in 0..20 {
-        tokio::time::advance(demand::HALF_LIFE).await;
+        tokio::time::advance(HALF_LIFE).await;
         one.0.round().await.unwrap();
     }
     assert_eq!(planned(&store).await.0, id);
@@ -367,4 +369,34 @@ async fn what_is_pinned_on_nodes_that_are_not_reached_yet_stays_until_they_are_g
     later.round().await.unwrap();
     assert_eq!(planned(&store).await.1.pins, [], "nor does what is not registered any more");
     drop(handle);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_is_told_with_what_it_changed_and_a_node_that_it_gives_up_is_told_as_lost() {
+    let (store, variants) = store_with_ladder().await;
+    let (keep, status) = node(&variants);
+    let (_other, second) = node_of(2, 100, &variants);
+    let (service, handle) = scheduler(&store, &status);
+    let mut service = service.named("s");
+    handle.add_node(Node { status: second, link: Arc::new(Told::default()) });
+    service.round().await.unwrap();
+    service.round().await.unwrap();
+    let told = store.events(None, 9).await.unwrap();
+    assert_eq!(told.len(), 1, "a plan that stays is not told again: {told:?}");
+    let first = &told[0].about;
+    assert_eq!((first.what.as_str(), first.who.as_str()), ("plan 1", "scheduler s"));
+    assert!(
+        first.cause.contains("4 pinned, 0 let go") && first.cause.contains("+ fast on n"),
+        "{}",
+        first.cause
+    );
+    drop(keep);
+    service.round().await.unwrap();
+    assert_eq!(store.events(None, 9).await.unwrap().len(), 1, "it may come back yet");
+    tokio::time::advance(absent::GONE_AFTER).await;
+    service.round().await.unwrap();
+    let told = store.events(None, 9).await.unwrap();
+    let shown: Vec<_> = told.iter().map(|event| (event.about.what.as_str(), event.about.node)).collect();
+    assert_eq!(shown, [("plan 1", None), ("lost", Some(NodeId(1))), ("plan 2", None)]);
+    assert!(told[2].about.cause.contains("0 pinned, 2 let go"), "{told:?}");
 }

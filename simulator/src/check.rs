@@ -1,7 +1,8 @@
 //! What must never happen, and the books that tell whether it did.
 
+use crate::open::Open;
 use modelless_types::{Accuracy, QueryKey, SpaceId, Time, VariantId};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// Something that must never happen did. Always a bug in a machine or in the world around it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -52,8 +53,11 @@ pub(crate) enum Left {
 /// Every query there ever was: open, or how it left.
 #[derive(Debug, Default)]
 pub(crate) struct Books {
-    open: BTreeMap<QueryKey, Client>,
-    left: BTreeMap<QueryKey, Left>,
+    open: Open<Client>,
+    /// By key, from 0 on.
+    left: Vec<Option<Left>>,
+    /// Taken back from a node that kept it too long, and asked elsewhere; what that node says all the same comes beside.
+    taken_back: BTreeSet<QueryKey>,
 }
 
 impl Books {
@@ -62,7 +66,7 @@ impl Books {
     }
 
     pub(crate) fn get(&self, key: QueryKey) -> Option<&Client> {
-        self.open.get(&key)
+        self.open.get(key)
     }
 
     pub(crate) fn open(&self) -> usize {
@@ -70,32 +74,50 @@ impl Books {
     }
 
     pub(crate) fn first_open(&self) -> Option<(QueryKey, &Client)> {
-        self.open.first_key_value().map(|(key, client)| (*key, client))
+        self.open.iter().next()
     }
 
     pub(crate) fn at_gateway(&self, gateway: usize) -> Vec<QueryKey> {
-        self.open.iter().filter(|(_, c)| c.gateway == gateway).map(|(key, _)| *key).collect()
+        self.open.iter().filter(|(_, c)| c.gateway == gateway).map(|(key, _)| key).collect()
+    }
+
+    fn how(&self, key: QueryKey) -> Option<Left> {
+        usize::try_from(key.0).ok().and_then(|at| self.left.get(at).copied().flatten())
     }
 
     /// A query leaves, once.
     pub(crate) fn leave(&mut self, now: Time, key: QueryKey, how: Left) -> Result<Client, Broken> {
-        match self.open.remove(&key) {
+        match self.open.remove(key) {
             Some(client) => {
-                self.left.insert(key, how);
+                if let Ok(at) = usize::try_from(key.0) {
+                    self.left.resize(self.left.len().max(at + 1), None);
+                    self.left[at] = Some(how);
+                }
                 Ok(client)
             }
             None => Err(Broken {
                 at_us: now.0,
                 rule: "every query leaves exactly once",
-                what: format!("{key} is {how:?} but was {:?} before", self.left.get(&key)),
+                what: format!("{key} is {how:?} but was {:?} before", self.how(key)),
             }),
         }
     }
 
-    /// An answer for a query that is not open: `Ok` if it left without one, which a late node cannot know.
+    /// A gateway takes a query back from a node. Only one that is still open is asked elsewhere.
+    pub(crate) fn take_back(&mut self, key: QueryKey) {
+        if self.get(key).is_some() {
+            self.taken_back.insert(key);
+        }
+    }
+
+    /// An answer for a query that is not open: `Ok` if it left without one, which a late node cannot know, or if two nodes had it.
     pub(crate) fn echo(&self, now: Time, key: QueryKey) -> Result<(), Broken> {
-        let left = self.left.get(&key);
-        let harmless = matches!(left, Some(Left::Refused | Left::Cancelled | Left::Lost));
+        let left = self.how(key);
+        let harmless = match left {
+            Some(Left::Refused | Left::Cancelled | Left::Lost) => true,
+            Some(Left::Answered) => self.taken_back.contains(&key),
+            None => false,
+        };
         ensure(harmless, now, "every query leaves exactly once", || {
             format!("{key} is answered but was {left:?}")
         })

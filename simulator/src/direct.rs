@@ -225,6 +225,7 @@ impl Drive<'_> {
                 }
                 // Nobody cancels.
                 Action::Revoke { .. }
+                | Action::Suspect { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::QuarantineOver { .. }

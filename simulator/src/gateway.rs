@@ -133,7 +133,7 @@ impl World<'_> {
         while let Some(action) = self.gateways[at].router.poll_action() {
             match action {
                 Action::Send { key, node, waiting, first, returnable, .. } => {
-                    let Some(query) = self.queries.get(&key).copied() else { continue };
+                    let Some(query) = self.queries.get(key).copied() else { continue };
                     // What the way there and back takes is not the node's to spend.
                     let far = self.scenario.nodes[Self::position(node)].far;
                     let link = self.scenario.link;
@@ -152,7 +152,10 @@ impl World<'_> {
                 }
                 Action::Refuse { key, refusal } => self.client_refused(key, &refusal)?,
                 Action::MayReturn { key, node } => self.post_to_node(at, node, ToNode::MayReturn { key }),
-                Action::Cancel { key, node } => self.post_to_node(at, node, ToNode::Cancel { key }),
+                Action::Cancel { key, node } => {
+                    self.books.take_back(key);
+                    self.post_to_node(at, node, ToNode::Cancel { key });
+                }
                 Action::Wake { node, task, ordinal } => {
                     self.post_to_node(at, node, ToNode::Wake { task, ordinal });
                 }
@@ -259,7 +262,7 @@ impl World<'_> {
         let pinned = client.variant.is_none_or(|pin| pin == variant);
         ensure(pinned, self.now, "a pin holds", || format!("{key} was answered by {}", spec.name))?;
         self.books.leave(self.now, key, Left::Answered)?;
-        self.queries.remove(&key);
+        self.queries.remove(key);
         let in_time = self.now <= client.deadline;
         let whose = (client.stream, client.arrived);
         self.record.answered(whose, self.now, in_time, spec.accuracy, (spec.id, &spec.name));
@@ -268,7 +271,7 @@ impl World<'_> {
 
     fn client_refused(&mut self, key: QueryKey, refusal: &Refusal) -> Result<(), Error> {
         let client = self.books.leave(self.now, key, Left::Refused)?;
-        self.queries.remove(&key);
+        self.queries.remove(key);
         self.record.refused((client.stream, client.arrived), refusal.name());
         Ok(())
     }
@@ -277,7 +280,7 @@ impl World<'_> {
     pub(crate) fn give_up(&mut self, key: QueryKey) -> Result<(), Error> {
         let Some(gateway) = self.books.get(key).map(|c| c.gateway) else { return Ok(()) };
         let client = self.books.leave(self.now, key, Left::Cancelled)?;
-        self.queries.remove(&key);
+        self.queries.remove(key);
         self.record.cancelled((client.stream, client.arrived));
         self.feed_router(gateway, Event::Cancel { key })
     }
@@ -292,7 +295,7 @@ impl World<'_> {
         self.gateways[at].epoch += 1;
         for key in self.books.at_gateway(at) {
             let client = self.books.leave(self.now, key, Left::Lost)?;
-            self.queries.remove(&key);
+            self.queries.remove(key);
             self.record.lost((client.stream, client.arrived));
         }
         for node in 0..self.nodes.len() {

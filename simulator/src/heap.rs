@@ -5,34 +5,28 @@ use modelless_types::Time;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-struct Entry<E> {
+/// Small, since a heap moves its entries about; what happens lies apart.
+#[derive(PartialEq, Eq)]
+struct Entry {
     at: Time,
     rank: Rank,
     sequence: u64,
-    event: E,
+    slot: usize,
 }
 
-impl<E> Entry<E> {
+impl Entry {
     fn key(&self) -> (Time, Rank, u64) {
         (self.at, self.rank, self.sequence)
     }
 }
 
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl<E> Eq for Entry<E> {}
-
-impl<E> PartialOrd for Entry<E> {
+impl PartialOrd for Entry {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key()) // the heap's greatest is the earliest
     }
@@ -40,22 +34,31 @@ impl<E> Ord for Entry<E> {
 
 /// Events of a world.
 pub(crate) struct Heap<E> {
-    entries: BinaryHeap<Entry<E>>,
+    entries: BinaryHeap<Entry>,
+    events: Vec<Option<E>>,
+    free: Vec<usize>,
     sequence: u64,
 }
 
 impl<E> Heap<E> {
     pub(crate) fn new() -> Self {
-        Self { entries: BinaryHeap::new(), sequence: 0 }
+        Self { entries: BinaryHeap::new(), events: Vec::new(), free: Vec::new(), sequence: 0 }
     }
 
     pub(crate) fn push(&mut self, at: Time, rank: Rank, event: E) {
-        self.entries.push(Entry { at, rank, sequence: self.sequence, event });
+        let slot = self.free.pop().unwrap_or(self.events.len());
+        match self.events.get_mut(slot) {
+            Some(empty) => *empty = Some(event),
+            None => self.events.push(Some(event)),
+        }
+        self.entries.push(Entry { at, rank, sequence: self.sequence, slot });
         self.sequence += 1;
     }
 
     pub(crate) fn pop(&mut self) -> Option<(Time, E)> {
-        self.entries.pop().map(|entry| (entry.at, entry.event))
+        let Entry { at, slot, .. } = self.entries.pop()?;
+        self.free.push(slot);
+        self.events[slot].take().map(|event| (at, event))
     }
 }
 

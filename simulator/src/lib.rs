@@ -10,6 +10,7 @@
 //! [`Worker`]: modelless_decision::worker::Worker
 #![warn(missing_docs)]
 
+pub mod ablation;
 pub mod baseline;
 pub mod batching;
 pub mod chart;
@@ -27,6 +28,8 @@ mod lives;
 mod memory;
 mod meter;
 mod node;
+mod open;
+pub mod optimum;
 pub mod oracle;
 mod outcome;
 mod pause;

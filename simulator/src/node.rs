@@ -1,5 +1,7 @@
 //! A node's shell: the [`Worker`], its lanes and processes, and what it tells its gateways.
 
+mod suspects;
+
 use crate::Error;
 use crate::check::ensure;
 use crate::known::Known;
@@ -58,6 +60,8 @@ pub(crate) struct Batch {
     pub(crate) device: DeviceIx,
     lane: LaneIx,
     pub(crate) variant: VariantId,
+    /// The process that has the variant.
+    runner: (ModelId, Engine),
     members: Vec<QueryKey>,
     prepared: bool,
     started: bool,
@@ -91,10 +95,12 @@ pub(crate) struct Node {
     pub(crate) drained: bool,
     held: BTreeMap<QueryKey, Held>,
     pub(crate) batches: BTreeMap<BatchId, Batch>,
-    /// What was handed to the process of each lane; the first is on the device.
-    lanes: BTreeMap<(DeviceIx, LaneIx), VecDeque<BatchId>>,
+    /// What was handed to each process of each lane; the first is on the device.
+    lanes: BTreeMap<(DeviceIx, LaneIx, ModelId, Engine), VecDeque<BatchId>>,
     /// Those of them that were taken back and had not begun.
     revoked: BTreeSet<BatchId>,
+    /// Those that ran too long, or stand behind one that does: they take no place of their lane.
+    suspected: BTreeSet<BatchId>,
     /// Width and number of lanes of devices that were cut otherwise than at first.
     cuts: BTreeMap<DeviceIx, (u16, u16)>,
     pub(crate) memory: BTreeMap<(DeviceIx, VariantId), Resident>,
@@ -129,6 +135,7 @@ impl Node {
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
             revoked: BTreeSet::new(),
+            suspected: BTreeSet::new(),
             cuts: BTreeMap::new(),
             memory: BTreeMap::new(),
             next_load: 0,
@@ -198,6 +205,7 @@ impl World<'_> {
                         format!("{batch:?}")
                     })?;
                 }
+                Action::Suspect { batch } => self.suspect(at, batch)?,
                 Action::Discard { batch } => {
                     let gone = self.nodes[at].batches.remove(&batch);
                     let idle = gone.is_some_and(|b| !b.started);
@@ -207,6 +215,7 @@ impl World<'_> {
                 }
                 Action::Deliver { batch, queries } => {
                     let node = &mut self.nodes[at];
+                    node.suspected.remove(&batch);
                     let ended = node.batches.remove(&batch).filter(|b| b.ended);
                     let Some(ended) = ended else {
                         let what = format!("{batch:?} has not");
@@ -243,7 +252,8 @@ impl World<'_> {
                 Action::Recut { device, width, lanes } => {
                     self.recuts += 1;
                     self.nodes[at].cuts.insert(device, (width, lanes));
-                    let busy = self.nodes[at].batches.values().any(|b| b.device == device && !b.ended);
+                    let mut batches = self.nodes[at].batches.values();
+                    let busy = batches.any(|b| b.device == device && !b.ended && !b.is_apart());
                     ensure(!busy, self.now, "lanes are empty when they are cut anew", || {
                         format!("{device}")
                     })?;
@@ -417,8 +427,7 @@ impl World<'_> {
         ensure((1..=max_batch).contains(&size), now, "no batch is larger than its variant takes", || {
             format!("{size} for {}", spec.name)
         })?;
-        let on_lane =
-            node.batches.values().filter(|b| (b.device, b.lane) == (device, lane) && !b.ended).count();
+        let on_lane = node.on_lane(device, lane);
         ensure(on_lane < 2, now, "a lane runs one batch and has one prepared", || {
             format!("{on_lane} before")
         })?;
@@ -449,8 +458,17 @@ impl World<'_> {
             ensure(!dear, now, "no price ceiling is broken at dispatch", || format!("{key} at {cost:?}"))?;
         }
         let write = self.rng_runs.duration(VariantSpec::stage(spec.prepare).times(f64::from(size)));
-        let (prepared, started, ended) = (false, false, false);
-        let batch = Batch { device, lane, variant, members, prepared, started, ended, stolen: 0 };
+        let batch = Batch {
+            device,
+            lane,
+            variant,
+            runner: (spec.model, spec.engine),
+            members,
+            prepared: false,
+            started: false,
+            ended: false,
+            stolen: 0,
+        };
         self.nodes[at].batches.insert(id, batch);
         let life = self.nodes[at].life;
         self.push(now + write, Rank::Completion, Ev::Prepared { node: at, life, batch: id });
@@ -470,7 +488,7 @@ impl World<'_> {
             return Ok(ensure(false, self.now, "only what is prepared starts, once", || format!("{id:?}"))?);
         };
         batch.started = true;
-        let lane = node.lanes.entry((batch.device, batch.lane)).or_default();
+        let lane = node.lanes.entry((batch.device, batch.lane, batch.runner.0, batch.runner.1)).or_default();
         lane.push_back(id);
         let waiting = lane.len();
         ensure(waiting <= 2, self.now, "a lane runs one batch and has one prepared", || {
@@ -512,7 +530,8 @@ impl World<'_> {
             return Ok(());
         }
         let Some(batch) = self.nodes[at].batches.get(&id).filter(|b| !b.ended) else { return Ok(()) };
-        let (lane, variant) = ((batch.device, batch.lane), batch.variant);
+        let (model, engine) = batch.runner;
+        let (lane, variant) = ((batch.device, batch.lane, model, engine), batch.variant);
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
         let poisoned = batch.members.iter().any(|key| self.books.get(*key).is_some_and(|c| c.poison));
         let revoked = self.nodes[at].revoked.remove(&id);

@@ -12,10 +12,11 @@ use crate::known::Catalog;
 use crate::scenario::Scenario;
 use crate::simplex::Programme;
 use crate::workload::Source;
+use modelless_decision::Moments;
 use modelless_decision::admission;
+use modelless_decision::hire::best_rate;
 use modelless_decision::query::Class;
 use modelless_decision::route::{NodeInfo, Offer, Ready, Snapshot, Table};
-use modelless_decision::{Moments, RunModel};
 use modelless_types::{Micros, NodeId, PricePerHour};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -70,14 +71,24 @@ pub(crate) fn everything_ready(scenario: &Scenario, known: &Catalog<'_>) -> Snap
     })
 }
 
-/// The most of a model that a lane can do within a bound, a second.
-pub(crate) fn best_rate(run: &RunModel, max_batch: u32, bound: Micros) -> f64 {
-    let bound = Moments::exactly(bound).mean;
-    let rate = |batch: u32| {
-        let mean = run.uncorrected(batch).mean;
-        if mean > 0.0 && mean <= bound { f64::from(batch) * 1e6 / mean } else { 0.0 }
-    };
-    (1..=max_batch).map(rate).fold(0.0, f64::max)
+/// The tightest bound of a scenario in single runs: of the most accurate model that may answer within it, and of the quickest.
+pub(crate) fn in_single_runs(scenario: &Scenario) -> (f64, f64) {
+    let known = Catalog::new(scenario);
+    let snapshot = everything_ready(scenario, &known);
+    let (mut tightest, mut least) = (f64::INFINITY, f64::INFINITY);
+    for stream in &scenario.streams {
+        let Ok(admitted) = admission::admit(&snapshot, stream.task, &stream.goals) else { continue };
+        let bound = Moments::exactly(admitted.latency).mean;
+        let all = (0..scenario.nodes.len()).flat_map(|node| known.all_on(node));
+        let may = all.filter(|v| v.task == stream.task && admitted.class.admits.contains(v.spec.ordinal));
+        let alone = may.map(|v| (v.spec.accuracy, Moments::exactly(v.run.estimate(1).p99()).mean));
+        let alone: Vec<_> = alone.filter(|(_, alone)| *alone <= bound).collect();
+        let best = alone.iter().max_by(|a, b| a.0.cmp(&b.0).then(b.1.total_cmp(&a.1)));
+        tightest = best.map_or(tightest, |(_, alone)| tightest.min(bound / alone));
+        let quickest = alone.iter().map(|(_, alone)| bound / alone).reduce(f64::max);
+        least = quickest.map_or(least, |quickest| least.min(quickest));
+    }
+    (tightest, least)
 }
 
 struct Case {

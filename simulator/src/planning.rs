@@ -41,6 +41,7 @@ impl World<'_> {
                 accuracy: known.spec.accuracy,
                 latency: known.run.service().p99(),
                 cost: known.run.cost(1, first.price),
+                work: known.run.work(known.max_batch),
                 memory: known.memory,
                 demand: self.asked.level(known.task, known.spec.ordinal),
                 candidate: false,

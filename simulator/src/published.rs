@@ -3,11 +3,11 @@
 //! Nobody published all that a run depends on, so these are worlds of the same kind, not the same worlds: a ratio "up to" cannot be met
 //! to the digit. *Reproduced* is at least four fifths of it, *same direction* is what is better but by less, and *missed* the rest.
 
-use crate::baseline::baseline;
+use crate::baseline::{Given, baseline};
 use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::scenario::file::File;
-use crate::{Error, Scenario, oracle, simulate};
+use crate::{Error, Scenario, oracle};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::path::Path;
@@ -130,8 +130,8 @@ pub const CLAIMS: &[Claim] = &[
         says: "a higher effective accuracy than any one model under a load that changes (no ratio published)",
         published: 1.0,
         level: 1.0,
-        scenario: "levels",
-        measure: Measure::Effective { load: 0.6 },
+        scenario: "switching",
+        measure: Measure::Effective { load: 0.5 },
     },
     Claim {
         policy: "slackfit",
@@ -157,7 +157,7 @@ pub const CLAIMS: &[Claim] = &[
         says: "10 times fewer violations than one that does not scale accuracy (here `clipper`), with loads that take no time",
         published: 10.0,
         level: 1.0,
-        scenario: "ladder",
+        scenario: "tasks",
         measure: Measure::Fewer { than: "clipper", load: 0.6 },
     },
     Claim {
@@ -166,7 +166,7 @@ pub const CLAIMS: &[Claim] = &[
         says: "4.3 times fewer violations than INFaaS, with loads that take no time",
         published: 4.3,
         level: 1.0,
-        scenario: "ladder",
+        scenario: "tasks",
         measure: Measure::Fewer { than: "infaas-paper", load: 0.6 },
     },
     Claim {
@@ -254,7 +254,10 @@ impl Look {
         };
         let known =
             baseline(policy).ok_or_else(|| Error::Scenario(format!("there is no policy {policy}")))?;
-        simulate(&world, Some(known), self.seed, 1.0)
+        // As described: what a search chose for another world is not what was published.
+        let outcome = known.run_with(&world, &Given::default(), self.seed)?;
+        let fluid = oracle::fluid(&world, self.seed)?;
+        Ok(Report::new(policy, 1.0, world.duration, fluid, outcome))
     }
 
     fn run(&self, load: f64, policy: &str) -> Result<Report, Error> {

@@ -1,9 +1,10 @@
 //! Machines that are started and stopped in the world of ours: what `hire` wants, carried out.
 
 use crate::Error;
-use crate::hire::{self, Asked, Counts, Kind};
+use crate::hire::{self, Asked, Counts};
 use crate::world::{Ev, World};
 use modelless_decision::Moments;
+use modelless_decision::hire::Kind;
 use modelless_decision::worker::Event;
 use modelless_types::{Micros, Time};
 use std::collections::BTreeMap;
@@ -31,18 +32,22 @@ pub(crate) struct Rented {
     /// Whether anything is rented at all.
     any: bool,
     kinds: Vec<Kind>,
+    /// Their nodes, those that stay first.
+    nodes: Vec<Vec<usize>>,
     takes: BTreeMap<(usize, Asked), Option<f64>>,
 }
 
 impl Rented {
     pub(crate) fn new(scenario: &crate::Scenario) -> Self {
+        let (kinds, nodes) = hire::kinds(scenario);
         let life = |node: &crate::NodeSpec| if node.there_at_start() { Life::Here } else { Life::Away };
         Self {
             lives: scenario.nodes.iter().map(life).collect(),
             starts: 0,
             counts: Counts::default(),
             any: scenario.nodes.iter().any(|node| node.rented.is_some()),
-            kinds: hire::kinds(scenario),
+            kinds,
+            nodes,
             takes: BTreeMap::new(),
         }
     }
@@ -111,10 +116,10 @@ impl World<'_> {
     /// Asks for what lacks; says who is too many.
     fn hire(&mut self) -> Vec<usize> {
         let wanted = {
-            let (known, kinds) = (&self.known, &self.rented.kinds);
+            let (known, kinds, nodes) = (&self.known, &self.rented.kinds, &self.rented.nodes);
             let memo = std::cell::RefCell::new(std::mem::take(&mut self.rented.takes));
             let takes = |kind: usize, asked: Asked| {
-                let fresh = || hire::takes(known.all_on(kinds[kind].nodes[0]), asked);
+                let fresh = || hire::takes(known.all_on(nodes[kind][0]), asked);
                 *memo.borrow_mut().entry((kind, asked)).or_insert_with(fresh)
             };
             let wanted = hire::wanted(&self.rented.counts, (kinds, self.scenario.busy), &takes);
@@ -123,7 +128,7 @@ impl World<'_> {
         };
         let mut leave = Vec::new();
         for (kind, (least, most)) in wanted.into_iter().enumerate() {
-            let nodes = self.rented.kinds[kind].nodes.clone();
+            let nodes = self.rented.nodes[kind].clone();
             let hired = |life: &Life| matches!(life, Life::Here | Life::Starting(_));
             let mut has = nodes.iter().filter(|node| hired(&self.rented.lives[**node])).count();
             for node in &nodes {

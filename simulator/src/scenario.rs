@@ -514,7 +514,7 @@ impl Scenario {
     }
 
     /// What a class of devices can run.
-    pub(crate) fn catalog(&self, class: &str) -> Vec<WorkerVariant> {
+    pub fn catalog(&self, class: &str) -> Vec<WorkerVariant> {
         let batching = |id| self.tasks.iter().find(|task| task.id == id).and_then(|task| task.batching);
         let variant = |(task, v): (TaskId, &VariantSpec)| {
             let on = v.behaviour(class)?;

@@ -3,6 +3,10 @@
 //! A load of 1 is what the fluid bound could just serve, so that scenarios can be compared. Intervals are of 95 % over seeds (Student's t).
 //! Rows where another policy does better than ours are told first, not hidden.
 
+mod shown;
+
+pub use shown::{Shown, shown};
+
 use crate::baseline::{BASELINES, Baseline};
 use crate::chart::{Frame, Line, svg};
 use crate::outcome::ratio;
@@ -55,6 +59,15 @@ pub struct Row {
     pub usd_per_million: Figure,
     /// Loads that were started.
     pub loads: Figure,
+    /// Whether machines come and go.
+    #[serde(default)]
+    pub rented: bool,
+    /// The tightest bound, in single runs of the most accurate model that may answer within it.
+    #[serde(default)]
+    pub tightest: f64,
+    /// The same of the quickest.
+    #[serde(default)]
+    pub single_runs: f64,
 }
 
 /// The name of what decides live.
@@ -64,10 +77,7 @@ pub const OURS: &str = "modelless";
 pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result<Vec<Row>, Error> {
     let mut rows = Vec::new();
     for path in files {
-        let whole = cut(File::load(path, 1.0)?, plan.seconds);
-        let offered: usize = crate::workload::Source::all(&whole, 1).iter().map(Vec::len).sum();
-        let rate = ratio(offered as u64 * 1_000_000, whole.duration.0);
-        let headroom = oracle::fluid(&whole, 1)?.capacity / rate.max(f64::MIN_POSITIVE);
+        let headroom = headroom(path, plan.seconds)?;
         for load in &plan.loads {
             let world = cut(File::load(path, load * headroom)?, plan.seconds);
             let who = std::iter::once(None).chain(BASELINES.iter().map(Some));
@@ -79,6 +89,14 @@ pub fn board(files: &[&Path], plan: &Plan, mut tell: impl FnMut(&Row)) -> Result
         }
     }
     Ok(rows)
+}
+
+/// By how much a scenario's rates are multiplied so that the fluid bound could just serve them.
+pub(crate) fn headroom(path: &Path, seconds: u64) -> Result<f64, Error> {
+    let whole = cut(File::load(path, 1.0)?, seconds);
+    let offered: usize = crate::workload::Source::all(&whole, 1).iter().map(Vec::len).sum();
+    let rate = ratio(offered as u64 * 1_000_000, whole.duration.0);
+    Ok(oracle::fluid(&whole, 1)?.capacity / rate.max(f64::MIN_POSITIVE))
 }
 
 /// At most so long, and four times as long where machines take their time to come and go.
@@ -98,6 +116,7 @@ fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) ->
         let fluid = oracle::fluid(world, *seed)?;
         Ok(Report::new(name, load, world.duration, fluid, outcome))
     };
+    let (tightest, single_runs) = oracle::in_single_runs(world);
     let reports: Vec<Report> = seeds.iter().map(report).collect::<Result<_, _>>()?;
     let over =
         |of: &dyn Fn(&Report) -> Option<f64>| figure(&reports.iter().filter_map(of).collect::<Vec<_>>());
@@ -111,6 +130,9 @@ fn row(world: &Scenario, load: f64, policy: Option<&Baseline>, seeds: &[u64]) ->
         accuracy: over(&|r| (r.outcome.total.in_time() > 0).then_some(r.outcome.total.accuracy)),
         usd_per_million: over(&|r| r.usd_per_million),
         loads: over(&|r| Some(ratio(r.outcome.loads, 1))),
+        rented: world.nodes.iter().any(|node| node.rented.is_some()),
+        tightest,
+        single_runs,
     })
 }
 
@@ -158,6 +180,7 @@ pub fn markdown(rows: &[Row], plan: &Plan, how: &str) -> String {
         plan.seeds.len(),
         plan.seconds,
     );
+    out.push_str(&shown::table(&shown(rows)));
     let ours: Vec<&Row> = rows.iter().filter(|row| row.policy == OURS).collect();
     out.push_str("\n## Where we lose\n\n");
     let mut lost = 0;
@@ -252,6 +275,9 @@ mod tests {
             accuracy: figure(accuracy, 0.0),
             usd_per_million: figure(1.0, 0.0),
             loads: figure(1.0, 0.0),
+            rented: false,
+            tightest: 10.0,
+            single_runs: 10.0,
         }
     }
 

@@ -7,7 +7,7 @@
 use crate::baseline::{BASELINES, Baseline, Given};
 use crate::scenario::file::File;
 use crate::scoreboard::OURS;
-use crate::{Error, Scenario, oracle, run};
+use crate::{Error, Scenario, run};
 use modelless_types::Micros;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -106,10 +106,7 @@ pub fn search(grid: &Grid, folder: &Path, mut tell: impl FnMut(&Tried)) -> Resul
     let mut worlds = Vec::new();
     for name in &grid.scenarios {
         let path = folder.join(name);
-        let one = File::load(&path, 1.0)?;
-        let offered: usize = crate::workload::Source::all(&one, 1).iter().map(Vec::len).sum();
-        let rate = crate::outcome::ratio(offered as u64 * 1_000_000, one.duration.0);
-        let headroom = oracle::fluid(&one, 1)?.capacity / rate.max(f64::MIN_POSITIVE);
+        let headroom = crate::scoreboard::headroom(&path, grid.seconds)?;
         for load in &grid.loads {
             worlds.push(crate::scoreboard::cut(File::load(&path, load * headroom)?, grid.seconds));
         }

@@ -6,6 +6,7 @@ use crate::heap::Heap;
 use crate::known::Catalog;
 use crate::meter::Meter;
 use crate::node::{FromNode, Node, ToNode};
+use crate::open::Open;
 use crate::outcome::{Outcome, ratio};
 use crate::record::Record;
 use crate::rng::Rng;
@@ -154,7 +155,7 @@ pub(crate) struct World<'a> {
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) books: Books,
     /// Open queries as their gateways made them.
-    pub(crate) queries: BTreeMap<QueryKey, Query>,
+    pub(crate) queries: Open<Query>,
     pub(crate) next_key: u64,
     pub(crate) record: Record,
     /// The true behaviour of each variant.
@@ -214,7 +215,7 @@ impl<'a> World<'a> {
             gateways: (0..scenario.gateways).map(gateway).collect(),
             nodes,
             books: Books::default(),
-            queries: BTreeMap::new(),
+            queries: Open::default(),
             next_key: 0,
             record: Record::new(scenario),
             known: Rc::new(Catalog::new(scenario)),
@@ -469,7 +470,7 @@ impl<'a> World<'a> {
 
     fn dead_end(&self) -> Error {
         let first = self.books.first_open().map_or_else(String::new, |(key, client)| {
-            let query = self.queries.get(&key);
+            let query = self.queries.get(key);
             format!("{key} at gateway {} since {}: {query:?}", client.gateway, client.arrived.0)
         });
         Error::DeadEnd { at_us: self.now.0, open: self.books.open(), first }

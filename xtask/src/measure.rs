@@ -5,16 +5,19 @@
 //! nothing written.
 
 mod accuracy_python;
+mod attack;
 mod attribution;
 mod chaos;
 mod cluster;
 mod cold_start;
 mod coverage;
 mod cycles;
+mod decisions;
 mod demo;
 mod drift;
 mod generate;
 mod generate_text;
+mod gpu;
 mod host;
 mod hostile;
 mod idle_memory;
@@ -64,9 +67,11 @@ const MEASURES: &[&Measure] = &[
     &cycles::MEASURE,
     &chaos::MEASURE,
     &hostile::MEASURE,
+    &attack::MEASURE,
     &load_beside::MEASURE,
     &cold_start::MEASURE,
     &same_weights::MEASURE,
+    &gpu::MEASURE,
     &accuracy_python::MEASURE,
     &recurrent::MEASURE,
     &profile_fit::MEASURE,
@@ -82,12 +87,14 @@ const MEASURES: &[&Measure] = &[
     &cluster::goodput::MEASURE,
     &cluster::goodput_simulated::MEASURE,
     &simulator_speed::MEASURE,
+    &decisions::MEASURE,
 ];
 
 /// What a measure found.
 pub(crate) struct Outcome {
     pub(crate) seeds: Vec<u64>,
-    /// Everything that was seen, one entry a repetition.
+    /// Everything that was seen, one entry a repetition. Nothing at all where what is measured is not on this machine: then
+    /// nothing is written.
     pub(crate) repetitions: Value,
     /// Medians, worsts and the like, each defined by its name.
     pub(crate) summary: Value,
@@ -243,7 +250,7 @@ fn run_one(measure: &Measure, context: &Context) -> Result<bool> {
     for check in &outcome.checks {
         say(check.line());
     }
-    if !context.short {
+    if !context.short && !outcome.repetitions.is_null() {
         let raw = record::write(measure, &outcome, context, &before, &after)?;
         say(format!("written to {raw} and docs/measurements.md"));
     }

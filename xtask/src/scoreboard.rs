@@ -1,7 +1,7 @@
 //! `cargo xtask scoreboard`: every policy on every published scenario, written to `bench/scoreboard/`.
 //!
 //! `--published` looks for what the baselines' authors published (`bench/scoreboard/published.md`), `--tune` searches everybody's parameters
-//! (`simulator/tuning`). The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
+//! (`simulator/tuning`), `--ablate` switches off each of our ideas in turn (`bench/scoreboard/ablation.md`). The short form, for CI, runs a few virtual seconds of two scenarios and writes nothing: it shows that all of it still runs.
 
 use std::path::PathBuf;
 
@@ -15,6 +15,18 @@ const SCENARIOS: &str = "simulator/scenarios";
 /// What the short form runs.
 const SHORT: [&str; 2] = ["bursts.toml", "mixed.toml"];
 
+/// What each idea is worth is looked for on these, where queries are refused but not most of them.
+const ABLATED: [&str; 8] = [
+    "--loads",
+    "0.6,0.9",
+    "--seeds",
+    "3",
+    "simulator/scenarios/azure.toml",
+    "simulator/scenarios/bursts.toml",
+    "simulator/scenarios/servegen-small.toml",
+    "simulator/scenarios/zipf-floors.toml",
+];
+
 /// What papers claim of the baselines, or the search of their parameters.
 fn other(args: &[&str]) -> Result<()> {
     let built =
@@ -27,6 +39,7 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
         ["--published"] => {
             return other(&["--published", "simulator/published", "--out", "bench/scoreboard"]);
         }
+        ["--ablate"] => return other(&[&["--ablate", "--out", "bench/scoreboard"][..], &ABLATED].concat()),
         ["--tune"] => return other(&["--tune", "simulator/tuning"]),
         _ => {}
     }

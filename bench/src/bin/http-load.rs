@@ -1,7 +1,7 @@
 //! Load on a server over HTTP: as much as some connections can ask, or at set times on several streams at once.
 //!
 //! `http-load ADDRESS[,ADDRESS...] STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`, with `"exact": true`
-//! where answers do not differ in the last digits either; then questions
+//! where answers do not differ in the last digits either, and with `"key": KEY` where the server asks for one; then questions
 //!
 //! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on;
 //! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
@@ -94,7 +94,11 @@ fn stream(spec: &Value, rng: &mut modelless_testkit::Rng) -> Result<Stream> {
     let inputs: Vec<TensorSpec> = serde_json::from_value(spec["inputs"].clone())?;
     let mut request = || -> Result<Vec<u8>> {
         let body = modelless_bench::random(&inputs, rng)?;
-        Ok(Request::post(target).header("content-type", "application/octet-stream").body(body).to_bytes())
+        let mut request = Request::post(target).header("content-type", "application/octet-stream");
+        if let Some(key) = spec["key"].as_str() {
+            request = request.header("api-key", key);
+        }
+        Ok(request.body(body).to_bytes())
     };
     let tolerance = if spec["exact"] == true { 0.0 } else { TOLERANCE };
     Ok(Stream {

@@ -177,6 +177,7 @@ impl World {
             slowdown: (!fresh).then_some(slower),
             cause: "the plan pins it".into(),
             loads: LoadTimes { count: 1, cold: Some(COLD), warm: None },
+            signs: None,
         });
         let replicas: Vec<ReplicaStatus> = replicas.collect();
         let info = NodeInfo { id: NodeId(FIRST + number), rtt: Moments::ZERO, price, offers };

@@ -3,13 +3,14 @@
 use crate::exit::{Refused, usage};
 use anyhow::Context;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
@@ -25,6 +26,8 @@ const SOON_PAUSE: Duration = Duration::from_millis(100);
 /// A server.
 pub(crate) struct Api {
     base: String,
+    /// What the server knows us by.
+    key: Option<HeaderValue>,
     client: Client<HttpConnector, Full<Bytes>>,
     runtime: Runtime,
 }
@@ -38,7 +41,7 @@ pub(crate) struct Reply {
 }
 
 impl Api {
-    pub(crate) fn new(server: &str) -> anyhow::Result<Self> {
+    pub(crate) fn new(server: &str, key: Option<HeaderValue>) -> anyhow::Result<Self> {
         let base = server.trim_end_matches('/').to_owned();
         let host = base.strip_prefix("http://").filter(|host| !host.is_empty() && !host.contains(['?', '#']));
         if host.is_none() {
@@ -47,7 +50,7 @@ impl Api {
             )));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { base, client: Client::builder(TokioExecutor::new()).build_http(), runtime })
+        Ok(Self { base, key, client: Client::builder(TokioExecutor::new()).build_http(), runtime })
     }
 
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Reply> {
@@ -90,6 +93,9 @@ impl Api {
         let mut request = Request::builder().method(method).uri(&uri);
         if let Some(media) = media {
             request = request.header(http::header::CONTENT_TYPE, media);
+        }
+        if let Some(key) = &self.key {
+            request = request.header(http::header::AUTHORIZATION, key);
         }
         let request = request.body(Full::new(body));
         let request = request.map_err(|error| usage(format!("{uri} is no address: {error}")))?;
@@ -167,6 +173,27 @@ fn nearest(nearest: &Value) -> String {
     text
 }
 
+/// The key to present: of a file, or of the environment. No message says what it is.
+pub(crate) fn presented(file: Option<&Path>) -> anyhow::Result<Option<HeaderValue>> {
+    let (text, place) = match file {
+        Some(file) => {
+            let read = std::fs::read_to_string(file);
+            let text =
+                read.map_err(|error| usage(format!("--key-file: cannot read {}: {error}", file.display())))?;
+            (text, "the file of --key-file")
+        }
+        None => (std::env::var("MODELLESS_KEY").unwrap_or_default(), "MODELLESS_KEY"),
+    };
+    let text = text.trim();
+    if text.is_empty() {
+        return if file.is_some() { Err(usage(format!("{place} is empty"))) } else { Ok(None) };
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {text}"))
+        .map_err(|_| usage(format!("{place} holds something that is no key")))?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
 /// A part of a path, with everything that means something there written out.
 pub(crate) fn segment(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
@@ -241,17 +268,17 @@ mod tests {
     #[test]
     fn what_was_made_a_moment_ago_is_waited_for() {
         let (url, serving) = server(&["404 Not Found", "404 Not Found", "200 OK"]);
-        assert_eq!(Api::new(&url).unwrap().get_soon("/v1/tasks/new").unwrap().status, StatusCode::OK);
+        assert_eq!(Api::new(&url, None).unwrap().get_soon("/v1/tasks/new").unwrap().status, StatusCode::OK);
         serving.join().unwrap();
     }
 
     #[test]
     fn a_server_that_is_not_there_is_said_how_to_start() {
-        let api = Api::new(&format!("http://127.0.0.1:{}/", free_port().unwrap())).unwrap();
+        let api = Api::new(&format!("http://127.0.0.1:{}/", free_port().unwrap()), None).unwrap();
         let error = api.get("/v1/tasks").unwrap_err().to_string();
         assert!(error.contains("modelless up") && error.contains("refused"), "{error}");
         for wrong in ["", "ftp://x", "http://", "localhost:8080"] {
-            assert!(Api::new(wrong).is_err(), "{wrong}");
+            assert!(Api::new(wrong, None).is_err(), "{wrong}");
         }
     }
 }

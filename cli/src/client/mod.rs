@@ -1,30 +1,47 @@
 //! Commands that ask a running server, over HTTP like everybody else.
 
+pub(crate) mod audit;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod feedback;
 mod goals;
 mod http;
+pub(crate) mod key;
+pub(crate) mod machine;
 mod measuring;
 pub(crate) mod model;
 pub(crate) mod node;
+pub(crate) mod plan;
 pub(crate) mod profile;
 pub(crate) mod query;
+pub(crate) mod replica;
+mod sharing;
 pub(crate) mod task;
+pub(crate) mod tenant;
 pub(crate) mod variant;
 mod versions;
 
 pub(crate) use goals::GoalOptions;
-pub(crate) use http::{Api, Reply, segment};
+pub(crate) use http::{Api, Reply, presented, segment};
 
 use clap::Args;
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// Which server, and how to show what it says.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Server {
     /// The server to ask.
-    #[arg(long, value_name = "URL", env = "MODELLESS_SERVER", default_value = "http://127.0.0.1:8080")]
-    server: String,
+    #[arg(
+        long = "server",
+        value_name = "URL",
+        env = "MODELLESS_SERVER",
+        default_value = "http://127.0.0.1:8080"
+    )]
+    url: String,
+    /// A file with the key to present; otherwise MODELLESS_KEY, if that is set. Never on the command line, which others can read.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
     /// For programs.
     #[arg(long)]
     pub(crate) json: bool,
@@ -32,7 +49,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn api(&self) -> anyhow::Result<Api> {
-        Api::new(&self.server)
+        Api::new(&self.url, presented(self.key_file.as_deref())?)
     }
 }
 

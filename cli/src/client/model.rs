@@ -2,7 +2,7 @@
 
 use super::feedback::warnings;
 use super::versions::{self, history, path, stands, who};
-use super::{Api, Server, list, measuring, segment, task, text};
+use super::{Api, Server, list, measuring, segment, sharing, task, text};
 use crate::exit::usage;
 use crate::out;
 use crate::progress::{Phase, count};
@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Promote(versions::Promote),
     /// Go back to the version that was the default before.
     Rollback(versions::Rollback),
+    /// Say which other tenants may use a model, later versions of it included.
+    Share(sharing::Share),
     /// Take a model out of service.
     Remove(Remove),
 }
@@ -190,6 +192,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Promote(options) => versions::promote(&options),
         Command::Rollback(options) => versions::roll_back(&options),
+        Command::Share(options) => sharing::share(&options),
         Command::Remove(options) => remove(&options),
     }
 }

@@ -143,7 +143,7 @@ fn serves(variant: &Value) -> &'static str {
     }
 }
 
-/// Whether another is better on every axis.
+/// Whether another is as good on every axis: accuracy, latency, price, device time, memory.
 fn dominated(variant: &Value) -> &'static str {
     match variant["on_frontier"].as_bool() {
         Some(true) => "no",

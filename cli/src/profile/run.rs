@@ -6,14 +6,16 @@ use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
 use crate::out;
 use crate::plot::{self, Point};
-use crate::progress::Phase;
+use crate::progress::{Phase, count};
 use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
 use modelless_engine::Engine;
 use modelless_executor::node;
 use modelless_gateway::{ProfileEntry, ProfileFile, Through};
-use modelless_profiler::{Config, LabelledSet, ModelManifest, Package, Profiler, Report, Subject};
+use modelless_profiler::{
+    Config, LabelledSet, ModelManifest, Package, Profiler, Report, Subject, VariantManifest,
+};
 use modelless_store::{MemStore, Store};
 use modelless_types::{AccuracyMeasure, Profile, Task, TenantId, VariantSettings};
 use serde::Serialize;
@@ -111,8 +113,8 @@ impl Measured {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let library = engines::library(&options.library)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    let measured = runtime.block_on(async {
-        let engine = engines::engine(library, &node::hardware().gpus, &engines::Tokens::new(), 0)?;
+    let All { measured, failed } = runtime.block_on(async {
+        let engine = engines::engine(library, &node::hardware().gpus, &engines::Servers::new(), 0)?;
         let measured = measure(options, engine.clone()).await;
         engine.shutdown().await;
         measured
@@ -123,10 +125,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(&accuracies)? + "\n";
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    if let Some(path) = &options.out {
-        let entries = measured.iter().filter_map(|one| one.entry.clone()).collect();
-        file::write(path, &ProfileFile::new(entries))?;
-    }
     if let Some(path) = &options.plot {
         let points: Vec<Point> = measured.iter().filter_map(Measured::point).collect();
         let title = format!("{}: accuracy and latency of its variants", options.package.display());
@@ -134,10 +132,32 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         let note = class.map(|profile| format!("on {}", profile.device_class)).unwrap_or_default();
         plot::write(path, &title, &note, &points)?;
     }
-    if options.json { out::json(&measured) } else { out::line(table(&measured)) }
+    if options.json {
+        out::json(&measured)?;
+    } else if !measured.is_empty() {
+        out::line(table(&measured))?;
+    }
+    match failed.as_slice() {
+        [] => Ok(()),
+        failed => Err(anyhow::anyhow!(
+            "{} of {} not measured: {}",
+            failed.len(),
+            count(failed.len() + measured.len(), "variant"),
+            failed.join("; ")
+        )),
+    }
 }
 
-async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<Vec<Measured>> {
+/// What came of all of them.
+#[derive(Default)]
+struct All {
+    measured: Vec<Measured>,
+    /// Those that could not be measured, each with its reason.
+    failed: Vec<String>,
+}
+
+/// Measures one after another. One that fails takes nothing from the others: each is written down as soon as it is known.
+async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<All> {
     let package = Package::read(&options.package)?;
     // Only so that the task is checked and numbered as it would be.
     let task = MemStore::default().create_task(package.task.new_task(TenantId::DEFAULT)?).await?;
@@ -159,35 +179,74 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
     let profiler =
         Profiler::new(engine, Config::default(), node::device_class(&node::hardware()), options.command())
             .within(options.budget);
-    let (since, count) = (Instant::now(), chosen.len());
+    let (since, number) = (Instant::now(), chosen.len());
     let mut phase = Phase::start("measuring");
-    let mut measured = Vec::new();
+    let mut all = All::default();
     for (at, (model, variant, threads)) in chosen.into_iter().enumerate() {
-        let artefact = File::open(&variant.file);
-        let artefact = artefact.with_context(|| format!("cannot read {}", variant.file.display()))?;
-        let settings = VariantSettings { threads, ..variant.settings() };
-        let tokenizer = model.tokenizer()?;
-        let subject = Subject {
-            name: &variant.name,
-            task: &task,
-            adapter: &model.adapter,
-            settings: &settings,
-            artefact,
-            tokenizer: tokenizer.clone(),
-            declared: model.declared(),
-        };
         let mut done = 0;
         let report: Report<'_> = &mut |name: &str, progress| {
             done = permille(progress, done);
-            let all = u64::try_from(count).unwrap_or(1) * 1_000;
+            let all = u64::try_from(number).unwrap_or(1) * 1_000;
             phase.share(u64::try_from(at).unwrap_or(0) * 1_000 + done, all);
             phase.at(name, &detail(progress));
         };
-        let profiler = profiler.share(since, count - at);
-        let (accuracy, profile) = match &set {
+        let profiler = profiler.share(since, number - at);
+        let what = What { options, task: &task, set: set.as_ref(), model, variant, threads };
+        match what.measure(&profiler, report).await {
+            Ok(one) => all.measured.push(one),
+            Err(error) => {
+                let why = all.failed_with(&variant.name, &error);
+                phase.at(&variant.name, &why);
+                continue;
+            }
+        }
+        if let Some(path) = &options.out {
+            let entries = all.measured.iter().filter_map(|one| one.entry.clone()).collect();
+            file::write(path, &ProfileFile::new(entries))?;
+        }
+    }
+    let what = count(all.measured.len(), "variant");
+    phase.done(&format!("{what} measured on {}", profiler.device_class()));
+    Ok(all)
+}
+
+impl All {
+    fn failed_with(&mut self, variant: &str, error: &anyhow::Error) -> String {
+        let why = format!("{error:#}");
+        self.failed.push(if why.contains(variant) { why.clone() } else { format!("{variant}: {why}") });
+        why
+    }
+}
+
+/// A variant to be measured, and with what.
+struct What<'a> {
+    options: &'a Options,
+    task: &'a Task,
+    set: Option<&'a LabelledSet>,
+    model: &'a ModelManifest,
+    variant: &'a VariantManifest,
+    threads: u16,
+}
+
+impl What<'_> {
+    async fn measure(&self, profiler: &Profiler, report: Report<'_>) -> anyhow::Result<Measured> {
+        let Self { options, task, set, model, variant, threads } = *self;
+        let artefact = File::open(&variant.file);
+        let artefact = artefact.with_context(|| format!("cannot read {}", variant.file.display()))?;
+        let settings = VariantSettings { threads, ..variant.settings() };
+        let subject = Subject {
+            name: &variant.name,
+            task,
+            adapter: &model.adapter,
+            settings: &settings,
+            artefact,
+            tokenizer: model.tokenizer()?,
+            declared: model.declared(),
+        };
+        let (accuracy, profile) = match set {
             Some(set) if options.accuracy_only => (profiler.accuracy(subject, set, report).await?, None),
             set => {
-                let profile = profiler.profile(subject, set.as_ref(), report).await?;
+                let profile = profiler.profile(subject, set, report).await?;
                 (profile.accuracy.clone(), Some(profile))
             }
         };
@@ -199,16 +258,13 @@ async fn measure(options: &Options, engine: Arc<dyn Engine>) -> anyhow::Result<V
                 variant: variant.name.clone(),
                 artefact_sha256: sha256(&variant.file)?,
                 settings: Some(settings),
-                through: through(model, &task)?,
+                through: through(model, task)?,
                 profile: profile.clone(),
             }),
             _ => None,
         };
-        measured.push(Measured { variant: variant.name.clone(), threads, accuracy, profile, entry });
+        Ok(Measured { variant: variant.name.clone(), threads, accuracy, profile, entry })
     }
-    let what = crate::progress::count(measured.len(), "variant");
-    phase.done(&format!("{what} measured on {}", profiler.device_class()));
-    Ok(measured)
 }
 
 /// As the store would have it, where the tokenizer is named by its digest.

@@ -4,6 +4,7 @@ use super::artefacts::Fetching;
 use super::clearing;
 use super::habits::Habits;
 use super::holding::Holding;
+use super::machines::told_to_leave;
 use super::measuring::Measurer;
 use super::{
     BEAT, Options, database, hear, host_name, identity, key, live, process, random, settings, tell,
@@ -141,6 +142,7 @@ async fn role(
         taken = taken => taken?,
     };
     let ended = CancellationToken::new();
+    let name = settings.executor.name.clone();
     let kept = async {
         let lost = holding.keep(&ended).await;
         if let Some(other) = &lost {
@@ -155,7 +157,12 @@ async fn role(
         ended.cancel();
         served
     };
-    let (served, lost) = tokio::join!(served, kept);
+    let left = async {
+        if told_to_leave(&*store, &name, &ended).await {
+            stop.cancel();
+        }
+    };
+    let (served, lost, ()) = tokio::join!(served, kept, left);
     holding.release(within).await;
     told_within(within, store.close()).await;
     match lost {
@@ -186,12 +193,12 @@ async fn serve(
     let library = tokio::task::spawn_blocking(move || engines::library(&library)).await??;
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
     clearing::begin(&*store, &artefacts).await?;
-    let tokens = settings.executor.tokens();
+    let servers = settings.executor.servers();
     let registry = Registry {
         store: Arc::clone(&store),
         artefacts: artefacts.clone(),
         library: library.clone(),
-        tokens: tokens.clone(),
+        servers: servers.clone(),
         gpus: settings.executor.hardware.gpus.clone(),
         device_class: settings.executor.device_class.clone(),
         tasks: TaskTracker::new(),
@@ -211,8 +218,8 @@ async fn serve(
     };
 
     let gpus = &settings.executor.hardware.gpus;
-    let engine = engines::serving(library.clone(), settings.executor.memory, gpus, &tokens)?;
-    let quarantine = engines::quarantine(library, settings.executor.memory, gpus, &tokens)?;
+    let engine = engines::serving(library.clone(), settings.executor.memory, gpus, &servers)?;
+    let quarantine = engines::quarantine(library, settings.executor.memory, gpus, &servers)?;
     warnings.extend(engines::confinement(&engine).await);
 
     let (fetched, cleared) = (artefacts.clone(), artefacts.clone());
@@ -479,6 +486,7 @@ mod tests {
             slowdown: None,
             cause: String::new(),
             loads: LoadTimes { count: 1, cold: Some(Micros(5)), warm: None },
+            signs: None,
         };
         let status = NodeStatus { replicas: vec![replica], ..NodeStatus::idle(info, "n", "gpu:a:1") };
         let resident = &describe(&status, 1, None).resident;

@@ -10,6 +10,7 @@ use super::{
     settings, tell, told_within,
 };
 use crate::exit::usage;
+use crate::exposed;
 use crate::out;
 use crate::up::config::default_data;
 use modelless_drive::Clock;
@@ -53,7 +54,7 @@ struct Settings {
     received_bytes_max: Bytes,
     /// Where uploaded artefacts go; executors fetch them from here.
     artefacts: PathBuf,
-    /// Serve where others can connect, although nobody there needs a key.
+    /// Serve where others can connect although there is no key yet.
     insecure: bool,
     /// The gateway.
     gateway: gateway::Config,
@@ -83,14 +84,6 @@ pub(super) fn variables() -> anyhow::Result<Vec<String>> {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let Some(settings) = options.settings(&defaults()?)? else { return Ok(()) };
     settings.wire.check()?;
-    for address in [Some(settings.gateway.http), settings.gateway.grpc].into_iter().flatten() {
-        if !address.ip().is_loopback() && !settings.insecure {
-            return Err(usage(format!(
-                "{address} can be reached by others, and there are no keys yet to keep them out; serve on a \
-                 loopback address, or say --set insecure=true if everybody there may use and change everything"
-            )));
-        }
-    }
     let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
@@ -112,6 +105,9 @@ async fn role(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
+    let addresses = [Some(settings.gateway.http), settings.gateway.grpc].into_iter().flatten();
+    let way_out = (settings.insecure, "--set insecure=true");
+    exposed::check(&*store, addresses, way_out, "--database URL").await?;
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
     clearing::begin(&*store, &artefacts).await?;
     let clock = Clock::start();

@@ -24,7 +24,7 @@ use modelless_executor::{self as executor, Fetch};
 use modelless_live::{Live, Notice};
 use modelless_profiler::{Error, Progress};
 use modelless_store::{Catalog, Error as StoreError, Measuring, UnixMicros};
-use modelless_types::{Model, Task, Variant};
+use modelless_types::{Model, Task, TenantId, Variant};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -366,7 +366,7 @@ impl Measurer {
             () = end.cancelled() => return Err(Ended::Left),
             turn = self.registry.places.turn() => turn,
         };
-        let made = self.registry.registrar(self.command, Beside::Serving);
+        let made = self.registry.registrar(self.command, (Beside::Serving, TenantId::DEFAULT));
         let (mut registrar, engine) = made.map_err(|error| Ended::Failed(format!("{error:#}")))?;
         let (busy, watched) = watch::channel(false);
         let put_off = put_off(watched.clone(), job.again.then_some(give_way_until));

@@ -9,6 +9,7 @@ pub(crate) mod executor;
 pub(crate) mod gateway;
 mod habits;
 mod holding;
+mod machines;
 mod measuring;
 mod nodes;
 mod register;
@@ -66,7 +67,16 @@ pub(crate) struct Options {
 impl Options {
     /// The settings; `None` if they were only to be shown.
     fn settings<T: Serialize + DeserializeOwned>(&self, defaults: &T) -> anyhow::Result<Option<T>> {
-        let mut flags = Vec::new();
+        self.settings_with(defaults, Vec::new())
+    }
+
+    /// The same with flags that only one role has.
+    fn settings_with<T: Serialize + DeserializeOwned>(
+        &self,
+        defaults: &T,
+        own: Vec<String>,
+    ) -> anyhow::Result<Option<T>> {
+        let mut flags = own;
         for (name, value) in [("database", &self.database), ("redis", &self.redis)] {
             flags.extend(value.as_ref().map(|value| format!("{name}={value}")));
         }

@@ -45,12 +45,11 @@ impl Registering {
 
 #[async_trait]
 impl Admin for Registering {
-    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError> {
+    async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError> {
         let nodes = self.nodes.now();
         for variant in &request.variants {
             somebody_runs(&nodes, variant.engine).map_err(AdminError::Unavailable)?;
         }
-        let tenant = TenantId::DEFAULT;
         if let Some(there) = already(&*self.store, tenant, &request).await? {
             return Ok(there);
         }

@@ -2,6 +2,7 @@
 
 use super::gateway::{addresses, followed_while_it_answers};
 use super::habits::Habits;
+use super::machines::{self, Cluster};
 use super::nodes::{Side, keep_all};
 use super::{
     BEAT, Options, STORE_WITHIN, database, hear, host_name, identity, key, live, pass_on, process, random,
@@ -9,6 +10,7 @@ use super::{
 };
 use crate::exit::usage;
 use crate::out;
+use clap::Args;
 use modelless_drive::Clock;
 use modelless_live::{Live, Member, Notice, Role, keep_announced};
 use modelless_scheduler as scheduler;
@@ -39,8 +41,19 @@ struct Settings {
     tls: TlsFiles,
     /// How connections between nodes behave.
     wire: Habits,
+    /// A file of pools, whose machines come and go as they are needed.
+    pools: Option<PathBuf>,
     /// The scheduler.
     scheduler: scheduler::Config,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WithPools {
+    #[command(flatten)]
+    common: Options,
+    /// Pools of machines that come and go as they are needed (TOML).
+    #[arg(long, value_name = "FILE")]
+    pools: Option<PathBuf>,
 }
 
 fn defaults() -> Settings {
@@ -53,6 +66,7 @@ fn defaults() -> Settings {
         key_file: None,
         tls: TlsFiles::default(),
         wire: Habits::default(),
+        pools: None,
         scheduler: scheduler::Config::default(),
     }
 }
@@ -68,8 +82,9 @@ pub(super) fn variables() -> anyhow::Result<Vec<String>> {
     settings::variables(&defaults())
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let Some(settings) = options.settings(&defaults())? else { return Ok(()) };
+pub(crate) fn run(options: &WithPools) -> anyhow::Result<()> {
+    let own = options.pools.iter().map(|path| format!("pools={}", path.display())).collect();
+    let Some(settings) = options.common.settings_with(&defaults(), own)? else { return Ok(()) };
     settings.wire.check()?;
     settings.scheduler.check().map_err(usage)?;
     let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
@@ -79,20 +94,39 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         ));
     }
     let connect = settings.tls.connect().map_err(usage)?;
-    process(|stop| role(settings, nodes, (key, connect), stop))
+    let pools = settings.pools.as_deref().map(machines::read).transpose()?;
+    if pools.is_some() && settings.redis.is_none() {
+        return Err(usage(
+            "machines that come and go are found by Redis; give --redis redis://HOST with --pools",
+        ));
+    }
+    process(|stop| role(settings, nodes, (key, connect), pools, stop))
 }
 
 async fn role(
     settings: Settings,
     nodes: Vec<Address>,
     (key, connect): (Option<Key>, Option<TlsConnect>),
+    pools: Option<scheduler::machines::Config>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
     let (service, handle) = scheduler::build(settings.scheduler, Arc::clone(&store), Vec::new());
+    let service = service.named(&settings.name);
     let identity = identity(&*store).await?;
     let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let mut tasks = JoinSet::new();
+    if let Some(pools) = pools {
+        let of = Cluster {
+            database: &settings.database,
+            redis: settings.redis.as_deref().unwrap_or_default(),
+            name: &settings.cluster,
+            key_file: settings.key_file.as_deref(),
+            identity: &identity,
+        };
+        let keeper = machines::keeper(pools, &of, &store, (handle.clone(), &settings.name))?;
+        tasks.spawn(keeper.run(stop.clone()));
+    }
     let (members, answers) = followed_while_it_answers(&mut tasks, &live, &stop);
     handle.set_live(answers);
     let (joining, knowing) = (handle.clone(), handle.clone());

@@ -1,6 +1,6 @@
 //! `modelless simulate --from-live`: what the traffic of a running server would cost and violate with other machines, floors and prices.
 
-use crate::client::Api;
+use crate::client::{Api, presented};
 use crate::exit::usage;
 use anyhow::Context;
 use clap::Args;
@@ -50,7 +50,7 @@ impl Running {
             floors: pairs(&self.floor, "--floor", "TASK=ACCURACY")?,
             seconds: self.seconds,
         };
-        let api = Api::new(server)?;
+        let api = Api::new(server, presented(None)?)?;
         let get = |path: &str| -> anyhow::Result<Value> { api.get(path)?.ok()?.json() };
         let mut live = Live {
             nodes: get("/v1/nodes")?,

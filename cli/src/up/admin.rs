@@ -32,7 +32,7 @@ pub(crate) struct Registry {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) artefacts: Artefacts,
     pub(crate) library: PathBuf,
-    pub(crate) tokens: engines::Tokens,
+    pub(crate) servers: engines::Servers,
     /// This machine's, where models may use them.
     pub(crate) gpus: Vec<Gpu>,
     /// What is measured here is measured for.
@@ -125,18 +125,19 @@ impl Registry {
     pub(crate) fn registrar(
         &self,
         command: &str,
-        beside: Beside,
+        (beside, tenant): (Beside, TenantId),
     ) -> anyhow::Result<(Registrar, Arc<dyn Engine>)> {
         let nice = if beside == Beside::Serving { BEHIND } else { 0 };
-        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.tokens, nice)?;
+        let engine: Arc<dyn Engine> = engines::engine(self.library.clone(), &self.gpus, &self.servers, nice)?;
         let profiler =
             Profiler::new(Arc::clone(&engine), Config::default(), self.device_class.as_str(), command);
         let (store, artefacts) = (Arc::clone(&self.store), self.artefacts.clone());
-        Ok((Registrar { store, artefacts, profiler, tenant: TenantId::DEFAULT }, engine))
+        Ok((Registrar { store, artefacts, profiler, tenant }, engine))
     }
 
     async fn work(
         self,
+        tenant: TenantId,
         request: RegisterRequest,
         _place: OwnedSemaphorePermit,
     ) -> Result<Registered, AdminError> {
@@ -147,7 +148,7 @@ impl Registry {
             () = self.stop.cancelled() => return Err(ending()),
         };
         let (mut registrar, engine) = self
-            .registrar("modelless model register", Beside::Serving)
+            .registrar("modelless model register", (Beside::Serving, tenant))
             .map_err(|error| AdminError::Unavailable(error.to_string()))?;
         let (busy, watched) = watch::channel(false);
         registrar.profiler =
@@ -190,9 +191,9 @@ impl Registry {
 
 #[async_trait]
 impl Admin for Registry {
-    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError> {
+    async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError> {
         let place = self.places.take()?;
-        let work = self.tasks.spawn(self.clone().work(request, place));
+        let work = self.tasks.spawn(self.clone().work(tenant, request, place));
         work.await.unwrap_or_else(|error| {
             tracing::error!(%error, "registering a model failed; this is a bug");
             Err(AdminError::Unavailable(

@@ -6,7 +6,7 @@ use crate::profile::detail;
 use crate::progress::{Phase, count};
 use modelless_profiler::{Error, LabelledSet, Package, Registrar, Report};
 use modelless_store::{Catalog, Error as StoreError};
-use modelless_types::{Model, Task, Variant};
+use modelless_types::{Model, Task, TenantId, Variant};
 use std::collections::BTreeMap;
 
 /// Of what has no profile here.
@@ -26,7 +26,7 @@ pub(crate) async fn measure(
     rest: Rest,
 ) -> anyhow::Result<Vec<String>> {
     let command = if packages.is_empty() { "modelless up" } else { "modelless up --demo" };
-    let (registrar, engine) = registry.registrar(command, Beside::Nothing)?;
+    let (registrar, engine) = registry.registrar(command, (Beside::Nothing, TenantId::DEFAULT))?;
     let result = measured(&registrar, packages, rest).await;
     engine.shutdown().await;
     Ok(result?)

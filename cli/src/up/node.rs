@@ -270,6 +270,7 @@ fn half(memory: Bytes) -> Bytes {
 mod tests {
     use super::*;
     use crate::exit::Usage;
+    use modelless_engine::ServerFiles;
     use modelless_wire::PriceOrigin;
 
     fn filled(options: &NodeOptions) -> anyhow::Result<Config> {
@@ -349,6 +350,7 @@ mod tests {
             [remotes."10.0.0.7:8001"]
             price = 1.2
             token-file = "secrets/seven"
+            ca = "authorities.pem"
             [remotes."http://models.example"]
             price = "0.5"
         "#;
@@ -359,13 +361,15 @@ mod tests {
             .map(|(server, known)| (server.as_str(), known.price.map(|p| p.0)))
             .collect();
         assert_eq!(prices, [("10.0.0.7:8001", Some(1_200_000)), ("models.example:80", Some(500_000))]);
-        let tokens = config.tokens();
-        let token = tokens["10.0.0.7:8001"].as_ref().unwrap();
-        assert!(token.is_absolute() && token.ends_with("secrets/seven"));
+        let servers = config.servers();
+        let files = &servers["10.0.0.7:8001"];
+        for (file, name) in [(&files.token, "secrets/seven"), (&files.ca, "authorities.pem")] {
+            assert!(file.as_ref().is_some_and(|file| file.is_absolute() && file.ends_with(name)), "{file:?}");
+        }
         assert_eq!(
-            (tokens.len(), &tokens["models.example:80"]),
-            (2, &None),
-            "one without a token may be reached too"
+            (servers.len(), &servers["models.example:80"]),
+            (2, &ServerFiles::default()),
+            "one of which nothing is known may be reached too"
         );
     }
 
@@ -388,7 +392,7 @@ mod tests {
             ("[[gpus]]\nsize = 1", "size"),
             ("[remotes.\"h:1\"]\nprice = \"free\"", "price free"),
             ("[remotes.\"h:1\"]\ntoken = \"s3cret\"", "token"),
-            ("[remotes.\"https://h\"]\nprice = 1", "TLS"),
+            ("[remotes.\"ftp://h\"]\nprice = 1", "https://"),
             ("[remotes.\"http://h\"]\nprice = 1\n[remotes.\"h:80\"]\nprice = 2", "twice"),
         ] {
             let error = by_file(text, NodeOptions::default()).unwrap_err();

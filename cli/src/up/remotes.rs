@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct RemoteEntry {
     price: Option<Price>,
     token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
 }
 
 /// By `HOST:PORT`, however the file names them. Paths are from the folder of the file. What is wrong is said in words that
@@ -22,7 +23,7 @@ pub(super) fn servers(
     folder: &Path,
 ) -> Result<BTreeMap<String, RemoteServer>, String> {
     let mut known = BTreeMap::new();
-    for (name, RemoteEntry { price, token_file }) in entries {
+    for (name, RemoteEntry { price, token_file, ca }) in entries {
         let price = price.map(|price| {
             let text = price.text();
             let known = PricePerHour::parse_usd(&text);
@@ -30,8 +31,8 @@ pub(super) fn servers(
                 format!("remotes {name:?}: price {text} is no price; expected dollars per hour such as 0.05")
             })
         });
-        let of =
-            RemoteServer { price: price.transpose()?, token_file: token_file.map(|file| folder.join(file)) };
+        let file = |file: Option<PathBuf>| file.map(|file| folder.join(file));
+        let of = RemoteServer { price: price.transpose()?, token_file: file(token_file), ca: file(ca) };
         known.insert(name, of);
     }
     by_authority(known).map_err(|why| format!("remotes {why}"))
@@ -62,12 +63,13 @@ mod tests {
         let of = |names: &[&str]| {
             by_authority(names.iter().map(|name| ((*name).to_owned(), RemoteServer::default())).collect())
         };
-        let found = of(&["10.0.0.7:8001", "http://models.example", "grpc://g.example:9000"]).unwrap();
+        let found =
+            of(&["10.0.0.7:8001", "http://models.example", "https://t.example", "grpcs://g.example:9"]);
         assert_eq!(
-            found.keys().collect::<Vec<_>>(),
-            ["10.0.0.7:8001", "g.example:9000", "models.example:80"]
+            found.unwrap().keys().collect::<Vec<_>>(),
+            ["10.0.0.7:8001", "g.example:9", "models.example:80", "t.example:443"]
         );
         assert!(of(&["http://h", "h:80"]).unwrap_err().contains("twice"));
-        assert!(of(&["https://h"]).unwrap_err().contains("TLS"));
+        assert!(of(&["ftp://h"]).unwrap_err().contains("https://"));
     }
 }

@@ -22,7 +22,6 @@ fn wrong_usage_ends_with_64_before_anything_is_opened() {
     check(&["fly"], 64, "fly");
     check(&["query"], 64, "TASK");
     check(&["up", "--http", "nowhere"], 64, "--http");
-    check(&["up", "--http", "0.0.0.0:0"], 64, "--insecure");
     check(&["up", "--memory", "lots"], 64, "--memory");
     check(&["task", "list", "--server", "localhost"], 64, "http://127.0.0.1:8080");
     let folder = temp_dir("cli").unwrap();
@@ -34,6 +33,27 @@ fn wrong_usage_ends_with_64_before_anything_is_opened() {
     check(&register, 64, "--task");
     // Options that describe a model are for a file that has no manifest.
     check(&[&register[..], &["--name", "n"]].concat(), 64, "single ONNX or TorchScript file");
+}
+
+#[test]
+fn an_address_that_others_can_reach_is_refused_until_there_is_a_key() {
+    let folder = temp_dir("cli").unwrap();
+    let data = folder.path().to_str().unwrap();
+    let up = ["up", "--http", "0.0.0.0:0", "--data", data];
+    check(&up, 64, "--insecure");
+    check(&["key", "create", "first", "--data", data], 1, "`admin`");
+    check(&["key", "create", "first", "--scopes", "all", "--data", data], 64, "--scopes");
+    let made = modelless(&["key", "create", "first", "--scopes", "query,register,admin", "--data", data]);
+    let (key, said) = (String::from_utf8(made.stdout).unwrap(), String::from_utf8(made.stderr).unwrap());
+    assert!(made.status.success(), "{said}");
+    assert!(key.starts_with("mlk_") && key.trim().len() == 68 && key.lines().count() == 1, "only the key");
+    assert!(said.contains(&key[..12]) && !said.contains(key.trim()), "{said}");
+    // What it says next is about something else: no library where there is none.
+    let next =
+        Command::new(env!("CARGO_BIN_EXE_modelless")).args(up).args(["--onnxruntime", "/nowhere"]).output();
+    let next = next.unwrap();
+    let said = String::from_utf8_lossy(&next.stderr);
+    assert!(!next.status.success() && said.contains("/nowhere") && !said.contains("--insecure"), "{said}");
 }
 
 #[test]

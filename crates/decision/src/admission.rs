@@ -77,28 +77,31 @@ fn members(task: &TaskInfo, set: VariantSet) -> impl Iterator<Item = &VariantInf
 /// a pin no candidate: what is being tried answers only who asked for it by name.
 fn pinned(task: &TaskInfo, goals: &Goals) -> Result<VariantSet, Refusal> {
     let unusable = |why: &str| Refusal::PinUnusable { why: why.into() };
+    // What whoever asks may not use is not there for them.
+    let seen = |v: &&VariantInfo| goals.among.is_none_or(|among| among.contains(v.ordinal));
     let mut space = task.default_space;
     if let Some(id) = goals.variant {
-        let variant = task.variants.iter().find(|v| v.id == id);
+        let variant = task.variants.iter().filter(seen).find(|v| v.id == id);
         let variant = variant.ok_or_else(|| unusable("this task has no such variant"))?;
         if goals.model.is_some_and(|model| model != variant.model) {
             return Err(unusable("the pinned variant is not one of the pinned model"));
         }
         space = variant.space;
     } else if let Some(model) = goals.model {
-        let variant = task.variants.iter().find(|v| v.model == model);
+        let variant = task.variants.iter().filter(seen).find(|v| v.model == model);
         space = variant.ok_or_else(|| unusable("this task has no such model with a variant"))?.space;
     }
     let fits = |v: &&VariantInfo| {
         let asked_for = goals.variant.is_some() || goals.model.is_some();
-        v.space == space
+        seen(v)
+            && v.space == space
             && (asked_for || !v.candidate)
             && goals.variant.is_none_or(|id| v.id == id)
             && goals.model.is_none_or(|model| v.model == model)
     };
     let set: VariantSet = task.variants.iter().filter(fits).map(|v| v.ordinal).collect();
     if set.is_empty() {
-        let why = if task.variants.iter().any(|v| v.candidate) {
+        let why = if task.variants.iter().filter(seen).any(|v| v.candidate) {
             "of the task's models only candidates have a known accuracy, and those answer where they are pinned; promote a \
              version that is to answer"
         } else {

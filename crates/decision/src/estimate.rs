@@ -353,11 +353,31 @@ impl RunModel {
         self.coverage = Coverage::default();
     }
 
-    /// Device time per query in its largest batch, or of one alone where batches gain nothing.
+    /// The batch that takes the least device time per query, of those measured and the largest allowed. What gains
+    /// nothing by growing stays small.
+    pub fn best_batch(&self, max_batch: u32) -> u32 {
+        let largest = max_batch.min(self.largest_measured()).max(1);
+        let measured = self.points.iter().map(|(batch, _)| *batch).filter(|batch| *batch <= largest);
+        let each = |batch: u32| self.estimate(batch).mean / f64::from(batch);
+        let best = |a: u32, b: u32| if each(b) < each(a) { b } else { a };
+        measured.chain([largest]).fold(1, best)
+    }
+
+    /// Device time per query in that batch.
     pub fn per_query(&self, max_batch: u32) -> Moments {
-        let batch = max_batch.min(self.largest_measured()).max(1);
-        let (full, alone) = (self.estimate(batch).times(1.0 / f64::from(batch)), self.estimate(1));
-        if alone.mean < full.mean { alone } else { full }
+        let batch = self.best_batch(max_batch);
+        self.estimate(batch).times(1.0 / f64::from(batch))
+    }
+
+    /// The same in whole nanoseconds.
+    pub fn work(&self, max_batch: u32) -> u64 {
+        let Moments { mean, .. } = self.per_query(max_batch);
+        Moments { mean: mean * 1e3, var: 0.0 }.mean().0
+    }
+
+    /// From an undecoded input to its answer, alone on an idle device, as the profile says.
+    pub fn undisturbed(&self) -> Moments {
+        self.decode + self.uncorrected(1)
     }
 
     /// From an undecoded input to its answer, alone on an idle device.

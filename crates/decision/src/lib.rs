@@ -8,6 +8,7 @@
 //! | [`route`] | [`route::pick`] and the machine [`route::Router`] | gateway | which node; wait; refuse |
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
+//! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
 //! | [`search`], [`transfer`] | pure functions | profiler, executor | what to measure next; what to assume until then |
 //!
 //! All of them ask [`estimate`] how long things take: there is one performance model.
@@ -24,7 +25,9 @@ pub mod estimate;
 pub mod explain;
 pub mod feedback;
 pub mod fit;
+pub mod fleet;
 pub mod frontier;
+pub mod hire;
 pub mod machine;
 pub mod plan;
 pub mod query;
@@ -33,6 +36,7 @@ pub mod route;
 pub mod search;
 mod sizes;
 pub mod transfer;
+mod words;
 pub mod worker;
 
 pub use estimate::{Correction, Moments, RunModel};

@@ -19,7 +19,7 @@ const MOST: f64 = 4.0;
 /// narrower after one that did not: at rest where one in a hundred does.
 const WIDER: f64 = 0.1;
 /// And how far that goes.
-const NARROWEST: f64 = 0.7;
+const NARROWEST: f64 = 0.4;
 const WIDEST: f64 = 3.0;
 /// Below this nothing is left of what was seen.
 const NOTHING: f64 = 0.01;

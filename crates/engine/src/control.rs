@@ -25,6 +25,8 @@ pub const MAX_LANES: u16 = 64;
 /// Raised with every change: a runner that is a binary of its own may be an older one.
 const VERSION: u8 = 5;
 const MAX_MESSAGE: usize = 64 << 10;
+/// What is too large for a message comes along as a file of at most so many bytes: certificates, a few hundred thousand.
+pub(crate) const MAX_BESIDE: u64 = 4 << 20;
 /// Tokens are a few hundred characters, signed ones a few thousand.
 const MAX_SECRET: usize = 16 << 10;
 
@@ -85,7 +87,8 @@ pub(crate) enum Gently {
 pub(crate) enum Ask {
     /// Serve lane `lane`, whose ring comes along.
     OpenLane { lane: u16 },
-    /// Make the model that comes along runnable on lanes `0..lanes`.
+    /// Make the model that comes along runnable on lanes `0..lanes`. Behind it come the certificates of whom to believe who a
+    /// remote server is, where that is asked for.
     Load {
         variant: u32,
         settings: VariantSettings,

@@ -1,7 +1,7 @@
 //! An engine for tests: no process, no library, outputs that tell which input they came from, and every fault a
 //! real one can have, on demand.
 //!
-//! It keeps the contract of the seam: batches of one (model, lane) run one after another, two slots each, limits,
+//! It keeps the contract of the seam: batches of one (model, engine, lane) run one after another, two slots each, limits,
 //! deaths with their event. Time passes by tokio's clock, so tests may pause it.
 
 use crate::clock;
@@ -13,7 +13,7 @@ use crate::shm::Mapping;
 use crate::slot::{BatchSlot, Gate, Layout, Outputs, Vacancy};
 use async_trait::async_trait;
 use modelless_types::{Bytes, DType, Engine as Kind, Micros, ModelId, TensorSpec, VariantId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as Turn, mpsc};
@@ -29,6 +29,8 @@ pub enum Computes {
     Sum,
     /// One output like the first input, and equal to it.
     Echo,
+    /// One output like the first input (FP32), and none of it is a number.
+    NotANumber,
 }
 
 /// What goes wrong with a batch.
@@ -103,7 +105,7 @@ impl FakeModel {
     fn outputs(&self) -> Vec<TensorSpec> {
         match self.computes {
             Computes::Sum => vec![TensorSpec { name: "sum".to_owned(), dtype: DType::Fp32, shape: vec![1] }],
-            Computes::Echo => self.inputs.first().cloned().into_iter().collect(),
+            Computes::Echo | Computes::NotANumber => self.inputs.first().cloned().into_iter().collect(),
         }
     }
 }
@@ -124,11 +126,16 @@ struct Inner {
     events: mpsc::Sender<EngineEvent>,
 }
 
+/// What stands for a process: all of a model for one engine.
+type Runner = (ModelId, Kind);
+
 #[derive(Debug, Default)]
 struct State {
     models: BTreeMap<VariantId, FakeModel>,
     seats: BTreeMap<VariantId, Seat>,
-    lanes: BTreeMap<(ModelId, u16), Arc<Lane>>,
+    lanes: BTreeMap<(Runner, u16), Arc<Lane>>,
+    /// Batches of each variant that were told to stand back.
+    stood_back: BTreeMap<VariantId, u32>,
     loads: u64,
     version: u32,
     closed: bool,
@@ -136,7 +143,7 @@ struct State {
 
 #[derive(Debug)]
 struct Seat {
-    model: ModelId,
+    runner: Runner,
     load: u64,
     lanes: u16,
     layout: Arc<Layout>,
@@ -175,6 +182,11 @@ impl FakeEngine {
         self.inner.lock().models.insert(variant, model);
     }
 
+    /// How many batches of a variant were told to stand back behind everything else.
+    pub fn stood_back(&self, variant: VariantId) -> u32 {
+        self.inner.lock().stood_back.get(&variant).copied().unwrap_or_default()
+    }
+
     /// From now on it is of another version.
     pub fn upgrade(&self) {
         self.inner.lock().version += 1;
@@ -182,7 +194,12 @@ impl FakeEngine {
 
     /// Kills the runner of a model, as a crash between batches would.
     pub fn kill(&self, model: ModelId, cause: &str) {
-        self.inner.die(model, cause, false);
+        let state = self.inner.lock();
+        let runners: BTreeSet<Runner> = state.seats.values().map(|seat| seat.runner).collect();
+        drop(state);
+        for runner in runners.into_iter().filter(|(of, _)| *of == model) {
+            self.inner.die(runner, cause, false);
+        }
     }
 }
 
@@ -198,16 +215,17 @@ impl Inner {
     }
 
     /// The runner of a model is gone, with all that was resident in it.
-    fn die(&self, model: ModelId, cause: &str, hung: bool) {
+    fn die(&self, runner: Runner, cause: &str, hung: bool) {
         let variants: Vec<VariantId> = {
             let mut state = self.lock();
             let gone =
-                state.seats.iter().filter(|(_, seat)| seat.model == model).map(|(id, _)| *id).collect();
-            state.seats.retain(|_, seat| seat.model != model);
-            state.lanes.retain(|(owner, _), _| *owner != model);
+                state.seats.iter().filter(|(_, seat)| seat.runner == runner).map(|(id, _)| *id).collect();
+            state.seats.retain(|_, seat| seat.runner != runner);
+            state.lanes.retain(|(owner, _), _| *owner != runner);
             gone
         };
         if !variants.is_empty() {
+            let model = runner.0;
             let died = EngineEvent::RunnerDied { model, variants, cause: cause.to_owned(), hung };
             if self.events.try_send(died).is_err() {
                 tracing::error!("nobody reads the events of the fake engine");
@@ -218,13 +236,13 @@ impl Inner {
     /// What becomes of a batch whose turn it is; `run_us` is what it took.
     fn run(&self, mut slot: BatchSlot, run_us: u64, fault: Option<Fault>, limit: Duration) -> BatchResult {
         let (variant, load) = (slot.variant, slot.load);
-        let (model, FakeModel { computes, poison, .. }) = {
+        let (runner, FakeModel { computes, poison, .. }) = {
             let mut state = self.lock();
             let fake = state.models.get(&variant).cloned().unwrap_or_default();
             match state.seats.get_mut(&variant).filter(|seat| seat.load == load) {
                 Some(seat) => {
                     seat.in_flight -= 1;
-                    (seat.model, fake)
+                    (seat.runner, fake)
                 }
                 None => return Err(BatchError::NotStarted("the runner is gone".to_owned())),
             }
@@ -235,15 +253,15 @@ impl Inner {
             Some(Fault::Unreachable(why)) => Err(BatchError::Unreachable(why)),
             Some(Fault::Shape(why)) => Err(BatchError::Shape(why)),
             Some(Fault::Crash(why)) => {
-                self.die(model, &why, false);
+                self.die(runner, &why, false);
                 Err(BatchError::Crashed(why))
             }
             Some(Fault::Kill(why)) => {
-                self.die(model, &why, false);
+                self.die(runner, &why, false);
                 Err(BatchError::Killed(why))
             }
             Some(Fault::Hang) => {
-                self.die(model, "a batch ran over its limit", true);
+                self.die(runner, "a batch ran over its limit", true);
                 Err(BatchError::Hung(limit))
             }
             Some(Fault::Permute(order)) => Ok(compute(slot, computes, &order, run_us)),
@@ -260,6 +278,7 @@ fn compute(mut slot: BatchSlot, computes: Computes, order: &[u32], run_us: u64) 
         let input = slot.item_mut(0, from.min(slot.batch - 1)).to_vec();
         let output = match computes {
             Computes::Echo => input,
+            Computes::NotANumber => f32::NAN.to_le_bytes().repeat(input.len() / 4),
             Computes::Sum => {
                 let (values, _) = input.as_chunks::<4>();
                 values.iter().map(|value| f32::from_le_bytes(*value)).sum::<f32>().to_le_bytes().to_vec()
@@ -302,6 +321,7 @@ impl Engine for FakeEngine {
         let layout = layout.map_err(refused)?;
         let arenas = (0..lanes).map(|_| Mapping::private(layout.arena_bytes()).map(Arc::new));
         let arenas = arenas.collect::<Result<_, _>>().map_err(EngineError::system("map memory"))?;
+        let runner = (model, settings.engine);
         let mut state = self.inner.lock();
         if state.closed {
             return Err(EngineError::Busy("it is shutting down"));
@@ -310,12 +330,12 @@ impl Engine for FakeEngine {
             return Err(EngineError::AlreadyLoaded(variant));
         }
         for lane in 0..lanes {
-            state.lanes.entry((model, lane)).or_default();
+            state.lanes.entry((runner, lane)).or_default();
         }
         state.loads += 1;
         let slots = Bytes(layout.arena_bytes() as u64 * u64::from(lanes));
         let (load, layout) = (state.loads, Arc::new(layout));
-        let seat = Seat { model, load, lanes, layout, arenas, in_flight: 0, batches: 0 };
+        let seat = Seat { runner, load, lanes, layout, arenas, in_flight: 0, batches: 0 };
         state.seats.insert(variant, seat);
         Ok(Loaded {
             inputs: io.inputs,
@@ -335,9 +355,9 @@ impl Engine for FakeEngine {
         if seat.in_flight > 0 {
             return Err(EngineError::InUse(variant));
         }
-        let model = seat.model;
+        let runner = seat.runner;
         state.seats.remove(&variant);
-        let process_ended = !state.seats.values().any(|seat| seat.model == model);
+        let process_ended = !state.seats.values().any(|seat| seat.runner == runner);
         let memory = state.models.get(&variant).map_or(FakeModel::default().memory, |fake| fake.memory);
         Ok(Freed { memory, process_ended, left: Bytes(0) })
     }
@@ -345,7 +365,7 @@ impl Engine for FakeEngine {
     fn slot(&self, variant: VariantId, lane: u16, batch: u32) -> Result<BatchSlot, EngineError> {
         let state = self.inner.lock();
         let seat = state.seats.get(&variant).ok_or(EngineError::NotLoaded(variant))?;
-        let on = state.lanes.get(&(seat.model, lane)).filter(|_| lane < seat.lanes);
+        let on = state.lanes.get(&(seat.runner, lane)).filter(|_| lane < seat.lanes);
         let on = on.ok_or_else(|| EngineError::range("the lane", lane, format!("below {}", seat.lanes)))?;
         let arena = &seat.arenas[usize::from(lane)];
         BatchSlot::new((variant, seat.load), lane, batch, &seat.layout, arena, &on.gate)
@@ -353,8 +373,8 @@ impl Engine for FakeEngine {
 
     fn vacancy(&self, variant: VariantId, lane: u16) -> Option<Vacancy> {
         let state = self.inner.lock();
-        let model = state.seats.get(&variant)?.model;
-        state.lanes.get(&(model, lane)).map(|on| Vacancy(Arc::clone(&on.gate)))
+        let runner = state.seats.get(&variant)?.runner;
+        state.lanes.get(&(runner, lane)).map(|on| Vacancy(Arc::clone(&on.gate)))
     }
 
     fn submit(&self, slot: BatchSlot, limit: Duration, done: Done) {
@@ -366,10 +386,10 @@ impl Engine for FakeEngine {
             seat.map(|seat| {
                 seat.in_flight += 1;
                 seat.batches += 1;
-                (seat.model, seat.batches - 1, fake)
+                (seat.runner, seat.batches - 1, fake)
             })
-            .and_then(|(model, number, fake)| {
-                Some((Arc::clone(&state.lanes.get(&(model, lane))?.turn), number, fake))
+            .and_then(|(runner, number, fake)| {
+                Some((Arc::clone(&state.lanes.get(&(runner, lane))?.turn), number, fake))
             })
         };
         let Some((turn, number, fake)) = ready else {
@@ -395,6 +415,10 @@ impl Engine for FakeEngine {
             drop(turn);
             done(result);
         });
+    }
+
+    fn stand_back(&self, variant: VariantId, _: u16, _: u64) {
+        *self.inner.lock().stood_back.entry(variant).or_default() += 1;
     }
 
     fn events(&self) -> Option<mpsc::Receiver<EngineEvent>> {

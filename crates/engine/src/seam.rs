@@ -66,6 +66,12 @@ pub trait Engine: Send + Sync {
         let _ = (variant, lane, ticket);
     }
 
+    /// A batch that was submitted to the lane runs far longer than it should. Until it ends, what runs it stands back behind
+    /// everything else that wants a core, as far as the kernel lets it come forward again afterwards.
+    fn stand_back(&self, variant: VariantId, lane: u16, ticket: u64) {
+        let _ = (variant, lane, ticket);
+    }
+
     /// The most memory that the runner of a variant has held until now, with what it shares and with whatever else is
     /// in it. `None` where that is not known.
     fn peak(&self, variant: VariantId) -> Option<Bytes> {

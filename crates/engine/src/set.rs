@@ -207,6 +207,12 @@ impl Engine for EngineSet {
         }
     }
 
+    fn stand_back(&self, variant: VariantId, lane: u16, ticket: u64) {
+        if let Some((_, engine)) = self.of(variant) {
+            engine.stand_back(variant, lane, ticket);
+        }
+    }
+
     fn peak(&self, variant: VariantId) -> Option<Bytes> {
         self.of(variant)?.1.peak(variant)
     }

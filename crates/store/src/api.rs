@@ -1,8 +1,12 @@
 //! The seam: what every store can do.
 
+use crate::access::Access;
 use crate::artefacts::sha256_of;
+use crate::audit::Audit;
 use crate::error::Result;
+use crate::events::{Event, NewEvent};
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
+use crate::machines::Machines;
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
@@ -154,11 +158,24 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Forgets transitions from before a moment; gives how many.
     async fn forget_transitions(&self, before: UnixMicros) -> Result<u64>;
 
+    /// What is written down of machines that are rented.
+    fn rented(&self) -> &dyn Machines;
+
+    /// Tells of something that happened. Transitions of replicas, and nodes that come and go, tell themselves. See
+    /// [`crate::EVENTS_KEPT`].
+    async fn note_event(&self, event: NewEvent) -> Result<Event>;
+
+    /// What happened after that place, oldest first; without one the latest, oldest first too.
+    async fn events(&self, after: Option<u64>, limit: u32) -> Result<Vec<Event>>;
+
     /// Makes a plan (JSON) the current one if `parent` still is.
     async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan>;
 
     /// The current plan.
     async fn current_plan(&self) -> Result<Option<Plan>>;
+
+    /// The latest plans, newest first.
+    async fn plans(&self, limit: u32) -> Result<Vec<Plan>>;
 
     /// A plan by its number; old ones are forgotten (see [`crate::PLANS_KEPT`]).
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>>;
@@ -166,6 +183,12 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The secret of this name. The first call of all sets it to its candidate (fresh random bytes, made by the
     /// caller); later and concurrent ones get what the first set.
     async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]>;
+
+    /// Who may ask.
+    fn access(&self) -> &dyn Access;
+
+    /// What was done, by whom.
+    fn audit(&self) -> &dyn Audit;
 
     /// Lets go of files and connections. Calls after it fail.
     async fn close(&self);

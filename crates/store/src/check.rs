@@ -1,6 +1,7 @@
 //! What may be stored. Shared by all stores, so that none accepts what another refuses.
 
 use crate::error::{Error, Result};
+use crate::events::NewEvent;
 use crate::learnt::{Feedback, StaleProfile};
 use crate::records::{
     Evidence, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition, NewVariant, Space, SpaceKind,
@@ -246,13 +247,23 @@ pub(crate) fn node(new: &NewNode, at: UnixMicros) -> Result<()> {
 /// being recorded.
 pub(crate) fn transition(mut new: NewTransition) -> Result<NewTransition> {
     number("time", new.at.0)?;
-    for text in [&mut new.cause, &mut new.who] {
-        if text.contains('\0') {
-            *text = text.replace('\0', "\u{fffd}");
-        }
-        text.truncate(text.floor_char_boundary(CAUSE_MAX));
-    }
+    [&mut new.cause, &mut new.who].into_iter().for_each(storable);
     Ok(new)
+}
+
+/// The same.
+pub(crate) fn event(mut new: NewEvent) -> Result<NewEvent> {
+    number("time", new.at.0)?;
+    [&mut new.what, &mut new.cause, &mut new.who].into_iter().for_each(storable);
+    Ok(new)
+}
+
+/// Makes a text storable.
+pub(crate) fn storable(text: &mut String) {
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+    text.truncate(text.floor_char_boundary(CAUSE_MAX));
 }
 
 /// Valid JSON.

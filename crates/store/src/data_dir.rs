@@ -54,7 +54,12 @@ impl DataDir {
 
     /// Where the embedded database is.
     pub fn database(&self) -> PathBuf {
-        self.path.join("modelless.db")
+        Self::database_in(&self.path)
+    }
+
+    /// The same in a folder that somebody else may hold.
+    pub fn database_in(path: impl AsRef<Path>) -> PathBuf {
+        path.as_ref().join("modelless.db")
     }
 
     /// Where artefacts are.

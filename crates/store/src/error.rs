@@ -1,6 +1,6 @@
 //! What can go wrong, in words for whoever reads it. No message holds a password or a key.
 
-use modelless_types::{ReplicaId, ReplicaState, TaskId};
+use modelless_types::{MachineId, MachineState, ReplicaId, ReplicaState, TaskId};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -70,6 +70,16 @@ pub enum Error {
         expected: ReplicaState,
         /// The state it is in.
         found: ReplicaState,
+    },
+    /// Somebody else moved the machine first.
+    #[error("{machine} is {}, not {}: somebody else moved it; read it again", found.name(), expected.name())]
+    MachineMoved {
+        /// Which.
+        machine: MachineId,
+        /// Where the caller thought it stood.
+        expected: MachineState,
+        /// Where it stands.
+        found: MachineState,
     },
     /// A version is taken back that is not the default, or not any more.
     #[error("version {version} of {name:?} is not the default one: {now}. Look again before you roll back")]

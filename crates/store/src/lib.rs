@@ -1,5 +1,5 @@
 //! What must survive a restart: tasks, models, variants, profiles, nodes, replicas and their history, plans,
-//! keys (trait [`Store`]), and the artefacts themselves ([`Artefacts`]).
+//! machines that are rented, keys (trait [`Store`]), and the artefacts themselves ([`Artefacts`]).
 //!
 //! Only this crate knows SQL. It decides nothing (which state may follow which is for `decision` to say), reads
 //! no clock (times are passed in) and is never called while a query is answered: readers poll
@@ -9,12 +9,16 @@
 //! [`open`] gives SQLite or Postgres; [`MemStore`] is the fake for tests. One suite of tests holds for all three.
 #![warn(missing_docs)]
 
+mod access;
 mod api;
 mod artefacts;
+mod audit;
 mod check;
 mod data_dir;
 mod error;
+mod events;
 mod learnt;
+mod machines;
 mod mem;
 mod opened;
 mod records;
@@ -22,13 +26,23 @@ mod sql;
 mod url;
 mod versions;
 
+pub use access::{
+    Access, Doors, ENDED_KEYS_KEPT, Grant, KEYS_MAX, KeptSecret, Key, NewKey, Owner, Quota, Rotation,
+    SecretKey, TENANTS_MAX, UPLOAD_KEPT, UPLOADS_MAX, Upload, Visibility, digest,
+};
 pub use api::{Store, identity};
 pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
+pub use audit::{AUDIT_KEPT, Audit, Deed, Entry};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
+pub use events::{Event, EventKind, NewEvent};
 pub use learnt::{
     FEEDBACK_KEPT, FLAG_CHANGES_KEPT, Feedback, FlagAction, FlagChange, Floor, Kept, LIVE_MEMORY,
     LiveAccuracy, StaleProfile, Verdict,
+};
+pub use machines::{
+    MACHINE_CHANGES_KEPT, MACHINES_KEPT, Machine, MachineChange, MachineStep, Machines, NewMachine,
+    PoolStands,
 };
 pub use mem::MemStore;
 pub use modelless_types::PlanId;
@@ -44,6 +58,8 @@ pub use versions::{Signed, VersionAction, VersionChange};
 
 /// Plans older than this many are forgotten when a new one is saved.
 pub const PLANS_KEPT: u64 = 1_000;
+/// Of what happened so much is remembered.
+pub const EVENTS_KEPT: u64 = 10_000;
 /// Of all models together so many changes of versions are remembered.
 pub const VERSION_CHANGES_KEPT: u64 = 10_000;
 /// So many measurements are kept for registrations that were cut short.

@@ -4,26 +4,34 @@
 //! It favours being plainly right over being quick: a change is made on a copy of everything, which takes the
 //! place of the original only if it went well.
 
+use crate::access::{Access, Grant, Key, Owner, Quota};
 use crate::api::Store;
+use crate::audit::{Audit, Entry};
 use crate::error::{Error, Result};
+use crate::events::{Event, NewEvent};
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, Note, StaleProfile, Verdict, measured_otherwise};
+use crate::machines::Machines;
 use crate::records::{
-    App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewSpace, NewTask, NewTransition,
-    NewVariant, Node, NodeState, Plan, Registered, Replica, SavePlan, Space, TaskChange, Tenant, Transition,
-    UnixMicros,
+    App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
+    NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Tenant, Transition, UnixMicros,
 };
 use crate::versions::{Signed, VersionAction, VersionChange};
-use crate::{MEASURED_KEPT, PLANS_KEPT, check};
+use crate::{MEASURED_KEPT, check};
 use async_trait::async_trait;
 use modelless_types::{
-    AppId, DeviceIx, Model, ModelId, NodeId, PlanId, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId,
+    AppId, DeviceIx, Model, ModelId, NodeId, PlanId, Profile, ReplicaId, ReplicaState, Task, TaskId,
     TenantId, Variant, VariantId,
 };
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+mod access;
+mod audit;
+mod catalog;
+mod events;
 mod learnt;
+mod machines;
 mod versions;
 
 /// A store in memory. Share it in an `Arc`.
@@ -38,7 +46,16 @@ struct State {
     replicas: BTreeMap<ReplicaId, Replica>,
     transitions: Vec<Transition>,
     plans: Vec<Plan>,
+    rented: machines::Kept,
+    events: Vec<Event>,
     keys: BTreeMap<String, [u8; 32]>,
+    /// Of applications.
+    access: Vec<Key>,
+    quotas: BTreeMap<Owner, Quota>,
+    /// Sorted.
+    grants: Vec<Grant>,
+    /// Sizes, and when they were brought.
+    uploads: BTreeMap<(TenantId, String), (u64, UnixMicros)>,
     ordinals: BTreeMap<TaskId, usize>,
     evidence: BTreeMap<ModelId, Evidence>,
     measurings: BTreeMap<(VariantId, String), Measuring>,
@@ -48,6 +65,7 @@ struct State {
     /// Who answered a query, when, and whether that was right; and the round in which it was counted.
     feedback: BTreeMap<String, (Feedback, u64)>,
     flag_changes: Vec<FlagChange>,
+    audit: Vec<Entry>,
     /// The last id given out, by kind of thing.
     last: BTreeMap<&'static str, u64>,
 }
@@ -122,17 +140,6 @@ impl State {
         u32::try_from(self.next(what)).map_err(|_| Error::invalid(what, "no number is left for another"))
     }
 
-    fn space(&mut self, tenant: TenantId, new: NewSpace) -> Result<SpaceId> {
-        let known = self.catalog.spaces.iter().find(|space| space.tenant == tenant && space.name == new.name);
-        if let Some(known) = known {
-            check::same_space(known, &new)?;
-            return Ok(known.id);
-        }
-        let id = SpaceId(self.next_id("space")?);
-        self.catalog.spaces.push(Space { id, tenant, name: new.name, kind: new.kind });
-        Ok(id)
-    }
-
     fn task(&self, id: TaskId) -> Result<&Task> {
         self.catalog.tasks.iter().find(|task| task.id == id).ok_or_else(|| Error::not_found("task", id))
     }
@@ -148,25 +155,6 @@ impl State {
 
     fn replica(&mut self, id: ReplicaId) -> Result<&mut Replica> {
         self.replicas.get_mut(&id).ok_or_else(|| Error::not_found("replica", id))
-    }
-
-    fn add_variants(&mut self, task: TaskId, model: ModelId, new: Vec<NewVariant>) -> Result<Vec<Variant>> {
-        let used = self.ordinals.get(&task).copied().unwrap_or_default();
-        check::room(&self.task(task)?.name, used, new.len())?;
-        let mut added = Vec::with_capacity(new.len());
-        for (new, ordinal) in new.into_iter().zip(used..) {
-            let models: Vec<ModelId> = self.catalog.models_of(task).map(|model| model.id).collect();
-            let taken = |known: &Variant| known.name == new.name && models.contains(&known.model);
-            if self.catalog.variants.iter().any(taken) {
-                return Err(Error::exists("variant", new.name));
-            }
-            let ordinal = u8::try_from(ordinal).expect("there is room up to 256; this is a bug");
-            let variant = new.numbered(VariantId(self.next_id("variant")?), model, ordinal);
-            self.catalog.variants.push(variant.clone());
-            added.push(variant);
-        }
-        self.ordinals.insert(task, used + added.len());
-        Ok(added)
     }
 }
 
@@ -425,11 +413,14 @@ impl Store for MemStore {
             if let Some(known) = state.nodes.iter_mut().find(|node| node.about.name == new.name) {
                 let last_seen = known.last_seen.max(at);
                 *known = Node { id: known.id, about: new, state: NodeState::Up, last_seen };
-                return Ok(known.clone());
+                let node = known.clone();
+                state.note_node(&node, NodeState::Up, at);
+                return Ok(node);
             }
             let id = NodeId(state.next_id("node")?);
             let node = Node { id, about: new, state: NodeState::Up, last_seen: at };
             state.nodes.push(node.clone());
+            state.note_node(&node, NodeState::Up, at);
             Ok(node)
         })
     }
@@ -438,8 +429,13 @@ impl Store for MemStore {
         check::number("time", at.0)?;
         self.write(|state| {
             let node = state.node(id)?;
+            let changes = node.state != stands;
             node.state = stands;
             node.last_seen = node.last_seen.max(at);
+            if changes {
+                let node = node.clone();
+                state.note_node(&node, stands, at);
+            }
             Ok(())
         })
     }
@@ -511,6 +507,7 @@ impl Store for MemStore {
             let (variant, node) = (replica.variant, replica.node);
             let transition = Transition { seq: state.next("transition"), variant, node, change };
             state.transitions.push(transition.clone());
+            state.note(NewEvent::of_transition(&transition));
             Ok(transition)
         })
     }
@@ -529,23 +526,32 @@ impl Store for MemStore {
         })
     }
 
+    fn rented(&self) -> &dyn Machines {
+        self
+    }
+
+    async fn note_event(&self, event: NewEvent) -> Result<Event> {
+        let event = check::event(event)?;
+        self.write(|state| Ok(state.note(event)))
+    }
+
+    async fn events(&self, after: Option<u64>, limit: u32) -> Result<Vec<Event>> {
+        self.read(|state| state.events(after, limit))
+    }
+
     async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
         check::json("plan", &json)?;
         check::number("time", at.0)?;
-        self.write(|state| {
-            let current = state.plans.last().map(|plan| plan.id);
-            if current != parent {
-                return Ok(SavePlan::Lost { current });
-            }
-            let id = PlanId(state.next("plan"));
-            state.plans.push(Plan { id, parent, json, at });
-            state.plans.retain(|plan| plan.id.0 + PLANS_KEPT > id.0);
-            Ok(SavePlan::Saved(id))
-        })
+        self.write(|state| Ok(state.save_plan(parent, json, at)))
     }
 
     async fn current_plan(&self) -> Result<Option<Plan>> {
         self.read(|state| state.plans.last().cloned())
+    }
+
+    async fn plans(&self, limit: u32) -> Result<Vec<Plan>> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        self.read(|state| state.plans.iter().rev().take(limit).cloned().collect())
     }
 
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
@@ -555,6 +561,14 @@ impl Store for MemStore {
     async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]> {
         check::name("key", name)?;
         self.write(|state| Ok(*state.keys.entry(name.to_owned()).or_insert(candidate)))
+    }
+
+    fn access(&self) -> &dyn Access {
+        self
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
     }
 
     async fn close(&self) {

@@ -112,6 +112,9 @@ impl Opened {
 
     /// Whether it lies in memory, so that the disk is not needed to read it; judged by some places all over it.
     /// `None` where the file system does not tell.
+    ///
+    /// To ask for what is not there has the kernel fetch it, in small pieces, and all that is around them in small ones later. So
+    /// nothing is asked any more once it is clear.
     pub fn is_cached(&self) -> Option<bool> {
         let (size, samples) = (self.identity.size, self.identity.size.min(SAMPLES));
         let mut missing = 0;
@@ -127,11 +130,16 @@ impl Opened {
             );
             match read {
                 Ok(_) => {}
-                Err(Errno::AGAIN) => missing += 1,
+                Err(Errno::AGAIN) => {
+                    missing += 1;
+                    if missing * 10 > samples {
+                        return Some(false);
+                    }
+                }
                 Err(_) => return None,
             }
         }
-        Some(missing * 10 <= samples)
+        Some(true)
     }
 
     /// Has it brought into memory, without waiting for that.

@@ -12,6 +12,8 @@ pub mod blocks;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod cluster;
+#[cfg(feature = "certificates")]
+pub mod front;
 pub mod http;
 pub mod lines;
 pub mod malformed;

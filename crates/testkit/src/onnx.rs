@@ -9,9 +9,19 @@ pub fn identity(width: u64) -> Vec<u8> {
 
 /// The same with another operator of one input, such as `Sqrt`, and of another version of the operators.
 pub fn unary(operator: &str, width: u64, opset: u64) -> Vec<u8> {
-    let node = message(&[text(1, "x"), text(2, "y"), text(4, operator)]);
+    chain(operator, width, opset, 1)
+}
+
+/// The same with so many nodes one after the other: a model that takes its time, and has no weights.
+pub fn chain(operator: &str, width: u64, opset: u64, nodes: u32) -> Vec<u8> {
+    let name = |at: u32| match at {
+        0 => "x".to_owned(),
+        last if last == nodes => "y".to_owned(),
+        between => format!("v{between}"),
+    };
+    let node = |at: u32| field(1, &message(&[text(1, &name(at)), text(2, &name(at + 1)), text(4, operator)]));
     let graph = message(&[
-        field(1, &node),
+        (0..nodes).flat_map(node).collect(),
         text(2, "one"),
         field(11, &value_info("x", width)),
         field(12, &value_info("y", width)),
@@ -74,5 +84,13 @@ mod tests {
         let file = identity(16);
         assert_eq!(file[..2], [0x08, 8]);
         assert!(file.windows(8).any(|window| window == b"Identity"));
+    }
+
+    #[test]
+    fn a_chain_is_as_long_as_it_was_asked_for() {
+        let file = chain("Sin", 16, 13, 3);
+        assert_eq!(file.windows(3).filter(|window| *window == b"Sin").count(), 3);
+        let between = file.windows(2).filter(|window| *window == b"v1" || *window == b"v2").count();
+        assert_eq!(between, 4, "what is between two nodes is the output of one and the input of the other");
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! Not a validator. Where a schema refuses nothing (a free string), no wrong value is made up for it.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 
@@ -37,6 +39,8 @@ pub struct Operation {
     pub path: String,
     pub parameters: Vec<Parameter>,
     pub bodies: Vec<Body>,
+    /// What a key must have for it, whichever way it is presented: empty where none is needed, `None` where that is not said.
+    pub roles: Option<BTreeSet<String>>,
 }
 
 impl Operation {
@@ -68,11 +72,18 @@ pub fn operations(document: &Value) -> Result<Vec<Operation>> {
                 path: path.clone(),
                 parameters,
                 bodies: read_bodies(document, &operation["requestBody"]),
+                roles: operation["security"].as_array().map(|ways| roles(ways)),
             });
         }
     }
     ensure!(!found.is_empty(), "the OpenAPI document names no operation");
     Ok(found)
+}
+
+fn roles(ways: &[Value]) -> BTreeSet<String> {
+    let schemes = ways.iter().flat_map(|way| way.as_object().into_iter().flatten());
+    let roles = schemes.flat_map(|(_, roles)| roles.as_array().into_iter().flatten());
+    roles.filter_map(|role| role.as_str().map(str::to_owned)).collect()
 }
 
 fn read_parameter(document: &Value, parameter: &Value) -> Result<Option<Parameter>> {

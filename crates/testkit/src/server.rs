@@ -16,6 +16,8 @@ use crate::http::{Connection, Request, Response};
 use crate::lines::{Lines, Waited};
 use crate::{TempDir, process};
 
+/// What it says of itself stands together, so the rest of it is only on its way.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// First starts install a runtime and measure the demo's models; slow machines need minutes for that.
 const READY_WITHIN: Duration = Duration::from_mins(10);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
@@ -27,6 +29,7 @@ pub struct Builder {
     data: Option<PathBuf>,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
+    http: Option<String>,
     ready_within: Option<Duration>,
 }
 
@@ -53,6 +56,12 @@ impl Builder {
         self
     }
 
+    /// Otherwise a free port of 127.0.0.1.
+    pub fn http(mut self, address: &str) -> Self {
+        self.http = Some(address.to_owned());
+        self
+    }
+
     pub fn ready_within(mut self, time: Duration) -> Self {
         self.ready_within = Some(time);
         self
@@ -69,7 +78,7 @@ impl Builder {
             .arg("up")
             .arg("--data")
             .arg(&data)
-            .args(["--http", "127.0.0.1:0"])
+            .args(["--http", self.http.as_deref().unwrap_or("127.0.0.1:0")])
             .args(&self.args)
             .envs(self.env)
             .stdin(Stdio::null())
@@ -145,8 +154,21 @@ impl Server {
         format!("http://{}", self.address)
     }
 
+    /// The rest of the line of its standard output that begins so, once it is written: lines come one by one.
+    pub fn told(&self, begin: &str) -> Result<String> {
+        match self.stdout.wait_for(|line| line.starts_with(begin), TOLD_WITHIN) {
+            Waited::Line(line, _) => Ok(line[begin.len()..].trim().to_owned()),
+            Waited::Closed | Waited::TimedOut => bail!("no line begins with {begin:?} in {}", self.output()),
+        }
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The `modelless` that it is.
+    pub fn binary(&self) -> &Path {
+        &self.binary
     }
 
     pub fn data(&self) -> &Path {

@@ -2,6 +2,7 @@
 
 use crate::ids::{ModelId, VariantId};
 use crate::units::{Accuracy, CostPer1k, Micros};
+use crate::variant_set::VariantSet;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,9 @@ pub struct Goals {
     pub model: Option<ModelId>,
     /// Answer with this variant only.
     pub variant: Option<VariantId>,
+    /// Only these are there for whoever asks: what a tenant may use of another's task. `None` is all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub among: Option<VariantSet>,
 }
 
 /// What to make better once floors, deadlines and cost are seen to.

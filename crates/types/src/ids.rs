@@ -22,6 +22,8 @@ id!(/// Who owns models and pays for queries.
     TenantId(u32), "tenant-");
 id!(/// Which application of a tenant asks.
     AppId(u32), "app-");
+id!(/// A key of an application, as numbered by the store. No secret.
+    KeyId(u32), "key-");
 id!(/// A task, as numbered by the store.
     TaskId(u32), "task-");
 id!(/// One version of one trained artefact, as numbered by the store.
@@ -41,6 +43,8 @@ id!(/// A class of queries inside one snapshot of a gateway: those that the same
 id!(/// A query inside one process, in order of arrival. What users see is a signed string instead.
     QueryKey(u64), "q");
 
+id!(/// A machine of a pool, as numbered by the store. Never reused.
+    MachineId(u64), "machine-");
 id!(/// A plan of what is pinned where, as numbered by the store; a later one has a higher number.
     PlanId(u64), "plan-");
 

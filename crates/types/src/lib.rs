@@ -8,10 +8,12 @@
 
 extern crate alloc;
 
+pub mod access;
 pub mod batching;
 pub mod catalog;
 pub mod goals;
 pub mod ids;
+pub mod machine;
 pub mod profile;
 pub mod refusal;
 pub mod replica;
@@ -19,13 +21,15 @@ pub mod tensor;
 pub mod units;
 pub mod variant_set;
 
+pub use access::{Scope, Scopes};
 pub use batching::Batching;
 pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
-    AppId, ClassId, DeviceIx, ModelId, NodeId, PlanId, QueryKey, ReplicaId, SpaceId, TaskId, TenantId,
-    VariantId,
+    AppId, ClassId, DeviceIx, KeyId, MachineId, ModelId, NodeId, PlanId, QueryKey, ReplicaId, SpaceId,
+    TaskId, TenantId, VariantId,
 };
+pub use machine::MachineState;
 pub use profile::{
     AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,
     Provenance, StageTime,

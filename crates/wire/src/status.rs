@@ -1,5 +1,6 @@
 //! What a node makes known of itself.
 
+use modelless_decision::replica::Signs;
 use modelless_decision::route::NodeInfo;
 use modelless_types::{Bytes, DeviceIx, Engine, Micros, NodeId, PricePerHour, ReplicaState, VariantId};
 use serde::{Deserialize, Serialize};
@@ -182,6 +183,9 @@ pub struct ReplicaStatus {
     pub cause: String,
     /// What loading it took.
     pub loads: LoadTimes,
+    /// What its state rests on, while it serves. Nodes from before this was told do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signs: Option<Signs>,
 }
 
 /// How often a replica was loaded and what that took the last time.

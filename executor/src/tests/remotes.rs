@@ -7,11 +7,12 @@ use modelless_engine::fake::{FakeModel, Fault};
 use modelless_types::{CostPer1k, Prefer, PricePerHour, Processor, ReplicaState};
 use modelless_wire::{Answer, Body, Gpu, Hardware, NodeLink, NodeStatus, ToNode};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// `good` is here and takes 200 us; `fast` is on the server and takes 50.
 async fn with_server_at(price: Option<u64>) -> Bed {
-    let server = RemoteServer { price: price.map(PricePerHour), token_file: None };
+    let server = RemoteServer { price: price.map(PricePerHour), ..RemoteServer::default() };
     let remotes = [("10.0.0.7:8000".to_owned(), server)].into();
     let config = Config { remotes, price: PricePerHour(50_000), ..config() };
     bed_with(Setup { config, remote: true, ..Setup::default() }).await
@@ -105,5 +106,36 @@ async fn who_asks_while_a_server_is_down_is_answered_by_what_is_here() {
         assert_eq!(answer(&mut bed, key, Prefer::Latency).await.variant, here);
     }
     timeout(LONG, status.wait_for(rests)).await.expect("in time").expect("still there");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_a_server_computes_keeps_nobody_from_the_only_lane() {
+    let mut bed = with_server_at(None).await;
+    resident(&mut bed).await;
+    let [here, there] = [0, 1].map(|at| (bed.variants[at].id, bed.variants[at].ordinal));
+    let slow: Arc<dyn Fn(u32) -> Duration + Send + Sync> = Arc::new(|_| Duration::from_secs(2));
+    bed.engine.behave(there.0, FakeModel { latency: slow, ..echo() });
+    bed.send(1, LONG, [there.1].into_iter().collect(), distinct(1));
+    for key in 2..7 {
+        bed.send(key, LONG, [here.1].into_iter().collect(), distinct(key));
+    }
+    let mut answered = Vec::new();
+    while answered.len() < 6 {
+        match bed.hear().await {
+            Body::Answer { key, .. } => answered.push(key.0),
+            other @ (Body::Refused { .. }
+            | Body::BadInput { .. }
+            | Body::HandedBack { .. }
+            | Body::Report) => {
+                panic!("{other:?}")
+            }
+        }
+    }
+    assert_eq!(
+        answered.pop(),
+        Some(1),
+        "the others, which came later, were answered while it was computed: {answered:?}"
+    );
     bed.end().await;
 }

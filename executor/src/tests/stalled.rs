@@ -4,9 +4,10 @@ use super::{LONG, Setup, bed_with, config};
 use crate::Config;
 use async_trait::async_trait;
 use modelless_store::{
-    Catalog, Evidence, Feedback, FlagChange, Holder, LiveAccuracy, Measuring, MemStore, NewModel, NewNode,
-    NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered, Replica, Result, SavePlan,
-    Signed, StaleProfile, Store, TaskChange, Transition, UnixMicros, Verdict, VersionChange,
+    Catalog, Event, Evidence, Feedback, FlagChange, Holder, LiveAccuracy, Measuring, MemStore, NewEvent,
+    NewModel, NewNode, NewTask, NewTransition, NewVariant, Node, NodeState, Plan, PlanId, Registered,
+    Replica, Result, SavePlan, Signed, StaleProfile, Store, TaskChange, Transition, UnixMicros, Verdict,
+    VersionChange,
 };
 use modelless_types::{
     DeviceIx, Micros, ModelId, NodeId, Profile, QueryKey, Refusal, ReplicaId, Task, TaskId, Variant,
@@ -158,17 +159,35 @@ impl Store for Stalls {
     async fn forget_transitions(&self, before: UnixMicros) -> Result<u64> {
         self.here().await.forget_transitions(before).await
     }
+    fn rented(&self) -> &dyn modelless_store::Machines {
+        self.store.rented()
+    }
     async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
         self.here().await.save_plan(parent, json, at).await
     }
     async fn current_plan(&self) -> Result<Option<Plan>> {
         self.here().await.current_plan().await
     }
+    async fn note_event(&self, event: NewEvent) -> Result<Event> {
+        self.here().await.note_event(event).await
+    }
+    async fn events(&self, after: Option<u64>, limit: u32) -> Result<Vec<Event>> {
+        self.here().await.events(after, limit).await
+    }
+    async fn plans(&self, limit: u32) -> Result<Vec<Plan>> {
+        self.here().await.plans(limit).await
+    }
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
         self.here().await.plan(id).await
     }
     async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]> {
         self.here().await.secret(name, candidate).await
+    }
+    fn access(&self) -> &dyn modelless_store::Access {
+        self.store.access()
+    }
+    fn audit(&self) -> &dyn modelless_store::Audit {
+        self.store.audit()
     }
     async fn close(&self) {
         self.here().await.close().await;

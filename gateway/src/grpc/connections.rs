@@ -1,5 +1,6 @@
 //! Connections for gRPC, up to a bound: what comes beyond it is closed at once.
 
+use crate::http::places::{Place, Places};
 use futures_util::{Stream, stream};
 use std::io;
 use std::net::SocketAddr;
@@ -18,17 +19,20 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Connections {
     listener: TcpListener,
     room: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 /// One of them.
 pub(super) struct Connection {
     stream: TcpStream,
-    _place: OwnedSemaphorePermit,
+    _place: (OwnedSemaphorePermit, Place),
 }
 
 impl Connections {
-    pub(super) fn new(listener: TcpListener, most: usize) -> Self {
-        Self { listener, room: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
+    /// So many, and of each address no more than that.
+    pub(super) fn new(listener: TcpListener, most: usize, of_address: usize) -> Self {
+        let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Self { listener, room, places: Places::new(of_address) }
     }
 
     /// As they come. It never ends by itself.
@@ -42,11 +46,12 @@ impl Connections {
     async fn next(&self) -> Connection {
         loop {
             match self.listener.accept().await {
-                Ok((stream, _)) => {
+                Ok((stream, from)) => {
                     // One too many is dropped, which closes it.
-                    let Ok(place) = Arc::clone(&self.room).try_acquire_owned() else { continue };
+                    let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { continue };
+                    let Some(place) = self.places.take(from.ip()) else { continue };
                     if stream.set_nodelay(true).is_ok() {
-                        return Connection { stream, _place: place };
+                        return Connection { stream, _place: (room, place) };
                     }
                 }
                 Err(error) => {

@@ -1,5 +1,6 @@
 //! A request's messages, made into what both encodings share, and the answer back. Who asks with raw tensors is answered so.
 
+use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
@@ -18,11 +19,11 @@ use std::collections::BTreeMap;
 /// Asks.
 pub(super) async fn run(
     core: &Core,
-    headers: &HeaderMap,
+    (headers, caller): (&HeaderMap, &Caller),
     request: InferRequest,
 ) -> Result<InferResponse, ApiError> {
     let arrived = core.driver.clock().now();
-    let view = core.view();
+    let view = core.view_of(caller);
     let task = opened(core, &view, &request.model_name)?;
     let raw = !request.raw_input_contents.is_empty();
     let version = request.model_version.clone();
@@ -33,18 +34,27 @@ pub(super) async fn run(
         }
         let request = read(request)?;
         // The tensors' memory counts as held until the request has ended.
-        let held = Held::of(core, request.inputs.iter().map(|input| input.data.len()).sum())?;
+        let size: usize = request.inputs.iter().map(|input| input.data.len()).sum();
+        let most = caller.max_body(core.config.max_body_bytes);
+        if size as u64 > most {
+            return Err(ApiError::too_large(most));
+        }
+        let held = Held::of(core, caller, size)?;
         Ok((given, request, held))
     };
     let (given, request, _held) = read().inspect_err(|error| task.unread(error))?;
-    let response = Box::pin(infer::run(core, &view, task, request, given, arrived)).await?;
+    let response = Box::pin(infer::run(core, (&view, caller), task, request, given, arrived)).await?;
     Ok(written(&task.task.name, response, raw))
 }
 
 /// The same in a stream, where a refusal is an answer.
-pub(super) async fn streamed(core: &Core, headers: &HeaderMap, request: InferRequest) -> StreamResponse {
+pub(super) async fn streamed(
+    core: &Core,
+    asked: (&HeaderMap, &Caller),
+    request: InferRequest,
+) -> StreamResponse {
     let (model_name, id) = (request.model_name.clone(), request.id.clone());
-    match run(core, headers, request).await {
+    match run(core, asked, request).await {
         Ok(mut response) => {
             // There is never a second answer.
             let last = Parameter { choice: Some(Choice::Bool(true)) };

@@ -43,7 +43,8 @@ pub(crate) async fn serve(listener: TcpListener, app: Shared, stop: Cancellation
             }
         }
     };
-    let connections = Connections::new(listener, app.core.config.max_connections);
+    let config = &app.core.config;
+    let connections = Connections::new(listener, config.max_connections, config.max_connections_per_address);
     let served = Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PING_AFTER))

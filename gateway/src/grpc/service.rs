@@ -1,11 +1,12 @@
 //! The calls of `inference.GRPCInferenceService`, by name.
 
 use super::infer;
+use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
 use crate::oip::request::Value;
 use crate::oip::{about, residency};
 use crate::routes::{App, Shared};
-use crate::view::TaskView;
+use crate::view::{TaskView, View};
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
 use http::StatusCode;
@@ -96,86 +97,126 @@ where
 async fn told<A, Q>(
     app: Shared,
     request: http::Request<Body>,
-    answer: fn(&App, Q) -> Result<A, ApiError>,
+    answer: fn(&App, &View, Q) -> Result<A, ApiError>,
 ) -> http::Response<Body>
 where
     A: Message + Default + Send + 'static,
     Q: Message + Default + Send + 'static,
 {
     one(app, request, move |app, request: Request<Q>| {
-        let answer = answer(&app, request.into_inner());
+        let view = caller(request.extensions()).map(|caller| app.core.view_of(caller));
+        let answer = view.and_then(|view| answer(&app, &view, request.into_inner()));
         async move { answer }
     })
     .await
 }
 
-async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
+/// Who asks: `call` has checked that.
+fn caller(extensions: &http::Extensions) -> Result<&Caller, ApiError> {
+    extensions.get().ok_or_else(Caller::unchecked)
+}
+
+/// What a call asks of whoever comes: as much as the route of HTTP that does the same.
+fn needs(name: &str) -> Needs {
+    match name {
+        "ServerLive" | "ServerReady" => Needs::Nothing,
+        "RepositoryModelLoad" | "RepositoryModelUnload" => Needs::Operator,
+        _ => Needs::QUERY,
+    }
+}
+
+async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<Body> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-    match name.as_str() {
+    let needs = needs(&name);
+    let caller = match app.core.gate.admit(request.headers(), needs) {
+        Ok(caller) => caller,
+        Err(error) => return status(&error).into_http(),
+    };
+    let changes = Deeds::counts(needs, request.method());
+    if changes && let Err(error) = caller.change(app.core.driver.clock().now()) {
+        return status(&error).into_http();
+    }
+    request.extensions_mut().insert(caller.clone());
+    let noted = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
+    let answer = answered(app, &name, request).await;
+    if let Some((app, target)) = noted {
+        // Only a refusal has its status in the head.
+        let status =
+            answer.headers().get("grpc-status").and_then(|status| status.to_str().ok()?.parse().ok());
+        app.deeds.note(&caller, format!("gRPC {name}"), target, status.unwrap_or(0));
+    }
+    answer
+}
+
+async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http::Response<Body> {
+    match name {
         "ModelInfer" => Box::pin(one(app, request, ask)).await,
         "ModelStreamInfer" => Box::pin(stream(app, request)).await,
-        "ServerLive" => told(app, request, |_, Empty {}| Ok(Live { live: true })).await,
+        "ServerLive" => told(app, request, |_, _, Empty {}| Ok(Live { live: true })).await,
         "ServerReady" => {
-            told(app, request, |app, Empty {}| Ok(Ready { ready: app.core.unready().is_none() })).await
+            told(app, request, |app, _, Empty {}| Ok(Ready { ready: app.core.unready().is_none() })).await
         }
         "ModelReady" => {
-            told(app, request, |app, model: ModelName| {
-                let view = app.core.view();
-                let ready = about::ready(&view, view.task(&model.name)?, &model.version)?;
+            told(app, request, |_, view, model: ModelName| {
+                let ready = about::ready(view, view.task(&model.name)?, &model.version)?;
                 Ok(Ready { ready })
             })
             .await
         }
-        "ServerMetadata" => told(app, request, |_, Empty {}| Ok::<ServerMetadata, _>(about::server())).await,
+        "ServerMetadata" => {
+            told(app, request, |_, _, Empty {}| Ok::<ServerMetadata, _>(about::server())).await
+        }
         "ModelMetadata" => {
-            told(app, request, |app, model: ModelName| -> Result<ModelMetadata, _> {
-                about::metadata(app.core.view().task(&model.name)?, &model.version)
+            told(app, request, |_, view, model: ModelName| -> Result<ModelMetadata, _> {
+                about::metadata(view.task(&model.name)?, &model.version)
             })
             .await
         }
         "ModelConfig" => {
-            told(app, request, |app, model: ModelName| {
-                let config = about::config(app.core.view().task(&model.name)?, &model.version)?;
+            told(app, request, |_, view, model: ModelName| {
+                let config = about::config(view.task(&model.name)?, &model.version)?;
                 Ok(ModelConfigResponse { config: Some(config) })
             })
             .await
         }
-        "ModelStatistics" => told(app, request, |app, model: ModelName| statistics(app, &model)).await,
+        "ModelStatistics" => told(app, request, |_, view, model: ModelName| statistics(view, &model)).await,
         "RepositoryIndex" => {
-            told(app, request, |app, asked: IndexRequest| {
-                Ok(Index { models: about::index(&app.core.view(), asked.ready) })
+            told(app, request, |_, view, asked: IndexRequest| {
+                Ok(Index { models: about::index(view, asked.ready) })
             })
             .await
         }
         "RepositoryModelLoad" => one(app, request, load).await,
         "RepositoryModelUnload" => {
-            told(app, request, |app, asked: RepositoryRequest| {
+            told(app, request, |app, _, asked: RepositoryRequest| {
                 residency::unload(&app.core, &asked.model_name)?;
                 Ok(Empty {})
             })
             .await
         }
         "SystemSharedMemoryStatus" | "CudaSharedMemoryStatus" => {
-            told(app, request, |_, _: RegionName| Ok(Regions::default())).await
+            told(app, request, |_, _, _: RegionName| Ok(Regions::default())).await
         }
         "SystemSharedMemoryUnregister" | "CudaSharedMemoryUnregister" => {
-            told(app, request, |_, _: RegionName| Ok(Empty {})).await
+            told(app, request, |_, _, _: RegionName| Ok(Empty {})).await
         }
         "SystemSharedMemoryRegister" => {
-            told(app, request, |_, _: RegisterRegion| -> Result<Empty, _> { Err(infer::no_shared_memory()) })
-                .await
+            told(app, request, |_, _, _: RegisterRegion| -> Result<Empty, _> {
+                Err(infer::no_shared_memory())
+            })
+            .await
         }
         "CudaSharedMemoryRegister" => {
-            told(app, request, |_, _: RegisterCudaRegion| -> Result<Empty, _> {
+            told(app, request, |_, _, _: RegisterCudaRegion| -> Result<Empty, _> {
                 Err(infer::no_shared_memory())
             })
             .await
         }
         "TraceSetting" => {
-            told(app, request, |_, asked: Settings| unset(asked.settings.is_empty(), asked)).await
+            told(app, request, |_, _, asked: Settings| unset(asked.settings.is_empty(), asked)).await
         }
         "LogSettings" => {
-            told(app, request, |_, asked: LogSettings| unset(asked.settings.is_empty(), asked)).await
+            told(app, request, |_, _, asked: LogSettings| unset(asked.settings.is_empty(), asked)).await
         }
         _ => Status::unimplemented(format!("there is no call {name} here")).into_http(),
     }
@@ -190,8 +231,7 @@ fn unset<T>(empty: bool, asked: T) -> Result<T, ApiError> {
     Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message))
 }
 
-fn statistics(app: &App, model: &ModelName) -> Result<Statistics, ApiError> {
-    let view = app.core.view();
+fn statistics(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
     if !model.name.is_empty() {
         return Ok(Statistics { model_stats: about::statistics(view.task(&model.name)?, &model.version)? });
     }
@@ -215,11 +255,12 @@ async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty,
 }
 
 async fn ask(app: Shared, request: Request<InferRequest>) -> Result<InferResponse, ApiError> {
-    let (metadata, _, request) = request.into_parts();
-    infer::run(&app.core, &metadata.into_headers(), request).await
+    let (metadata, extensions, request) = request.into_parts();
+    infer::run(&app.core, (&metadata.into_headers(), caller(&extensions)?), request).await
 }
 
-/// Answers come in the order of the requests; one that is refused ends nothing but itself.
+/// Answers come in the order of the requests; one that is refused ends nothing but itself. Each is let in anew: a stream may outlive the key that
+/// it was begun with.
 async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
     let mut grpc = codec::<StreamResponse, InferRequest>(&app);
     let answers = service_fn(move |request: Request<Streaming<InferRequest>>| {
@@ -230,8 +271,9 @@ async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Bod
             let answered = requests_of(requests).map(move |request| {
                 let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
                 async move {
-                    let request = request?;
-                    Ok(infer::streamed(&app.core, &headers, request).await)
+                    let caller =
+                        app.core.gate.admit(&headers, Needs::QUERY).map_err(|error| status(&error))?;
+                    Ok(infer::streamed(&app.core, (&headers, &caller), request?).await)
                 }
             });
             let answers: BoxStream<'static, Result<StreamResponse, Status>> =
@@ -254,6 +296,8 @@ fn requests_of(
 /// A refusal as gRPC says it. What nothing but other goals would mend is a precondition that failed.
 pub(super) fn status(error: &ApiError) -> Status {
     let code = match error.status {
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
         StatusCode::NOT_FOUND => Code::NotFound,
         StatusCode::CONFLICT => Code::AlreadyExists,
         StatusCode::TOO_MANY_REQUESTS | StatusCode::PAYLOAD_TOO_LARGE => Code::ResourceExhausted,

@@ -1,11 +1,13 @@
 //! Reading bodies, bounded in size, in time, and all together in memory.
 
 use super::encoding;
+use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use axum::body::Body;
 use bytes::{Bytes as Buffer, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use modelless_types::{Bytes, Refusal};
@@ -15,16 +17,17 @@ use std::sync::atomic::Ordering;
 /// Room made at most on the word of a `Content-Length` alone.
 const FIRST_ROOM: u64 = 1 << 20;
 
-/// A body's share of the memory for bodies; given back when it goes.
+/// A body's share of the memory for bodies; given back when it goes. Where there are several tenants none gets more than half of it.
 pub(crate) struct Held<'a> {
     core: &'a Core,
+    caller: Caller,
     bytes: u64,
 }
 
 impl<'a> Held<'a> {
     /// For what was read already.
-    pub(crate) fn of(core: &'a Core, bytes: usize) -> Result<Self, ApiError> {
-        let mut held = Self { core, bytes: 0 };
+    pub(crate) fn of(core: &'a Core, caller: &Caller, bytes: usize) -> Result<Self, ApiError> {
+        let mut held = Self { core, caller: caller.clone(), bytes: 0 };
         held.add(bytes)?;
         Ok(held)
     }
@@ -33,16 +36,21 @@ impl<'a> Held<'a> {
         let bytes = bytes as u64;
         self.bytes += bytes;
         let limit = self.core.config.max_held_bytes;
-        if self.core.held.fetch_add(bytes, Ordering::Relaxed) + bytes > limit {
-            return Err(Refusal::BytesFull { limit: Bytes(limit) }.into());
+        let of_tenant = if self.caller.alone { limit } else { limit / 2 };
+        let all = self.core.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let own = self.caller.held().fetch_add(bytes, Ordering::Relaxed) + bytes;
+        match (all > limit, own > of_tenant) {
+            (true, _) => Err(Refusal::BytesFull { limit: Bytes(limit) }.into()),
+            (false, true) => Err(Refusal::BytesFull { limit: Bytes(of_tenant) }.into()),
+            (false, false) => Ok(()),
         }
-        Ok(())
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.core.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.caller.held().fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -73,16 +81,30 @@ fn length(headers: &HeaderMap, limit: u64) -> Result<Option<u64>, ApiError> {
     }
 }
 
-/// Reads a body whole, and unpacks it if it is packed.
+/// Reads a body whole, and unpacks it if it is packed. It may have as much as its sender's quota allows.
 pub(crate) async fn read<'a>(
     core: &'a Core,
-    headers: &HeaderMap,
+    head: &Parts,
+    body: Body,
+) -> Result<(Buffer, Held<'a>), ApiError> {
+    let caller = caller(head)?;
+    read_up_to(core, (&head.headers, caller), body, caller.max_body(core.config.max_body_bytes)).await
+}
+
+/// Every route has a guard before it, which says who it is.
+fn caller(head: &Parts) -> Result<&Caller, ApiError> {
+    head.extensions.get().ok_or_else(Caller::unchecked)
+}
+
+async fn read_up_to<'a>(
+    core: &'a Core,
+    (headers, caller): (&HeaderMap, &Caller),
     body: Body,
     limit: u64,
 ) -> Result<(Buffer, Held<'a>), ApiError> {
     let packed = encoding::of_request(headers)?;
     let length = length(headers, limit)?;
-    let held = Held { core, bytes: 0 };
+    let held = Held::of(core, caller, 0)?;
     let within = core.config.body_timeout();
     let read = tokio::time::timeout(within, collect(body, length, limit, held)).await.unwrap_or_else(|_| {
         let message = format!("the body was not here within {} s", within.as_secs_f64());
@@ -132,13 +154,13 @@ fn broken(error: &axum::Error) -> ApiError {
     ApiError::malformed(format!("the body ended early or is not well formed: {error}"))
 }
 
-/// A body that is a JSON object of ours.
+/// A body that is a JSON object of ours. Quotas are for what is asked: nobody bounds themselves out of changing their bounds.
 pub(crate) async fn read_json<T: DeserializeOwned>(
     core: &Core,
-    headers: &HeaderMap,
+    head: &Parts,
     body: Body,
 ) -> Result<T, ApiError> {
-    match media_type(headers)?.as_deref() {
+    match media_type(&head.headers)?.as_deref() {
         Some("application/json") => {}
         other => {
             let other = other.map_or_else(|| "none".to_owned(), crate::suggest::excerpt);
@@ -146,7 +168,8 @@ pub(crate) async fn read_json<T: DeserializeOwned>(
             return Err(ApiError::unsupported_media(message));
         }
     }
-    let (text, _held) = read(core, headers, body, core.config.max_body_bytes).await?;
+    let from = (&head.headers, caller(head)?);
+    let (text, _held) = read_up_to(core, from, body, core.config.max_body_bytes).await?;
     crate::oip::json::check_object(&text)?;
     serde_json::from_slice(&text)
         .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))

@@ -1,6 +1,7 @@
 //! Accepting connections, up to a bound.
 
 use super::connection;
+use super::places::Places;
 use crate::core::Core;
 use axum::Router;
 use std::sync::Arc;
@@ -14,29 +15,36 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long connections have to end after the stop.
 const LAST: Duration = Duration::from_secs(2);
 
-const FULL_BODY: &str =
+const FULL: &str =
     r#"{"error":"this gateway has as many connections as it takes","reason":"too_many_connections"}"#;
+const FULL_FOR_YOU: &str = r#"{"error":"this gateway has as many connections of your address as it takes","reason":"too_many_connections"}"#;
 
 /// Serves until stopped, then lets requests at hand finish.
 pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>, stop: CancellationToken) {
     let mut connections = JoinSet::new();
+    let places = Places::new(core.config.max_connections_per_address);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(end) = connections.join_next() => report(end),
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, from)) => {
                     if connections.len() >= core.config.max_connections {
-                        turn_away(&stream);
+                        turn_away(&stream, FULL);
                         continue;
                     }
+                    let Some(place) = places.take(from.ip()) else {
+                        turn_away(&stream, FULL_FOR_YOU);
+                        continue;
+                    };
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "a connection was gone before it began");
                         continue;
                     }
                     let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
                     connections.spawn(async move {
+                        let _place = place; // given back at the end
                         let leaving = Arc::clone(&core.leaving);
                         connection::serve(stream, router, &core.config, leaving, stop).await;
                     });
@@ -71,9 +79,9 @@ fn report(end: Result<(), JoinError>) {
 }
 
 /// Says so, as far as that goes without waiting for anybody.
-fn turn_away(stream: &TcpStream) {
+fn turn_away(stream: &TcpStream, body: &str) {
     let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
                 connection: close\r\ncontent-length: ";
-    let text = format!("{head}{}\r\n\r\n{FULL_BODY}", FULL_BODY.len());
+    let text = format!("{head}{}\r\n\r\n{body}", body.len());
     let _ = stream.try_write(text.as_bytes()); // it is closed either way
 }

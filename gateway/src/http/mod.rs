@@ -4,5 +4,6 @@ pub(crate) mod body;
 mod connection;
 pub(crate) mod encoding;
 mod listen;
+pub(crate) mod places;
 
 pub(crate) use listen::serve;

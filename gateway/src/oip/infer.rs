@@ -5,6 +5,7 @@ use super::ROWS_OPEN;
 use super::answers::{Collected, Output, scored};
 use super::request::{Extra, Request};
 use super::rows::Rows;
+use crate::access::Caller;
 use crate::ask::{Answered, Ask, ask};
 use crate::core::Core;
 use crate::errors::ApiError;
@@ -33,7 +34,7 @@ pub(crate) struct Response {
 /// Asks.
 pub(crate) async fn run(
     core: &Core,
-    view: &View,
+    (view, caller): (&View, &Caller),
     task: &TaskView,
     mut request: Request,
     mut given: Given,
@@ -53,7 +54,7 @@ pub(crate) async fn run(
             let arrived = if extra.bounded || row < ROWS_OPEN { arrived } else { core.driver.clock().now() };
             let input = rows.input(row).inspect_err(|error| task.unread(error))?;
             let decoded = size::decoded(task.task.kind, &input);
-            ask(core, Ask { task, goals, input, decoded, arrived }).await
+            ask(core, Ask { task, goals, input, decoded, caller, arrived }).await
         }
     };
     let mut parts = Vec::with_capacity(count);

@@ -2,7 +2,7 @@
 
 use super::schemas::reference;
 use super::{Doc, query_parameter};
-use crate::routes::{TRANSITIONS, TRANSITIONS_MAX};
+use crate::routes::{SHOWN, SHOWN_MAX, TRANSITIONS, TRANSITIONS_MAX};
 use serde_json::json;
 
 pub(crate) fn nodes() -> Doc {
@@ -24,6 +24,28 @@ pub(crate) fn members() -> Doc {
         "As the live state tells, a second or so ago; empty while it is away at the start.",
         &schema,
     )
+}
+
+pub(crate) fn pools() -> Doc {
+    let all = json!({"type": "array", "items": {"type": "object"}});
+    let schema = json!({"type": "object", "properties": {"pools": all}});
+    Doc::new("listPools", "fleet", "Pools of rented machines, with how many there should be and why").answers(
+        200,
+        "As the scheduler that leads last saw them.",
+        &schema,
+    )
+}
+
+pub(crate) fn machines() -> Doc {
+    let number = json!({"type": "integer", "minimum": 0, "maximum": SHOWN_MAX, "default": SHOWN});
+    let all = json!({"type": "array", "items": {"type": "object"}});
+    let schema = json!({"type": "object", "properties": {"machines": all, "changes": all}});
+    Doc::new("listMachines", "fleet", "Rented machines, and what became of them")
+        .parameter(query_parameter("ended", "How many of those that ended to show, newest first.", &number))
+        .parameter(query_parameter("changes", "How many changes to show, newest first.", &number))
+        .parameter(query_parameter("name", "Only this one, ended or not.", &json!({"type": "string"})))
+        .answers(200, "Who, when, why.", &schema)
+        .errors(&[400, 404])
 }
 
 pub(crate) fn replicas() -> Doc {

@@ -4,14 +4,17 @@
 //! that a generator can make a valid request from it, and one that is valid but for one field.
 
 pub(crate) mod fleet;
+pub(crate) mod keys;
 pub(crate) mod models;
 pub(crate) mod oip;
 pub(crate) mod openai;
+pub(crate) mod plans;
 pub(crate) mod profiles;
 pub(crate) mod query;
 mod schemas;
 pub(crate) mod tasks;
 
+use crate::access::Needs;
 use crate::config::Config;
 use crate::routes::ROUTES;
 use serde_json::{Map, Value, json};
@@ -82,10 +85,12 @@ impl Doc {
         self
     }
 
-    fn operation(self) -> Value {
+    /// With the scope that a key must have for it.
+    fn operation(self, needs: Needs) -> Value {
         let mut responses: Map<String, Value> =
             self.success.into_iter().map(|(status, response)| (status.to_string(), response)).collect();
-        for status in self.errors {
+        let unlocked: &[u16] = if needs == Needs::Nothing { &[] } else { &[401, 403] };
+        for status in self.errors.iter().chain(unlocked) {
             responses.insert(status.to_string(), error(*status));
         }
         responses.insert("default".to_owned(), json!({"$ref": "#/components/responses/Error"}));
@@ -94,6 +99,7 @@ impl Doc {
             "tags": [self.tag],
             "summary": self.summary,
             "responses": responses,
+            "security": security(needs),
         });
         if let Value::Object(fields) = &mut operation {
             if !self.description.is_empty() {
@@ -110,9 +116,25 @@ impl Doc {
     }
 }
 
+/// The two ways to present a key.
+const BEARER: &str = "bearer";
+const API_KEY: &str = "key";
+
+/// Which scope a key must have, in either way; nothing where none is needed. `operator` beside it: of the first tenant.
+fn security(needs: Needs) -> Value {
+    let Some(scope) = needs.scope() else { return json!([]) };
+    let mut roles = vec![scope.name()];
+    if needs == Needs::Operator {
+        roles.push("operator");
+    }
+    json!([{BEARER: roles}, {API_KEY: roles}])
+}
+
 fn error(status: u16) -> Value {
     let description = match status {
         400 => "The request does not follow its form; `error` says what was expected.",
+        401 => "There is no key on the request, or it is not known, has expired or was revoked.",
+        403 => "The key does not have the scope that `security` names.",
         404 => "There is no such thing; `error` names what is near.",
         408 => "The body did not come in time.",
         409 => "It exists already, or is in use.",
@@ -143,7 +165,7 @@ pub(crate) fn document(config: &Config) -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
-        item[route.method.as_str().to_lowercase()] = (route.doc)().operation();
+        item[route.method.as_str().to_lowercase()] = (route.doc)().operation(route.needs);
     }
     let limits = json!({
         "max_body_bytes": config.max_body_bytes,
@@ -151,6 +173,7 @@ pub(crate) fn document(config: &Config) -> Value {
         "max_header_bytes": config.max_header_bytes,
         "max_headers": config.max_headers,
         "max_connections": config.max_connections,
+        "max_connections_per_address": config.max_connections_per_address,
         "header_timeout_ms": config.header_timeout_ms,
         "idle_timeout_ms": config.idle_timeout_ms,
         "body_timeout_ms": config.body_timeout_ms,
@@ -170,6 +193,10 @@ pub(crate) fn document(config: &Config) -> Value {
         "components": {
             "schemas": schemas::all(),
             "responses": {"Error": error(0)},
+            "securitySchemes": {
+                BEARER: {"type": "http", "scheme": "bearer", "description": "A key, once there are any."},
+                API_KEY: {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key."},
+            },
         },
     })
 }

@@ -40,9 +40,33 @@ pub(crate) fn show() -> Doc {
             &json!({"type": "object", "properties": {
                 "versions": {"type": "array", "items": reference("Model")},
                 "history": {"type": ["array", "null"], "items": reference("VersionChange")},
+                "sharing": {"type": ["object", "null"], "description": "Which other tenants may use it; told to its owner."},
             }}),
         )
         .errors(&[404])
+}
+
+pub(crate) fn share() -> Doc {
+    let tenants = json!({"type": "array", "items": {"type": "string"}, "description": "By name; only where it is shared."});
+    let word = json!({"type": "string", "enum": ["private", "shared", "public"]});
+    let body = json!({
+        "type": "object", "required": ["visibility"], "additionalProperties": false,
+        "properties": {"visibility": word, "tenants": tenants},
+        "example": {"visibility": "public"},
+    });
+    let answer = json!({"type": "object", "properties": {
+        "task": {"type": "string"}, "model": {"type": "string"}, "visibility": word, "tenants": tenants,
+    }});
+    Doc::new("shareModel", "models", "Say which other tenants may use a model")
+        .describe(
+            "All its versions, later ones too. Those who may use it may ask its task, and see no more of the task than such models. \
+             A tenant's own task of the same name goes first.",
+        )
+        .parameter(task_parameter())
+        .parameter(model_parameter())
+        .json_body(true, &body)
+        .answers(200, "Who may use it now.", &answer)
+        .errors(&[400, 403, 404, 408, 413, 415, 503])
 }
 
 pub(crate) fn register() -> Doc {

@@ -7,7 +7,7 @@ use crate::routes::LIST_MAX;
 use serde_json::{Map, Value, json};
 
 /// A picture of one grey pixel, so that the example is a valid input.
-pub(super) const PIXEL_PNG: &str =
+pub(crate) const PIXEL_PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg==";
 
 /// Each goal as a query parameter and as a header.

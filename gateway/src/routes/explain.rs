@@ -1,6 +1,7 @@
 //! `/v1/tasks/{task}/explain`: for any goals, every candidate and what spoke for or against it.
 
 use super::{Answer, FromApp, Named, media};
+use crate::access::Caller;
 use crate::errors::{ApiError, NearestBody, json_response};
 use crate::goals::Given;
 use crate::http::body;
@@ -17,14 +18,19 @@ use modelless_types::{
 };
 use serde_json::{Value, json};
 
-pub(super) async fn explain(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
+pub(super) async fn explain(
+    State(app): FromApp,
+    caller: Caller,
+    Named(name): Named<String>,
+    request: Request,
+) -> Answer {
     let core = &*app.core;
     let (head, body) = request.into_parts();
-    let view = core.view();
+    let view = core.view_of(&caller);
     let task = view.task(&name)?;
     let mut given = Given::of_request(head.uri.query(), &head.headers)?;
     let media = body::media_type(&head.headers)?;
-    let (body, _held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
+    let (body, _held) = body::read(core, &head, body).await?;
     match media.as_deref() {
         None if body.is_empty() => {}
         None | Some("application/json") => media::goals(&body, &mut given)?,
@@ -49,8 +55,12 @@ fn shown(
     snapshot: &Snapshot,
     explanation: &Explanation,
 ) -> Value {
-    let candidates: Vec<Value> =
-        explanation.candidates.iter().map(|candidate| shown_candidate(view, task, candidate)).collect();
+    let candidates: Vec<Value> = explanation
+        .candidates
+        .iter()
+        .filter(|candidate| task.variant(candidate.variant).is_some())
+        .map(|candidate| shown_candidate(view, task, candidate))
+        .collect();
     let (goals, decision) = match &explanation.admitted {
         Ok(admitted) => {
             let goals = &with_defaults(goals, &task.task.defaults);

@@ -1,6 +1,7 @@
 //! `POST /v1/queries/{query}/feedback`: whether an answer was right.
 
 use super::{Answer, FromApp, Named};
+use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::ids::{BadQueryId, QueryId};
@@ -33,10 +34,15 @@ enum Word {
     Wrong,
 }
 
-pub(super) async fn give(State(app): FromApp, Named(query): Named<String>, request: Request) -> Answer {
+pub(super) async fn give(
+    State(app): FromApp,
+    caller: Caller,
+    Named(query): Named<String>,
+    request: Request,
+) -> Answer {
     let core = &*app.core;
     let (head, body) = request.into_parts();
-    let given: Given = body::read_json(core, &head.headers, body).await?;
+    let given: Given = body::read_json(core, &head, body).await?;
     let id = core.ids.verify(&query).map_err(|bad| match bad {
         BadQueryId::Malformed => ApiError::malformed(bad.to_string()),
         BadQueryId::Forged => ApiError::not_found("unknown_query", bad.to_string()),
@@ -53,8 +59,10 @@ pub(super) async fn give(State(app): FromApp, Named(query): Named<String>, reque
         );
         return Err(ApiError::new(StatusCode::GONE, "query_expired", message));
     }
-    let view = core.view();
+    let view = core.view_of(&caller);
     let task = of(&view, &id)?;
+    // Verdicts can take a variant out of floors, so those of others than its owner do not count.
+    task.owned()?;
     let correct = verdict(task, &id, given)?;
     let feedback = Feedback { query, variant: id.variant, answered: UnixMicros(id.at_unix_us), correct };
     let stored = app.feedback.put(core, &*app.store, feedback).await?;

@@ -2,6 +2,7 @@
 
 use super::versions::signed;
 use super::{Answer, FromApp, Named};
+use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::show;
@@ -25,9 +26,13 @@ struct Unflag {
     by: Option<String>,
 }
 
-pub(super) async fn show(State(app): FromApp, Named((task, variant)): Named<(String, String)>) -> Answer {
-    let view = app.core.view();
-    let variant = named(view.task(&task)?, &variant)?.variant.id;
+pub(super) async fn show(
+    State(app): FromApp,
+    caller: Caller,
+    Named((task, variant)): Named<(String, String)>,
+) -> Answer {
+    let view = app.core.view_of(&caller);
+    let variant = named(view.task(&task)?.owned()?, &variant)?.variant.id;
     let changes = app.store.flag_changes(variant, SHOWN).await?;
     let changes: Vec<_> = changes.iter().map(show::flag_change).collect();
     Ok(json_response(StatusCode::OK, &json!({"history": changes})))
@@ -35,13 +40,14 @@ pub(super) async fn show(State(app): FromApp, Named((task, variant)): Named<(Str
 
 pub(super) async fn clear(
     State(app): FromApp,
+    caller: Caller,
     Named((task, variant)): Named<(String, String)>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
-    let wanted: Unflag = body::read_json(&app.core, &head.headers, body).await?;
-    let view = app.core.view();
-    let known = &named(view.task(&task)?, &variant)?.variant;
+    let wanted: Unflag = body::read_json(&app.core, &head, body).await?;
+    let view = app.core.view_of(&caller);
+    let known = &named(view.task(&task)?.owned()?, &variant)?.variant;
     let change = app.store.clear_flag(known.id, signed(wanted.by), &wanted.reason).await?;
     let (who, reason) = (&change.who, &change.reason);
     tracing::warn!(task, variant, who, reason, "a variant's flag was taken back by hand");

@@ -2,23 +2,32 @@
 //! know a route that the other does not.
 
 mod artefacts;
+mod audit;
+mod events;
 mod explain;
 mod feedback;
 mod flags;
 mod fleet;
 mod health;
+mod keys;
+mod machines;
 mod media;
 mod models;
 mod oip;
 mod openai;
+mod plans;
 mod profiles;
 mod query;
+mod sharing;
 mod tasks;
 mod versions;
 
+pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
+pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::LIST_MAX;
 pub(crate) use query::opened;
 
+use crate::access::{Deeds, Guarded, Needs};
 use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
@@ -28,7 +37,7 @@ use crate::show;
 use crate::view::View;
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
 use http::request::Parts;
@@ -48,6 +57,7 @@ pub(crate) struct App {
     pub(crate) admin: Option<Arc<dyn Admin>>,
     pub(crate) openapi: Buffer,
     pub(crate) feedback: Desk,
+    pub(crate) deeds: Deeds,
     /// Uploads that may be written side by side.
     pub(crate) uploads: Arc<Semaphore>,
 }
@@ -90,6 +100,8 @@ pub(crate) type Shared = Arc<App>;
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
+    /// Of whoever asks.
+    pub(crate) needs: Needs,
     serve: fn() -> MethodRouter<Shared>,
     pub(crate) doc: fn() -> Doc,
 }
@@ -97,109 +109,263 @@ pub(crate) struct Route {
 const fn route(
     method: Method,
     path: &'static str,
+    needs: Needs,
     serve: fn() -> MethodRouter<Shared>,
     doc: fn() -> Doc,
 ) -> Route {
-    Route { method, path, serve, doc }
+    Route { method, path, needs, serve, doc }
 }
 
 pub(crate) const ROUTES: &[Route] = &[
-    route(Method::GET, "/v1/tasks", || get(tasks::list), openapi::tasks::list),
-    route(Method::POST, "/v1/tasks", || post(tasks::create), openapi::tasks::create),
-    route(Method::GET, "/v1/tasks/{task}", || get(tasks::show), openapi::tasks::show),
-    route(Method::POST, "/v1/tasks/{task}", || post(query::answer), openapi::query::answer),
-    route(Method::PATCH, "/v1/tasks/{task}", || patch(tasks::change), openapi::tasks::change),
-    route(Method::DELETE, "/v1/tasks/{task}", || delete(tasks::remove), openapi::tasks::remove),
-    route(Method::GET, "/v1/tasks/{task}/explain", || get(explain::explain), openapi::query::explain_get),
-    route(Method::POST, "/v1/tasks/{task}/explain", || post(explain::explain), openapi::query::explain_post),
-    route(Method::POST, "/v1/queries/{query}/feedback", || post(feedback::give), openapi::query::feedback),
-    route(Method::GET, "/v1/models", || get(models::list), openapi::models::list),
-    route(Method::POST, "/v1/models", || post(models::register), openapi::models::register),
-    route(Method::GET, "/v1/models/{task}/{model}", || get(models::show), openapi::models::show),
-    route(Method::DELETE, "/v1/models/{task}/{model}", || delete(models::remove), openapi::models::remove),
+    route(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
+    route(Method::POST, "/v1/tasks", Needs::REGISTER, || post(tasks::create), openapi::tasks::create),
+    route(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
+    route(Method::POST, "/v1/tasks/{task}", Needs::QUERY, || post(query::answer), openapi::query::answer),
+    route(
+        Method::PATCH,
+        "/v1/tasks/{task}",
+        Needs::REGISTER,
+        || patch(tasks::change),
+        openapi::tasks::change,
+    ),
+    route(
+        Method::DELETE,
+        "/v1/tasks/{task}",
+        Needs::REGISTER,
+        || delete(tasks::remove),
+        openapi::tasks::remove,
+    ),
+    route(
+        Method::GET,
+        "/v1/tasks/{task}/explain",
+        Needs::QUERY,
+        || get(explain::explain),
+        openapi::query::explain_get,
+    ),
+    route(
+        Method::POST,
+        "/v1/tasks/{task}/explain",
+        Needs::QUERY,
+        || post(explain::explain),
+        openapi::query::explain_post,
+    ),
+    route(
+        Method::POST,
+        "/v1/queries/{query}/feedback",
+        Needs::QUERY,
+        || post(feedback::give),
+        openapi::query::feedback,
+    ),
+    route(Method::GET, "/v1/models", Needs::QUERY, || get(models::list), openapi::models::list),
+    route(Method::POST, "/v1/models", Needs::REGISTER, || post(models::register), openapi::models::register),
+    route(
+        Method::GET,
+        "/v1/models/{task}/{model}",
+        Needs::QUERY,
+        || get(models::show),
+        openapi::models::show,
+    ),
+    route(
+        Method::DELETE,
+        "/v1/models/{task}/{model}",
+        Needs::REGISTER,
+        || delete(models::remove),
+        openapi::models::remove,
+    ),
+    route(
+        Method::PATCH,
+        "/v1/models/{task}/{model}",
+        Needs::REGISTER,
+        || patch(sharing::share),
+        openapi::models::share,
+    ),
     route(
         Method::POST,
         "/v1/models/{task}/{model}/promote",
+        Needs::REGISTER,
         || post(versions::promote),
         openapi::models::promote,
     ),
     route(
         Method::POST,
         "/v1/models/{task}/{model}/rollback",
+        Needs::REGISTER,
         || post(versions::roll_back),
         openapi::models::roll_back,
     ),
-    route(Method::PUT, "/v1/artefacts", || put(artefacts::upload), openapi::models::upload),
-    route(Method::GET, "/v1/artefacts/{sha256}", || get(artefacts::there), openapi::models::artefact),
-    route(Method::GET, "/v1/variants", || get(models::variants), openapi::models::variants),
-    route(Method::GET, "/v1/variants/{task}/{variant}/flags", || get(flags::show), openapi::models::flags),
+    route(Method::PUT, "/v1/artefacts", Needs::REGISTER, || put(artefacts::upload), openapi::models::upload),
+    route(
+        Method::GET,
+        "/v1/artefacts/{sha256}",
+        Needs::REGISTER,
+        || get(artefacts::there),
+        openapi::models::artefact,
+    ),
+    route(Method::GET, "/v1/variants", Needs::QUERY, || get(models::variants), openapi::models::variants),
+    route(
+        Method::GET,
+        "/v1/variants/{task}/{variant}/flags",
+        Needs::QUERY,
+        || get(flags::show),
+        openapi::models::flags,
+    ),
     route(
         Method::POST,
         "/v1/variants/{task}/{variant}/unflag",
+        Needs::REGISTER,
         || post(flags::clear),
         openapi::models::unflag,
     ),
-    route(Method::GET, "/v1/profiles", || get(profiles::export), openapi::profiles::export),
-    route(Method::POST, "/v1/profiles", || post(profiles::import), openapi::profiles::import),
-    route(Method::GET, "/v1/nodes", || get(fleet::nodes), openapi::fleet::nodes),
-    route(Method::GET, "/v1/members", || get(fleet::members), openapi::fleet::members),
-    route(Method::GET, "/v1/replicas", || get(fleet::replicas), openapi::fleet::replicas),
-    route(Method::GET, "/v2", || get(oip::server), openapi::oip::server),
-    route(Method::GET, "/v2/models", || get(oip::models), openapi::oip::models),
-    route(Method::GET, "/v2/models/stats", || get(oip::all_statistics), openapi::oip::all_statistics),
-    route(Method::GET, "/v2/models/{task}", || get(oip::metadata), openapi::oip::metadata),
-    route(Method::GET, "/v2/models/{task}/ready", || get(oip::ready), openapi::oip::ready),
-    route(Method::GET, "/v2/models/{task}/config", || get(oip::config), openapi::oip::config),
-    route(Method::GET, "/v2/models/{task}/stats", || get(oip::statistics), openapi::oip::statistics),
-    route(Method::POST, "/v2/models/{task}/infer", || post(oip::answer), openapi::oip::infer),
+    route(Method::GET, "/v1/profiles", Needs::QUERY, || get(profiles::export), openapi::profiles::export),
+    route(
+        Method::POST,
+        "/v1/profiles",
+        Needs::REGISTER,
+        || post(profiles::import),
+        openapi::profiles::import,
+    ),
+    route(Method::GET, "/v1/keys", Needs::ADMIN, || get(keys::list), openapi::keys::list),
+    route(Method::POST, "/v1/keys", Needs::ADMIN, || post(keys::create), openapi::keys::create),
+    route(Method::POST, "/v1/keys/{key}/rotate", Needs::ADMIN, || post(keys::rotate), openapi::keys::rotate),
+    route(Method::DELETE, "/v1/keys/{key}", Needs::ADMIN, || delete(keys::revoke), openapi::keys::revoke),
+    route(Method::GET, "/v1/audit", Needs::ADMIN, || get(audit::list), openapi::keys::audit),
+    route(Method::GET, "/v1/tenants", Needs::Operator, || get(keys::tenants), openapi::keys::tenants),
+    route(
+        Method::POST,
+        "/v1/tenants",
+        Needs::Operator,
+        || post(keys::create_tenant),
+        openapi::keys::create_tenant,
+    ),
+    route(
+        Method::PATCH,
+        "/v1/tenants/{tenant}",
+        Needs::Operator,
+        || patch(keys::bound_tenant),
+        openapi::keys::bound_tenant,
+    ),
+    route(Method::GET, "/v1/nodes", Needs::Operator, || get(fleet::nodes), openapi::fleet::nodes),
+    route(Method::GET, "/v1/members", Needs::Operator, || get(fleet::members), openapi::fleet::members),
+    route(Method::GET, "/v1/pools", Needs::Operator, || get(machines::pools), openapi::fleet::pools),
+    route(Method::GET, "/v1/machines", Needs::Operator, || get(machines::machines), openapi::fleet::machines),
+    route(Method::GET, "/v1/replicas", Needs::Operator, || get(fleet::replicas), openapi::fleet::replicas),
+    route(
+        Method::GET,
+        "/v1/replicas/{node}/{variant}",
+        Needs::Operator,
+        || get(fleet::replica),
+        openapi::plans::replica,
+    ),
+    route(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
+    route(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
+    route(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
+    route(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
+    route(Method::GET, "/v2", Needs::QUERY, || get(oip::server), openapi::oip::server),
+    route(Method::GET, "/v2/models", Needs::QUERY, || get(oip::models), openapi::oip::models),
+    route(
+        Method::GET,
+        "/v2/models/stats",
+        Needs::QUERY,
+        || get(oip::all_statistics),
+        openapi::oip::all_statistics,
+    ),
+    route(Method::GET, "/v2/models/{task}", Needs::QUERY, || get(oip::metadata), openapi::oip::metadata),
+    route(Method::GET, "/v2/models/{task}/ready", Needs::QUERY, || get(oip::ready), openapi::oip::ready),
+    route(Method::GET, "/v2/models/{task}/config", Needs::QUERY, || get(oip::config), openapi::oip::config),
+    route(
+        Method::GET,
+        "/v2/models/{task}/stats",
+        Needs::QUERY,
+        || get(oip::statistics),
+        openapi::oip::statistics,
+    ),
+    route(Method::POST, "/v2/models/{task}/infer", Needs::QUERY, || post(oip::answer), openapi::oip::infer),
     route(
         Method::GET,
         "/v2/models/{task}/versions/{version}",
+        Needs::QUERY,
         || get(oip::metadata),
         openapi::oip::metadata_of_version,
     ),
     route(
         Method::GET,
         "/v2/models/{task}/versions/{version}/ready",
+        Needs::QUERY,
         || get(oip::ready),
         openapi::oip::ready_of_version,
     ),
     route(
         Method::GET,
         "/v2/models/{task}/versions/{version}/config",
+        Needs::QUERY,
         || get(oip::config),
         openapi::oip::config_of_version,
     ),
     route(
         Method::GET,
         "/v2/models/{task}/versions/{version}/stats",
+        Needs::QUERY,
         || get(oip::statistics),
         openapi::oip::statistics_of_version,
     ),
     route(
         Method::POST,
         "/v2/models/{task}/versions/{version}/infer",
+        Needs::QUERY,
         || post(oip::answer),
         openapi::oip::infer_of_version,
     ),
-    route(Method::POST, "/v2/repository/index", || post(oip::index), openapi::oip::index),
-    route(Method::POST, "/v2/repository/models/{task}/load", || post(oip::load), openapi::oip::load),
-    route(Method::POST, "/v2/repository/models/{task}/unload", || post(oip::unload), openapi::oip::unload),
-    route(Method::GET, "/openai/v1/models", || get(openai::models), openapi::openai::models),
-    route(Method::GET, "/openai/v1/models/{task}", || get(openai::show), openapi::openai::model),
-    route(Method::POST, "/openai/v1/embeddings", || post(openai::embeddings), openapi::openai::embeddings),
-    route(Method::GET, "/v2/health/live", || get(health::live), openapi::fleet::live),
-    route(Method::GET, "/v2/health/ready", || get(health::ready), openapi::fleet::ready),
-    route(Method::GET, "/metrics", || get(health::metrics), openapi::fleet::metrics),
-    route(Method::GET, "/openapi.json", || get(health::openapi), openapi::fleet::openapi),
+    route(Method::POST, "/v2/repository/index", Needs::QUERY, || post(oip::index), openapi::oip::index),
+    route(
+        Method::POST,
+        "/v2/repository/models/{task}/load",
+        Needs::Operator,
+        || post(oip::load),
+        openapi::oip::load,
+    ),
+    route(
+        Method::POST,
+        "/v2/repository/models/{task}/unload",
+        Needs::Operator,
+        || post(oip::unload),
+        openapi::oip::unload,
+    ),
+    route(Method::GET, "/openai/v1/models", Needs::QUERY, || get(openai::models), openapi::openai::models),
+    route(
+        Method::GET,
+        "/openai/v1/models/{task}",
+        Needs::QUERY,
+        || get(openai::show),
+        openapi::openai::model,
+    ),
+    route(
+        Method::POST,
+        "/openai/v1/embeddings",
+        Needs::QUERY,
+        || post(openai::embeddings),
+        openapi::openai::embeddings,
+    ),
+    route(Method::GET, "/v2/health/live", Needs::Nothing, || get(health::live), openapi::fleet::live),
+    route(Method::GET, "/v2/health/ready", Needs::Nothing, || get(health::ready), openapi::fleet::ready),
+    route(Method::GET, "/metrics", Needs::Operator, || get(health::metrics), openapi::fleet::metrics),
+    route(Method::GET, "/openapi.json", Needs::Nothing, || get(health::openapi), openapi::fleet::openapi),
 ];
 
 pub(crate) fn router(app: Shared) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        router = router.route(route.path, (route.serve)());
+        let guarded = Guarded { app: Arc::clone(&app), needs: route.needs, path: route.path };
+        router = router.route(route.path, (route.serve)().route_layer(guarded));
     }
     router.fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(app)
+}
+
+/// A "no" in the shape that clients of that path read.
+pub(crate) fn refused(path: &str, error: ApiError) -> Response {
+    if path.starts_with("/openai/") {
+        return openai::Refused::from(error).into_response();
+    }
+    error.into_response()
 }
 
 async fn unknown_path(uri: Uri) -> ApiError {
@@ -293,7 +459,10 @@ impl Params {
     }
 }
 
+pub(crate) use events::{EVENTS, EVENTS_MAX, WAIT_MS_MAX};
 pub(crate) use fleet::{TRANSITIONS, TRANSITIONS_MAX};
+pub(crate) use machines::{SHOWN, SHOWN_MAX};
+pub(crate) use plans::{PLANS, PLANS_MAX};
 
 type Answer = Result<Response, ApiError>;
 type FromApp = State<Shared>;

@@ -1,12 +1,13 @@
 //! Models and variants: shown, registered, removed.
 
 use super::{Answer, FromApp, Named, Params};
+use crate::access::Caller;
 use crate::admin::{AdminError, RegisterRequest};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::show;
 use crate::suggest::{excerpt, suggest};
-use crate::view::TaskView;
+use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
 use modelless_types::{Model, Variant};
@@ -19,30 +20,26 @@ const CHANGES: u32 = 50;
 /// A model is shown without what the store has to say of its measuring where that takes longer.
 const MEASURING_WITHIN: Duration = Duration::from_secs(2);
 
-pub(super) async fn list(State(app): FromApp, uri: Uri) -> Answer {
+pub(super) async fn list(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {
+    let view = app.core.view_of(&caller);
     let shown =
-        of_tasks(&app, &uri, |task| task.models.iter().map(|model| show::model(task, model)).collect())?;
+        of_tasks(&view, &uri, |task| task.models.iter().map(|model| show::model(task, model)).collect())?;
     Ok(json_response(StatusCode::OK, &json!({"models": shown})))
 }
 
-pub(super) async fn variants(State(app): FromApp, uri: Uri) -> Answer {
-    let view = app.core.view();
+pub(super) async fn variants(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {
+    let view = app.core.view_of(&caller);
     let shown = |task: &TaskView| show::variants(&view, task);
-    let mut shown = of_tasks(&app, &uri, shown)?;
+    let mut shown = of_tasks(&view, &uri, shown)?;
     app.with_live(&view, shown.iter_mut().collect()).await;
     Ok(json_response(StatusCode::OK, &json!({"variants": shown})))
 }
 
 /// One list over all tasks, or over the one that is asked for.
-fn of_tasks(
-    app: &super::App,
-    uri: &Uri,
-    show: impl Fn(&TaskView) -> Vec<Value>,
-) -> Result<Vec<Value>, ApiError> {
+fn of_tasks(view: &View, uri: &Uri, show: impl Fn(&TaskView) -> Vec<Value>) -> Result<Vec<Value>, ApiError> {
     let mut params = Params::of(uri)?;
     let only = params.take("task");
     params.finish(&["task"])?;
-    let view = app.core.view();
     let mut tasks: Vec<&TaskView> = match only {
         Some(name) => vec![view.task(&name)?],
         None => view.tasks.values().collect(),
@@ -51,13 +48,18 @@ fn of_tasks(
     Ok(tasks.into_iter().flat_map(show).collect())
 }
 
-pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String, String)>) -> Answer {
-    let view = app.core.view();
+pub(super) async fn show(
+    State(app): FromApp,
+    caller: Caller,
+    Named((task, name)): Named<(String, String)>,
+) -> Answer {
+    let view = app.core.view_of(&caller);
     let task = view.task(&task)?;
     let versions: Vec<_> = named(task, &name)?;
     let mut shown: Vec<_> = versions.iter().map(|model| show::model_in_full(&view, task, model)).collect();
+    let own = task.owned().is_ok();
     // Asked of the store, as this changes every second; without an answer nothing is said of it.
-    if let Ok(Ok(known)) = tokio::time::timeout(MEASURING_WITHIN, app.store.measurings()).await {
+    if own && let Ok(Ok(known)) = tokio::time::timeout(MEASURING_WITHIN, app.store.measurings()).await {
         let variants = shown.iter_mut().filter_map(|model| model["variants"].as_array_mut()).flatten();
         for variant in variants {
             let own = known.iter().filter(|one| json!(one.variant) == variant["id"]);
@@ -69,10 +71,14 @@ pub(super) async fn show(State(app): FromApp, Named((task, name)): Named<(String
     // Likewise: who changed which version answers.
     let changes = app.store.version_changes(task.task.id, &name, CHANGES);
     let history: Option<Vec<Value>> = match tokio::time::timeout(MEASURING_WITHIN, changes).await {
-        Ok(Ok(changes)) => Some(changes.iter().map(show::version_change).collect()),
-        Ok(Err(_)) | Err(_) => None,
+        Ok(Ok(changes)) if own => Some(changes.iter().map(show::version_change).collect()),
+        Ok(_) | Err(_) => None,
     };
-    Ok(json_response(StatusCode::OK, &json!({"versions": shown, "history": history})))
+    let doors = tokio::time::timeout(MEASURING_WITHIN, app.store.access().doors()).await;
+    let doors = doors.ok().and_then(Result::ok).filter(|_| own);
+    let sharing = doors.map(|doors| super::sharing::shown(&doors, task.task.id, &name));
+    let body = json!({"versions": shown, "history": history, "sharing": sharing});
+    Ok(json_response(StatusCode::OK, &body))
 }
 
 /// All versions of a name, newest first.
@@ -86,21 +92,24 @@ pub(super) fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Mo
     Ok(versions)
 }
 
-pub(super) async fn register(State(app): FromApp, request: Request) -> Answer {
+pub(super) async fn register(State(app): FromApp, caller: Caller, request: Request) -> Answer {
     let (head, body) = request.into_parts();
-    let wanted: RegisterRequest = body::read_json(&app.core, &head.headers, body).await?;
-    app.core.view().task(&wanted.task)?;
+    let wanted: RegisterRequest = body::read_json(&app.core, &head, body).await?;
+    app.core.view_of(&caller).task(&wanted.task)?.owned()?;
     if wanted.variants.is_empty() {
         return Err(ApiError::malformed("`variants` is empty; a model needs at least one way to be run"));
     }
     if wanted.declared_accuracy.is_some_and(|value| !(0.0..=1.0).contains(&value)) {
         return Err(ApiError::malformed("`declared_accuracy` must be a number from 0 to 1"));
     }
+    let set = wanted.set.iter().map(|set| set.artefact_sha256.as_str());
+    let named = wanted.variants.iter().map(|variant| variant.artefact_sha256.as_str()).chain(set);
+    super::artefacts::check_own(&app, &caller, named).await?;
     let Some(admin) = &app.admin else {
         let message = "this gateway cannot register models; ask one that runs beside an executor";
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message));
     };
-    let registered = admin.register(wanted).await.map_err(|error| match error {
+    let registered = admin.register(caller.tenant, wanted).await.map_err(|error| match error {
         AdminError::Invalid(why) => ApiError::malformed(why),
         AdminError::Store(error) => error.into(),
         AdminError::Unavailable(why) => ApiError::unavailable("cannot_measure", why),
@@ -136,6 +145,7 @@ fn is_measured(variant: &Variant) -> bool {
 
 pub(super) async fn remove(
     State(app): FromApp,
+    caller: Caller,
     Named((task, name)): Named<(String, String)>,
     uri: Uri,
 ) -> Answer {
@@ -144,8 +154,8 @@ pub(super) async fn remove(
     let version = params.take_number("version", 0, u32::MAX)?;
     let by = params.take("by");
     params.finish(&["force", "version", "by"])?;
-    let view = app.core.view();
-    let task = view.task(&task)?;
+    let view = app.core.view_of(&caller);
+    let task = view.task(&task)?.owned()?;
     let mut versions = named(task, &name)?;
     if let Some(version) = version {
         versions.retain(|model| model.version == version);

@@ -2,6 +2,7 @@
 
 use super::query::opened;
 use super::{Answer, App, FromApp, Named};
+use crate::access::Caller;
 use crate::errors::{ApiError, JSON, json_response};
 use crate::goals::Given;
 use crate::http::{body, encoding};
@@ -33,15 +34,15 @@ pub(super) async fn server() -> Response {
     )
 }
 
-pub(super) async fn models(State(app): FromApp) -> Response {
-    let view = app.core.view();
+pub(super) async fn models(State(app): FromApp, caller: Caller) -> Response {
+    let view = app.core.view_of(&caller);
     let mut names: Vec<&String> = view.tasks.keys().collect();
     names.sort_unstable();
     json_response(StatusCode::OK, &json!({"models": names}))
 }
 
-pub(super) async fn metadata(State(app): FromApp, Named(at): Named<At>) -> Answer {
-    let view = app.core.view();
+pub(super) async fn metadata(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
+    let view = app.core.view_of(&caller);
     let ModelMetadata { name, versions, platform, inputs, outputs } =
         about::metadata(view.task(&at.task)?, &at.version)?;
     let tensors = |tensors: Vec<modelless_oip::messages::TensorMetadata>| -> Value {
@@ -53,8 +54,8 @@ pub(super) async fn metadata(State(app): FromApp, Named(at): Named<At>) -> Answe
     Ok(json_response(StatusCode::OK, &body))
 }
 
-pub(super) async fn config(State(app): FromApp, Named(at): Named<At>) -> Answer {
-    let view = app.core.view();
+pub(super) async fn config(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
+    let view = app.core.view_of(&caller);
     let config = about::config(view.task(&at.task)?, &at.version)?;
     Ok(json_response(StatusCode::OK, &shown_config(&config)))
 }
@@ -98,8 +99,8 @@ fn shown_config(config: &ModelConfig) -> Value {
     })
 }
 
-pub(super) async fn ready(State(app): FromApp, Named(at): Named<At>) -> Answer {
-    let view = app.core.view();
+pub(super) async fn ready(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
+    let view = app.core.view_of(&caller);
     let task = view.task(&at.task)?;
     if about::ready(&view, task, &at.version)? {
         return Ok(json_response(StatusCode::OK, &json!({"name": at.task, "ready": true})));
@@ -109,13 +110,13 @@ pub(super) async fn ready(State(app): FromApp, Named(at): Named<At>) -> Answer {
     Ok(json_response(StatusCode::SERVICE_UNAVAILABLE, &body))
 }
 
-pub(super) async fn statistics(State(app): FromApp, Named(at): Named<At>) -> Answer {
-    let view = app.core.view();
+pub(super) async fn statistics(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
+    let view = app.core.view_of(&caller);
     Ok(shown_statistics(&about::statistics(view.task(&at.task)?, &at.version)?))
 }
 
-pub(super) async fn all_statistics(State(app): FromApp) -> Answer {
-    let view = app.core.view();
+pub(super) async fn all_statistics(State(app): FromApp, caller: Caller) -> Answer {
+    let view = app.core.view_of(&caller);
     let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
     let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| about::statistics(task, "")).collect();
@@ -161,10 +162,15 @@ fn shown_statistics(all: &[ModelStatistics]) -> Response {
     json_response(StatusCode::OK, &json!({"model_stats": all}))
 }
 
-pub(super) async fn answer(State(app): FromApp, Named(at): Named<At>, request: Request) -> Answer {
+pub(super) async fn answer(
+    State(app): FromApp,
+    caller: Caller,
+    Named(at): Named<At>,
+    request: Request,
+) -> Answer {
     let core = &*app.core;
     let arrived = core.driver.clock().now();
-    let view = core.view();
+    let view = core.view_of(&caller);
     let task = opened(core, &view, &at.task)?;
     let (head, body) = request.into_parts();
     let packed = encoding::wanted(&head.headers);
@@ -175,13 +181,13 @@ pub(super) async fn answer(State(app): FromApp, Named(at): Named<At>, request: R
         }
         form::check_media(&head.headers)?;
         let json = json_length(&head.headers)?;
-        let (body, held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
+        let (body, held) = body::read(core, &head, body).await?;
         let request = form::parse(&body, json, &task.signature)?;
         Ok((given, request, held))
     };
     // The body's memory counts as held until the request has ended.
     let (given, request, _held) = read.await.inspect_err(|error| task.unread(error))?;
-    let response = Box::pin(infer::run(core, &view, task, request, given, arrived)).await?;
+    let response = Box::pin(infer::run(core, (&view, &caller), task, request, given, arrived)).await?;
     let (body, json) = form::write(&task.task.name, &response)?;
     let mut headers = response.told;
     let media = match json {
@@ -221,7 +227,7 @@ async fn repository<T>(
 ) -> Result<T, ApiError> {
     let (head, body) = request.into_parts();
     form::check_media(&head.headers)?;
-    let (body, _held) = body::read(&app.core, &head.headers, body, app.core.config.max_body_bytes).await?;
+    let (body, _held) = body::read(&app.core, &head, body).await?;
     // It may be left out, unless it is said that there is JSON.
     let json = body::media_type(&head.headers)?.is_some_and(|media| media == "application/json");
     let asked = if body.is_empty() && !json {
@@ -234,9 +240,9 @@ async fn repository<T>(
     then(asked)
 }
 
-pub(super) async fn index(State(app): FromApp, request: Request) -> Answer {
+pub(super) async fn index(State(app): FromApp, caller: Caller, request: Request) -> Answer {
     let ready = repository(&app, request, |asked| Ok(asked.ready)).await?;
-    let view: &View = &app.core.view();
+    let view: &View = &app.core.view_of(&caller);
     let entry = |entry: modelless_oip::messages::IndexEntry| json!({"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason});
     let all: Vec<Value> = about::index(view, ready).into_iter().map(entry).collect();
     Ok(json_response(StatusCode::OK, &all))

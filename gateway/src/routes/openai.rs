@@ -2,6 +2,7 @@
 
 use super::query::opened;
 use super::{FromApp, Named};
+use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::{ApiError, json_response, raw_json};
 use crate::goals::Given;
@@ -84,16 +85,20 @@ fn embeds(task: &TaskView) -> bool {
     task.task.kind == TaskKind::FeatureExtraction
 }
 
-pub(super) async fn models(State(app): FromApp) -> Response {
-    let view = app.core.view();
+pub(super) async fn models(State(app): FromApp, caller: Caller) -> Response {
+    let view = app.core.view_of(&caller);
     let mut tasks: Vec<&TaskView> = view.tasks.values().filter(|task| embeds(task)).collect();
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
     let data: Vec<Value> = tasks.into_iter().map(model).collect();
     json_response(StatusCode::OK, &json!({"object": "list", "data": data}))
 }
 
-pub(super) async fn show(State(app): FromApp, Named(name): Named<String>) -> Result<Response, Refused> {
-    let view = app.core.view();
+pub(super) async fn show(
+    State(app): FromApp,
+    caller: Caller,
+    Named(name): Named<String>,
+) -> Result<Response, Refused> {
+    let view = app.core.view_of(&caller);
     Ok(json_response(StatusCode::OK, &model(embedding(view.task(&name)?)?)))
 }
 
@@ -107,20 +112,24 @@ fn embedding(task: &TaskView) -> Result<&TaskView, ApiError> {
     Err(ApiError::not_found("unknown_task", message))
 }
 
-pub(super) async fn embeddings(State(app): FromApp, request: Request) -> Result<Response, Refused> {
-    Ok(embed(&app.core, request).await?)
+pub(super) async fn embeddings(
+    State(app): FromApp,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, Refused> {
+    Ok(embed(&app.core, &caller, request).await?)
 }
 
-async fn embed(core: &Core, request: Request) -> Result<Response, ApiError> {
+async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Response, ApiError> {
     let arrived = core.driver.clock().now();
     let (head, body) = request.into_parts();
     oip::check_media(&head.headers)?;
-    let (text, _held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
+    let (text, _held) = body::read(core, &head, body).await?;
     oip::check_object(&text)?;
     let Body { model, input, encoding_format, dimensions, _user: _, goals } =
         serde_json::from_slice(&text)
             .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))?;
-    let view = core.view();
+    let view = core.view_of(caller);
     let task = embedding(opened(core, &view, &model)?)?;
     let read = || {
         let mut given = Given::of_request(head.uri.query(), &head.headers)?;
@@ -129,7 +138,7 @@ async fn embed(core: &Core, request: Request) -> Result<Response, ApiError> {
         Ok((given, asked(input)?))
     };
     let (given, asked) = read().inspect_err(|error| task.unread(error))?;
-    let answer = Box::pin(infer::run(core, &view, task, asked, given, arrived)).await?;
+    let answer = Box::pin(infer::run(core, (&view, caller), task, asked, given, arrived)).await?;
     let [output] = answer.outputs.as_slice() else {
         return Err(ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,6 +1,7 @@
 //! Profiles in full, to be shown, kept elsewhere and brought in.
 
 use super::{Answer, FromApp, Params};
+use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::profiles::{ProfileEntry, ProfileFile, Through};
@@ -12,11 +13,11 @@ use modelless_store::Error as StoreError;
 use modelless_types::VariantSettings;
 use serde_json::{Value, json};
 
-pub(super) async fn export(State(app): FromApp, uri: Uri) -> Answer {
+pub(super) async fn export(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {
     let mut params = Params::of(&uri)?;
     let (task, variant, class) = (params.take("task"), params.take("variant"), params.take("device_class"));
     params.finish(&["task", "variant", "device_class"])?;
-    let view = app.core.view();
+    let view = app.core.view_of(&caller);
     let mut tasks: Vec<&TaskView> = match task {
         Some(name) => vec![view.task(&name)?],
         None => view.tasks.values().collect(),
@@ -50,14 +51,14 @@ pub(super) async fn export(State(app): FromApp, uri: Uri) -> Answer {
     Ok(json_response(StatusCode::OK, &json!(ProfileFile::new(entries.collect()))))
 }
 
-pub(super) async fn import(State(app): FromApp, request: Request) -> Answer {
+pub(super) async fn import(State(app): FromApp, caller: Caller, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let mut params = Params::of(&head.uri)?;
     let replace = params.take_flag("replace")?;
     params.finish(&["replace"])?;
-    let file: ProfileFile = body::read_json(&app.core, &head.headers, body).await?;
+    let file: ProfileFile = body::read_json(&app.core, &head, body).await?;
     file.check().map_err(ApiError::malformed)?;
-    let view = app.core.view();
+    let view = app.core.view_of(&caller);
     let (mut imported, mut left_out) = (Vec::new(), Vec::<Value>::new());
     for entry in file.profiles {
         let named = json!({
@@ -93,6 +94,7 @@ pub(super) async fn import(State(app): FromApp, request: Request) -> Answer {
 fn fitting<'a>(view: &'a View, entry: &ProfileEntry, replace: bool) -> Result<&'a VariantView, String> {
     let task =
         view.tasks.get(&entry.task).ok_or_else(|| format!("there is no task {}", excerpt(&entry.task)))?;
+    let task = task.owned().map_err(|error| error.message)?;
     let known = task.variants.iter().find(|known| known.variant.name == entry.variant);
     let known = known.ok_or_else(|| format!("the task has no variant {}", excerpt(&entry.variant)))?;
     let model = &known.model;

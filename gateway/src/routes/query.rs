@@ -2,6 +2,7 @@
 
 use super::media::Inputs;
 use super::{Answer, FromApp, Named, media};
+use crate::access::Caller;
 use crate::ask::{Answered, Ask, ask};
 use crate::core::Core;
 use crate::errors::{ApiError, raw_json};
@@ -17,16 +18,21 @@ use http::StatusCode;
 use modelless_types::{Goals, Refusal, TaskKind};
 use modelless_wire::Input;
 
-pub(super) async fn answer(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
+pub(super) async fn answer(
+    State(app): FromApp,
+    caller: Caller,
+    Named(name): Named<String>,
+    request: Request,
+) -> Answer {
     let core = &*app.core;
     let arrived = core.driver.clock().now();
-    let view = core.view();
+    let view = core.view_of(&caller);
     let task = opened(core, &view, &name)?;
     // The body's memory counts as held until the query has ended.
     let (goals, inputs, _held) = read(core, task, request).await.inspect_err(|error| task.unread(error))?;
     let one = |input: Input, goals: Goals| {
         let decoded = size::decoded(task.task.kind, &input);
-        ask(core, Ask { task, goals, input, decoded, arrived })
+        ask(core, Ask { task, goals, input, decoded, caller: &caller, arrived })
     };
     match inputs {
         Inputs::One(input) => {
@@ -92,7 +98,7 @@ async fn read<'a>(
     let (head, body) = request.into_parts();
     let mut given = Given::of_request(head.uri.query(), &head.headers)?;
     let form = media::form(&head.headers, &task.task)?;
-    let (body, held) = body::read(core, &head.headers, body, core.config.max_body_bytes).await?;
+    let (body, held) = body::read(core, &head, body).await?;
     let inputs = media::inputs(&task.task, form, body, &mut given)?;
     Ok((task.resolve(&given)?, inputs, held))
 }

@@ -1,6 +1,7 @@
 //! Tasks: what can be asked, and what stands behind each.
 
 use super::{Answer, FromApp, Named};
+use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::goals::Given;
 use crate::http::body;
@@ -8,23 +9,21 @@ use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
-use modelless_types::{
-    AccuracyRule, Batching, DType, DeclaredRule, Labels, LiveRule, TaskKind, TenantId, TensorSpec,
-};
+use modelless_types::{AccuracyRule, Batching, DType, DeclaredRule, Labels, LiveRule, TaskKind, TensorSpec};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-pub(super) async fn list(State(app): FromApp) -> Answer {
-    let view = app.core.view();
+pub(super) async fn list(State(app): FromApp, caller: Caller) -> Answer {
+    let view = app.core.view_of(&caller);
     let mut tasks: Vec<_> = view.tasks.values().collect();
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
     let tasks: Vec<_> = tasks.into_iter().map(|task| show::task(&view, task)).collect();
     Ok(json_response(StatusCode::OK, &json!({"tasks": tasks})))
 }
 
-pub(super) async fn show(State(app): FromApp, Named(name): Named<String>) -> Answer {
-    let view = app.core.view();
+pub(super) async fn show(State(app): FromApp, caller: Caller, Named(name): Named<String>) -> Answer {
+    let view = app.core.view_of(&caller);
     let task = view.task(&name)?;
     let mut shown = show::task_in_full(&view, task);
     app.with_live(&view, shown["variants"].as_array_mut().into_iter().flatten().collect()).await;
@@ -83,9 +82,9 @@ impl From<TensorBody> for TensorSpec {
     }
 }
 
-pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
+pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request) -> Answer {
     let (head, body) = request.into_parts();
-    let new: NewTaskBody = body::read_json(&app.core, &head.headers, body).await?;
+    let new: NewTaskBody = body::read_json(&app.core, &head, body).await?;
     let mut defaults = Given::default();
     if let Some(goals) = new.defaults.as_deref().filter(|goals| goals.get() != "null") {
         defaults.add_json(goals)?;
@@ -108,7 +107,7 @@ pub(super) async fn create(State(app): FromApp, request: Request) -> Answer {
     let task = app
         .store
         .create_task(NewTask {
-            tenant: TenantId::DEFAULT,
+            tenant: caller.tenant,
             name: new.name,
             kind: new.kind,
             metric: new.metric.unwrap_or_else(|| show::usual_metric(new.kind).to_owned()),
@@ -139,10 +138,15 @@ struct ChangeBody {
     declared_accuracy: Option<DeclaredRule>,
 }
 
-pub(super) async fn change(State(app): FromApp, Named(name): Named<String>, request: Request) -> Answer {
+pub(super) async fn change(
+    State(app): FromApp,
+    caller: Caller,
+    Named(name): Named<String>,
+    request: Request,
+) -> Answer {
     let (head, body) = request.into_parts();
-    let wanted: ChangeBody = body::read_json(&app.core, &head.headers, body).await?;
-    let id = app.core.view().task(&name)?.task.id;
+    let wanted: ChangeBody = body::read_json(&app.core, &head, body).await?;
+    let id = app.core.view_of(&caller).task(&name)?.owned()?.task.id;
     let ChangeBody { live_accuracy, declared_accuracy } = wanted;
     let change = TaskChange { live_accuracy, declared_accuracy };
     let task = app.store.change_task(id, change).await?;
@@ -156,9 +160,9 @@ pub(super) async fn change(State(app): FromApp, Named(name): Named<String>, requ
     Ok(json_response(StatusCode::OK, &now))
 }
 
-pub(super) async fn remove(State(app): FromApp, Named(name): Named<String>) -> Answer {
-    let view = app.core.view();
-    let task = view.task(&name)?;
+pub(super) async fn remove(State(app): FromApp, caller: Caller, Named(name): Named<String>) -> Answer {
+    let view = app.core.view_of(&caller);
+    let task = view.task(&name)?.owned()?;
     app.store.remove_task(task.task.id).await?;
     app.catalog_changed().await;
     Ok(json_response(StatusCode::OK, &json!({"removed": name})))

@@ -2,6 +2,7 @@
 
 use super::models::named;
 use super::{Answer, FromApp, Named};
+use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::show;
@@ -53,13 +54,14 @@ pub(super) fn signed(who: Option<String>) -> Signed {
 
 pub(super) async fn promote(
     State(app): FromApp,
+    caller: Caller,
     Named((task, name)): Named<(String, String)>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
-    let wanted: Promote = body::read_json(&app.core, &head.headers, body).await?;
-    let view = app.core.view();
-    let task = view.task(&task)?;
+    let wanted: Promote = body::read_json(&app.core, &head, body).await?;
+    let view = app.core.view_of(&caller);
+    let task = view.task(&task)?.owned()?;
     let model = version(task, &name, wanted.version)?;
     let unknown = can_answer(&view, task, &model, ("promoted", wanted.force))?;
     let change = app.store.promote(model.id, signed(wanted.by)).await?;
@@ -69,13 +71,14 @@ pub(super) async fn promote(
 
 pub(super) async fn roll_back(
     State(app): FromApp,
+    caller: Caller,
     Named((task, name)): Named<(String, String)>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
-    let wanted: RollBack = body::read_json(&app.core, &head.headers, body).await?;
-    let view = app.core.view();
-    let task = view.task(&task)?;
+    let wanted: RollBack = body::read_json(&app.core, &head, body).await?;
+    let view = app.core.view_of(&caller);
+    let task = view.task(&task)?.owned()?;
     let model = if let Some(wanted) = wanted.version {
         version(task, &name, wanted)?
     } else {

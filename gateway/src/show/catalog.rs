@@ -4,7 +4,7 @@ use super::profile::profile;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::Coverage;
 use modelless_decision::feedback::posterior;
-use modelless_decision::frontier::{Point, frontier};
+use modelless_decision::frontier::{Point, frontier, nanos};
 use modelless_store::{
     FlagChange, LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange,
 };
@@ -125,10 +125,13 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
         .iter()
         .zip(&best)
         .filter_map(|(variant, best)| {
+            let best = best.as_ref()?;
             let point = Point {
                 accuracy: variant.accuracy?,
-                latency: best.as_ref()?.latency,
-                cost: best.as_ref()?.cost,
+                latency: nanos(best.latency),
+                cost: best.cost,
+                work: best.work,
+                memory: variant.variant.profiles.iter().map(|profile| profile.memory).min()?,
             };
             Some((variant, point))
         })
@@ -295,6 +298,7 @@ pub(crate) fn measuring(of: &Measuring) -> Value {
 struct Best {
     latency: Micros,
     cost: CostPer1k,
+    work: u64,
     resident_on: Vec<String>,
 }
 
@@ -310,7 +314,9 @@ impl Best {
                 let largest = variant.variant.settings.max_batch.min(offer.run.largest_measured()).max(1);
                 let price = offer.price(node.info.price);
                 let cost = offer.run.cost(1, price).min(offer.run.cost(largest, price));
-                let known = best.get_or_insert_with(|| Self { latency, cost, resident_on: Vec::new() });
+                let work = offer.run.work(variant.variant.settings.max_batch);
+                let known = best.get_or_insert_with(|| Self { latency, cost, work, resident_on: Vec::new() });
+                known.work = known.work.min(work);
                 known.latency = known.latency.min(latency);
                 known.cost = known.cost.min(cost);
                 if offer.ready == modelless_decision::route::Ready::Resident {

@@ -3,6 +3,7 @@
 use crate::view::View;
 use modelless_decision::explain::Finding;
 use modelless_decision::query::Class;
+use modelless_decision::replica::explain;
 use modelless_live::{Demand, Load, Member};
 use modelless_store::{Node, Transition, UnixMicros};
 use modelless_types::{Micros, TaskId, VariantId};
@@ -178,7 +179,7 @@ pub(crate) fn replicas(view: &View) -> Vec<Value> {
     view.nodes.iter().flat_map(of_node).collect()
 }
 
-fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -> Value {
+pub(crate) fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -> Value {
     let LoadTimes { count, cold, warm } = replica.loads;
     json!({
         "node": node.name,
@@ -194,6 +195,11 @@ fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -> Value {
             "warm_ms": warm.map(Micros::as_millis_f64),
         },
     })
+}
+
+/// What its state rests on, in words, by the calls that decide it.
+pub(crate) fn explained(replica: &ReplicaStatus) -> Vec<String> {
+    replica.signs.as_ref().map_or_else(Vec::new, |signs| explain(replica.state, signs))
 }
 
 /// What happened to a replica: who, when, why.
@@ -213,7 +219,7 @@ pub(crate) fn transition(view: &View, transition: &Transition) -> Value {
 }
 
 /// `None` for one that was removed.
-fn variant_name(view: &View, id: VariantId) -> Option<&str> {
+pub(super) fn variant_name(view: &View, id: VariantId) -> Option<&str> {
     view.catalog.variants.iter().find(|variant| variant.id == id).map(|variant| variant.name.as_str())
 }
 

@@ -3,10 +3,12 @@
 
 mod catalog;
 mod fleet;
+mod plans;
 mod profile;
 
 pub(crate) use catalog::{
     flag_change, live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable,
     usual_metric, variants, version_change,
 };
-pub(crate) use fleet::{demand, finding, members, nodes, replicas, transition};
+pub(crate) use fleet::{demand, explained, finding, members, nodes, replica, replicas, transition};
+pub(crate) use plans::{change, event, plan_in_short, step};

@@ -90,14 +90,14 @@ struct Registrar;
 
 #[async_trait]
 impl Admin for Registrar {
-    async fn register(&self, request: RegisterRequest) -> Result<Registered, AdminError> {
+    async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError> {
         if request.variants[0].max_batch != 16 {
             return Err(AdminError::Invalid("this artefact takes batches of 16".to_owned()));
         }
         let model = Model {
             id: ModelId(9),
             task: TaskId(1),
-            tenant: TenantId::DEFAULT,
+            tenant,
             name: request.name,
             version: request.version,
             architecture: request.architecture,

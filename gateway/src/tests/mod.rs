@@ -1,11 +1,13 @@
 //! The gateway against a store in memory and a node that does as it is told.
 
+mod access;
 mod admin;
 mod feedback;
 mod moved;
 mod oip;
 mod profiles;
 mod queries;
+mod quotas;
 mod routes;
 mod sockets;
 mod versions;

@@ -84,13 +84,18 @@ async fn the_documents_examples_are_valid_requests() {
             .replace("{query}", &query)
             .replace("{model}", "small")
             .replace("{variant}", "small-fp32")
-            .replace("{version}", "2");
+            .replace("{version}", "2")
+            .replace("{key}", "1")
+            .replace("{tenant}", "default");
         let method = Method::from_bytes(operation.method.as_bytes()).unwrap();
         let got = world.ask(method, &path, "application/json", sample.to_string().as_bytes()).await;
         // Registering fails because the sample names a task that is not there, going back because there is nothing to go
         // back to, and neither for another reason.
         let expected: &[u16] = match path.as_str() {
             "/v1/models" | "/openai/v1/embeddings" => &[404],
+            // Where nobody needs a key there is none.
+            "/v1/keys" => &[409],
+            path if path.starts_with("/v1/keys/") => &[404],
             path if path.ends_with("/rollback") || path.ends_with("/unflag") => &[409],
             _ => &[200, 201],
         };
@@ -199,6 +204,7 @@ async fn models_variants_nodes_and_replicas_are_shown() {
             slowdown: None,
             cause: "a query could not wait".to_owned(),
             loads: LoadTimes { count: 2, cold: Some(Micros(9_000)), warm: None },
+            signs: None,
         });
     });
     world = {

@@ -16,7 +16,7 @@ mod tools;
 
 pub use listen::Step;
 pub use measured::{Measured, measure};
-pub use package::{Entry, Generated, write};
+pub use package::{Entry, Generated, Marks, write};
 pub use run::{Outcome, Piece};
 pub use split::{Calibration, Halves, split};
 pub use tools::{Tools, size_of_tree};

@@ -7,9 +7,9 @@
 use super::measured::Measured;
 use super::run::{Outcome, Piece};
 use super::{Base, Request, after, at, convert, digest};
-use crate::dominated::{Offer, dominated};
 use crate::error::Error;
 use modelless_adapter::AdapterSpec;
+use modelless_decision::frontier::{Point, dominated};
 use modelless_types::{Engine, Optimisation, Processor, VariantSettings};
 use serde::Serialize;
 use serde_json::json;
@@ -247,47 +247,57 @@ pub fn write(request: &Request, generated: &Generated, measured: &Measured) -> R
 }
 
 /// What there is to say of each entry beside its figures.
-struct Marks {
-    dominated: Vec<Option<usize>>,
-    left_out: Vec<Option<&'static str>>,
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Marks {
+    /// Which other one is as good in everything, by the rule that whoever serves them goes by.
+    pub dominated: Vec<Option<usize>>,
+    /// Why it is no part of what is registered.
+    pub left_out: Vec<Option<&'static str>>,
 }
 
 const HALF: &str = "useful only on devices that compute in half precision, which was not seen to gain here";
+/// Half precision gains where it takes so many hundredths less time, alone or in a batch. By less two measurements of one file
+/// differ.
+const GAIN_PERCENT: u64 = 5;
+/// And where it takes no more than so many hundredths more in the other.
+const LOSS_PERCENT: u64 = 2;
 
 impl Marks {
-    fn of(request: &Request, generated: &Generated, measured: &Measured) -> Self {
-        let parent = &generated.entries[request.parent];
-        let quickest = |name: &str| {
-            let latency = &measured.profiles.get(name)?.latency;
-            Some((latency.first()?.mean_us, latency.last()?.mean_us))
-        };
-        let gains = |entry: &Entry| match (quickest(&entry.name), quickest(&parent.name)) {
-            (Some(own), Some(parents)) => own.0 < parents.0 || own.1 < parents.1,
-            _ => false,
-        };
+    /// From what was measured.
+    pub fn of(request: &Request, generated: &Generated, measured: &Measured) -> Self {
+        let point = |entry: &Entry| Point::of(measured.profiles.get(&entry.name)?, entry.settings.max_batch);
+        let parent = point(&generated.entries[request.parent]);
         let left_out: Vec<_> = generated
             .entries
             .iter()
             .map(|entry| {
                 let half = entry.made.as_ref().is_some_and(|piece| piece.recipe == "fp16");
-                (half && !gains(entry)).then_some(HALF)
+                let gain = || point(entry).zip(parent).is_some_and(|(own, parent)| gains(own, parent));
+                (half && !gain()).then_some(HALF)
             })
             .collect();
         // Only what is offered can make another unwanted.
-        let offers: Vec<(usize, Offer)> = generated
-            .entries
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| left_out[*at].is_none())
-            .filter_map(|(at, entry)| Some((at, Offer::of(measured.profiles.get(&entry.name)?, entry.bytes))))
-            .collect();
+        let offered = generated.entries.iter().enumerate().filter(|(at, _)| left_out[*at].is_none());
+        let (known, points): (Vec<usize>, Vec<Point>) =
+            offered.filter_map(|(at, entry)| Some((at, point(entry)?))).unzip();
         let mut marked = vec![None; generated.entries.len()];
-        let only: Vec<Offer> = offers.iter().map(|(_, offer)| offer.clone()).collect();
-        for ((at, _), by) in offers.iter().zip(dominated(&only)) {
-            marked[*at] = by.map(|by| offers[by].0);
+        for (at, by) in known.iter().zip(dominated(&points)) {
+            marked[*at] = by.map(|by| known[by]);
         }
         Self { dominated: marked, left_out }
     }
+}
+
+/// Whether it is quicker by more than chance, alone or in its best batch, and no slower in the other.
+fn gains(own: Point, parent: Point) -> bool {
+    let within = |own: u64, percent: u64, parent: u64| {
+        u128::from(own) * 100 <= u128::from(parent) * u128::from(percent)
+    };
+    let (gain, loss) = (100 - GAIN_PERCENT, 100 + LOSS_PERCENT);
+    let both = |alone: u64, batch: u64| {
+        within(own.latency, alone, parent.latency) && within(own.work, batch, parent.work)
+    };
+    both(gain, loss) || both(loss, gain)
 }
 
 fn parse(path: &Path, text: &str) -> Result<Table, Error> {
@@ -424,7 +434,7 @@ fn said(generated: &Generated, at: usize, measured: &Measured, marks: &Marks) ->
         ));
     }
     if let Some(by) = marks.dominated[at] {
-        lines.push(format!("Dominated: {} is at least as good in everything.", generated.entries[by].name));
+        lines.push(format!("Dominated: {} is as good in everything.", generated.entries[by].name));
     }
     lines.extend(marks.left_out[at].map(|why| format!("Left out: {why}.")));
     lines
@@ -460,6 +470,28 @@ fn report(request: &Request, generated: &Generated, measured: &Measured, marks: 
 mod tests {
     use super::*;
     use modelless_types::Bytes;
+
+    #[test]
+    fn half_precision_gains_by_more_than_two_measurements_differ() {
+        let point = |latency: u64, work: u64| Point {
+            accuracy: modelless_types::Accuracy::ONE,
+            latency,
+            cost: modelless_types::CostPer1k(0),
+            work,
+            memory: Bytes(0),
+        };
+        let parent = point(31_900, 4_830);
+        for (latency, work, gain) in [
+            (32_100, 4_760, false), // of one file twice
+            (31_800, 4_700, false),
+            (30_300, 4_900, true),
+            (32_000, 4_588, true),
+            (20_000, 5_000, false), // what it gains alone it loses in a batch
+            (20_000, 2_400, true),
+        ] {
+            assert_eq!(gains(point(latency, work), parent), gain, "{latency} {work}");
+        }
+    }
 
     #[test]
     fn what_is_made_runs_as_its_parent_does() {

@@ -412,9 +412,55 @@ async fn a_set_with_other_labels_and_a_declared_accuracy_that_is_far_off_are_tol
         registrar.package(&package, &mut |_, _| ()).await.unwrap();
         registrar.store.catalog().await.unwrap().variants[0].profiles[0].detail.doubts.clone()
     };
-    assert_eq!(warned([0, 0, 0, 1], "accuracy = 0.8").await, Vec::<String>::new());
+    // Of four items nothing is shown, whatever the model answers.
+    let few = warned([0, 0, 0, 1], "accuracy = 0.8").await;
+    assert!(matches!(few.as_slice(), [why] if why.contains("is the set large enough")), "{few:?}");
     let mixed_up = warned([1, 1, 1, 0], "").await;
     assert!(matches!(mixed_up.as_slice(), [why] if why.contains("most frequent label")), "{mixed_up:?}");
     let far = warned([0, 0, 0, 1], "accuracy = 0.1").await;
-    assert!(matches!(far.as_slice(), [why] if why.contains("declared as 0.1")), "{far:?}");
+    assert!(matches!(far.as_slice(), [_, why] if why.contains("declared as 0.1")), "{far:?}");
+}
+
+/// A picture of one pixel in, three numbers out, with nothing but a word for its accuracy.
+#[tokio::test(start_paused = true)]
+async fn without_a_labelled_set_a_model_whose_answers_are_no_numbers_is_refused_all_the_same() {
+    let pixel = vec![TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![3, 1, 1] }];
+    let registered = async |computes: Computes| {
+        let folder = temp_dir("unlabelled").unwrap();
+        write(
+            folder.path(),
+            "task.toml",
+            "name = \"colours\"\nkind = \"image-classification\"\nlabels = [\"red\", \"green\", \"blue\"]",
+        );
+        let model = "name = \"echo\"\naccuracy = 0.8\n\
+            adapter = { kind = \"image-classification\", width = 1, height = 1, channels = \"rgb\" }\n\
+            variants = [{ precision = \"fp32\", file = \"echo.onnx\", max_batch = 4 }]";
+        write(folder.path(), "models/echo.toml", model);
+        write(folder.path(), "models/echo.onnx", "not looked at by a fake");
+        let engine = Arc::new(FakeEngine::new());
+        engine.behave(FIRST, FakeModel { inputs: pixel.clone(), computes, ..echo() });
+        let (registrar, _artefacts) = registrar(profiler(&engine));
+        let package = Package::read(folder.path()).unwrap();
+        let ended = registrar.package(&package, &mut |_, _| ()).await;
+        (ended.map_err(|error| error.to_string()), registrar.store.catalog().await.unwrap().models.len())
+    };
+    assert_eq!(registered(Computes::Echo).await, (Ok(1), 1));
+    let (ended, there) = registered(Computes::NotANumber).await;
+    let why = ended.unwrap_err();
+    assert!(why.contains("echo-fp32") && why.contains("no usable output"), "{why}");
+    assert_eq!(there, 0, "nothing is half registered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_tensors_without_a_set_it_is_told_that_an_answer_to_zeros_is_no_number() {
+    let (folder, _) = package();
+    write(folder.path(), "task.toml", &TASK.replace("labelled-set", "# labelled-set"));
+    write(folder.path(), "models/echo.toml", &MODEL.replace("adapter =", "accuracy = 0.8\nadapter ="));
+    let package = Package::read(folder.path()).unwrap();
+    let engine = Arc::new(FakeEngine::new());
+    engine.behave(FIRST, FakeModel { computes: Computes::NotANumber, ..echo() });
+    let (registrar, _artefacts) = registrar(profiler(&engine));
+    registrar.package(&package, &mut |_, _| ()).await.unwrap();
+    let told = registrar.store.catalog().await.unwrap().variants[0].profiles[0].detail.doubts.clone();
+    assert!(matches!(told.as_slice(), [why] if why.contains("zeros")), "{told:?}");
 }

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class AsyncClient:
     """A server, asked by calls that are awaited. On asyncio or trio; close it with `aclose`, or use it in an `async with`.
 
-    `server` is its address; left out, `MODELLESS_SERVER` or the usual one. `headers` go with every request, and so does `api_key`.
+    `server` is its address; left out, `MODELLESS_SERVER` or the usual one. `headers` go with every request, and so
+    does `api_key`; left out, that is `MODELLESS_KEY`, if it is set.
     `connections` is how many are open at most, `at_once` how many inputs of one list are asked side by side. `verify` is httpx's,
     for https.
     """

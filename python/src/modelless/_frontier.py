@@ -19,6 +19,9 @@ LEFT, RIGHT, TOP, BOTTOM = 70.0, 24.0, 40.0, 74.0
 #: Size of a letter of a label, near enough to keep labels apart.
 LETTER = (6.2, 13.0)
 
+#: Times that differ by less are equal, as in `modelless task show --plot`.
+EQUAL = 1.03
+
 Box = Tuple[float, float, float, float]
 
 
@@ -32,15 +35,15 @@ def _known(variants: Iterable[Variant]) -> List[Tuple[Variant, float, float]]:
 
 
 def frontier(variants: Iterable[Variant]) -> List[Variant]:
-    """Those that no other beats on both axes, quickest first. A candidate beats nobody: it does not answer yet."""
-    known = _known(variants)
-    answering = [entry for entry in known if entry[0].default]
-
-    def beaten(latency: float, accuracy: float) -> bool:
-        return any(l <= latency and a >= accuracy and (l < latency or a > accuracy) for _, l, a in answering)
-
-    best = [(latency, one) for one, latency, accuracy in known if not beaten(latency, accuracy)]
-    return [one for _, one in sorted(best, key=lambda entry: (entry[0], entry[1].name))]
+    """Those that no other equals or beats on these two axes, quickest first. What differs by less time than two measurements of
+    one variant is equal, and of equals the most accurate is enough. A candidate beats nobody: it does not answer yet."""
+    known = sorted(_known(variants), key=lambda entry: (-entry[2], entry[1]))
+    best: List[Tuple[Variant, float]] = []
+    for one, latency, accuracy in known:
+        # Those that stay come first by accuracy, so time alone decides.
+        if not any(kept.default and quickest <= latency * EQUAL for kept, quickest in best):
+            best.append((one, latency))
+    return [one for one, _ in sorted(best, key=lambda entry: (entry[1], entry[0].name))]
 
 
 @dataclass
@@ -128,7 +131,7 @@ def _mark(one: Variant, x: float, y: float) -> str:
 def _legend(variants: Iterable[Variant]) -> str:
     known = {one.latency_known for one in variants}
     shapes = [("measured", "round: measured"), ("coarse", "square: coarse"), ("estimated", "triangle: estimated")]
-    return "; ".join(["filled: no other is better and quicker", *(words for name, words in shapes if name in known)])
+    return "; ".join(["filled: on these two axes no other is as good", *(words for name, words in shapes if name in known)])
 
 
 def _place(x: float, y: float, name: str, taken: Sequence[Box]) -> Box:

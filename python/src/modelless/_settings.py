@@ -37,7 +37,7 @@ class Settings:
             raise InputError("connections and at_once are at least 1")
         self.server = address(server)
         self.core = Core(Budget(retries or Retries()), min(at_once, connections))
-        self.requests = Requests(self.server, _headers(self.server, api_key, headers or {}))
+        self.requests = Requests(self.server, _headers(self.server, key(api_key), headers or {}))
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT)
         # Reading all certificates takes longer than many a query, and http needs none.
         secure = verify if self.server.startswith("https:") else False
@@ -51,6 +51,16 @@ def address(server: Optional[str]) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise InputError(f"{given!r} is no address of a server; expected something like {USUAL_SERVER}")
     return given
+
+
+def key(given: Optional[str]) -> Optional[str]:
+    """The key to present: the one that is given, or `MODELLESS_KEY`. No message says what it is."""
+    text = (os.environ.get("MODELLESS_KEY", "") if given is None else given).strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        raise InputError("the key holds something that no key has; it is a word like mlk_ and 64 hexadecimal digits")
+    return text
 
 
 def _headers(server: str, api_key: Optional[str], own: Mapping[str, str]) -> Dict[str, str]:

@@ -160,21 +160,21 @@ impl Dedicated {
         model.queue.push(ask);
     }
 
-    /// The earliest head of the lane's models, in a batch that is in time for it.
+    /// The earliest head of the lane's models, in as large a batch as was planned.
     pub(super) fn fill(&mut self, cluster: &mut Cluster<'_>, lane: usize) {
         let node = cluster.node_of(lane);
-        let mut best: Option<(Time, usize)> = None;
+        let mut best: Option<(Time, usize, u32)> = None;
         for at in &self.lanes[lane] {
             let model = &mut self.models[*at];
             if cluster.ready(node, model.variant) {
-                model.queue.drop_late(cluster, node, model.variant);
-                let head = model.queue.head().map(|head| (head.deadline, *at));
+                let most = model.batch.clamp(1, cluster.max_batch(node, model.variant));
+                let batch = model.queue.shed(cluster, (node, model.variant), most, |batch| batch);
+                let head = model.queue.head().map(|head| (head.deadline, *at, batch));
                 best = [best, head].into_iter().flatten().min();
             }
         }
-        let Some((_, at)) = best else { return };
+        let Some((_, at, batch)) = best else { return };
         let model = &mut self.models[at];
-        let batch = model.queue.in_time(cluster, node, model.variant).min(model.batch.max(1));
         let members = model.queue.take(batch);
         cluster.run(lane, model.variant, members);
     }

@@ -2,14 +2,14 @@
 //!
 //! *Best* takes the most accurate variant that is in time with half of the bound to spare for waiting, *cheapest* the one with the
 //! least device time a query within that. Each variant has one queue in order of deadlines for all nodes that hold it; a lane takes the
-//! earliest head and the largest batch that is in time for it.
+//! earliest head and as large a batch as takes that part of the bound.
 
 use super::cluster::{Ask, Cluster};
 use super::given::{Given, value};
 use super::place::{admitted, cheapest_us, everywhere};
 use super::{Policy, Queue};
 use modelless_decision::Moments;
-use modelless_types::{Micros, TaskId, VariantId, VariantSet};
+use modelless_types::{Micros, TaskId, Time, VariantId, VariantSet};
 use std::collections::BTreeMap;
 
 /// How the one variant is chosen.
@@ -72,25 +72,30 @@ pub(super) fn choose(cluster: &Cluster<'_>, rule: Rule, asked: Asked) -> Option<
     }
 }
 
-/// On an idle lane: of the queues of what is in memory there, the earliest head and the largest batch in time for it.
+/// On an idle lane: of the queues of what is in memory there, the earliest head, in the largest batch that takes at most a share of its
+/// bound. Whoever would be late in it is refused.
 pub(super) fn serve_earliest(
     cluster: &mut Cluster<'_>,
     queues: &mut BTreeMap<VariantId, Queue>,
     lane: usize,
-) -> Option<(VariantId, u32)> {
+    share: f64,
+) {
     let node = cluster.node_of(lane);
+    let mut first: Option<(Time, VariantId, u32)> = None;
     for (variant, queue) in
         queues.iter_mut().filter(|(variant, _)| cluster.ready(node, **variant)).collect::<Vec<_>>()
     {
-        queue.drop_late(cluster, node, *variant);
+        let Some(bound) = queue.head().map(|head| head.bound) else { continue };
+        let most = cluster.fits(node, *variant, Moments::exactly(bound).times(share).mean());
+        let batch = queue.shed(cluster, (node, *variant), most, |batch| batch);
+        let head = queue.head().map(|head| (head.deadline, *variant, batch));
+        first = [first, head].into_iter().flatten().min();
     }
-    let here = queues.iter().filter(|(variant, _)| cluster.ready(node, **variant));
-    let earliest = here.filter_map(|(variant, queue)| Some((queue.head()?.deadline, *variant))).min()?;
-    let queue = queues.get_mut(&earliest.1)?;
-    let batch = queue.in_time(cluster, node, earliest.1);
-    let members = queue.take(batch);
-    cluster.run(lane, earliest.1, members);
-    Some((earliest.1, batch))
+    let Some((_, variant, batch)) = first else { return };
+    if let Some(queue) = queues.get_mut(&variant) {
+        let members = queue.take(batch);
+        cluster.run(lane, variant, members);
+    }
 }
 
 impl Policy for Fixed {
@@ -114,7 +119,7 @@ impl Policy for Fixed {
     }
 
     fn fill(&mut self, cluster: &mut Cluster<'_>, lane: usize) {
-        serve_earliest(cluster, &mut self.queues, lane);
+        serve_earliest(cluster, &mut self.queues, lane, self.rule.share);
     }
 }
 

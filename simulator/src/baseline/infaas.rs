@@ -231,13 +231,15 @@ impl Policy for Infaas {
         let node = cluster.node_of(lane);
         let here = (node, VariantId(0))..(node + 1, VariantId(0));
         for ((_, variant), instance) in self.instances.range_mut(here.clone()) {
-            instance.queue.drop_late(cluster, node, *variant);
+            // As large as peaks are reckoned with.
+            let most = cluster.fits(node, *variant, instance.bound);
+            instance.queue.shed(cluster, (node, *variant), most, |batch| batch);
         }
         let ready = self.instances.range(here).filter(|((_, v), _)| cluster.ready(node, *v));
         let next = ready.filter_map(|((_, v), i)| Some((i.queue.head()?.came, *v))).min();
         let Some((_, variant)) = next else { return };
         if let Some(instance) = self.instances.get_mut(&(node, variant)) {
-            let batch = instance.queue.in_time(cluster, node, variant);
+            let batch = cluster.fits(node, variant, instance.bound).max(1);
             let members = instance.queue.take(batch);
             cluster.run(lane, variant, members);
         }

@@ -85,6 +85,11 @@ fn options(cluster: &Cluster<'_>, node: usize, asked: Asked) -> Vec<Choice> {
     all
 }
 
+/// Down to a power of two.
+fn rounded(batch: u32) -> u32 {
+    1 << batch.max(1).ilog2()
+}
+
 /// Accuracies served by lanes with these choices, under a demand.
 fn worth(chosen: &[Choice], demand: f64) -> f64 {
     let mut all: Vec<&Choice> = chosen.iter().collect();
@@ -235,9 +240,16 @@ impl Policy for Proteus {
                 return cluster.wake_at(modelless_types::Time(latest));
             }
         }
-        let fits = lane.queue.in_time(cluster, node, variant).min(held);
-        let batch = 1 << fits.max(1).ilog2();
+        // Whoever would be late in the batch that is there is dropped, not waited for in smaller ones.
+        let batch = lane.queue.shed(cluster, (node, variant), most, rounded);
+        if batch == 0 {
+            return;
+        }
         let members = lane.queue.take_if(batch, |ask| cluster.admits(ask, variant));
+        if members.is_empty() {
+            // Those that are left came before the lane was given to somebody else.
+            return cluster.wake_at(cluster.now());
+        }
         cluster.run(at, variant, members);
     }
 
@@ -254,7 +266,7 @@ impl Policy for Proteus {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{World, ms, outcome};
+    use super::super::testing::{World, ms, outcome, variant};
     use super::*;
 
     #[test]
@@ -280,6 +292,17 @@ mod tests {
         // `good` could take two: the only one waits until 100 - 20 ms.
         let outcome = outcome(&World::ladder().asks(&[0]).build(), &mut Proteus::new(&Given::default()));
         assert_eq!((outcome.total.in_time(), outcome.total.latency.max), (1, ms(100)));
+    }
+
+    #[test]
+    fn who_would_be_late_in_the_batch_that_is_there_is_dropped() {
+        // 20 ms for one, 30 for two, within 85. Two pairs run until 60; the one that is left of those that came at once could end at 80
+        // alone, but the batch that is there is of two: it goes, and the two that came later run until 90.
+        let world = World::of(vec![variant("only", 1, 900_000, &[(1, 20), (2, 30)], ms(1))]).bound(ms(85));
+        let world = world.asks(&[0, 0, 0, 0, 0, 35, 35]).build();
+        let outcome = outcome(&world, &mut Proteus::new(&Given::default()));
+        assert_eq!(outcome.batches.into_iter().collect::<Vec<_>>(), [(2, 3)]);
+        assert_eq!((outcome.total.in_time(), outcome.total.refused.get("too_late")), (6, Some(&1)));
     }
 
     #[test]

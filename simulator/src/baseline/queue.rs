@@ -99,6 +99,26 @@ impl Queue {
         }
     }
 
+    /// The same in batches as large as they come, up to `most`: whoever would be late in the one that is there is refused, since to make it
+    /// smaller for them would make all others late. What is left of it, down to a size that is taken.
+    pub(super) fn shed(
+        &mut self,
+        cluster: &mut Cluster<'_>,
+        (node, variant): (usize, VariantId),
+        most: u32,
+        size: impl Fn(u32) -> u32,
+    ) -> u32 {
+        while let Some(head) = self.head().copied() {
+            let batch = size(self.len().min(most.max(1)));
+            if cluster.now() + cluster.p99(node, variant, batch) <= head.deadline {
+                return batch;
+            }
+            self.asks.pop_first();
+            cluster.refuse(&head, "too_late");
+        }
+        0
+    }
+
     /// How many of them fit into one batch that is in time for the head; at least one, unless nobody waits.
     pub fn in_time(&self, cluster: &Cluster<'_>, node: usize, variant: VariantId) -> u32 {
         let Some(head) = self.head() else { return 0 };

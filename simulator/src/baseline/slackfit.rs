@@ -29,13 +29,20 @@ struct Pick {
 /// See above.
 pub(super) struct SlackFit {
     parts: u64,
+    /// Whether the quickest run of one query is a bucket of its own, for the least slack.
+    alone: bool,
     queues: BTreeMap<Class, Queue>,
     /// By node and class, in rising order of time; made again when what is in memory changes.
     buckets: BTreeMap<(usize, Class), (Vec<VariantId>, Vec<Pick>)>,
 }
 
 /// The pairs that are kept of these variants.
-fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId], parts: u64) -> Vec<Pick> {
+fn buckets(
+    cluster: &Cluster<'_>,
+    node: usize,
+    variants: &[VariantId],
+    (parts, alone): (u64, bool),
+) -> Vec<Pick> {
     let pairs = variants.iter().flat_map(|variant| {
         (1..=cluster.max_batch(node, *variant)).map(|batch| Pick {
             takes: cluster.p99(node, *variant, batch),
@@ -65,7 +72,7 @@ fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId], parts: u6
         .iter()
         .map(|v| Pick { takes: cluster.p99(node, *v, 1), variant: *v, batch: 1 })
         .min_by_key(|pick| (pick.takes, pick.variant));
-    all.extend(quickest);
+    all.extend(quickest.filter(|_| alone));
     all.sort_by_key(|pick| (pick.takes, pick.batch));
     all
 }
@@ -73,7 +80,8 @@ fn buckets(cluster: &Cluster<'_>, node: usize, variants: &[VariantId], parts: u6
 impl SlackFit {
     pub(super) fn new(given: &Given) -> Self {
         let parts = Moments { mean: value(given, "buckets", BUCKETS), var: 0.0 }.mean().0.max(1);
-        Self { parts, queues: BTreeMap::new(), buckets: BTreeMap::new() }
+        let alone = value(given, "alone", 0.0) > 0.5;
+        Self { parts, alone, queues: BTreeMap::new(), buckets: BTreeMap::new() }
     }
 
     fn pick(&mut self, cluster: &Cluster<'_>, node: usize, class: Class, slack: Micros) -> Option<Pick> {
@@ -84,7 +92,7 @@ impl SlackFit {
         let here: Vec<VariantId> = cluster.models(node).into_iter().filter(may).collect();
         let (known, picks) = self.buckets.entry((node, class)).or_default();
         if *known != here {
-            *picks = buckets(cluster, node, &here, self.parts);
+            *picks = buckets(cluster, node, &here, (self.parts, self.alone));
             *known = here;
         }
         let beyond = picks.partition_point(|pick| pick.takes <= slack);
@@ -121,7 +129,8 @@ impl Policy for SlackFit {
         for (_, class) in heads(&self.queues) {
             let Some(quickest) = self.pick(cluster, node, class, Micros::ZERO) else { continue };
             let Some(queue) = self.queues.get_mut(&class) else { continue };
-            queue.drop_late(cluster, node, quickest.variant);
+            // Who has less slack than the lowest bucket takes is not served by it.
+            queue.drop_beyond(cluster, quickest.takes);
             let Some(head) = queue.head() else { continue };
             let slack = head.deadline - cluster.now();
             let Some(pick) = self.pick(cluster, node, class, slack) else { continue };
@@ -169,7 +178,7 @@ mod tests {
     fn each_bucket_keeps_its_largest_batch() {
         let world = ladder().build();
         let cluster = Cluster::new(&world, 1, false).expect("a world");
-        let picks = buckets(&cluster, 0, &[VariantId(1), VariantId(2)], 16);
+        let picks = buckets(&cluster, 0, &[VariantId(1), VariantId(2)], (16, true));
         // From 4 to 64 ms in sixteen of 3.75: the first holds quick at 4 and 6 ms (batches 1 and 2).
         assert_eq!(picks[1], Pick { takes: ms(6), variant: VariantId(2), batch: 2 });
         assert_eq!(*picks.last().expect("some"), Pick { takes: ms(64), variant: VariantId(1), batch: 4 });

@@ -1,11 +1,11 @@
-//! `scoreboard [--short] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
+//! `scoreboard [--short] [--ablate] [--out DIR] [--seeds N] [--seconds N] [--loads A,B,..] SCENARIO.toml...`, `scoreboard --published DIR [--out DIR]`
 //! and `scoreboard --tune DIR`.
 //!
 //! `cargo xtask scoreboard` starts it with the published scenarios, with what papers claim, or with the grid of the search.
 
 use modelless_simulator::published::{self, CLAIMS};
 use modelless_simulator::scoreboard::{Plan, board, markdown, picture};
-use modelless_simulator::tuning;
+use modelless_simulator::{ablation, tuning};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,23 @@ struct Options {
     scenarios: Vec<PathBuf>,
     /// Where the worlds lie that papers' claims are looked for in; then nothing else is run.
     published: Option<PathBuf>,
+    /// Whether each of our ideas is switched off in turn instead.
+    ablate: bool,
     /// Where the grid lies; then it is searched, and what is chosen is written beside it.
     tune: Option<PathBuf>,
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
     let full = Plan { loads: vec![0.3, 0.6, 0.9, 1.2, 1.5], seeds: (1..=5).collect(), seconds: 30 };
-    let mut options = Options { plan: full, out: None, scenarios: Vec::new(), published: None, tune: None };
+    let mut options =
+        Options { plan: full, out: None, scenarios: Vec::new(), published: None, ablate: false, tune: None };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
         match arg.as_str() {
             "--short" => options.plan = Plan { loads: vec![0.9], seeds: vec![1, 2], seconds: 3 },
             "--out" => options.out = Some(PathBuf::from(value()?)),
+            "--ablate" => options.ablate = true,
             "--published" => options.published = Some(PathBuf::from(value()?)),
             "--tune" => options.tune = Some(PathBuf::from(value()?)),
             "--seeds" => options.plan.seeds = (1..=number(value()?)?).collect(),
@@ -65,6 +69,9 @@ fn all(options: &Options) -> Result<(), String> {
         return tune(folder);
     }
     let files: Vec<&Path> = options.scenarios.iter().map(PathBuf::as_path).collect();
+    if options.ablate {
+        return ideas(&files, &options.plan, options.out.as_deref());
+    }
     let rows = board(&files, &options.plan, |row| {
         let violations = 100.0 * row.violations.mean;
         let accuracy = row.accuracy.mean;
@@ -92,6 +99,23 @@ fn all(options: &Options) -> Result<(), String> {
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// What each of our ideas is worth.
+fn ideas(files: &[&Path], plan: &Plan, out: Option<&Path>) -> Result<(), String> {
+    let all = ablation::ablate(files, &plan.loads, &plan.seeds, plan.seconds, |one| {
+        let violations = 100.0 * one.violations;
+        eprintln!("{} {:.2} without {}: {violations:.2} % violated", one.scenario, one.load, one.idea);
+    });
+    let all = all.map_err(|error| error.to_string())?;
+    let text = ablation::markdown(&all, plan.seeds.len(), plan.seconds);
+    let Some(folder) = out else {
+        return std::io::stdout().write_all(text.as_bytes()).map_err(|error| error.to_string());
+    };
+    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let raw = serde_json::to_string_pretty(&all).map_err(|e| e.to_string())? + "\n";
+    write(&folder.join("ablation.json"), &raw)?;
+    write(&folder.join("ablation.md"), &text)
 }
 
 /// What papers claim, and what is seen.

@@ -113,6 +113,7 @@ impl File {
         node.worker.devices[0].price = price
             .ok_or_else(|| format!("`usd_per_hour` is {}, but it must be 0 or more", pool.usd_per_hour))?;
         node.worker.hand_back = true;
+        node.worker.foresight = self.planner.foresight;
         let least = pool.least.unwrap_or(pool.count);
         let at_start = pool.at_start.unwrap_or(least);
         if !(least <= at_start && at_start <= pool.count) {

@@ -3,6 +3,7 @@
 //! Here is only what may be written; `scenario::build` makes a world of it. A key that does not exist is refused, with those that
 //! do, so that a slip never silently leaves a default in force.
 
+use modelless_decision::worker::Foresight;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -107,7 +108,7 @@ impl Default for Renting {
     }
 }
 
-/// The live planner.
+/// The live planner, and how nodes make do with what it has given them.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Planner {
@@ -117,11 +118,13 @@ pub struct Planner {
     pub discretionary: f64,
     /// How busy lanes are to be at most, where machines come and go.
     pub busy: f64,
+    /// How far nodes look ahead, planned for or not.
+    pub foresight: Foresight,
 }
 
 impl Default for Planner {
     fn default() -> Self {
-        Self { every_s: 1.0, discretionary: 0.25, busy: 0.7 }
+        Self { every_s: 1.0, discretionary: 0.25, busy: 0.7, foresight: Foresight::default() }
     }
 }
 

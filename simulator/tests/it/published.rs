@@ -3,16 +3,11 @@
 use modelless_simulator::published::CLAIMS;
 use std::path::Path;
 
-/// Those that are not found: see `bench/scoreboard/published.md`.
-const MISSED: &[(&str, &str)] =
-    &[("model-switching", "effective accuracy"), ("proteus-like", "fewer violations")];
-
 fn look(policies: &[&str]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("published");
     for claim in CLAIMS.iter().filter(|claim| policies.contains(&claim.policy)) {
         let found = claim.look(&folder, 1).unwrap_or_else(|error| panic!("{}: {error}", claim.policy));
-        let known = MISSED.iter().any(|(policy, says)| *policy == claim.policy && claim.says.contains(says));
-        assert_eq!(found.verdict == "missed", known, "{found:?}");
+        assert_ne!(found.verdict, "missed", "{found:?}");
     }
 }
 

@@ -26,9 +26,7 @@ fn all_calls(script: &str, args: &[&str], least: usize) -> Result<()> {
 
 /// Where it serves gRPC, as it says at its start.
 fn grpc_of(demo: &Demo) -> Result<String> {
-    let said = demo.server.output();
-    let address = said.lines().find_map(|line| line.strip_prefix("grpc "));
-    address.map(|address| address.trim().to_owned()).with_context(|| format!("no gRPC address in {said}"))
+    demo.server.told("grpc ")
 }
 
 fn boot() -> Result<String> {

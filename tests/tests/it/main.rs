@@ -22,12 +22,16 @@ mod goals;
 mod guide;
 mod half_dead;
 mod hurried;
+mod keys;
 mod lifecycle;
 mod live;
+mod machines;
+mod profiling;
 mod registering;
 #[cfg(feature = "remote")]
 mod remote;
 mod restarts;
+mod states;
 mod store;
 mod strings;
 mod texts;

@@ -6,6 +6,10 @@
 //! run` made before: one without a budget, one with the 30 s that a user might give one variant, and one with the share that a
 //! variant has of 30 s for ten. Of the first budget nothing is left out where a variant needs less, so only the last one must be
 //! coarse; how many sizes and series each has is told.
+//!
+//! Every size is served twice, some minutes apart. How far the two differ is what the machine itself changed, and how many
+//! batches of one pass are above the 99th percentile of the other is what the best profile could do that is made before:
+//! one of the very same batches, in the very same executor.
 
 use std::fs;
 use std::time::Instant;
@@ -45,6 +49,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         names.into_iter().map(of).collect::<Result<Vec<_>>>()?
     };
     let mut fits = PROFILES.map(|(name, _)| Fit { name, ..Fit::default() });
+    let mut control = Control::default();
     let mut extents = Vec::new();
     let mut raw = Vec::new();
     for (model, sizes) in &models {
@@ -52,15 +57,22 @@ fn measure(context: &Context) -> Result<Outcome> {
         for (name, _) in PROFILES {
             extents.push(Extent::of(model.name, name, &profiles, seconds[name].as_f64().unwrap_or(0.0))?);
         }
-        let mut points = Vec::new();
-        for size in sizes {
-            let point = live(context, model, *size, &profiles)?;
-            for fit in &mut fits {
-                fit.add(&point)?;
+        let mut pass = || -> Result<Vec<Value>> {
+            let mut points = Vec::new();
+            for size in sizes {
+                let point = live(context, model, *size, &profiles)?;
+                for fit in &mut fits {
+                    fit.add(&point)?;
+                }
+                points.push(point);
             }
-            points.push(point);
+            Ok(points)
+        };
+        let (first, second) = (pass()?, pass()?);
+        for (earlier, later) in first.iter().zip(&second) {
+            control.add(earlier, later)?;
         }
-        raw.push(json!({"model": model.name, "profiles": profiles, "seconds": seconds, "points": points}));
+        raw.push(json!({"model": model.name, "profiles": profiles, "seconds": seconds, "points": first, "again": second}));
     }
     let mut checks = Vec::new();
     for fit in &fits {
@@ -77,12 +89,13 @@ fn measure(context: &Context) -> Result<Outcome> {
     let mut summary =
         fits.iter().map(|fit| Ok((fit.name.to_owned(), fit.summary()?))).collect::<Result<Map<_, _>>>()?;
     summary.insert("extents".to_owned(), extents.iter().map(Extent::json).collect());
+    summary.insert("control".to_owned(), control.json()?);
     let extents: Vec<String> = extents.iter().map(Extent::said).collect();
     Ok(Outcome {
         seeds: vec![context.seed],
         repetitions: Value::Array(raw),
         summary: Value::Object(summary),
-        result: format!("{}. Profiles: {}", results.join("; "), extents.join("; ")),
+        result: format!("{}. {}. Profiles: {}", results.join("; "), control.said()?, extents.join("; ")),
         checks,
     })
 }
@@ -148,6 +161,7 @@ const SERIES: u64 = 3;
 /// What the command measures of the model's one variant, by how the profile is called, and how long each took.
 fn profiles(context: &Context, model: &Model) -> Result<(Value, Value)> {
     let (mut all, mut seconds) = (Map::new(), Map::new());
+    context.binary()?; // built before the clock runs
     for (name, budget) in PROFILES {
         let package = model.package.to_string_lossy();
         let mut args = vec!["profile", "run", &package, "--json", "--variant", model.variant];
@@ -187,6 +201,65 @@ fn exactly(size: u64) -> Value {
     json!({"max_batch": size, "batching": format!("fixed:{size}:1000ms"), "budget_ms": 200})
 }
 
+fn runs(point: &Value) -> Result<Vec<f64>> {
+    let runs: Vec<f64> = point["run_us"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+    ensure!(!runs.is_empty(), "no batch of {} ran", point["batch"]);
+    Ok(runs)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts")]
+fn mean(runs: &[f64]) -> f64 {
+    runs.iter().sum::<f64>() / runs.len() as f64
+}
+
+/// What the same batches did in two passes, whatever was predicted of them.
+#[derive(Default)]
+struct Control {
+    /// How far the means of a size lie apart, in per cent.
+    apart: Vec<f64>,
+    /// Batches of the second pass above the 99th percentile of the first.
+    above: usize,
+    batches: usize,
+}
+
+impl Control {
+    fn add(&mut self, earlier: &Value, later: &Value) -> Result<()> {
+        let (earlier, later) = (runs(earlier)?, runs(later)?);
+        self.apart.push((mean(&later) / mean(&earlier) - 1.0).abs() * 100.0);
+        let bound = stats::percentile(&earlier, 99).context("no runs")?;
+        self.above += later.iter().filter(|run| **run > bound).count();
+        self.batches += later.len();
+        Ok(())
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "counts")]
+    fn above_percent(&self) -> f64 {
+        self.above as f64 / self.batches.max(1) as f64 * 100.0
+    }
+
+    fn apart(&self, percent: usize) -> Result<f64> {
+        stats::percentile(&self.apart, percent).context("no points")
+    }
+
+    fn json(&self) -> Result<Value> {
+        Ok(json!({
+            "apart_percent_median": self.apart(50)?, "apart_percent_p95": self.apart(95)?,
+            "above_p99_of_the_other_pass_percent": self.above_percent(), "batches": self.batches,
+        }))
+    }
+
+    fn said(&self) -> Result<String> {
+        Ok(format!(
+            "The same batches served again some minutes later: means apart by {:.1} % at the median and {:.1} % at the 95th, {:.2} % of \
+             {} above the 99th percentile of the first time",
+            self.apart(50)?,
+            self.apart(95)?,
+            self.above_percent(),
+            self.batches
+        ))
+    }
+}
+
 /// How one profile fits, over all points.
 #[derive(Default)]
 struct Fit {
@@ -199,9 +272,7 @@ struct Fit {
 
 impl Fit {
     fn add(&mut self, point: &Value) -> Result<()> {
-        let runs: Vec<f64> =
-            point["run_us"].as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
-        ensure!(!runs.is_empty(), "no batch of {} ran", point["batch"]);
+        let runs = runs(point)?;
         ensure!(
             point["other_sizes"] == 0,
             "{} queries shared batches of other sizes than {}",
@@ -210,7 +281,7 @@ impl Fit {
         );
         #[expect(clippy::cast_precision_loss, reason = "counts")]
         let count = runs.len() as f64;
-        let seen = runs.iter().sum::<f64>() / count;
+        let seen = mean(&runs);
         let of = &point["predicted"][self.name];
         let predicted = of["mean_us"].as_f64().context("no prediction")?;
         self.off.push((predicted - seen).abs() / seen * 100.0);
@@ -295,6 +366,16 @@ mod tests {
         let mut mixed = point(100.0, 0);
         mixed["other_sizes"] = json!(3);
         assert!(fit.add(&mixed).unwrap_err().to_string().contains("3 queries"));
+    }
+
+    #[test]
+    fn what_the_machine_changed_between_two_passes_is_told() {
+        let mut control = Control::default();
+        let point = |runs: &[u32]| json!({"run_us": runs});
+        control.add(&point(&[100, 100]), &point(&[120, 100])).unwrap();
+        assert!((control.apart(50).unwrap() - 10.0).abs() < 1e-9);
+        assert!((control.above_percent() - 50.0).abs() < 1e-9);
+        assert!(control.add(&point(&[]), &point(&[1])).is_err());
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::models::made;
-use super::{Check, Context, Measure, Outcome};
-use crate::command::{output, program};
+use super::{Check, Context, Measure, Outcome, accuracy_python};
+use crate::command::{output, program, target_dir};
+use crate::test::recipes;
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "profile-time",
-    what: "time to measure five variants with 1 and 2 threads, and the share of all batch sizes that was measured",
+    what: "time to measure five variants with 1 and 2 threads, their accuracy on labelled sets included, and the share of all batch \
+           sizes that was measured",
     run: measure,
 };
 
@@ -22,20 +23,22 @@ const LARGEST: f64 = 32.0;
 fn measure(context: &Context) -> Result<Outcome> {
     let demo = context.root.join("examples/fashion");
     let mut packages: Vec<(PathBuf, Vec<&str>)> = Vec::new();
-    if context.short {
-        packages.push((demo, vec!["linear-fp32", "cnn_m-int8"]));
-    } else {
-        for name in ["efficientnet_lite0", "minilm_l6"] {
-            let model = made(&context.root, name)?;
-            packages.push((model.package, vec![model.variant]));
-        }
+    let texts = if context.short { None } else { Some(accuracy_python::texts(context)?.0) };
+    if let Some(texts) = &texts {
+        let target = target_dir(&context.root)?;
+        let pictures = accuracy_python::imagenet(context, &recipes(&context.root, &target)?, &target)?;
+        packages.push((pictures, vec!["efficientnet-lite0-fp32"]));
+        packages.push((texts.path().join("ratings"), vec!["all-minilm-l6-v2-rating-fp32"]));
         packages.push((demo, vec!["cnn_l-fp32", "cnn_m-fp32", "cnn_m-int8"]));
+    } else {
+        packages.push((demo, vec!["linear-fp32", "cnn_m-int8"]));
     }
     // Built and installed before the clock runs.
     let binary = context.binary()?;
     context.onnx_library()?;
     let rounds = context.choose(3, 1);
     let (mut seconds, mut shares, mut raw) = (Vec::new(), Vec::new(), Vec::new());
+    let mut unlabelled = 0_u32;
     for _ in 0..rounds {
         let (mut spent, mut sizes, mut grid) = (0.0, 0.0, 0.0);
         let mut told = Vec::new();
@@ -58,6 +61,7 @@ fn measure(context: &Context) -> Result<Outcome> {
                 #[expect(clippy::cast_precision_loss, reason = "counts")]
                 let count = one["profile"]["latency"].as_array().map_or(0, Vec::len) as f64;
                 (sizes, grid) = (sizes + count, grid + LARGEST);
+                unlabelled += u32::from(one["profile"]["accuracy"]["samples"].as_u64().unwrap_or(0) == 0);
             }
             told.push(answer);
         }
@@ -73,12 +77,18 @@ fn measure(context: &Context) -> Result<Outcome> {
         repetitions: Value::Array(raw),
         summary: json!({"seconds_median": time, "share_of_grid_percent_median": share}),
         result: format!(
-            "{what} variants with 1 and 2 threads in {time:.0} s, {share:.0} % of the batch sizes of a grid from 1 to 32 (median \
+            "{what} variants with 1 and 2 threads and their accuracy in {time:.0} s, {share:.0} % of the batch sizes of a grid from 1 to 32 (median \
              of {rounds})"
         ),
         checks: vec![
             Check { what: "time", value: time, limit: context.choose(600.0, 300.0), unit: "s" },
             Check { what: "share of the grid", value: share, limit: 60.0, unit: "%" },
+            Check {
+                what: "variants whose accuracy was not measured",
+                value: unlabelled.into(),
+                limit: 0.0,
+                unit: "",
+            },
         ],
     })
 }

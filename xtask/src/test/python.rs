@@ -5,8 +5,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use super::system::torch_python;
 use crate::command::{output, program, run};
 use crate::say;
+
+/// The Python that environments are made of, where nothing else is asked for.
+const PYTHON: &str = "python3";
 
 /// The clients.
 pub(super) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
@@ -16,6 +20,19 @@ pub(super) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
 /// What the package of our own is built and tested with.
 pub(super) fn sdk(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-sdk"), "python/requirements-dev.txt")
+}
+
+/// What the package is tested with beside a torch that the system brings.
+pub(super) fn torch(root: &Path, target: &Path) -> Result<PathBuf> {
+    let python = torch_python(root)
+        .context("no Python here has torch: `cargo xtask test --only system` installs one")?;
+    environment_of(
+        root,
+        python,
+        &["--system-site-packages"],
+        &target.join("python-torch"),
+        "python/requirements-torch.txt",
+    )
 }
 
 /// The server of others.
@@ -30,10 +47,20 @@ pub(crate) fn recipes(root: &Path, target: &Path) -> Result<PathBuf> {
 
 /// Makes one, or finds it as it should be, and gives its `python`.
 fn environment(root: &Path, folder: &Path, requirements: &str) -> Result<PathBuf> {
+    environment_of(root, PYTHON, &[], folder, requirements)
+}
+
+fn environment_of(
+    root: &Path,
+    base: &str,
+    options: &[&str],
+    folder: &Path,
+    requirements: &str,
+) -> Result<PathBuf> {
     let requirements = root.join(requirements);
     let wanted =
         fs::read_to_string(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
-    let version = output(program(root, "python3").arg("--version"))?;
+    let version = output(program(root, base).arg("--version"))?;
     let wanted = format!("# {version}{wanted}");
 
     let python = folder.join("bin/python");
@@ -43,7 +70,7 @@ fn environment(root: &Path, folder: &Path, requirements: &str) -> Result<PathBuf
         return Ok(python);
     }
     say("making a virtual environment");
-    run(program(root, "python3").args(["-m", "venv", "--clear"]).arg(folder))?;
+    run(program(root, base).args(["-m", "venv", "--clear"]).args(options).arg(folder))?;
     run(program(root, &python)
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"])
         .arg(&requirements))

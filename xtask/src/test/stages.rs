@@ -77,7 +77,7 @@ pub(super) const STAGES: &[Stage] = &[
         name: "python",
         what: "our own package, and the clients for the end-to-end tests",
         quick: false,
-        needs: &["system", "engine"],
+        needs: &["system", "engine", "torch"],
         run: python,
     },
     Stage {
@@ -368,6 +368,8 @@ fn python(context: &mut Context) -> Result<Outcome> {
     say(format!("using {}", python.display()));
     context.python = Some(python);
     let binary = context.binary()?;
+    // With `--only python` the stage before has not run; else this finds it there.
+    run(program(&context.root, binary.clone()).args(["engine", "install", "torch"]))?;
     sdk::test(&context.root, &context.target, &binary)?;
     Ok(Outcome::Passed)
 }

@@ -40,7 +40,20 @@ const NEEDS: &[Need] = &[
         packages: &["python3", "python3-pip", "python3-venv"],
         present: |root| succeeds(program(root, "python3").args(["-c", "import ensurepip, pip, venv"])),
     },
+    Need {
+        what: "a Python 3 with torch, numpy and venv",
+        packages: &["python3-torch", "python3-numpy", "python3-venv"],
+        present: |root| torch_python(root).is_some(),
+    },
 ];
+
+/// A Python that has torch: the system's own one, where the system's package put it, or the first of the path. It comes from
+/// the system because pip's torch is many times as large.
+pub(super) fn torch_python(root: &Path) -> Option<&'static str> {
+    let has =
+        |python: &&str| succeeds(program(root, python).args(["-c", "import ensurepip, numpy, torch, venv"]));
+    ["/usr/bin/python3", "python3"].into_iter().find(has)
+}
 
 pub(super) fn ensure(root: &Path) -> Result<()> {
     let missing = || NEEDS.iter().filter(|need| !(need.present)(root)).collect::<Vec<_>>();

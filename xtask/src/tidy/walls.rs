@@ -20,8 +20,9 @@ const LAYERS: &[(u8, &[&str])] = &[
             "modelless-drive",
         ],
     ),
+    (3, &["modelless-planning"]),
     (
-        3,
+        4,
         &[
             "modelless-gateway",
             "modelless-scheduler",
@@ -30,7 +31,7 @@ const LAYERS: &[(u8, &[&str])] = &[
             "modelless-simulator",
         ],
     ),
-    (4, &["modelless"]),
+    (5, &["modelless"]),
 ];
 
 /// Never linked into what runs. `testkit` may be a dev-dependency of anything.

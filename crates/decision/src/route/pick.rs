@@ -225,12 +225,18 @@ impl Scan<'_> {
         if let Some(cold) = all().filter(in_time).min_by(|a, b| better(a, b)) {
             return Self::load(cold, self.now, true);
         }
-        if let Some(cold) = all().min_by_key(|c| (c.ready.time_left(self.now), rendezvous(task, c))) {
-            let could_ever =
-                cold.service.within(Moments::exactly(self.query.deadline - self.query.arrived).mean);
-            if could_ever {
-                return Self::load(cold, self.now, false);
-            }
+        // Something in memory could have answered it and it only came to be late: a load would help nobody who comes after it.
+        let bound = Moments::exactly(self.query.deadline - self.query.arrived).mean;
+        let was_in_time = |entry: &RowNode| {
+            let node = self.load.nodes.get(entry.node.0 as usize);
+            Some(entry.node) != self.not && node.is_some_and(|node| node.up) && entry.fastest.within(bound)
+        };
+        if self.candidates.nodes.iter().any(was_in_time) {
+            return Verdict::Refuse(Refusal::TooLate { waited: self.now - self.query.arrived });
+        }
+        let soonest = all().min_by_key(|c| (c.ready.time_left(self.now), rendezvous(task, c)));
+        if let Some(cold) = soonest.filter(|cold| cold.service.within(bound)) {
+            return Self::load(cold, self.now, false);
         }
         if self.candidates.nodes.is_empty() && self.candidates.cold.is_empty() {
             return Verdict::Refuse(Refusal::NothingRunnable { why: "no node has or could load it".into() });

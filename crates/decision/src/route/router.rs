@@ -116,7 +116,7 @@ pub enum Action {
         node: NodeId,
         /// 99th percentile of what is expected, from now to the answer.
         expected: Micros,
-        /// Still waiting in this class after it.
+        /// The node's part of those that still wait in this class after it, if all that could serve them do alike.
         waiting: u32,
         /// Deadline of the first of those.
         first: Option<Time>,
@@ -320,6 +320,10 @@ impl Router {
         let returnable = self.returnable(now, class, &query, node);
         self.open.insert(key, Open { query, at: Where::Sent { node, guard, returnable } });
         let (waiting, first) = self.lines.of_class(class);
+        // All who could serve them hear of them, and each is to count on its part.
+        let entries = self.snapshot.candidates(class).map_or(&[][..], |candidates| &candidates.nodes);
+        let nodes = entries.iter().filter(|entry| self.load.trusted(now, entry.node)).count();
+        let waiting = waiting.div_ceil(u32::try_from(nodes).unwrap_or(u32::MAX).max(1));
         self.actions.push_back(Action::Send { key, node: id, expected, waiting, first, returnable });
     }
 

@@ -3,6 +3,7 @@
 use crate::estimate::{Moments, RunModel};
 use crate::machine::{Rank, Ranked};
 use crate::query::{Class, Query};
+use crate::replica::Host;
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{
@@ -57,6 +58,40 @@ pub struct WorkerConfig {
     /// Queries that cannot be in time here go back to their gateway while another node may still answer them.
     #[serde(default)]
     pub hand_back: bool,
+    /// How far it looks ahead.
+    #[serde(default)]
+    pub foresight: Foresight,
+    /// What runs several times as long as it should, and at least this long, gives its lane up to others that wait for it. Zero,
+    /// as in recordings from before there was such a thing: never.
+    #[serde(default)]
+    pub suspect_after: Micros,
+    /// Batches that another server computes hold no lane meanwhile. In recordings from before there was such a thing they do.
+    #[serde(default)]
+    pub servers_apart: bool,
+}
+
+/// How far a worker looks ahead when it chooses what runs next. `docs/policies.md` tells why each is as it is; each can be switched
+/// off, so that what it is worth can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Foresight {
+    /// Those who will probably come count beside those who wait.
+    pub to_come: bool,
+    /// Of what comes, thousandths of what came lately.
+    pub margin_permille: u16,
+    /// Who is answered with less than so many thousandths of its bound to spare counts a little, where variants are compared.
+    pub reserve_permille: u16,
+    /// The first in line gives way where that lets more of the others be in time.
+    pub gives_way: bool,
+    /// How many batches a lane may choose from at most, beside what is bound: one for each variant that the classes in
+    /// demand need.
+    pub pool: u8,
+}
+
+impl Default for Foresight {
+    fn default() -> Self {
+        Self { to_come: true, margin_permille: 1_250, reserve_permille: 200, gives_way: true, pool: 4 }
+    }
 }
 
 impl Default for WorkerConfig {
@@ -71,6 +106,9 @@ impl Default for WorkerConfig {
             batching: Batching::Deadline,
             min_residence: Micros::from_millis(500),
             hand_back: true,
+            foresight: Foresight::default(),
+            suspect_after: Micros::from_millis(50),
+            servers_apart: true,
         }
     }
 }
@@ -324,6 +362,8 @@ pub enum Event {
     },
     /// Of these the profiles were marked as stale from here before this began, and still are.
     Marked(Vec<VariantId>),
+    /// What the machine's system tells of it, about once a second.
+    Host(Host),
     /// Take nothing new, hand back what is not started, finish the rest.
     Drain,
 }
@@ -349,6 +389,7 @@ impl Ranked for Event {
             | Self::Catalog(_)
             | Self::Marked(_)
             | Self::Recut { .. }
+            | Self::Host(_)
             | Self::Drain => Rank::Arrival,
         }
     }
@@ -382,6 +423,12 @@ pub enum Action {
     /// Nobody waits any longer for a batch that was handed to its runner and stands behind another: if it has not begun
     /// it need not be run. Its end is told all the same.
     Revoke {
+        /// The batch.
+        batch: BatchId,
+    },
+    /// The batch runs far longer than it should: its lane goes on to others, and what runs it is to stand back behind
+    /// everything else until it ends. Its end is told all the same.
+    Suspect {
         /// The batch.
         batch: BatchId,
     },

@@ -12,11 +12,12 @@
 //! at which queries come, batches of its size could not keep up, if the next query probably comes sooner than the
 //! device time that its joining saves, and if everybody in it has that much slack.
 
+use super::flow::Flow;
 use super::lanes::Lane;
 use super::machine::Worker;
 use super::queue::Waiting;
 use crate::estimate::Moments;
-use crate::query::Class;
+use crate::query::{Class, Query};
 use crate::worker::WorkerVariant;
 use alloc::collections::BTreeMap;
 use modelless_types::{Batching, DeviceIx, Micros, Time, VariantId};
@@ -53,11 +54,15 @@ struct Rate {
     gaps: u32,
     /// When one last left unanswered for want of anything in memory, if nothing that may answer it was loaded since.
     unmet: Option<Time>,
+    /// How it comes to gateways, as far as it has come on from there.
+    flow: Flow,
 }
 
 impl Rates {
-    pub(super) fn came(&mut self, now: Time, class: Class) {
+    pub(super) fn came(&mut self, now: Time, query: &Query) {
+        let class = query.class;
         if let Some(rate) = self.0.get_mut(&class) {
+            rate.flow.came(query);
             let seen = Moments::exactly(now - rate.last).mean;
             rate.gap = if rate.gaps == 0 { seen } else { rate.gap + NEW * (seen - rate.gap) };
             rate.gaps = (rate.gaps + 1).min(EVIDENCE);
@@ -68,8 +73,13 @@ impl Rates {
                 let oldest = self.0.iter().min_by_key(|(_, rate)| rate.last).map(|(class, _)| *class);
                 oldest.and_then(|class| self.0.remove(&class));
             }
-            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0, unmet: None });
+            self.0.insert(class, Rate { last: now, gap: 0.0, gaps: 0, unmet: None, flow: Flow::new(query) });
         }
+    }
+
+    /// How each class comes to gateways, and when one last came from there.
+    pub(super) fn flows(&self) -> impl Iterator<Item = (&Class, &Flow, Time)> {
+        self.0.iter().map(|(class, rate)| (class, &rate.flow, rate.last))
     }
 
     /// Queries per microsecond of each class, as they come now: what has not come for a while comes seldom.
@@ -83,6 +93,17 @@ impl Rates {
     /// Classes of which a query came within the last while.
     pub(super) fn lately(&self, now: Time) -> impl Iterator<Item = &Class> {
         self.0.iter().filter(move |(_, rate)| now - rate.last <= LATELY).map(|(class, _)| class)
+    }
+
+    /// The tightest bound of the classes that a variant may answer and of which one came within the last while.
+    pub(super) fn tightest(&self, now: Time, variant: &WorkerVariant) -> Option<Micros> {
+        let lately = self
+            .0
+            .iter()
+            .filter(|(class, rate)| now - rate.last <= LATELY && super::bind::admits(class, variant));
+        let bounds = lately.flat_map(|(_, rate)| rate.flow.bounds().iter().copied());
+        let tightest = bounds.min_by(f64::total_cmp)?;
+        Some(Moments { mean: tightest, var: 0.0 }.mean())
     }
 
     /// One left unanswered, and nothing in memory could have answered it.
@@ -182,7 +203,7 @@ impl Worker {
     ) -> usize {
         let per_query = |n: usize| {
             let n = u32::try_from(n).unwrap_or(u32::MAX);
-            variant.run.estimate(n).mean / f64::from(n)
+            self.residency.estimate(variant, n).mean / f64::from(n)
         };
         let best = (1..=waiting).map(per_query).fold(f64::INFINITY, f64::min);
         let best = if spare { best * ENOUGH } else { best };
@@ -201,7 +222,8 @@ impl Worker {
         serving: &[&WorkerVariant],
     ) -> Option<Time> {
         let by_deadline = |v: &&WorkerVariant| self.batching(v) == Batching::Deadline;
-        if lane.running.is_none() || self.queue.len() == 0 || !serving.iter().all(by_deadline) {
+        let lane_is_free = lane.running.is_none() || serving.iter().any(|v| self.apart(v));
+        if lane_is_free || self.queue.len() == 0 || !serving.iter().all(by_deadline) {
             return None;
         }
         let writing = serving.iter().map(|v| v.run.writing(v.max_batch as usize).mean).fold(0.0, f64::max);
@@ -227,12 +249,14 @@ impl Worker {
                 let oldest = members.iter().map(|w| w.query.arrived).min();
                 oldest.filter(|_| !full).map(|arrived| arrived + wait)
             }
-            Batching::Deadline if lane.running.is_some() => {
-                let left = lane.remaining(now).mean - variant.run.writing(members.len()).mean;
-                let free = now + Moments { mean: left.max(0.0), var: 0.0 }.mean();
-                Some(Time(free.0.saturating_sub(self.lead(variant, members.len()).0)))
-            }
-            Batching::Deadline => self.worth_waiting(lane, variant, members),
+            Batching::Deadline => match self.before(lane, variant) {
+                Some(before) => {
+                    let left = before.remaining(now).mean - variant.run.writing(members.len()).mean;
+                    let free = now + Moments { mean: left.max(0.0), var: 0.0 }.mean();
+                    Some(Time(free.0.saturating_sub(self.lead(variant, members.len()).0)))
+                }
+                None => self.worth_waiting(lane, variant, members),
+            },
         };
         later.filter(|at| *at > now)
     }
@@ -273,6 +297,7 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::flow::tests::query;
     use alloc::vec::Vec;
     use modelless_types::{TaskId, VariantSet};
 
@@ -284,7 +309,7 @@ mod tests {
         let class = |n: u32| Class { task: TaskId(n), admits: VariantSet::default() };
         for n in 0..2_000 {
             for again in 0..=u64::from(EVIDENCE) {
-                rates.came(Time(u64::from(n) * 1_000 + again * 10), class(n));
+                rates.came(Time(u64::from(n) * 1_000 + again * 10), &query(class(n), Time::ZERO));
             }
         }
         let now = Time(2_000_000);

@@ -18,6 +18,8 @@ const LOOK: Micros = Micros::from_millis(1);
 
 /// So often at least while somebody waits who may go: a wake that does not come is how this machine notices that it stood still.
 const LOOK_MOST: Micros = Micros::from_millis(10);
+/// What ended while this machine stood still is told within so long after.
+const SETTLES: Micros = Micros::from_millis(10);
 /// A timer may wake so late though all is well.
 const WAKES_LATE: Micros = Micros::from_millis(2);
 
@@ -59,9 +61,6 @@ impl Worker {
 
     /// Gives back those who would be late though everything before them were answered at its quickest.
     pub(super) fn hand_back(&mut self, now: Time) {
-        // Asked for, and not woken: this machine did not run. Whoever was to be told how late they are would be told of that.
-        let late = self.look_back.take().map_or(Micros::ZERO, |at| (now - at).saturating_sub(WAKES_LATE));
-        self.lanes.iter_mut().for_each(|lane| lane.stood_still(late));
         if !self.queue.any_returnable() || !self.config.hand_back {
             return;
         }
@@ -91,6 +90,16 @@ impl Worker {
         }
         if self.queue.any_returnable() {
             self.look_again(now, spare);
+        }
+    }
+
+    /// Asked for a wake, and not woken: this machine did not run. Whoever was to be told how late they are would be told of that.
+    pub(super) fn notice_standstill(&mut self, now: Time) {
+        let asked = self.look_back.take().into_iter().chain(self.suspect_at.take()).min();
+        let late = asked.map_or(Micros::ZERO, |at| (now - at).saturating_sub(WAKES_LATE));
+        self.lanes.iter_mut().for_each(|lane| lane.stood_still(late));
+        if late > Micros::ZERO {
+            self.suspect_from = now + SETTLES;
         }
     }
 

@@ -1,9 +1,11 @@
 //! The choice of variant and batch for a lane whose prepared slot is free.
 //!
-//! The query with the earliest deadline leads. Its variants are tried in the order it prefers; one is taken if the
-//! batch drawn for it is in time **and** what would still wait afterwards can drain in time by the same variant. So a
-//! backlog alone makes answers cheaper, down to each query's floor and never below, before anything is shed. If no variant lets the backlog drain, the one with the highest throughput is taken.
+//! The query with the earliest deadline leads. Its variants are tried in the order it prefers, each with the batch that
+//! can be drawn for it in time; the first of those is taken with which the fewest others would not be in time
+//! (`ahead`). So a backlog, or what is about to come, makes answers cheaper, down to each query's floor and never below,
+//! before anything is shed, and an overload that stays keeps the variant with the highest throughput.
 
+use super::ahead::{Ahead, Whom};
 use super::api::{Reason, WorkerVariant};
 use super::lanes::Lane;
 use super::machine::Worker;
@@ -12,6 +14,7 @@ use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::cmp::Ordering;
 use modelless_types::{Batching, DeviceIx, Prefer, PricePerHour, QueryKey, TaskId, Time, VariantId};
 
@@ -23,24 +26,25 @@ pub(super) struct Binding {
     pub(super) expected: Moments,
     /// What waits behind it can be in time.
     pub(super) drains: bool,
+    /// It was played, and nobody is missed, not even of those to come.
+    nobody_missed: bool,
+    batching: Batching,
     /// Too early to bind it.
     until: Option<Time>,
-    /// The first is in time.
-    in_time: bool,
 }
 
 /// What to do with a lane's free slot.
 pub(super) enum Bound {
     Batch(Binding),
-    /// This query can no longer be in time anywhere here.
-    Late(QueryKey),
+    /// These can no longer be in time anywhere here, or give way to others.
+    Late(Vec<QueryKey>),
     /// Nothing before this moment; `None`: not before something happens.
     Later(Option<Time>),
 }
 
 impl Worker {
     pub(super) fn bind_for(&self, now: Time, lane: &Lane) -> Bound {
-        let free = |v: &&WorkerVariant| !self.residency.tried(lane.device, v.id);
+        let free = |v: &&WorkerVariant| !self.residency.tried(lane.device, v.id) && !self.held_up(lane, v);
         let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).filter(free).collect();
         if serving.is_empty() {
             return Bound::Later(None);
@@ -48,13 +52,14 @@ impl Worker {
         if let Some(until) = self.surely_too_early(now, lane, &serving) {
             return Bound::Later(Some(until));
         }
-        let start = self.start(now, lane);
         let price = self.price(lane.device);
         let rates = self.rates(now, lane.device, &serving);
         if let Some(key) = self.sheds(now, lane, &rates) {
-            return Bound::Late(key);
+            return Bound::Late(alloc::vec![key]);
         }
+        let ahead = OnceCell::new();
         let mut later: Option<Time> = None;
+        let mut late: Vec<QueryKey> = Vec::new();
         let mut deferred: BTreeSet<TaskId> = BTreeSet::new();
         for head in self.queue.merged(|class| rates.contains_key(class)) {
             if deferred.contains(&head.query.class.task) {
@@ -65,19 +70,24 @@ impl Worker {
                 now,
                 lane,
                 device: lane.device,
-                start,
                 price,
                 serving: &serving,
-                rates: &rates,
+                ahead: &ahead,
                 head,
+                others: OnceCell::new(),
             };
-            if !draw.in_time_alone(start) {
-                // Skipped while another lane is free sooner, or a load could still bring an answer in time.
-                let elsewhere = draw.in_time_alone(self.soonest(now, lane.device));
+            if !draw.in_time_alone(None) {
+                // Skipped while another lane or a server is free sooner, or a load could still bring an answer in time.
+                let elsewhere =
+                    draw.in_time_alone(Some(self.soonest(now, lane.device))) || draw.in_time_apart();
                 if elsewhere || self.could_wait_for_load(now, &head.query) {
                     continue;
                 }
-                return Bound::Late(head.query.key);
+                late.push(head.query.key);
+                continue;
+            }
+            if !late.is_empty() {
+                break;
             }
             // With none, only its price ceiling is in the way: more of its kind may yet come and share the batch.
             match draw.best().or_else(|| draw.last_chance()) {
@@ -85,10 +95,13 @@ impl Worker {
                     later = Some(later.map_or(until, |known| known.min(until)));
                     deferred.insert(head.query.class.task);
                 }
-                Some(binding) if draw.gives_way(&binding) => return Bound::Late(head.query.key),
+                Some(binding) if draw.gives_way(&binding) => return Bound::Late(alloc::vec![head.query.key]),
                 Some(binding) => return Bound::Batch(binding),
                 None => {}
             }
+        }
+        if !late.is_empty() {
+            return Bound::Late(late);
         }
         Bound::Later(later)
     }
@@ -116,13 +129,9 @@ impl Worker {
     /// Device time per query of a class at its fastest, batched; `None` when nothing resident may answer it.
     pub(super) fn per_query(&self, device: DeviceIx, class: &Class) -> Option<Moments> {
         let serving = self.residency.serving(device).filter(|v| admits(class, v));
-        serving.map(batched).min_by(|a, b| a.mean.total_cmp(&b.mean))
+        let serving = serving.filter(|v| !self.held_up_everywhere(device, v));
+        serving.map(|v| self.residency.batched(v)).min_by(|a, b| a.mean.total_cmp(&b.mean))
     }
-}
-
-/// Device time per query of a variant's largest batch, or of one alone where batches gain nothing.
-pub(super) fn batched(variant: &WorkerVariant) -> Moments {
-    variant.run.per_query(variant.max_batch)
 }
 
 /// Whether a class may be answered by a variant.
@@ -135,36 +144,66 @@ pub(super) fn slack(now: Time, waiting: &Waiting) -> f64 {
     if waiting.query.best_effort { f64::INFINITY } else { Moments::exactly(waiting.query.expires - now).mean }
 }
 
+/// So many are tried to be given up together.
+const WITHOUT: [usize; 5] = [1, 4, 16, 32, 64];
+
 struct Draw<'a> {
     worker: &'a Worker,
     now: Time,
     lane: &'a Lane,
     device: DeviceIx,
-    start: Moments,
     price: PricePerHour,
     serving: &'a [&'a WorkerVariant],
-    rates: &'a BTreeMap<Class, Moments>,
+    /// Made when it is asked for the first time.
+    ahead: &'a OnceCell<Ahead>,
     head: &'a Waiting,
+    /// See [`Draw::others`].
+    others: OnceCell<Vec<&'a Waiting>>,
 }
 
-impl Draw<'_> {
-    /// Whether the head more likely than not is in time if it goes alone.
-    fn in_time_alone(&self, start: Moments) -> bool {
+impl<'a> Draw<'a> {
+    /// Who may go with the head, whatever runs: earliest deadline first, of each class more than any batch takes.
+    fn others(&self) -> &[&'a Waiting] {
+        self.others.get_or_init(|| {
+            let largest = self.serving.iter().map(|v| self.worker.largest(self.device, v)).max().unwrap_or(1);
+            let with = |class: &Class| self.admitted().any(|v| admits(class, v));
+            let others = self.worker.queue.first(with, largest.saturating_mul(2));
+            others.filter(|w| w.query.key != self.head.query.key && !w.alone).collect()
+        })
+    }
+
+    fn ahead(&self) -> &Ahead {
+        self.ahead.get_or_init(|| Ahead::new(self.worker, self.now, self.lane, self.serving))
+    }
+
+    /// Whether the head more likely than not is in time if it goes alone, here or when some lane can start it.
+    fn in_time_alone(&self, start: Option<Moments>) -> bool {
         let slack = slack(self.now, self.head);
-        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, start, slack))
+        let start = |v: &WorkerVariant| start.unwrap_or_else(|| self.start(v));
+        self.admitted().any(|v| self.worker.in_time_alone(self.now, self.device, v, start(v), slack))
+    }
+
+    /// The same on a server, whose ways may be full now.
+    fn in_time_apart(&self) -> bool {
+        self.worker.in_time_apart(self.now, self.device, self.head, slack(self.now, self.head))
+    }
+
+    /// How long until a batch of a variant could start.
+    fn start(&self, variant: &WorkerVariant) -> Moments {
+        self.worker.start_of(self.now, self.lane, variant)
     }
 
     /// The head alone with the fastest, where nothing is in time for certain: a probable answer is worth more than a
     /// sure refusal.
     fn last_chance(&self) -> Option<Binding> {
         let slack = slack(self.now, self.head);
-        let sure = |v: &WorkerVariant| (self.start + v.run.estimate(1)).within(slack);
+        let sure = |v: &WorkerVariant| (self.start(v) + v.run.estimate(1)).within(slack);
         let mean = |v: &WorkerVariant| v.run.estimate(1).mean;
         if self.admitted().any(|v| sure(v)) {
             return None; // its price ceiling is in the way
         }
         let quickest = self.admitted().min_by(|a, b| mean(a).total_cmp(&mean(b)))?;
-        self.draw(quickest, Reason::InTime, 1)
+        Some(self.bind(quickest, Reason::InTime, &self.draw(quickest, 1)?))
     }
 
     fn admitted(&self) -> impl Iterator<Item = &&WorkerVariant> {
@@ -174,31 +213,43 @@ impl Draw<'_> {
     fn best(&self) -> Option<Binding> {
         let mut order: Vec<&WorkerVariant> = self.admitted().copied().collect();
         order.sort_by(|a, b| self.preferred(a, b));
-        let mut widest: Option<(f64, Binding, &WorkerVariant, Reason)> = None;
-        for (rank, variant) in order.iter().enumerate() {
+        // The first by preference of those with which the fewest are missed. After the first the one that takes the least of the
+        // device is looked at: if not all can be answered it is likely to be that, and the others need not be played to the end.
+        let mut turns: Vec<usize> = (0..order.len()).collect();
+        let each = |at: &usize| self.worker.residency.batched(order[*at]).mean;
+        if let Some(widest) = (1..order.len()).min_by(|a, b| each(a).total_cmp(&each(b))) {
+            turns[1..=widest].rotate_right(1);
+        }
+        let mut chosen: Option<(u32, usize, Vec<&Waiting>, &WorkerVariant, Reason)> = None;
+        for (turn, rank) in turns.into_iter().enumerate() {
+            let variant = order[rank];
             let lead = match (order.len(), rank) {
                 (1, _) => Reason::Only,
                 (_, 0) => Reason::Preferred(self.head.query.prefer),
                 _ => Reason::InTime,
             };
-            let Some(binding) = self.fill(variant, lead) else { continue };
-            let good = match self.worker.batching(variant) {
-                Batching::Deadline => self.rest_drains(variant, &binding),
-                Batching::Aimd | Batching::Fixed { .. } | Batching::Off => binding.in_time,
+            let Some(members) = self.fill(variant) else { continue };
+            let missed = match self.worker.batching(variant) {
+                Batching::Deadline => {
+                    let known = chosen.as_ref().map_or(u32::MAX, |(known, ..)| known.saturating_add(1));
+                    self.ahead().missed(variant.id, members.len(), Whom::AndToCome, known)
+                }
+                Batching::Aimd | Batching::Fixed { .. } | Batching::Off => {
+                    u32::from(!self.in_time(variant, members.len()))
+                }
             };
-            if good {
-                return Some(self.smaller(variant, &binding, lead, true).unwrap_or(binding));
+            if chosen.as_ref().is_none_or(|(known, at, ..)| (missed, rank) < (*known, *at)) {
+                chosen = Some((missed, rank, members, variant, lead));
             }
-            let per_query = binding.expected.mean / count(binding.members.len());
-            if widest.as_ref().is_none_or(|(known, ..)| per_query < *known) {
-                widest = Some((per_query, binding, *variant, lead));
+            // What follows is preferred less; after the second turn it may not be.
+            if missed == 0 && (turn != 1 || rank == 1) {
+                break;
             }
         }
-        widest.map(|(_, binding, variant, lead)| {
-            let binding = self.smaller(variant, &binding, lead, false).unwrap_or(binding);
-            let drains = self.worker.batching(variant) != Batching::Deadline;
-            Binding { drains, ..binding }
-        })
+        let (missed, _, members, variant, lead) = chosen?;
+        let members = self.smaller(variant, &members, missed).unwrap_or(members);
+        let drains = missed == 0 || self.worker.batching(variant) != Batching::Deadline;
+        Some(Binding { drains, nobody_missed: missed == 0, ..self.bind(variant, lead, &members) })
     }
 
     /// The first query of a batch decides what it prefers.
@@ -217,14 +268,14 @@ impl Draw<'_> {
 
     /// Draws a batch for a variant: the head, and whoever else it may answer, while all stay in time, or as many as
     /// the task's way of batching says. `None` if the head does not get into it.
-    fn fill(&self, variant: &WorkerVariant, lead: Reason) -> Option<Binding> {
+    fn fill(&self, variant: &WorkerVariant) -> Option<Vec<&'a Waiting>> {
         let largest = if self.head.alone { 1 } else { self.worker.largest(self.device, variant) };
-        let alone = self.start + variant.run.estimate(1);
+        let alone = self.start(variant) + self.worker.residency.estimate(variant, 1);
         let by_deadline = self.worker.batching(variant) == Batching::Deadline;
         if by_deadline && !alone.within(slack(self.now, self.head)) {
             return None;
         }
-        self.draw(variant, lead, largest)
+        self.draw(variant, largest)
     }
 
     /// The same batch with fewer members, where that wastes nothing. With time to `spare` it may waste a little, if
@@ -232,39 +283,40 @@ impl Draw<'_> {
     fn smaller(
         &self,
         variant: &WorkerVariant,
-        binding: &Binding,
-        lead: Reason,
-        spare: bool,
-    ) -> Option<Binding> {
-        let drawn = binding.members.len();
+        members: &[&'a Waiting],
+        missed: u32,
+    ) -> Option<Vec<&'a Waiting>> {
+        let drawn = members.len();
         if drawn < 2 || self.worker.batching(variant) != Batching::Deadline {
             return None;
         }
         // When the largest batch there can be is waiting, throughput is what is short.
-        let spare = spare && drawn < self.worker.largest(self.device, variant);
+        let spare = missed == 0 && drawn < self.worker.largest(self.device, variant);
         let enough = self.worker.enough(self.device, variant, drawn, spare);
-        let smaller = if enough < drawn { self.draw(variant, lead, enough) } else { None };
-        smaller.filter(|smaller| !spare || self.rest_drains(variant, smaller))
+        let smaller = if enough < drawn { self.draw(variant, enough) } else { None };
+        smaller.filter(|smaller| {
+            !spare || self.ahead().missed(variant.id, smaller.len(), Whom::AndToCome, 1) == 0
+        })
     }
 
-    fn draw(&self, variant: &WorkerVariant, lead: Reason, largest: usize) -> Option<Binding> {
+    fn draw(&self, variant: &WorkerVariant, largest: usize) -> Option<Vec<&'a Waiting>> {
         if !self.payable(variant) {
             return None;
         }
-        let by_deadline = self.worker.batching(variant) == Batching::Deadline;
-        let mut members: Vec<&Waiting> = Vec::new();
+        let sure = self.worker.batching(variant) == Batching::Deadline && largest > 1;
+        let takes = self.worker.residency.takes(variant);
+        let start = self.start(variant);
+        let mut members: Vec<&Waiting> = Vec::with_capacity(largest.min(self.others().len() + 1));
         let mut tightest = f64::INFINITY;
-        let others = self.worker.queue.merged(|class| admits(class, variant));
-        let others = others.filter(|w| w.query.key != self.head.query.key && !w.alone);
+        let others = self.others().iter().copied().filter(|w| admits(&w.query.class, variant));
         for waiting in core::iter::once(self.head).chain(others) {
             if members.len() >= largest {
                 break;
             }
             let slack = slack(self.now, waiting).min(tightest);
             let batch = u32::try_from(members.len() + 1).ok()?;
-            let sure = by_deadline && largest > 1;
             // To be as sure of a batch as of one alone would keep batches small, and small batches miss more.
-            let ends = self.start + variant.run.estimate(batch);
+            let ends = start + takes(batch);
             let fits = if batch == 1 { ends.within(slack) } else { ends.mostly_within(slack) };
             if sure && !fits {
                 if members.is_empty() {
@@ -279,22 +331,34 @@ impl Draw<'_> {
             members.push(waiting);
         }
         self.affordable(variant, &mut members);
-        if members.first()?.query.key != self.head.query.key {
-            return None;
-        }
-        let batch = u32::try_from(members.len()).ok()?;
-        let until = self.worker.wait_until(self.now, self.lane, variant, &members);
+        (members.first()?.query.key == self.head.query.key).then_some(members)
+    }
+
+    /// Whether the head is in time in a batch of so many.
+    fn in_time(&self, variant: &WorkerVariant, members: usize) -> bool {
+        let batch = u32::try_from(members).unwrap_or(u32::MAX);
+        let takes = self.worker.residency.estimate(variant, batch);
+        (self.start(variant) + takes).within(slack(self.now, self.head))
+    }
+
+    fn bind(&self, variant: &WorkerVariant, lead: Reason, members: &[&Waiting]) -> Binding {
+        let batch = u32::try_from(members.len()).unwrap_or(u32::MAX);
         let reason = |(at, w): (usize, &&Waiting)| match (w.alone, w.loaded, at) {
             (true, ..) => Reason::Rerun,
             (_, true, _) => Reason::Loaded,
             (_, _, 0) => lead,
             _ => Reason::Joined,
         };
-        let reasons = members.iter().enumerate().map(reason).collect();
-        let members = members.iter().map(|w| w.query.key).collect();
-        let expected = variant.run.estimate(batch);
-        let in_time = (self.start + expected).within(slack(self.now, self.head));
-        Some(Binding { variant: variant.id, members, reasons, expected, drains: true, until, in_time })
+        Binding {
+            variant: variant.id,
+            members: members.iter().map(|w| w.query.key).collect(),
+            reasons: members.iter().enumerate().map(reason).collect(),
+            expected: self.worker.residency.estimate(variant, batch),
+            drains: true,
+            nobody_missed: false,
+            batching: self.worker.batching(variant),
+            until: self.worker.wait_until(self.now, self.lane, variant, members),
+        }
     }
 
     /// Whether any batch of a variant could be cheap enough for the head: saves drawing one that cannot.
@@ -305,10 +369,23 @@ impl Draw<'_> {
         query.best_effort || query.max_cost.is_none_or(|ceiling| least <= ceiling)
     }
 
-    /// Whether more of those who wait are in time if the head is given up.
+    /// Whether more of those who wait are in time if the head is given up, and perhaps some who follow it.
     fn gives_way(&self, binding: &Binding) -> bool {
-        let variant = self.serving.iter().find(|v| v.id == binding.variant);
-        variant.is_some_and(|v| !binding.drains && self.worker.gives_way(self.now, self.lane, v, self.head))
+        let head = self.head;
+        let may =
+            !head.alone && !head.query.best_effort && !self.worker.queue.mixed() && !self.in_time_apart();
+        if !may || !self.worker.config.foresight.gives_way || binding.batching != Batching::Deadline {
+            return false;
+        }
+        if binding.nobody_missed {
+            return false;
+        }
+        let missed = self.ahead().missed(binding.variant, binding.members.len(), Whom::There, u32::MAX);
+        if missed == 0 {
+            return false;
+        }
+        let fewer = |heads: &usize| self.ahead().missed_without(*heads, missed) < missed;
+        WITHOUT.iter().any(fewer)
     }
 
     /// Takes out those whose ceiling the batch would break; a smaller batch costs each more, so again until it holds.
@@ -323,36 +400,4 @@ impl Draw<'_> {
             }
         }
     }
-
-    /// Whether what waits behind this batch, here and at the gateways, could still be in time if everything that may
-    /// be were answered by the same variant, and the rest by the fastest there is for it. To ask only whether the
-    /// fastest could do it would let the queue grow until each query is bound at its last moment, alone.
-    fn rest_drains(&self, variant: &WorkerVariant, binding: &Binding) -> bool {
-        let lanes = count(self.worker.lanes.iter().filter(|lane| lane.device == self.device).count());
-        let chosen: BTreeSet<QueryKey> = binding.members.iter().copied().collect();
-        let own = batched(variant);
-        let each =
-            |class: &Class| if admits(class, variant) { Some(own) } else { self.rates.get(class).copied() };
-        let mut at = self.start + binding.expected;
-        let waiting = self.worker.queue.merged(|class| self.rates.contains_key(class));
-        for waiting in waiting.filter(|w| !chosen.contains(&w.query.key)) {
-            let Some(each) = each(&waiting.query.class) else { continue };
-            at += each.times(1.0 / lanes);
-            if !at.within(slack(self.now, waiting)) {
-                return false;
-            }
-        }
-        for (class, demand) in self.worker.queue.demand(self.now) {
-            let Some(each) = each(class) else { continue };
-            at += each.times(f64::from(demand.waiting) / lanes);
-            if !at.within(Moments::exactly(demand.first - self.now).mean) {
-                return false;
-            }
-        }
-        true
-    }
-}
-
-fn count(n: usize) -> f64 {
-    f64::from(u32::try_from(n).unwrap_or(u32::MAX))
 }

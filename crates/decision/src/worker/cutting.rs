@@ -10,7 +10,7 @@
 //! cannot keep up. Between two changes some time passes.
 
 use super::api::{Action, Failure, LaneIx};
-use super::bind::{admits, batched};
+use super::bind::admits;
 use super::lanes::Lane;
 use super::machine::Worker;
 use crate::estimate::Moments;
@@ -120,7 +120,7 @@ impl Worker {
         for device in self.residency.device_ids() {
             let lanes = self.lanes.iter().filter(|lane| lane.device == device);
             let left = lanes.clone().map(|lane| lane.until_free(self.now).mean).fold(0.0, f64::max);
-            let empty = lanes.clone().all(|lane| lane.running.is_none() && lane.next.is_none());
+            let empty = lanes.chain(self.suspects_on(device)).all(Lane::is_empty);
             let cut = self.residency.cut_mut(device);
             cut.empty_in = Moments { mean: left, var: 0.0 }.mean();
             let Some(width) = cut.next.filter(|_| empty) else { continue };
@@ -197,7 +197,7 @@ impl Worker {
         let lanes = f64::from(cut.lanes(width));
         let each = |class: &Class| {
             let fits = self.residency.resident(device).filter(|v| cut.needs(v) <= width && admits(class, v));
-            fits.map(|v| batched(v).mean).min_by(f64::total_cmp)
+            fits.map(|v| self.residency.batched(v).mean).min_by(f64::total_cmp)
         };
         let load = |(class, per_us): (&Class, f64)| each(class).map_or(0.0, |each| per_us * each);
         self.rates.now(self.now).map(load).sum::<f64>() / lanes

@@ -12,14 +12,16 @@ use modelless_types::{DeviceIx, Nearest, Refusal, Time};
 
 impl Worker {
     pub(super) fn done(&mut self, now: Time, id: BatchId, outcome: Outcome) {
-        let Some(at) = self.lanes.iter().position(|lane| lane.holds(id)) else { return };
+        let Some(lane) = self.all_lanes_mut().find(|lane| lane.holds(id)) else { return };
         let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
-        let Some((batch, took)) = self.lanes[at].ended(now, id, died) else { return };
-        let device = self.lanes[at].device;
+        let device = lane.device;
+        let Some((batch, took)) = lane.ended(now, id, died) else { return };
+        self.suspects.retain(|suspect| !suspect.is_empty());
+        self.ways.retain(|way| !way.is_empty());
         match outcome {
             Outcome::Ran => {
                 if let Some(spent) = took {
-                    self.learn(now, &batch, spent);
+                    self.learn(now, device, &batch, spent);
                     self.adapt(device, &batch, spent.took);
                 }
                 self.residency.ran_well(device, batch.variant);
@@ -83,10 +85,9 @@ impl Worker {
 
     /// Whoever is bound to follow a batch and whose time is up hears so now, not when the device is free.
     pub(super) fn expire_bound(&mut self, now: Time) {
-        for at in 0..self.lanes.len() {
-            for query in self.lanes[at].expire(now) {
-                self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
-            }
+        let late: Vec<Query> = self.all_lanes_mut().flat_map(|lane| lane.expire(now)).collect();
+        for query in late {
+            self.refuse(query.key, Refusal::TooLate { waited: now - query.arrived });
         }
         self.expire_quarantine(now);
     }

@@ -80,11 +80,14 @@ pub(super) struct Lane {
     free_since: Time,
     /// How long of that this machine stood still itself, as far as it noticed.
     stood: Micros,
+    /// Since when what runs has been suspected, and this is no place for anything else.
+    suspected: Option<Time>,
 }
 
 impl Lane {
     pub(super) fn new(device: DeviceIx, ix: LaneIx) -> Self {
-        Self { device, ix, running: None, next: None, free_since: Time::ZERO, stood: Micros::ZERO }
+        let (free_since, stood) = (Time::ZERO, Micros::ZERO);
+        Self { device, ix, running: None, next: None, free_since, stood, suspected: None }
     }
 
     /// What is left of the batch on the device.
@@ -116,6 +119,33 @@ impl Lane {
     /// How long until what runs has run longer than it should.
     pub(super) fn due(&self, now: Time) -> Option<Micros> {
         self.running.as_ref().map(|batch| batch.latest().saturating_sub(now - self.free_since))
+    }
+
+    /// When what runs has taken so many times the 99th percentile of its time, and at least so long.
+    pub(super) fn overdue(&self, times: u64, least: Micros) -> Option<Time> {
+        let latest = self.running.as_ref()?.latest();
+        Some(self.free_since + self.stood + Micros(latest.0.saturating_mul(times)).max(least))
+    }
+
+    /// Takes out what runs, with what was handed over behind it, as a lane of its own that takes nothing more.
+    pub(super) fn part(&mut self, now: Time) -> Self {
+        let free = Self::new(self.device, self.ix);
+        let next = self.next.take_if(|next| next.started.is_none());
+        Self { suspected: Some(now), ..core::mem::replace(self, Self { next, ..free }) }
+    }
+
+    /// Whether what is on it belongs to a runner.
+    pub(super) fn runs(&self, runner: Runner) -> bool {
+        self.running.iter().chain(&self.next).any(|batch| batch.runner == runner)
+    }
+
+    /// Whether one more batch of the runner of what is on it could be handed over behind that.
+    pub(super) fn may_follow(&self) -> bool {
+        self.next.is_none() && !self.running.as_ref().is_some_and(Batch::rerun)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_none() && self.next.is_none()
     }
 
     /// Queries that are on the device or bound to follow.
@@ -207,8 +237,8 @@ impl Lane {
     }
 
     /// Takes out the batch that is not handed over yet if its replica is gone.
-    pub(super) fn unbind(&mut self, gone: impl Fn(VariantId) -> bool) -> Option<Batch> {
-        self.next.take_if(|next| next.started.is_none() && gone(next.variant))
+    pub(super) fn unbind(&mut self, gone: impl Fn(&Batch) -> bool) -> Option<Batch> {
+        self.next.take_if(|next| next.started.is_none() && gone(next))
     }
 
     /// A batch ended: gives it back with its time on the device. What was handed over behind it runs now, unless
@@ -217,7 +247,9 @@ impl Lane {
         if self.running.as_ref().is_some_and(|batch| batch.id == id) {
             let batch = self.running.take()?;
             let idle_before = batch.started == Some(self.free_since);
-            let took = Spent { took: now - self.free_since, idle_before };
+            // From when it was suspected it stood back behind the others, which says nothing of what it takes by itself.
+            let until = self.suspected.take().unwrap_or(now);
+            let took = Spent { took: until - self.free_since, idle_before };
             if !died && self.next.as_ref().is_some_and(|next| next.started.is_some()) {
                 self.running = self.next.take();
                 self.free_since = now;

@@ -2,9 +2,9 @@
 
 use super::lanes::{Batch, Spent};
 use super::machine::Worker;
-use crate::estimate::Moments;
+use crate::estimate::{Moments, RunModel};
 use alloc::vec::Vec;
-use modelless_types::{Micros, Time, VariantId};
+use modelless_types::{DeviceIx, Micros, Time, VariantId};
 
 /// How long a correction stands without being seen again before it fades a step.
 const FADE_EVERY: Micros = Micros::from_secs(1);
@@ -33,24 +33,29 @@ impl Handover {
 
 impl Worker {
     /// What was seen corrects the profile.
-    pub(super) fn learn(&mut self, now: Time, batch: &Batch, spent: Spent) {
+    pub(super) fn learn(&mut self, now: Time, device: DeviceIx, batch: &Batch, spent: Spent) {
         let size = u32::try_from(batch.members.len()).unwrap_or(u32::MAX);
-        if let Some(variant) = self.residency.variant_mut(batch.variant) {
-            variant.run.judge(spent.took > batch.runs_at_most());
+        let handover = &mut self.handover;
+        let lesson = |run: &mut RunModel| {
+            run.judge(spent.took > batch.runs_at_most());
             let took = if spent.idle_before {
-                let over = Moments::exactly(spent.took).mean - variant.run.estimate(size).mean;
-                self.handover = self.handover.observe(over);
-                spent.took.saturating_sub(self.handover.moments().mean())
+                let over = Moments::exactly(spent.took).mean - run.estimate(size).mean;
+                *handover = handover.observe(over);
+                spent.took.saturating_sub(handover.moments().mean())
             } else {
                 spent.took
             };
-            variant.run.observe(size, took);
-            let correction = variant.run.correction;
+            run.observe(size, took);
+            (run.correction, took)
+        };
+        let threads = self.residency.variant(batch.variant).map_or(1, |variant| variant.threads.max(1));
+        if let Some((correction, took)) = self.residency.learn(batch.variant, lesson) {
+            self.host.ran(took.0.saturating_mul(u64::from(threads)));
             self.watch(now, batch.variant, &correction);
             self.seen.insert(batch.variant, now);
             self.fade_at.get_or_insert(now + FADE_EVERY);
         }
-        self.residency.compare(&mut self.actions);
+        self.note_ran(now, device, batch.variant);
     }
 
     /// Corrections that saw nothing new for a while lose a part of their weight.
@@ -62,13 +67,13 @@ impl Worker {
         let stale = |id: &VariantId| self.seen.get(id).is_none_or(|at| *at <= since);
         let stale: Vec<VariantId> = self.residency.variants().map(|v| v.id).filter(stale).collect();
         for id in stale {
-            self.seen.remove(&id);
-            if let Some(variant) = self.residency.variant_mut(id) {
-                variant.run.fade();
-            }
             self.unseen(id);
+            if self.still_stands(now, id) {
+                continue; // what slows it down is still there, so nothing says that it would be quicker by now
+            }
+            self.seen.remove(&id);
+            self.residency.learn(id, RunModel::fade);
         }
-        self.residency.compare(&mut self.actions);
         let left = self.residency.variants().any(|v| v.run.is_corrected());
         self.fade_at = left.then_some(now + FADE_EVERY);
     }

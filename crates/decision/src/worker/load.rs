@@ -18,7 +18,7 @@ pub struct WorkerLoad {
 impl Worker {
     /// What is at hand.
     pub fn load(&self) -> WorkerLoad {
-        let batches = || self.lanes.iter().flat_map(|lane| lane.running.iter().chain(lane.next.iter()));
+        let batches = || self.all_lanes().flat_map(|lane| lane.running.iter().chain(lane.next.iter()));
         let alive = |started: bool| {
             let batches = batches().filter(|batch| batch.started.is_some() == started);
             batches.map(|batch| batch.members.iter().filter(|m| !m.gone).count()).sum::<usize>()

@@ -7,6 +7,7 @@ use super::drift::Drift;
 use super::lanes::{Batch, Lane, Member};
 use super::learn::Handover;
 use super::needs::Needs;
+use super::pressure;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
@@ -26,6 +27,14 @@ pub struct Worker {
     pub(super) residency: Residency,
     pub(super) queue: Queue,
     pub(super) lanes: Vec<Lane>,
+    /// What servers compute, apart from the lanes.
+    pub(super) ways: Vec<Lane>,
+    /// What runs far too long, on none of the lanes any more.
+    pub(super) suspects: Vec<Lane>,
+    /// When something will have run far too long that others wait for.
+    pub(super) suspect_at: Option<Time>,
+    /// Nothing is suspected before.
+    pub(super) suspect_from: Time,
     pub(super) quarantine: Quarantine,
     pub(super) rates: Rates,
     pub(super) caps: Caps,
@@ -39,6 +48,8 @@ pub struct Worker {
     pub(super) seen: BTreeMap<VariantId, Time>,
     /// How long corrections have been far from, or near to, what the profile says.
     pub(super) drifts: BTreeMap<VariantId, Drift>,
+    /// What the machine does beside this.
+    pub(super) host: pressure::Machine,
     /// Inputs handled so far.
     pub(super) inputs: u64,
     /// When to ask again whether those who wait can be in time here; `None` while none could go elsewhere.
@@ -63,6 +74,10 @@ impl Worker {
             residency: Residency::new(&config),
             queue: Queue::default(),
             lanes,
+            ways: Vec::new(),
+            suspects: Vec::new(),
+            suspect_at: None,
+            suspect_from: Time::ZERO,
             quarantine: Quarantine::default(),
             rates: Rates::default(),
             caps: Caps::default(),
@@ -72,6 +87,7 @@ impl Worker {
             fade_at: None,
             seen: BTreeMap::new(),
             drifts: BTreeMap::new(),
+            host: pressure::Machine::default(),
             look_back: None,
             inputs: 0,
             draining: false,
@@ -92,7 +108,7 @@ impl Worker {
     }
 
     fn arrive(&mut self, now: Time, query: Query) {
-        self.rates.came(now, query.class);
+        self.rates.came(now, &query);
         self.note_width(now, &query);
         if self.draining {
             return self.actions.push_back(Action::HandBack { key: query.key, why: Refusal::Draining });
@@ -116,8 +132,10 @@ impl Worker {
     fn settle(&mut self, now: Time) {
         self.now = now;
         self.inputs += 1;
+        self.notice_standstill(now);
         self.reconsider_cuts(now);
         self.open_lanes();
+        self.suspect_overdue(now);
         self.fill_lanes(now);
         self.try_alone(now);
         self.advance_quarantine(now);
@@ -128,6 +146,7 @@ impl Worker {
             self.placed = self.residency.changes;
         }
         self.hand_back(now);
+        self.watch_overdue(now);
     }
 
     fn advance(&mut self, now: Time) {
@@ -138,6 +157,10 @@ impl Worker {
     /// Fills every free prepared slot and starts what can start, until nothing more moves.
     fn fill_lanes(&mut self, now: Time) {
         self.bind_at = None;
+        self.go_on_apart(now);
+        for suspect in &mut self.suspects {
+            suspect.start_what_can(now, &mut self.actions);
+        }
         for at in 0..self.lanes.len() {
             loop {
                 self.unbind(now, at);
@@ -145,6 +168,7 @@ impl Worker {
                 if self.residency.cut(self.lanes[at].device).next.is_some() {
                     break; // it is to be cut otherwise
                 }
+                self.send_apart(now, at);
                 let dropped = self.lanes[at].start_what_can(now, &mut self.actions);
                 if let Some(batch) = dropped {
                     let device = self.lanes[at].device;
@@ -155,8 +179,10 @@ impl Worker {
                 }
                 match self.bind_for(now, &self.lanes[at]) {
                     Bound::Batch(binding) => self.bind(now, at, &binding),
-                    Bound::Late(key) => {
-                        if let Some(waiting) = self.queue.remove(key) {
+                    Bound::Late(keys) => {
+                        for waiting in
+                            keys.into_iter().filter_map(|key| self.queue.remove(key)).collect::<Vec<_>>()
+                        {
                             let waited = now - waiting.query.arrived;
                             self.give_up(now, &waiting, Refusal::TooLate { waited });
                         }
@@ -175,7 +201,7 @@ impl Worker {
         let (lane, residency) = (&mut self.lanes[at], &self.residency);
         let device = lane.device;
         let holds = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
-        let Some(batch) = lane.unbind(|variant| !holds(residency.state(device, variant))) else { return };
+        let Some(batch) = lane.unbind(|next| !holds(residency.state(device, next.variant))) else { return };
         self.actions.push_back(Action::Discard { batch: batch.id });
         self.residency.released(device, batch.variant, &mut self.actions);
         self.rerun(now, device, &batch, Failure::NotStarted, "its replica was gone before it ran");
@@ -184,8 +210,7 @@ impl Worker {
     fn bind(&mut self, now: Time, at: usize, binding: &super::bind::Binding) {
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
-        let lane = &mut self.lanes[at];
-        let (device, ix) = (lane.device, lane.ix);
+        let (device, ix) = (self.lanes[at].device, self.lanes[at].ix);
         let queries = binding.members.clone();
         let taken = queries.iter().filter_map(|key| self.queue.remove(*key));
         let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
@@ -195,9 +220,10 @@ impl Worker {
         let runner =
             self.residency.variant(variant).map_or((ModelId(0), Engine::Onnx, false), WorkerVariant::runner);
         let expected = binding.expected;
-        let idle = lane.running.is_none();
+        let known = self.residency.variant(variant);
+        let idle = known.is_none_or(|known| self.before(&self.lanes[at], known).is_none());
         let handover = if idle { self.handover.moments() } else { Moments::ZERO };
-        lane.next = Some(Batch {
+        self.lanes[at].next = Some(Batch {
             id,
             variant,
             runner,
@@ -211,7 +237,7 @@ impl Worker {
         });
         self.residency.used_now(device, variant);
         if !binding.drains {
-            self.residency.overloaded(now, device, variant, &mut self.actions);
+            self.note_late(now, device, variant);
         }
         self.actions.push_back(Action::Prepare {
             batch: id,
@@ -231,8 +257,8 @@ impl Worker {
         if self.quarantine.cancel(key) {
             return;
         }
-        for at in 0..self.lanes.len() {
-            if self.lanes[at].cancel(key) {
+        for lane in self.all_lanes_mut() {
+            if lane.cancel(key) {
                 return;
             }
         }
@@ -256,7 +282,7 @@ impl Machine for Worker {
             Event::Arrive(query) => self.arrive(now, query),
             Event::Demand { class, waiting, first } => self.queue.set_demand(class, waiting, first),
             Event::Prepared { batch, dropped } => {
-                if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.holds(batch)) {
+                if let Some(lane) = self.all_lanes_mut().find(|lane| lane.holds(batch)) {
                     lane.prepared(batch, &dropped);
                 }
             }
@@ -309,6 +335,7 @@ impl Machine for Worker {
                 self.quarantine.keep(residency.variants());
             }
             Event::Marked(variants) => self.marked_before(&variants),
+            Event::Host(host) => self.note_host(now, host),
             Event::Drain => self.drain(),
         }
         self.settle(now);
@@ -326,8 +353,8 @@ impl Machine for Worker {
         }
         self.expire_bound(now);
         self.residency.rested(now, &mut self.actions);
-        self.residency.calm(now, &mut self.actions);
         self.fade(now);
+        self.judge_due(now);
         self.settle(now);
     }
 
@@ -339,16 +366,17 @@ impl Machine for Worker {
         let needs = Needs { queue: &self.queue, rates: &self.rates, now: self.now };
         let room = self.residency.next_room(self.now, needs);
         let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });
-        let calm = self.residency.next_calm();
-        let calm = calm.map(|at| Wake { at, why: "an overload may be over" });
+        let calm = self.residency.next_look();
+        let calm = calm.map(|at| Wake { at, why: "a replica's trouble may be over" });
         let cut = self.next_reconsideration();
         let cut = cut.map(|at| Wake { at, why: "lanes may be wider than anybody needs" });
         let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
-        let bound = self.lanes.iter().filter_map(Lane::next_expiry);
+        let bound = self.all_lanes().filter_map(Lane::next_expiry);
         let bound = bound.chain(self.quarantine.next_expiry()).min();
         let bound = bound.map(|at| Wake { at, why: "a bound query's time is up" });
         let bind = self.bind_at.map(|at| Wake { at, why: "a batch has waited long enough" });
         let back = self.look_back.map(|at| Wake { at, why: "a query may do better elsewhere" });
+        let overdue = self.suspect_at.map(|at| Wake { at, why: "a batch runs far too long" });
         expiry
             .into_iter()
             .chain(rest)
@@ -359,6 +387,7 @@ impl Machine for Worker {
             .chain(cut)
             .chain(calm)
             .chain(back)
+            .chain(overdue)
             .min()
     }
 

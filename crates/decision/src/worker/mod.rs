@@ -11,6 +11,8 @@
 //! | `queue` | what waits, by class and deadline |
 //! | `residency` | what is in memory, what comes and goes, the replica states |
 //! | `bind` | the choice of variant and batch |
+//! | `ahead` | what would become of those who wait, if some batch ran first |
+//! | `flow` | at what rate queries come to gateways |
 //! | `batching` | how large batches become and how long they wait for more |
 //! | `shedding` | who gives way when not all can be in time |
 //! | `cutting` | how cores are cut into lanes |
@@ -20,13 +22,18 @@
 //! | `trust` | whether a death is an input's doing or its variant's |
 //! | `report` | what is made known to gateways and people |
 //! | `lanes` | batches on their way through preparation and the device |
+//! | `apart` | batches on servers, which hold no lane |
+//! | `suspects` | batches that run far too long, and what their lanes do meanwhile |
 //! | `learn` | what live batches teach about the profiles |
 //! | `drift` | profiles that are off for too long |
 //! | `behind` | who goes back to the gateway because another node may still be in time |
+//! | `pressure` | replicas that are overloaded or disturbed |
 //! | `needs` | who depends on what is in memory, and how long others can wait |
 //! | `load` | how busy it is, for people |
 //! | `machine` | the four verbs |
 
+mod ahead;
+mod apart;
 mod api;
 mod batching;
 mod behind;
@@ -34,21 +41,26 @@ mod bind;
 mod cutting;
 mod drift;
 mod ending;
+mod flow;
 mod lanes;
 mod learn;
 mod load;
 mod machine;
 mod needs;
 mod place;
+mod pressure;
 mod quarantine;
 mod queue;
 mod report;
 mod residency;
 mod shedding;
+mod suspects;
+mod times;
 mod trust;
 
 pub use api::{
-    Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Reason, WorkerConfig, WorkerVariant,
+    Action, BatchId, DeviceConfig, Event, Failure, Foresight, LaneIx, Outcome, Reason, WorkerConfig,
+    WorkerVariant,
 };
 pub(crate) use api::{draining, is_draining};
 pub use load::WorkerLoad;

@@ -1,7 +1,7 @@
 //! Who depends on what is in memory, and how long the others can wait.
 
 use super::batching::Rates;
-use super::bind::{admits, batched};
+use super::bind::admits;
 use super::queue::Queue;
 use super::residency::Residency;
 use crate::query::Class;
@@ -56,6 +56,6 @@ impl Needs<'_> {
 
 fn cheapest(residency: &Residency, device: DeviceIx, class: &Class) -> Option<VariantId> {
     let serving = residency.serving(device).filter(|variant| admits(class, variant));
-    let each = serving.map(|variant| (batched(variant).mean, variant.id));
+    let each = serving.map(|variant| (residency.batched(variant).mean, variant.id));
     each.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
 }

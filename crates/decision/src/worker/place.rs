@@ -39,7 +39,7 @@ impl Worker {
                 let Some(variant) = self.residency.variant(id) else { continue };
                 probable |= ready_in == Micros::ZERO
                     && self.in_time_alone(now, device, variant, Moments::ZERO, slack);
-                if (Moments::exactly(ready_in) + variant.run.estimate(1)).within(slack) {
+                if (Moments::exactly(ready_in) + self.residency.estimate(variant, 1)).within(slack) {
                     let resident = ready_in == Micros::ZERO;
                     if best.is_none_or(|known| self.better(query, (device, id, resident), known)) {
                         best = Some((device, id, resident));
@@ -85,7 +85,7 @@ impl Worker {
         start: Moments,
         slack: f64,
     ) -> bool {
-        let alone = variant.run.estimate(1).mean;
+        let alone = self.residency.estimate(variant, 1).mean;
         if start.mean + alone <= slack {
             return true;
         }
@@ -99,7 +99,8 @@ impl Worker {
         let (Some(va), Some(vb)) = (self.residency.variant(a.1), self.residency.variant(b.1)) else {
             return false;
         };
-        let quicker = || va.run.estimate(1).p99_f64().total_cmp(&vb.run.estimate(1).p99_f64());
+        let alone = |v| self.residency.estimate(v, 1).p99_f64();
+        let quicker = || alone(va).total_cmp(&alone(vb));
         let wish = match query.prefer {
             Prefer::Accuracy => vb.accuracy.cmp(&va.accuracy),
             Prefer::Cost => va.run.cost(1, self.price(a.0)).cmp(&vb.run.cost(1, self.price(b.0))),

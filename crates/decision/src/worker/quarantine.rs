@@ -244,7 +244,7 @@ impl Worker {
 
     /// The variant of a batch whose runner died and whose end is yet to be told: its members are rerun.
     fn dying(&self, device: DeviceIx) -> Option<VariantId> {
-        let running = self.lanes.iter().filter(|lane| lane.device == device);
+        let running = self.all_lanes().filter(|lane| lane.device == device);
         let mut running = running.filter_map(|lane| lane.running.as_ref());
         let lives = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
         let known = |variant| self.residency.variant(variant).is_some();

@@ -1,7 +1,7 @@
 //! What waits here unbound: by class, earliest deadline first.
 
 use crate::query::{Class, Query};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use modelless_types::{Bytes, Priority, QueryKey, Time};
 
@@ -30,12 +30,23 @@ pub(super) struct Demand {
 /// At most this many classes' demand is remembered.
 const DEMAND_CLASSES: usize = 1_024;
 
+/// A query that waits: its place in its class, and where it is kept.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    place: Place,
+    slot: usize,
+}
+
+/// Most come with the latest deadline of their class and leave with the first, so classes are rows that are cheap at both ends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    queries: BTreeMap<QueryKey, Waiting>,
-    classes: BTreeMap<Class, BTreeSet<Place>>,
+    /// The queries themselves; free slots are in `free`.
+    slots: Vec<Option<Waiting>>,
+    free: Vec<usize>,
+    queries: BTreeMap<QueryKey, usize>,
+    classes: BTreeMap<Class, VecDeque<Entry>>,
     /// By the time they stop waiting.
-    expiry: BTreeSet<Place>,
+    expiry: VecDeque<Place>,
     demand: BTreeMap<Class, Demand>,
     bytes: Bytes,
     /// How many of them other nodes could answer too.
@@ -47,24 +58,39 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn push(&mut self, waiting: Waiting) {
         let query = waiting.query;
-        self.classes.entry(query.class).or_default().insert((query.deadline, query.key));
-        self.expiry.insert((query.expires, query.key));
+        self.remove(query.key); // nobody waits twice
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        if slot == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[slot] = Some(waiting);
+        let place = (query.deadline, query.key);
+        let row = self.classes.entry(query.class).or_default();
+        let at = row.partition_point(|entry| entry.place < place);
+        row.insert(at, Entry { place, slot });
+        let ends = (query.expires, query.key);
+        self.expiry.insert(self.expiry.partition_point(|place| *place < ends), ends);
         self.bytes = self.bytes + query.bytes;
         self.levels[usize::from(query.priority.level())] += 1;
         self.returnable += u32::from(query.returnable);
-        self.queries.insert(query.key, waiting);
+        self.queries.insert(query.key, slot);
     }
 
     pub(super) fn remove(&mut self, key: QueryKey) -> Option<Waiting> {
-        let waiting = self.queries.remove(&key)?;
+        let slot = self.queries.remove(&key)?;
+        let waiting = self.slots[slot].take()?;
+        self.free.push(slot);
         let query = waiting.query;
-        if let Some(places) = self.classes.get_mut(&query.class) {
-            places.remove(&(query.deadline, key));
-            if places.is_empty() {
+        if let Some(row) = self.classes.get_mut(&query.class) {
+            let place = (query.deadline, key);
+            let at = row.partition_point(|entry| entry.place < place);
+            row.remove(at);
+            if row.is_empty() {
                 self.classes.remove(&query.class);
             }
         }
-        self.expiry.remove(&(query.expires, key));
+        let ends = (query.expires, key);
+        self.expiry.remove(self.expiry.partition_point(|place| *place < ends));
         self.bytes = Bytes(self.bytes.0.saturating_sub(query.bytes.0));
         self.levels[usize::from(query.priority.level())] -= 1;
         self.returnable -= u32::from(query.returnable);
@@ -73,14 +99,14 @@ impl Queue {
 
     /// Another node could answer a query that waits here. One that is bound is past that.
     pub(super) fn may_return(&mut self, key: QueryKey) {
-        if let Some(waiting) = self.queries.get_mut(&key) {
+        if let Some(waiting) = self.queries.get(&key).and_then(|slot| self.slots[*slot].as_mut()) {
             self.returnable += u32::from(!waiting.query.returnable);
             waiting.query.returnable = true;
         }
     }
 
     pub(super) fn get(&self, key: QueryKey) -> Option<&Waiting> {
-        self.queries.get(&key)
+        self.queries.get(&key).and_then(|slot| self.slots[*slot].as_ref())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -94,7 +120,7 @@ impl Queue {
 
     /// Everybody who waits, in no order that matters.
     pub(super) fn all(&self) -> impl Iterator<Item = &Waiting> {
-        self.queries.values()
+        self.queries.values().filter_map(|slot| self.slots[*slot].as_ref())
     }
 
     /// Whether queries of more than one priority level wait.
@@ -107,7 +133,7 @@ impl Queue {
     }
 
     pub(super) fn keys_of(&self, class: &Class) -> Vec<QueryKey> {
-        self.classes.get(class).map(|places| places.iter().map(|(_, key)| *key).collect()).unwrap_or_default()
+        self.classes.get(class).map(|row| row.iter().map(|entry| entry.place.1).collect()).unwrap_or_default()
     }
 
     pub(super) fn keys(&self) -> Vec<QueryKey> {
@@ -116,31 +142,50 @@ impl Queue {
 
     /// Classes with someone waiting.
     pub(super) fn classes(&self) -> impl Iterator<Item = (&Class, usize)> {
-        self.classes.iter().map(|(class, places)| (class, places.len()))
+        self.classes.iter().map(|(class, row)| (class, row.len()))
+    }
+
+    /// Those of a class in about equal groups, at most so many: the first of each, and how many they are.
+    pub(super) fn in_groups(&self, class: &Class, groups: usize) -> impl Iterator<Item = (&Waiting, usize)> {
+        let row = self.classes.get(class);
+        let len = row.map_or(0, VecDeque::len);
+        let each = len.div_ceil(groups).max(1);
+        let group = move |at: usize| Some((self.slots[row?.get(at)?.slot].as_ref()?, each.min(len - at)));
+        (0..len).step_by(each).filter_map(group)
     }
 
     /// Waiting queries of all classes that `wanted` names, earliest deadline first.
     pub(super) fn merged(&self, wanted: impl Fn(&Class) -> bool) -> impl Iterator<Item = &Waiting> {
+        self.first(wanted, usize::MAX)
+    }
+
+    /// The same of the first so many of each class.
+    pub(super) fn first(
+        &self,
+        wanted: impl Fn(&Class) -> bool,
+        most: usize,
+    ) -> impl Iterator<Item = &Waiting> {
         let mut heads: Vec<_> = self
             .classes
             .iter()
             .filter(|(class, _)| wanted(class))
-            .map(|(_, places)| places.iter().peekable())
+            .map(|(_, row)| row.iter().take(most).peekable())
             .collect();
         core::iter::from_fn(move || {
-            let next = heads
-                .iter_mut()
-                .enumerate()
-                .filter_map(|(at, places)| places.peek().map(|place| (**place, at)))
-                .min()?;
-            heads[next.1].next();
-            self.queries.get(&next.0.1)
+            let next = if let [only] = &mut heads[..] {
+                only.next()?
+            } else {
+                let firsts = heads.iter_mut().enumerate();
+                let first = firsts.filter_map(|(at, row)| row.peek().map(|entry| (entry.place, at))).min()?;
+                heads[first.1].next()?
+            };
+            self.slots[next.slot].as_ref()
         })
     }
 
     /// The next query that stops waiting.
     pub(super) fn first_expiry(&self) -> Option<(Time, QueryKey)> {
-        self.expiry.first().copied()
+        self.expiry.front().copied()
     }
 
     pub(super) fn set_demand(&mut self, class: Class, waiting: u32, first: Option<Time>) {

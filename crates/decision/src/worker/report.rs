@@ -4,8 +4,10 @@ use super::api::WorkerVariant;
 use super::bind::admits;
 use super::lanes::Lane;
 use super::machine::Worker;
+use super::needs::Needs;
 use crate::estimate::{Correction, Moments};
 use crate::query::Class;
+use crate::replica::Signs;
 use crate::route::{Limit, Made, NodeReport, Offer, Ready};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -32,6 +34,8 @@ pub struct ReplicaView {
     pub correction: Correction,
     /// That has been so far from the profile for so long that it is to be measured again.
     pub drifted: bool,
+    /// What its state rests on, while it serves.
+    pub signs: Option<Signs>,
 }
 
 impl Worker {
@@ -46,6 +50,7 @@ impl Worker {
                 cause: replica.cause.clone(),
                 correction: self.residency.variant(variant).map_or(Correction::NONE, |v| v.run.correction),
                 drifted: self.has_drifted(variant),
+                signs: self.signs(self.now, device, variant).filter(|_| replica.state.serves()),
             };
         self.residency.replicas().map(view).collect()
     }
@@ -83,7 +88,7 @@ impl Worker {
             let batches = lane.running.iter().chain(lane.next.iter());
             batches.map(|batch| batch.members.iter().filter(|m| !m.gone).count()).sum::<usize>()
         };
-        self.queue.len() + self.quarantine.open() + self.lanes.iter().map(in_batches).sum::<usize>()
+        self.queue.len() + self.quarantine.open() + self.all_lanes().map(in_batches).sum::<usize>()
     }
 
     /// Whether a drain is complete.
@@ -91,20 +96,40 @@ impl Worker {
         self.draining
             && self.queue.len() == 0
             && self.quarantine.is_empty()
-            && self.lanes.iter().all(|l| l.running.is_none() && l.next.is_none())
+            && self.all_lanes().all(Lane::is_empty)
+    }
+
+    /// How many may be here of those that something in memory may answer.
+    pub(super) fn credit(&self) -> u32 {
+        // More than is bound, since the slot that falls free next is filled at once, so what fills it must be here: a batch for
+        // each variant that it may be filled with. Were it one batch of all classes together, each variant would find a part.
+        let needs = Needs { queue: &self.queue, rates: &self.rates, now: self.now };
+        let batch = |v: &WorkerVariant| v.max_batch.clamp(1, CREDIT_A_LANE);
+        let most = usize::from(self.config.foresight.pool);
+        let pool = |device: DeviceIx| {
+            let largest = self.residency.serving(device).map(batch).max().unwrap_or(1);
+            let widest = needs.in_demand(&self.residency, device);
+            let widest = widest.iter().filter_map(|id| self.residency.variant(*id));
+            let mut batches: Vec<u32> = widest.map(batch).collect();
+            batches.sort_unstable_by_key(|batch| core::cmp::Reverse(*batch));
+            batches.into_iter().take(most).sum::<u32>().max(largest)
+        };
+        let pools: BTreeMap<DeviceIx, u32> =
+            self.residency.device_ids().map(|device| (device, pool(device))).collect();
+        let a_lane = |lane: &Lane| lane.bound_queries() + pools.get(&lane.device).copied().unwrap_or(1);
+        // What runs far too long, or on a server, takes no place of others.
+        let beside = self.suspects.iter().chain(&self.ways).map(Lane::bound_queries).sum::<u32>();
+        if self.draining { 0 } else { self.lanes.iter().map(a_lane).sum::<u32>() + beside }
     }
 
     /// What goes back with every frame: credit and how long a new query would wait.
     pub fn report(&self, now: Time) -> NodeReport {
-        let largest = |device: DeviceIx| {
-            let batches = self.residency.serving(device).map(|v| v.max_batch);
-            batches.max().unwrap_or(1).clamp(1, CREDIT_A_LANE)
+        let credit = self.credit();
+        // Those that wait for a load, or stand behind what runs far too long, must not keep others from what is free.
+        let held_up = |class: &Class| {
+            !self.residency.device_ids().any(|device| self.per_query(device, class).is_some())
         };
-        // One more batch than is bound: the slot that falls free next is filled at once, so what fills it must be here.
-        let a_lane = |lane: &Lane| lane.bound_queries() + largest(lane.device);
-        let credit: u32 = if self.draining { 0 } else { self.lanes.iter().map(a_lane).sum() };
-        // Those that wait for a load must not keep others from what is loaded.
-        let stuck: usize = self.queue.classes().filter(|(c, _)| !self.servable(c)).map(|(_, n)| n).sum();
+        let stuck: usize = self.queue.classes().filter(|(class, _)| held_up(class)).map(|(_, n)| n).sum();
         let limit = Limit {
             queries: credit.saturating_add(u32::try_from(stuck).unwrap_or(u32::MAX)).min(self.config.queue),
             bytes: self.config.queue_bytes,

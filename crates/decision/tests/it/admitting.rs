@@ -3,7 +3,7 @@
 use crate::common::{TASK, goals, table};
 use modelless_decision::admission::{admit, with_defaults};
 use modelless_decision::route::Snapshot;
-use modelless_types::{Goals, Refusal, TaskId};
+use modelless_types::{Goals, Refusal, TaskId, VariantSet};
 use proptest::prelude::*;
 
 proptest! {
@@ -35,6 +35,17 @@ proptest! {
                 && all.variant.is_none_or(|id| v.id == id)
         });
         prop_assert_eq!(as_good.count(), members.len());
+    }
+
+    #[test]
+    fn what_may_not_be_used_is_as_if_it_were_not_there(table in table(), goals in goals(), seen in any::<u64>()) {
+        let among = VariantSet::from_words([seen, 0, 0, 0]);
+        let mut rest = table.clone();
+        for task in &mut rest.tasks {
+            task.variants.retain(|v| among.contains(v.ordinal));
+        }
+        let hidden = admit(&Snapshot::new(table), TASK, &Goals { among: Some(among), ..goals });
+        prop_assert_eq!(hidden, admit(&Snapshot::new(rest), TASK, &goals));
     }
 
     #[test]

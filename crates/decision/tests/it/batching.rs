@@ -2,7 +2,7 @@
 
 use crate::common::{TASK, query};
 use modelless_decision::worker::{
-    Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
+    Action, BatchId, DeviceConfig, Event, Foresight, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, Query, RunModel};
 use modelless_types::{
@@ -18,8 +18,13 @@ struct World {
 impl World {
     /// One lane with one variant, whose device times are given by batch size.
     fn new(batching: Batching, points: &[(u32, f64)]) -> Self {
+        Self::looking(Foresight::default(), batching, points)
+    }
+
+    fn looking(foresight: Foresight, batching: Batching, points: &[(u32, f64)]) -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(100), price: PricePerHour(1_000_000) };
-        let worker = Worker::new(WorkerConfig { devices: vec![device], batching, ..WorkerConfig::default() });
+        let devices = vec![device];
+        let worker = Worker::new(WorkerConfig { devices, batching, foresight, ..WorkerConfig::default() });
         let point = |&(batch, mean_us): &(u32, f64)| BatchPoint {
             batch,
             mean_us,
@@ -263,8 +268,8 @@ fn a_cancelled_query_never_runs() {
 const SHARED: &[(u32, f64)] = &[(1, 10_000.0), (8, 17_000.0)];
 
 /// Behind a batch that ends in 10 ms waits one that would have to go alone, and six that would then all be late.
-fn pressed(importance: &[(u64, u8)]) -> World {
-    let mut world = World::new(Batching::Deadline, SHARED);
+fn pressed(foresight: Foresight, importance: &[(u64, u8)]) -> World {
+    let mut world = World::looking(foresight, Batching::Deadline, SHARED);
     let first = world.arrive(1, FAR);
     world.start(&first);
     let admits: VariantSet = [0].into_iter().collect();
@@ -279,15 +284,19 @@ fn pressed(importance: &[(u64, u8)]) -> World {
 
 #[test]
 fn who_is_due_first_gives_way_if_more_of_the_others_are_then_in_time() {
-    let mut world = pressed(&[]);
+    let mut world = pressed(Foresight::default(), &[]);
     let told = world.pass(Micros(9_000));
     assert_eq!(refused(&told), [2]);
     assert_eq!(members(&told), Some(vec![3, 4, 5, 6, 7, 8]));
+    // Where that is switched off it goes, alone.
+    let mut world = pressed(Foresight { gives_way: false, ..Foresight::default() }, &[]);
+    let told = world.pass(Micros(9_000));
+    assert_eq!((refused(&told), members(&told)), (vec![], Some(vec![2])));
 }
 
 #[test]
 fn nobody_more_important_gives_way() {
-    let mut world = pressed(&[(2, 1)]);
+    let mut world = pressed(Foresight::default(), &[(2, 1)]);
     let told = world.pass(Micros(9_000));
     assert_eq!(members(&told), Some(vec![2]));
     assert!(!refused(&told).contains(&2), "{told:?}");

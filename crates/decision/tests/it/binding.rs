@@ -3,7 +3,7 @@
 use crate::common::{TASK, query};
 use modelless_decision::query::Query;
 use modelless_decision::worker::{
-    Action, BatchId, DeviceConfig, Event, Failure, Outcome, Worker, WorkerConfig, WorkerVariant,
+    Action, BatchId, DeviceConfig, Event, Failure, Foresight, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
 use modelless_decision::{Machine, Moments, RunModel};
 use modelless_types::{
@@ -43,6 +43,10 @@ struct World {
 impl World {
     /// With a fast variant 0 and a slow variant 1, both in memory.
     fn new(memory: u64, resident: &[u8]) -> Self {
+        Self::looking(Foresight::default(), memory, resident)
+    }
+
+    fn looking(foresight: Foresight, memory: u64, resident: &[u8]) -> Self {
         let device =
             DeviceConfig { lanes: 1, width: 1, memory: Bytes(memory), price: PricePerHour(1_000_000) };
         let worker = Worker::new(WorkerConfig {
@@ -52,6 +56,7 @@ impl World {
             back_off: Micros(500),
             give_up_after: 3,
             min_residence: Micros::ZERO,
+            foresight,
             ..WorkerConfig::default()
         });
         let mut world = Self { worker, now: Time(0) };
@@ -99,6 +104,7 @@ fn bound(actions: &[Action]) -> Option<(BatchId, u32, Vec<u64>)> {
         Action::Start { .. }
         | Action::Discard { .. }
         | Action::Revoke { .. }
+        | Action::Suspect { .. }
         | Action::Deliver { .. }
         | Action::Quarantine { .. }
         | Action::Discharge { .. }
@@ -135,6 +141,43 @@ fn what_waits_at_gateways_makes_answers_cheaper_until_its_first_deadline_is_past
     // Nobody said that they were served elsewhere, but by now they cannot be waiting any more.
     world.now = world.now + Micros(6_000);
     assert_eq!(bound(&world.arrive(2, &[0, 1], Micros(5_000))).map(|b| b.1), Some(1));
+}
+
+#[test]
+fn who_will_probably_come_counts_when_a_variant_is_chosen() {
+    for (to_come, chosen) in [(true, 0), (false, 1)] {
+        let mut world = World::looking(Foresight { to_come, ..Foresight::default() }, 100, &[0, 1]);
+        // 10,000 a second that have 250 us each, which go away at once: they only show how queries come.
+        for key in 1_000..1_600 {
+            let actions = world.arrive(key, &[0, 1], Micros(250));
+            world.feed(Event::Cancel { key: QueryKey(key) });
+            if let Some((batch, ..)) = bound(&actions) {
+                world.prepared(batch);
+            }
+            world.now = world.now + Micros(97);
+        }
+        // Alone in line it has the time for the accurate one, which takes 1 ms. Meanwhile ten would come, and most be late.
+        let (_, variant, _) = bound(&world.arrive(1, &[0, 1], Micros(1_300))).expect("bound");
+        assert_eq!(variant, chosen, "{to_come}");
+    }
+}
+
+#[test]
+fn so_many_may_be_here_that_each_variant_that_may_run_next_finds_a_full_batch() {
+    let credit = |pool| {
+        let mut world = World::looking(Foresight { pool, ..Foresight::default() }, 100, &[0, 1]);
+        let far = Micros(1_000_000);
+        let (batch, ..) = bound(&world.arrive(1, &[0], far)).expect("bound");
+        let one_class = world.worker.report(world.now).limit.queries;
+        world.prepared(batch);
+        world.arrive(2, &[1], far);
+        let bound = world.worker.load();
+        (one_class, world.worker.report(world.now).limit.queries, bound.running + bound.queued)
+    };
+    // One is bound, and four go into a batch of either variant.
+    let ((one, both, here), (_, less, _)) = (credit(4), credit(1));
+    assert_eq!((one, here), (1 + 4, 2));
+    assert_eq!(both - less, 4);
 }
 
 #[test]

@@ -125,6 +125,7 @@ pub(crate) fn goals() -> impl Strategy<Value = Goals> {
             fallback: if best_effort { Fallback::BestEffort } else { Fallback::Reject },
             model: model.map(ModelId),
             variant: variant.map(|v| VariantId(100 + v)),
+            among: None,
         })
 }
 

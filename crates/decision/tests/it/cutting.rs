@@ -107,6 +107,7 @@ impl World {
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::Revoke { .. }
+                | Action::Suspect { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Unload { .. }

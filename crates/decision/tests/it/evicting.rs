@@ -184,6 +184,7 @@ impl World {
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::Revoke { .. }
+                | Action::Suspect { .. }
                 | Action::QuarantineOver { .. }
                 | Action::HandBack { .. }
                 | Action::Recut { .. }

@@ -1,6 +1,7 @@
 //! What must hold for any table, any goals and any order of events.
 
 mod admitting;
+mod apart;
 mod batching;
 mod behind;
 mod binding;
@@ -15,5 +16,6 @@ mod quarantine;
 mod routing;
 mod searching;
 mod shedding;
+mod suspecting;
 mod waiting;
 mod working;

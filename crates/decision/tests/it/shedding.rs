@@ -1,6 +1,7 @@
 //! Overload in the worker: who gives way, and what is said of the replica.
 
 use crate::common::{TASK, query};
+use modelless_decision::replica::Host;
 use modelless_decision::worker::{
     Action, BatchId, DeviceConfig, Event, Outcome, Worker, WorkerConfig, WorkerVariant,
 };
@@ -101,6 +102,7 @@ impl World {
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
                 | Action::Revoke { .. }
+                | Action::Suspect { .. }
                 | Action::QuarantineOver { .. }
                 | Action::Load { .. }
                 | Action::Unload { .. }
@@ -204,9 +206,47 @@ fn a_replica_that_is_slower_than_its_profile_is_interfered_until_it_is_not() {
     }
     assert_eq!(world.states, [ReplicaState::Interfered]);
     world.slowness = 1;
-    for _ in 0..100 {
+    // Until what is learnt is near the profile again, and was for a while.
+    for _ in 0..150 {
         world.ask(5, Micros::from_secs(1));
         world.pass(Micros::from_millis(100));
+    }
+    assert_eq!(world.states, [ReplicaState::Interfered, ReplicaState::Active]);
+}
+
+#[test]
+fn a_replica_that_is_slow_for_a_moment_again_and_again_does_not_go_to_and_fro() {
+    let mut world = World::new();
+    for round in 0..40 {
+        world.slowness = if round % 2 == 0 { 3 } else { 1 };
+        for _ in 0..20 {
+            world.ask(5, Micros::from_secs(1));
+            world.pass(Micros::from_millis(100));
+        }
+    }
+    assert!(world.states.len() <= 2, "{:?}", world.states);
+}
+
+#[test]
+fn what_a_machine_does_stands_for_a_replica_that_is_spared_and_ends_its_trouble_when_it_is_over() {
+    let host = |busy_milli| Event::Host(Host { cores: 1, busy_milli, steal_permille: 0, runnable: 1 });
+    let mut world = World::new();
+    world.slowness = 4;
+    for _ in 0..40 {
+        world.ask(5, Micros::from_secs(1));
+        world.pass(Micros::from_millis(100));
+    }
+    assert_eq!(world.states, [ReplicaState::Interfered]);
+    for _ in 0..30 {
+        world.feed(host(1_000));
+        world.pass(Micros::from_secs(1));
+    }
+    assert_eq!(world.states, [ReplicaState::Interfered], "nothing of it is run and the core is still busy");
+    let slow = world.worker.correction(VariantId(0)).ratio;
+    assert!(slow > 1.5, "what was seen of it stands as well: {slow}");
+    for _ in 0..20 {
+        world.feed(host(20));
+        world.pass(Micros::from_secs(1));
     }
     assert_eq!(world.states, [ReplicaState::Interfered, ReplicaState::Active]);
 }

@@ -165,3 +165,42 @@ fn a_node_that_is_lost_for_a_moment_loses_nobody_who_waits_for_it() {
     assert_eq!(actions(&mut router), []);
     assert_eq!(sent(&speaks(&mut router, Time(30), 1, 1, Moments::ZERO)), [(1, 1)]);
 }
+
+#[test]
+fn who_comes_to_be_late_for_what_is_in_memory_has_nothing_loaded() {
+    let mut table = alike(1, 1_000.0);
+    let (one, mut cold) = (table.tasks[0].variants[0], table.nodes[0].offers[0].clone());
+    table.tasks[0].variants.push(VariantInfo { id: VariantId(2), ordinal: 1, ..one });
+    (cold.ordinal, cold.ready) = (1, Ready::Cold { load: Micros::from_secs(1) });
+    table.nodes[0].offers.push(cold);
+    let mut router = Router::new(Limits::default(), 1);
+    router.handle(Time(1), Event::Table(table));
+    speaks(&mut router, Time(2), 1, 1, Moments::ZERO);
+    // Half of what it takes is left of its time.
+    let (came, now) = (Time(100_000), Time(149_500));
+    let late = Refusal::TooLate { waited: now - came };
+    let told = asks(&mut router, now, query(1, came, admits([0, 1]), LATENCY));
+    assert_eq!(told, [Action::Refuse { key: QueryKey(1), refusal: late }]);
+    // Where nothing in memory may answer, the load helps those who come after it.
+    let told = asks(&mut router, now, query(2, came, admits([1]), LATENCY));
+    assert!(told.iter().any(|action| matches!(action, Action::Wake { ordinal: 1, .. })), "{told:?}");
+}
+
+#[test]
+fn a_node_hears_of_its_part_of_those_who_wait() {
+    let mut router = Router::new(Limits::default(), 1);
+    router.handle(Time(1), Event::Table(alike(2, 1_000.0)));
+    for node in [1, 2] {
+        speaks(&mut router, Time(2), node, 0, Moments::ZERO);
+    }
+    for key in 1..=4 {
+        assert_eq!(asks(&mut router, Time(10), query(key, Time(10), admits([0]), LATENCY)), []);
+    }
+    let told = speaks(&mut router, Time(20), 2, 1, Moments::ZERO);
+    let part = |action: &Action| {
+        let Action::Send { waiting, .. } = action else { return None };
+        Some(*waiting)
+    };
+    let parts: Vec<u32> = told.iter().filter_map(part).collect();
+    assert_eq!(parts, [2], "of three, between two nodes");
+}

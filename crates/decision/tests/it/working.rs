@@ -2,7 +2,8 @@
 
 use crate::common::{Logged, TASK, prefer, query, run_model};
 use modelless_decision::worker::{
-    Action, BatchId, DeviceConfig, Event, Failure, LaneIx, Outcome, Worker, WorkerConfig, WorkerVariant,
+    Action, BatchId, DeviceConfig, Event, Failure, Foresight, LaneIx, Outcome, Worker, WorkerConfig,
+    WorkerVariant,
 };
 use modelless_decision::{Machine, Query};
 use modelless_types::{
@@ -83,7 +84,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn engine() -> impl Strategy<Value = Engine> {
-    prop_oneof![2 => Just(Engine::Onnx), 1 => Just(Engine::Openvino)]
+    prop_oneof![3 => Just(Engine::Onnx), 1 => Just(Engine::Openvino), 2 => Just(Engine::Remote)]
 }
 
 fn verdict() -> impl Strategy<Value = Option<Failure>> {
@@ -143,6 +144,9 @@ fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
         batching,
         min_residence: Micros(5_000),
         hand_back: true,
+        foresight: Foresight::default(),
+        suspect_after: Micros(2_000),
+        servers_apart: true,
     }
 }
 
@@ -166,6 +170,9 @@ enum Held {
     Unloading,
 }
 
+/// A process on a lane.
+type Place = ((DeviceIx, LaneIx), (ModelId, Engine));
+
 struct Shell {
     worker: Logged<Worker>,
     now: Time,
@@ -176,8 +183,10 @@ struct Shell {
     cuts: BTreeMap<DeviceIx, (u16, u16)>,
     queries: BTreeMap<QueryKey, Query>,
     batches: BTreeMap<BatchId, Batch>,
-    /// Handed to the process of a lane, in order.
-    lanes: BTreeMap<(DeviceIx, LaneIx), Vec<BatchId>>,
+    /// Handed to each process of a lane, in order.
+    lanes: BTreeMap<Place, Vec<BatchId>>,
+    /// Those of them whose first was suspected.
+    suspects: BTreeSet<Place>,
     memory: BTreeMap<(DeviceIx, VariantId), (Held, Bytes)>,
     /// Who is in each device's quarantine runner, and which of them hold anything.
     quarantine: BTreeMap<DeviceIx, (QueryKey, VariantId)>,
@@ -239,17 +248,33 @@ impl Shell {
                     b.started = true;
                     let (lane, variant) = (b.lane, b.variant);
                     let own = self.runner(variant);
-                    let handed = self.lanes.entry(lane).or_default();
+                    prop_assert!(!self.suspects.contains(&(lane, own)), "behind a suspect");
+                    let handed = self.lanes.entry((lane, own)).or_default();
                     handed.push(batch);
                     prop_assert!(handed.len() <= 2);
-                    let handed = self.lanes[&lane].iter().map(|id| self.runner(self.batches[id].variant));
-                    prop_assert!(handed.into_iter().all(|other| other == own), "two runners on one lane");
+                    let there = self.lanes.iter().filter(|(at, handed)| at.0 == lane && !handed.is_empty());
+                    let apart = |(_, engine): (ModelId, Engine)| engine == Engine::Remote;
+                    let mut others =
+                        there.filter(|(at, _)| at.1 != own && !apart(at.1) && !self.suspects.contains(at));
+                    prop_assert!(apart(own) || others.next().is_none(), "two runners on one lane");
+                }
+                Action::Suspect { batch } => {
+                    let b = self.batches.get(&batch).expect("a batch that is bound");
+                    let at = (b.lane, self.runner(b.variant));
+                    prop_assert_eq!(self.lanes[&at].first(), Some(&batch), "it does not run");
+                    prop_assert!(self.suspects.insert(at), "once is enough");
+                    let suspects = self.suspects.iter().filter(|other| other.0.0 == at.0.0).count();
+                    let lanes = self.cuts.get(&at.0.0).map_or(self.lanes_at_first, |(_, lanes)| *lanes);
+                    prop_assert!(suspects <= usize::from(lanes) + 1, "{suspects} suspects, {lanes} lanes");
                 }
                 Action::Revoke { batch } => {
                     let b = self.batches.get_mut(&batch).expect("a batch that is bound");
                     prop_assert!(b.started && !b.revoked, "only what was handed over is taken back, once");
-                    prop_assert_eq!(self.lanes[&b.lane].get(1), Some(&batch), "it has begun");
+                    let (lane, variant) = (b.lane, b.variant);
                     b.revoked = true;
+                    let handed = &self.lanes[&(lane, self.runner(variant))];
+                    prop_assert_eq!(handed.get(1), Some(&batch), "it has begun");
+                    let b = &self.batches[&batch];
                     prop_assert!(
                         !b.members.iter().any(|key| self.queries.contains_key(key)),
                         "it is waited for"
@@ -300,10 +325,9 @@ impl Shell {
                     self.leave(key)?;
                 }
                 Action::Recut { device, width, lanes } => {
-                    prop_assert!(
-                        self.batches.values().all(|b| b.lane.0 != device),
-                        "its lanes are not empty"
-                    );
+                    let there = self.batches.values().filter(|b| b.lane.0 == device);
+                    let apart = |b: &Batch| b.started && self.runner(b.variant).1 == Engine::Remote;
+                    prop_assert!(there.into_iter().all(apart), "its lanes are not empty");
                     prop_assert!(width * lanes <= self.lanes_at_first, "more than there are");
                     self.cuts.insert(device, (width, lanes));
                 }
@@ -350,7 +374,15 @@ impl Shell {
         let v = self.variant(variant);
         let size = u32::try_from(members.len()).expect("small");
         prop_assert!((1..=v.max_batch).contains(&size), "{size} of {}", v.max_batch);
-        prop_assert!(self.batches.values().filter(|b| b.lane == lane).count() < 2, "two are bound there");
+        let there = self.batches.values().filter(|b| b.lane == lane);
+        let there = there.filter(|b| !self.suspects.contains(&(lane, self.runner(b.variant))));
+        // What a server computes leaves the lane once it is prepared; one that is tried again waits there until the other has ended.
+        let (apart, there): (Vec<_>, Vec<_>) =
+            there.partition(|b| b.prepared && self.runner(b.variant).1 == Engine::Remote);
+        prop_assert!(there.len() < 2, "two are bound there");
+        let own = apart.iter().filter(|b| self.runner(b.variant) == self.runner(variant)).count();
+        prop_assert!(own < 2, "two are on its way to the server");
+        prop_assert!(!self.suspects.contains(&(lane, self.runner(variant))), "behind a suspect");
         let (width, lanes) = self.cuts.get(&lane.0).copied().unwrap_or((1, self.lanes_at_first));
         prop_assert!(lane.1.0 < lanes, "{:?} of {lanes}", lane.1);
         prop_assert!(v.threads.min(self.lanes_at_first) <= width, "{} threads on {width}", v.threads);
@@ -411,6 +443,7 @@ impl Shell {
         let busy: Vec<_> = self.lanes.iter().filter(|(_, l)| !l.is_empty()).map(|(at, _)| *at).collect();
         let Some(lane) = busy.get(at % busy.len().max(1)) else { return Ok(()) };
         let batch = self.lanes.get_mut(lane).expect("listed").remove(0);
+        self.forget_suspects();
         let why = String::from("shape");
         // The runner may have begun it all the same.
         let outcome = if self.batches[&batch].revoked && at.is_multiple_of(2) {
@@ -422,6 +455,11 @@ impl Shell {
             Outcome::Ran
         };
         self.feed(Event::Done { batch, outcome })
+    }
+
+    /// Those of whom nothing is left.
+    fn forget_suspects(&mut self) {
+        self.suspects.retain(|at| !self.lanes[at].is_empty());
     }
 
     fn loaded(&mut self, at: usize, bad: bool, more: u64) -> Checked {
@@ -472,6 +510,7 @@ impl Shell {
             failed.extend(handed.iter().copied().filter(dead));
             handed.retain(|id| !dead(id));
         }
+        self.forget_suspects();
         if late {
             self.failed(&failed, hung)?;
         }
@@ -611,6 +650,7 @@ proptest! {
             queries: BTreeMap::new(),
             batches: BTreeMap::new(),
             lanes: BTreeMap::new(),
+            suspects: BTreeSet::new(),
             memory: BTreeMap::new(),
             quarantine: BTreeMap::new(),
             held_there: BTreeMap::new(),

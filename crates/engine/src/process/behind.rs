@@ -1,12 +1,31 @@
-//! Whether a load that gave way left threads behind that go on giving way.
+//! Which threads of a runner stand back behind others: those of a batch that runs far too long, on purpose; and whether a
+//! load that gave way left threads behind that go on giving way.
 //!
 //! Nothing can take that back, and a batch that they run would wait for everybody. What starts threads for libraries
 //! knows the libraries that were there when the process began; this finds what came by another way.
 
+use crate::prompt::StoodBack;
 use std::fs;
 
 /// Runs a variant for the first time, gives way on purpose, and ends by itself.
 const WARM: &str = "warm";
+
+/// As lanes' threads are called, before their number.
+const LANE: &str = "lane-";
+
+/// Has the threads of a process stand back that may run a batch of one of its lanes: all but its first one, which loads, and
+/// those of its other lanes. Gives those that do.
+pub(super) fn stand_back(pid: u32, lane: u16) -> Vec<StoodBack> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let own = format!("{LANE}{lane}");
+    let theirs = tasks.filter_map(|task| {
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let id: i32 = task.file_name().to_str()?.parse().ok()?;
+        let another = name.starts_with(LANE) && name.trim_end() != own;
+        (id.unsigned_abs() != pid && !another).then_some(id)
+    });
+    theirs.filter_map(StoodBack::make).collect()
+}
 
 /// Niceness and policy.
 type Class = (i32, u32);

@@ -3,18 +3,18 @@
 //! A runner ends with its last variant. It is killed rather than asked to leave: it has nothing to save, and
 //! nothing that it does on its way out can go wrong.
 
+use super::access::{self, Access};
 use super::behind;
 use super::lane::{Lane, Runner};
 use super::spawn::{Heard, Process};
 use super::{Inner, ProcessConfig, Seat};
 use crate::clock;
-use crate::control::{Ask, Gently, Say, Secret};
+use crate::control::{Ask, Gently, Say};
 use crate::prompt::take_usual_turns;
-use crate::runner;
 use crate::seam::{EngineError, EngineEvent, Freed, LoadSpec, Loaded};
 use crate::shm::Mapping;
 use crate::slot::{Layout, Stretch};
-use modelless_types::{Bytes, Engine as Kind, Micros, ModelId, TensorSpec, VariantId};
+use modelless_types::{Bytes, Micros, ModelId, TensorSpec, VariantId};
 use rustix::event::EventfdFlags;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -377,6 +377,8 @@ impl Keeper {
         // The process came for the first of its variants: what it took to get ready is that one's.
         let before = if self.resident.is_empty() { Bytes(0) } else { self.runner.held() };
         let gently = self.way(process, gently);
+        let refused = |why| Lost::Not(EngineError::Refused { variant, why });
+        let Access { token, roots } = access::of(&self.inner.config, artefact).map_err(refused)?;
         let ask = Ask::Load {
             variant: variant.0,
             settings: settings.clone(),
@@ -384,11 +386,13 @@ impl Keeper {
             expect: expect.clone(),
             shown: *shown,
             gently,
-            token: self.token(spec)?,
+            token,
         };
         let config = &self.inner.config;
         let limit = if gently == Gently::Idle { config.load_patience() } else { config.load_limit() };
-        let said = self.exchange_within(limit, process, &ask, &[artefact.as_fd()])?;
+        let beside: Vec<_> =
+            std::iter::once(artefact.as_fd()).chain(roots.as_ref().map(AsFd::as_fd)).collect();
+        let said = self.exchange_within(limit, process, &ask, &beside)?;
         let (inputs, outputs, fixed_batch, stretch, device) = match said {
             Say::Loaded { inputs, outputs, fixed_batch, stretch, device } => {
                 (inputs, outputs, fixed_batch, stretch, device)
@@ -439,18 +443,6 @@ impl Keeper {
         Err(Lost::Gone)
     }
 
-    /// What the server of a variant wants to see, where there is one.
-    fn token(&self, spec: &LoadSpec) -> Result<Option<Secret>, Lost> {
-        let config = &self.inner.config;
-        if config.engine != Kind::Remote || config.servers.is_empty() {
-            return Ok(None);
-        }
-        let server = runner::remote_authority(&spec.artefact);
-        let file = server.and_then(|server| config.servers.get(&server)?.as_ref());
-        let refused = |why| Lost::Not(EngineError::Refused { variant: spec.variant, why });
-        file.map(|file| Secret::read(file)).transpose().map_err(refused)
-    }
-
     /// Makes the slots of a loaded variant and hands them to the runner.
     fn attach(
         &self,
@@ -495,7 +487,7 @@ impl Keeper {
                 continue;
             }
             let system = |error| Lost::Not(EngineError::system("open a lane")(error));
-            let (lane, fd) = Lane::create(&self.runner).map_err(system)?;
+            let (lane, fd) = Lane::create(&self.runner, number).map_err(system)?;
             match self.exchange(process, &Ask::OpenLane { lane: number }, &[fd.as_fd()])? {
                 Say::Done => {}
                 other @ (Say::Failed { .. } | Say::Loaded { .. } | Say::Hello { .. }) => {

@@ -1,9 +1,10 @@
 //! The executor's side of a lane: what is in flight, in order, and who is told when it is done.
 
+use super::behind;
 use super::lock;
 use super::spawn;
 use crate::clock;
-use crate::prompt::take_short_turns;
+use crate::prompt::{StoodBack, take_short_turns};
 use crate::ring::{self, Answer, Reply, Request, Ring};
 use crate::seam::{BatchError, BatchResult, Done};
 use crate::slot::{BatchSlot, Gate, Outputs};
@@ -129,6 +130,8 @@ pub(super) struct Lane {
     pub(super) gate: Arc<Gate>,
     ring: Ring,
     runner: Arc<Runner>,
+    /// Of its runner's lanes, from 0.
+    number: u16,
     queue: Mutex<Queue>,
     closed: Condvar,
     /// Somebody watches the lane.
@@ -146,6 +149,8 @@ struct Queue {
     hung: Option<u32>,
     /// Why nothing more is taken.
     closed: Option<String>,
+    /// The batch that what runs it stands back for, and its threads.
+    stands_back: Option<(u32, Vec<StoodBack>)>,
     /// It was somebody else who killed the runner.
     outside: bool,
 }
@@ -171,7 +176,7 @@ impl std::fmt::Debug for InFlight {
 
 impl Lane {
     /// A lane, and what the runner needs to serve it.
-    pub(super) fn create(runner: &Arc<Runner>) -> std::io::Result<(Arc<Self>, OwnedFd)> {
+    pub(super) fn create(runner: &Arc<Runner>, number: u16) -> std::io::Result<(Arc<Self>, OwnedFd)> {
         let (fd, ring) = Ring::create()?;
         let (gate, queue, closed) = (Arc::default(), Mutex::default(), Condvar::new());
         Ok((
@@ -179,6 +184,7 @@ impl Lane {
                 gate,
                 ring,
                 runner: Arc::clone(runner),
+                number,
                 queue,
                 closed,
                 helped: AtomicBool::new(false),
@@ -218,6 +224,19 @@ impl Lane {
         }
     }
 
+    /// Until it ends, what runs the batch at the head of the lane stands back, if it is that one.
+    pub(super) fn stand_back(&self, ticket: u64) {
+        let mut queue = lock(&self.queue);
+        let Some(head) = queue.in_flight.front().filter(|head| head.slot.ticket() == ticket) else { return };
+        let number = head.number;
+        if queue.stands_back.is_none()
+            && let Some(pid) = self.runner.pid()
+        {
+            // Under the lock: whatever ends it comes afterwards, and takes it back.
+            queue.stands_back = Some((number, behind::stand_back(pid, self.number)));
+        }
+    }
+
     /// Wakes the runner for a batch to come, if it sleeps.
     pub(super) fn prime(&self) {
         if lock(&self.queue).in_flight.is_empty() {
@@ -229,19 +248,21 @@ impl Lane {
         lock(&self.queue).in_flight.iter().any(|batch| batch.slot.variant == variant)
     }
 
-    /// Kills the runner if the batch at the head has run over its limit.
-    pub(super) fn watch(&self, now: Instant) {
-        let over = {
+    /// Kills the runner if the batch at the head has run over its limit. Gives how long that one has run.
+    pub(super) fn watch(&self, now: Instant) -> Duration {
+        let (ran, over) = {
             let mut queue = lock(&self.queue);
-            let Some(head) = queue.in_flight.front() else { return };
-            if now.saturating_duration_since(head.since) < head.limit {
-                return;
+            let Some(head) = queue.in_flight.front() else { return Duration::ZERO };
+            let ran = now.saturating_duration_since(head.since);
+            if ran < head.limit {
+                return ran;
             }
             let (number, limit) = (head.number, head.limit);
             queue.hung = Some(number);
-            limit
+            (ran, limit)
         };
         self.runner.kill(&format!("a batch ran over its limit of {} ms", over.as_millis()));
+        ran
     }
 
     /// A batch of it ran over its limit.
@@ -316,6 +337,10 @@ impl Lane {
                 return false;
             }
             let Some(reply) = self.ring.take(number) else { return false };
+            let stood_back = queue.stands_back.take_if(|(batch, _)| *batch == number);
+            if !stood_back.into_iter().flat_map(|(_, threads)| threads).all(StoodBack::end) {
+                tracing::warn!("a runner's threads may go on standing back behind everything else");
+            }
             let batch = queue.in_flight.pop_front().map(|batch| (batch, reply));
             queue.done = ring::next(number);
             if let Some(head) = queue.in_flight.front_mut() {
@@ -400,7 +425,7 @@ mod tests {
 
     /// A lane with a runner that answers `batches` of them, its reader, and what is told of their ends.
     fn lane(batches: u32, check: impl FnOnce(&Lane, &dyn Fn(), &Receiver<()>) -> bool) -> bool {
-        let (lane, fd) = Lane::create(&Arc::default()).unwrap();
+        let (lane, fd) = Lane::create(&Arc::default(), 0).unwrap();
         let runner = Ring::open(fd).unwrap();
         let tensor = TensorSpec { name: "x".to_owned(), dtype: DType::Fp32, shape: vec![1] };
         let layout =

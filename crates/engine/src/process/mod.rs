@@ -5,6 +5,7 @@
 //! runners whose batch runs over its limit. None of them is a task of the async runtime: a completion takes the
 //! shortest way, and the death signal of a runner is tied to the thread that started it.
 
+mod access;
 mod behind;
 mod keeper;
 mod lane;
@@ -18,6 +19,7 @@ use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, L
 use crate::slot::{BatchSlot, Layout, Vacancy};
 use crate::{clock, library, runner};
 use crate::{seam::BatchError, shm::Mapping};
+pub use access::ServerFiles;
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;
@@ -65,9 +67,9 @@ pub struct ProcessConfig {
     /// How long a load beside models that are served gives way to them. One that is not done by then, because they or
     /// others take the whole machine, is begun again without.
     pub load_patience: Micros,
-    /// Servers that its runners may reach besides this machine itself, by their `HOST:PORT`, and files with the tokens that
-    /// they want to see. Read with every load.
-    pub servers: BTreeMap<String, Option<PathBuf>>,
+    /// Servers that its runners may reach besides this machine itself, by their `HOST:PORT`, and files about them, which are
+    /// read with every load.
+    pub servers: BTreeMap<String, ServerFiles>,
     /// Keeps a runner started ahead, so that a model's load does not wait for that.
     pub spare: bool,
     /// How much its runners stand back behind everything else, as `nice` counts.
@@ -442,6 +444,12 @@ impl Engine for ProcessEngine {
         }
     }
 
+    fn stand_back(&self, variant: VariantId, lane: u16, ticket: u64) {
+        if let Some(lane) = self.lane(variant, lane) {
+            lane.stand_back(ticket);
+        }
+    }
+
     fn peak(&self, variant: VariantId) -> Option<Bytes> {
         let state = self.inner.read();
         let seat = state.variants.get(&variant)?;
@@ -518,7 +526,7 @@ mod tests {
 
     #[test]
     fn only_this_machine_and_servers_that_are_named_may_be_reached() {
-        let named = [("10.0.0.7:8001".to_owned(), None)].into();
+        let named = [("10.0.0.7:8001".to_owned(), ServerFiles::default())].into();
         let config = ProcessConfig { servers: named, ..ProcessConfig::default() };
         for server in ["127.0.0.1:80", "127.9.9.9:80", "[::1]:8000", "localhost:8000", "10.0.0.7:8001"] {
             assert_eq!(config.may_reach(server), Ok(()), "{server}");

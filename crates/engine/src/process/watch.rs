@@ -15,7 +15,8 @@ use std::time::Duration;
 /// How late a hung batch may be noticed.
 const EVERY: Duration = Duration::from_millis(25);
 /// How many looks there are for one at memory, which is read from the file system. A process can fill some hundred
-/// megabytes between two; a limit of the kernel's stands a little above ours.
+/// megabytes between two; a limit of the kernel's stands a little above ours. Where a batch has run since the last look, it is
+/// looked at every time: what eats memory without end holds its lane until it is found.
 const LOOKS_FOR_MEMORY: u32 = 4;
 
 #[derive(Debug)]
@@ -66,10 +67,8 @@ fn look(inner: &Weak<Inner>, memory: bool) -> bool {
         (state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect::<Vec<_>>(), spare)
     };
     for runner in &runners {
-        for lane in lock(&runner.lanes).iter() {
-            lane.watch(now);
-        }
-        if memory {
+        let longest = lock(&runner.lanes).iter().map(|lane| lane.watch(now)).max();
+        if memory || longest.is_some_and(|ran| ran >= EVERY) {
             runner.watch_usage();
         }
     }

@@ -66,6 +66,8 @@ pub struct LoadRequest<'a> {
     pub expect: Option<&'a Io>,
     /// What a remote server is told of who asks.
     pub token: Option<&'a Secret>,
+    /// From whom it is believed who a remote server is, in PEM; where that is asked for.
+    pub roots: Option<&'a [u8]>,
     /// Starts threads that will run batches: this one may be giving way to others, which they would inherit.
     pub pool: &'a Threads,
 }

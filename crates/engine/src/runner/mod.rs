@@ -15,6 +15,7 @@ mod starting;
 
 pub use backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 pub use gentle::Threads;
+pub(crate) use remote::certified as remote_certified;
 pub use remote::{authority as remote_authority, authority_of as remote_authority_of};
 pub use specs::Declared;
 
@@ -31,7 +32,8 @@ use modelless_types::{Bytes, Engine, TensorSpec, VariantSettings};
 use rustix::process::{Pid, Signal};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -209,6 +211,13 @@ fn settle(args: &Args) -> io::Result<()> {
     Ok(())
 }
 
+/// What was handed over as a file of a moderate size.
+fn read(file: OwnedFd) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::from(file).take(control::MAX_BESIDE).read_to_end(&mut bytes);
+    read.map(|_| bytes).map_err(|error| format!("cannot read what came along: {error}"))
+}
+
 /// What is resident.
 struct Host {
     backend: Box<dyn Backend>,
@@ -226,7 +235,9 @@ impl Host {
                 if let Some(probe) = &self.probe {
                     return Err(gentle::gently(gently, |_| probe()));
                 }
-                let [artefact] = <[OwnedFd; 1]>::try_from(fds).map_err(|_| "the artefact is missing")?;
+                let mut fds = fds.into_iter();
+                let artefact = fds.next().ok_or("the artefact is missing")?;
+                let roots = fds.next().map(read).transpose()?;
                 let backend = &mut *self.backend;
                 // One that waits for idle moments is not awaited: its first run may be part of it.
                 let first_run = if gently == Gently::Idle { FirstRun::Now } else { FirstRun::Later };
@@ -239,7 +250,8 @@ impl Host {
                         heap::make_ready(bytes.len());
                     }
                     let expect = expect.as_ref().map(|io| (io, shown));
-                    load(backend, &bytes, (&settings, lanes, token.as_ref()), expect, pool)
+                    let server = (token.as_ref(), roots.as_deref());
+                    load(backend, &bytes, (&settings, lanes), server, (expect, pool))
                 })?;
                 let said = Say::Loaded {
                     inputs: loaded.inputs.clone(),
@@ -311,15 +323,15 @@ impl Host {
 fn load(
     backend: &mut dyn Backend,
     artefact: &Mapping,
-    (settings, lanes, token): (&VariantSettings, u16, Option<&Secret>),
-    expect: Option<(&Io, Option<FirstRun>)>,
-    pool: &Threads,
+    (settings, lanes): (&VariantSettings, u16),
+    (token, roots): (Option<&Secret>, Option<&[u8]>),
+    (expect, pool): (Option<(&Io, Option<FirstRun>)>, &Threads),
 ) -> Result<backend::Loaded, String> {
     // SAFETY: artefacts are content-addressed and never written in place. Whoever does so all the same
     // spoils this runner only: libraries parse untrusted bytes anyway.
     let artefact = unsafe { artefact.whole() };
     let (expect, shown) = (expect.map(|(io, _)| io), expect.and_then(|(_, shown)| shown));
-    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, pool })?;
+    let model = backend.load(&LoadRequest { artefact, settings, lanes, expect, token, roots, pool })?;
     if model.programs.len() != usize::from(lanes) || model.programs.is_empty() {
         return Err("it needs one program for each lane, and at least one lane".to_owned());
     }

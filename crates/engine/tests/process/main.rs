@@ -15,11 +15,12 @@ mod misbehaviour;
 #[cfg(feature = "conformance-remote")]
 mod remote;
 mod set;
+mod tls;
 mod tokens;
 
 use modelless_engine::{
     BatchResult, BatchSlot, Engine, EngineError, Library, LoadSpec, Loaded, ProcessConfig, ProcessEngine,
-    default_engines_dir,
+    ServerFiles, default_engines_dir,
 };
 use modelless_types::{Engine as Kind, ModelId, VariantId, VariantSettings};
 use std::fs::File;

@@ -3,6 +3,8 @@
 use super::conformance::{Bench, at_peer, grpc_peer, peer};
 use super::*;
 use modelless_engine::BatchError;
+use modelless_testkit::certificates::Authority;
+use modelless_testkit::front;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
@@ -107,6 +109,24 @@ async fn a_server_that_takes_too_long_fails_the_batch_and_is_asked_again() {
 }
 
 #[tokio::test]
+async fn a_server_behind_tls_answers_as_it_does_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path()).unwrap();
+    authority.sign("127.0.0.1").unwrap();
+    let ca = Some(folder.path().join("ca.pem"));
+    for (peer, scheme, protocol) in [(peer(), "https", "http/1.1"), (grpc_peer(), "grpcs", "h2")] {
+        let server = peer.split_once("://").unwrap().1.parse().unwrap();
+        let front = front::before(server, &authority, "127.0.0.1", &[protocol]).unwrap().to_string();
+        let files = ServerFiles { token: None, ca: ca.clone() };
+        let bench = Bench::with(Kind::Remote, |config| config.servers = [(front.clone(), files)].into());
+        let artefact = at_peer(&format!("{scheme}://{front}"), "echo", "");
+        bench.engine.load(LoadSpec { artefact, ..bench.spec(1, "echo") }).await.unwrap();
+        echo(&bench).await.unwrap();
+        echo(&bench).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn numbers_cross_as_json_where_there_is_no_binary_form() {
     let bench = Bench::new(Kind::Remote);
     let json = |n: u32, name: &str| LoadSpec {
@@ -148,8 +168,8 @@ async fn what_is_wrong_with_an_artefact_or_its_model_is_said() {
     assert!(why.contains("`nothing` is not ready: status 404"), "{why}");
     let why = refuse(at_peer(&grpc_peer(), "nothing", "")).await;
     assert!(why.contains("`nothing` is not ready: gRPC status 5"), "{why}");
-    let why = refuse(at_peer("https://h", "echo", "")).await;
-    assert!(why.contains("TLS is not spoken"), "{why}");
+    let why = refuse(at_peer("ftp://h", "echo", "")).await;
+    assert!(why.contains("it must begin with http://"), "{why}");
     // The one port for the other.
     let why = refuse(at_peer(&peer().replace("http:", "grpc:"), "echo", "")).await;
     assert!(why.contains("grpc://"), "{why}");

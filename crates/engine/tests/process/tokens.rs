@@ -6,10 +6,10 @@ use modelless_engine::BatchError;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-const TOKEN: &str = "s3cret.token";
+pub(crate) const TOKEN: &str = "s3cret.token";
 
 /// A server with one model, which gives its input back to whoever knows the token; who does not is told what he said.
-fn strict() -> String {
+pub(crate) fn strict() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -75,7 +75,8 @@ async fn a_server_is_shown_the_token_of_its_file_and_nobody_else_sees_it() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_owned();
     let engine = engine_of(Kind::Remote, |config| {
-        config.servers = [(server.clone(), Some(path.clone()))].into();
+        let files = ServerFiles { token: Some(path.clone()), ca: None };
+        config.servers = [(server.clone(), files)].into();
     });
     let why = refused(&engine, remote(&server, 1)).await;
     assert!(why.contains("must hold one line"), "{why}");

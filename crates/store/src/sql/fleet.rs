@@ -1,8 +1,10 @@
 //! Nodes, replicas and their history.
 
 use super::conn::{Columns, Db, Tx, args};
+use super::events;
 use crate::check;
 use crate::error::{Error, Result};
+use crate::events::NewEvent;
 use crate::records::{Holder, NewNode, NewTransition, Node, NodeState, Replica, Transition, UnixMicros};
 use modelless_types::{Bytes, DeviceIx, NodeId, PricePerHour, ReplicaId, ReplicaState, VariantId};
 
@@ -10,6 +12,7 @@ pub(crate) async fn register_node(db: &Db, new: NewNode, at: UnixMicros) -> Resu
     check::node(&new, at)?;
     let mut tx = db.begin().await?;
     let fresh = tx.next_id("nodes").await?;
+    let event = tx.next("events").await?;
     let known = tx.first("SELECT id, last_seen FROM nodes WHERE name = $1", args![new.name.as_str()]).await?;
     let (id, last_seen) = match &known {
         Some(row) => {
@@ -38,6 +41,8 @@ pub(crate) async fn register_node(db: &Db, new: NewNode, at: UnixMicros) -> Resu
         last_seen.0.cast_signed(),
     ];
     tx.exec(sql, values).await?;
+    let came = NewEvent::of_node(NodeId(id), &new.name, NodeState::Up, at);
+    events::write(&mut tx, event, &came).await?;
     tx.commit().await?;
     Ok(Node { id: NodeId(id), about: new, state: NodeState::Up, last_seen })
 }
@@ -45,6 +50,14 @@ pub(crate) async fn register_node(db: &Db, new: NewNode, at: UnixMicros) -> Resu
 pub(crate) async fn node_seen(db: &Db, node: NodeId, state: NodeState, at: UnixMicros) -> Result<()> {
     check::number("time", at.0)?;
     let mut tx = db.begin().await?;
+    let known = tx.first("SELECT name, state FROM nodes WHERE id = $1", args![node.0]).await?;
+    let known = known.ok_or_else(|| Error::not_found("node", node))?;
+    let mut known = known.read(&db.name);
+    let (name, before) = (known.text()?, known.word(NodeState::parse)?);
+    if before != state {
+        let event = tx.next("events").await?;
+        events::write(&mut tx, event, &NewEvent::of_node(node, &name, state, at)).await?;
+    }
     let changed = tx
         .exec(
             "UPDATE nodes SET state = $2, last_seen = CASE WHEN last_seen < $3 THEN $3 ELSE last_seen END \
@@ -193,6 +206,7 @@ pub(crate) async fn record_transition(db: &Db, change: NewTransition) -> Result<
     let known = find(db, &mut tx, change.replica).await?;
     known.must_be(change.from)?;
     let seq = tx.next("transitions").await?;
+    let event = tx.next("events").await?;
     tx.exec(
         "UPDATE replicas SET state = $2 WHERE id = $1",
         args![change.replica.0.cast_signed(), change.to.name()],
@@ -214,8 +228,11 @@ pub(crate) async fn record_transition(db: &Db, change: NewTransition) -> Result<
         ],
     )
     .await?;
+    let (variant, node) = (known.variant, known.node);
+    let transition = Transition { seq: seq.unsigned_abs(), variant, node, change };
+    events::write(&mut tx, event, &NewEvent::of_transition(&transition)).await?;
     tx.commit().await?;
-    Ok(Transition { seq: seq.unsigned_abs(), variant: known.variant, node: known.node, change })
+    Ok(transition)
 }
 
 pub(crate) async fn transitions(db: &Db, replica: Option<ReplicaId>, limit: u32) -> Result<Vec<Transition>> {

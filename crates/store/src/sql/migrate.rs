@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 8] = [
+const STEPS: [(i64, &str, &str); 11] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
@@ -17,6 +17,9 @@ const STEPS: [(i64, &str, &str); 8] = [
     (6, "versions", include_str!("../../../../migrations/0006_versions.sql")),
     (7, "live", include_str!("../../../../migrations/0007_live.sql")),
     (9, "way_back", include_str!("../../../../migrations/0009_way_back.sql")),
+    (10, "access", include_str!("../../../../migrations/0010_access.sql")),
+    (11, "events", include_str!("../../../../migrations/0011_events.sql")),
+    (12, "machines", include_str!("../../../../migrations/0012_machines.sql")),
 ];
 
 /// The newest version known here.

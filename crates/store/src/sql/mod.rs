@@ -5,11 +5,15 @@
 //! changes, which makes all others who want to change it wait. So a check and the change after it cannot be
 //! overtaken, and no error of a constraint has to be understood.
 
+mod access;
+mod audit;
 mod catalog;
 pub(crate) mod conn;
+mod events;
 mod flags;
 mod fleet;
 mod learnt;
+mod machines;
 mod measuring;
 mod migrate;
 mod open;
@@ -18,9 +22,13 @@ mod versions;
 
 pub use open::{open, open_postgres, open_sqlite};
 
+use crate::access::Access;
 use crate::api::Store;
+use crate::audit::Audit;
 use crate::error::Result;
+use crate::events::{Event, NewEvent};
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
+use crate::machines::Machines;
 use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
@@ -197,6 +205,18 @@ impl Store for SqlStore {
         fleet::forget_transitions(&self.db, before).await
     }
 
+    fn rented(&self) -> &dyn Machines {
+        self
+    }
+
+    async fn note_event(&self, event: NewEvent) -> Result<Event> {
+        events::note(&self.db, event).await
+    }
+
+    async fn events(&self, after: Option<u64>, limit: u32) -> Result<Vec<Event>> {
+        events::after(&self.db, after, limit).await
+    }
+
     async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
         plans::save(&self.db, parent, json, at).await
     }
@@ -205,12 +225,24 @@ impl Store for SqlStore {
         plans::current(&self.db).await
     }
 
+    async fn plans(&self, limit: u32) -> Result<Vec<Plan>> {
+        plans::latest(&self.db, limit).await
+    }
+
     async fn plan(&self, id: PlanId) -> Result<Option<Plan>> {
         plans::get(&self.db, id).await
     }
 
     async fn secret(&self, name: &str, candidate: [u8; 32]) -> Result<[u8; 32]> {
         plans::secret(&self.db, name, candidate).await
+    }
+
+    fn access(&self) -> &dyn Access {
+        self
+    }
+
+    fn audit(&self) -> &dyn Audit {
+        self
     }
 
     async fn close(&self) {

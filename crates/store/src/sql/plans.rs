@@ -36,6 +36,11 @@ pub(crate) async fn current(db: &Db) -> Result<Option<Plan>> {
     first(db, &rows)
 }
 
+pub(crate) async fn latest(db: &Db, limit: u32) -> Result<Vec<Plan>> {
+    let sql = "SELECT id, parent, body, at_us FROM plans ORDER BY id DESC LIMIT $1";
+    db.fetch(sql, args![limit]).await?.iter().map(|row| plan(row.read(&db.name))).collect()
+}
+
 pub(crate) async fn get(db: &Db, id: PlanId) -> Result<Option<Plan>> {
     let Ok(id) = i64::try_from(id.0) else { return Ok(None) };
     let rows = db.fetch("SELECT id, parent, body, at_us FROM plans WHERE id = $1", args![id]).await?;
@@ -73,7 +78,7 @@ pub(crate) async fn secret(db: &Db, name: &str, candidate: [u8; 32]) -> Result<[
     unhex(&text).ok_or_else(|| corrupt(&db.name, format!("the key {name:?} is not 32 bytes")))
 }
 
-fn unhex(text: &str) -> Option<[u8; 32]> {
+pub(super) fn unhex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     if text.len() != 64 || !text.is_ascii() {
         return None;

@@ -3,8 +3,8 @@
 use crate::backends::open_at;
 use crate::samples::{a_task, model};
 use modelless_store::{
-    Error, FEEDBACK_KEPT, Feedback, Kept, NewModel, PlanId, SavePlan, Signed, Store, UnixMicros, open,
-    open_sqlite,
+    EVENTS_KEPT, Error, EventKind, FEEDBACK_KEPT, Feedback, Kept, NewEvent, NewModel, PlanId, SavePlan,
+    Signed, Store, UnixMicros, open, open_sqlite,
 };
 use modelless_types::{Engine, Model, VariantId, VariantSettings};
 use sqlx::sqlite::SqliteConnectOptions;
@@ -72,10 +72,19 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN declared_accuracy").await;
     change(&path, "DROP TABLE stale_marks; DROP TABLE feedback; DROP TABLE live_accuracies").await;
     change(&path, "DROP TABLE flag_changes").await;
-    change(&path, "DROP TABLE node_holders").await;
-    change(&path, "DELETE FROM counters WHERE name IN ('feedback', 'feedback_kept', 'flag_changes')").await;
+    change(&path, "DROP TABLE node_holders; DROP TABLE events").await;
+    change(
+        &path,
+        "DELETE FROM counters WHERE name IN ('feedback', 'feedback_kept', 'flag_changes', 'events')",
+    )
+    .await;
     change(&path, "DROP TABLE measurings").await;
     change(&path, "DROP TABLE evidence").await;
+    change(&path, "DROP TABLE api_keys; DROP TABLE model_grants; DROP TABLE audit; DROP TABLE uploads").await;
+    change(&path, "ALTER TABLE tenants DROP COLUMN quota; ALTER TABLE apps DROP COLUMN quota").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('tenants', 'apps', 'api_keys', 'audit')").await;
+    change(&path, "DROP TABLE machines; DROP TABLE machine_changes; DROP TABLE pools").await;
+    change(&path, "DELETE FROM counters WHERE name IN ('machines', 'machine_changes')").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
@@ -281,4 +290,28 @@ async fn how_many_verdicts_are_kept_is_known_without_counting_them() {
     change(&path, "UPDATE counters SET value = 1000000 WHERE name = 'feedback_kept'").await;
     assert_eq!(say(known[1].1, 500, 510, 0).await, 0, "it goes by the counter");
     assert_eq!(say(known[1].1, 500, 510, 400).await, 10, "what is too old makes room");
+}
+
+#[tokio::test]
+async fn only_the_latest_events_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.db");
+    let store = open_sqlite(&path).await.unwrap();
+    let event = |n| NewEvent {
+        kind: EventKind::Plan,
+        node: None,
+        variant: None,
+        what: "saved".into(),
+        cause: String::new(),
+        who: String::new(),
+        at: UnixMicros(n),
+    };
+    store.note_event(event(1)).await.unwrap();
+    // As if nearly as many had come since as are kept.
+    change(&path, "UPDATE counters SET value = 9999 WHERE name = 'events'").await;
+    let seq = store.note_event(event(2)).await.unwrap().seq;
+    assert_eq!((seq, store.events(Some(0), 9).await.unwrap().len()), (EVENTS_KEPT, 2));
+    store.note_event(event(3)).await.unwrap();
+    let kept = store.events(Some(0), 9).await.unwrap();
+    assert_eq!(kept.iter().map(|event| event.about.at.0).collect::<Vec<_>>(), [2, 3]);
 }

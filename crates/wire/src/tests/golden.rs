@@ -35,6 +35,7 @@ fn with_a_replica() -> NodeStatus {
         slowdown: Some(1.5),
         cause: "c".into(),
         loads: LoadTimes { count: 4, cold: Some(Micros(5)), warm: None },
+        signs: None,
     };
     NodeStatus { replicas: vec![replica], ..status() }
 }

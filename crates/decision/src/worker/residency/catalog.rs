@@ -3,6 +3,7 @@
 use super::Residency;
 use crate::replica::ReplicaEvent;
 use crate::worker::api::{Action, WorkerVariant};
+use crate::worker::times::Times;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use modelless_types::{DeviceIx, ReplicaState, Time, VariantId};
@@ -43,6 +44,7 @@ impl Residency {
             }
             self.variants.insert(variant.id, variant);
         }
+        self.times = self.variants.iter().map(|(id, variant)| (*id, Times::new(variant))).collect();
         self.index = self.variants.values().map(|v| ((v.task, v.ordinal), v.id)).collect();
         self.changes += 1;
         let give_up_after = self.give_up_after;

@@ -11,11 +11,14 @@
 
 use super::api::{Action, DeviceConfig, WorkerConfig, WorkerVariant};
 use super::cutting::Cut;
+use super::times::Times;
+use crate::estimate::{Moments, RunModel};
 use crate::replica::{self, ReplicaEvent};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, TaskId, Time, VariantId};
+use pressure::Trouble;
 
 mod catalog;
 mod failing;
@@ -56,8 +59,8 @@ pub(in crate::worker) struct Replica {
     stay: Micros,
     /// When it was evicted last.
     left: Time,
-    /// When an overload is over, if no sign of it comes.
-    calm_at: Time,
+    /// What speaks of it being overloaded or disturbed.
+    trouble: Trouble,
 }
 
 /// Something that should be in memory, since when.
@@ -86,6 +89,8 @@ struct Device {
 #[derive(Clone, Debug, Default)]
 pub(in crate::worker) struct Residency {
     variants: BTreeMap<VariantId, WorkerVariant>,
+    /// What each takes, as it is known now.
+    times: BTreeMap<VariantId, Times>,
     devices: Vec<Device>,
     /// By task and ordinal.
     index: BTreeMap<(TaskId, u8), VariantId>,
@@ -116,6 +121,7 @@ impl Residency {
         };
         Self {
             variants: BTreeMap::new(),
+            times: BTreeMap::new(),
             index: BTreeMap::new(),
             changes: 0,
             devices: config.devices.iter().map(device).collect(),
@@ -133,8 +139,41 @@ impl Residency {
         self.variants.values()
     }
 
-    pub(in crate::worker) fn variant_mut(&mut self, id: VariantId) -> Option<&mut WorkerVariant> {
-        self.variants.get_mut(&id)
+    /// What was seen changes what a variant is known to take. Whatever changes that goes through here.
+    pub(in crate::worker) fn learn<T>(
+        &mut self,
+        id: VariantId,
+        lesson: impl FnOnce(&mut RunModel) -> T,
+    ) -> Option<T> {
+        let variant = self.variants.get_mut(&id)?;
+        let learnt = lesson(&mut variant.run);
+        self.times.insert(id, Times::new(variant));
+        Some(learnt)
+    }
+
+    /// What a batch takes.
+    pub(in crate::worker) fn estimate(&self, variant: &WorkerVariant, batch: u32) -> Moments {
+        let times = self.times.get(&variant.id);
+        times.map_or_else(|| variant.run.estimate(batch), |times| times.estimate(&variant.run, batch))
+    }
+
+    /// The same for many sizes of one variant.
+    pub(in crate::worker) fn takes(&self, variant: &WorkerVariant) -> impl Fn(u32) -> Moments {
+        let times = self.times.get(&variant.id);
+        move |batch| times.map_or_else(|| variant.run.estimate(batch), |t| t.estimate(&variant.run, batch))
+    }
+
+    /// Device time per query of a variant's best batch, or of one alone where batches gain nothing.
+    pub(in crate::worker) fn batched(&self, variant: &WorkerVariant) -> Moments {
+        let times = self.times.get(&variant.id);
+        times.map_or_else(|| variant.run.per_query(variant.max_batch), Times::batched)
+    }
+
+    /// The batch that takes the least device time per query, of at most so many.
+    pub(in crate::worker) fn best_batch(&self, variant: &WorkerVariant, largest: u32) -> u32 {
+        let (run, most) = (&variant.run, variant.max_batch);
+        let times = self.times.get(&variant.id);
+        times.map_or_else(|| run.best_batch(largest.min(most)), |times| times.best(run, largest, most))
     }
 
     pub(in crate::worker) fn find(&self, task: TaskId, ordinal: u8) -> Option<VariantId> {

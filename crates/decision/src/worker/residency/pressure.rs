@@ -1,72 +1,86 @@
-//! Replicas under pressure: *overloaded* when their queue cannot drain in time, *interfered* when they are slower than
-//! their profile though it could.
+//! What is remembered of replicas under pressure. Whether they are is decided in [`crate::replica::judge`].
 
 use super::Residency;
-use crate::replica::ReplicaEvent;
+use crate::replica::{self, ReplicaEvent};
 use crate::worker::api::Action;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use modelless_types::{DeviceIx, Micros, ReplicaState, Time, VariantId};
 
-/// So long without a sign of overload it is over.
-const CALM: Micros = Micros::from_secs(1);
-/// Slower than the profile by this much is interference, and no longer when it is below the second.
-const SLOW: f64 = 1.5;
-const WELL: f64 = 1.2;
-/// Batches seen before it is said.
-const SEEN: u32 = 10;
+/// Signs of trouble of one replica, by when they were seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::worker) struct Trouble {
+    /// A batch was bound behind which something would be late.
+    pub(in crate::worker) late: Option<Time>,
+    /// It was slower than what is well.
+    pub(in crate::worker) slow: Option<Time>,
+    /// A batch of it ended.
+    pub(in crate::worker) ran: Option<Time>,
+    /// It was well again.
+    left: Option<Time>,
+    /// How often it fell back soon after.
+    pub(in crate::worker) relapses: u8,
+    /// When to look again, while it is in trouble.
+    look: Time,
+}
+
+const fn in_trouble(state: ReplicaState) -> bool {
+    matches!(state, ReplicaState::Overloaded | ReplicaState::Interfered)
+}
 
 impl Residency {
-    /// A batch of it was bound, and what waits behind cannot drain in time.
-    pub(in crate::worker) fn overloaded(
+    pub(in crate::worker) fn trouble(&self, device: DeviceIx, variant: VariantId) -> Option<Trouble> {
+        self.device(device).replicas.get(&variant).map(|replica| replica.trouble)
+    }
+
+    pub(in crate::worker) fn note(
         &mut self,
-        now: Time,
         device: DeviceIx,
         variant: VariantId,
+        note: impl FnOnce(&mut Trouble),
+    ) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            note(&mut replica.trouble);
+        }
+    }
+
+    /// A replica's trouble begins or is over.
+    pub(in crate::worker) fn turn(
+        &mut self,
+        now: Time,
+        (device, variant): (DeviceIx, VariantId),
+        event: ReplicaEvent,
+        calm: Micros,
+        because: &str,
         actions: &mut VecDeque<Action>,
     ) {
-        if self.state(device, variant) == ReplicaState::Active {
-            let cause = "what waits for it cannot be done in time";
-            self.step(device, variant, ReplicaEvent::QueueGrew, cause, actions);
-        }
-        if let Some(replica) = self.replica_mut(device, variant) {
-            replica.calm_at = now + CALM;
-        }
+        let over = matches!(event, ReplicaEvent::QueueDrained | ReplicaEvent::SpedUp);
+        self.note(device, variant, |trouble| {
+            if over {
+                trouble.left = Some(now);
+            } else if trouble.left != Some(now) {
+                // One trouble that turns out to be the other is not a second one.
+                let fell_back = trouble.left.is_some_and(|left| replica::fell_back(now - left, calm));
+                trouble.relapses = if fell_back { trouble.relapses.saturating_add(1) } else { 0 };
+            }
+        });
+        self.step(device, variant, event, because, actions);
     }
 
-    /// What was overloaded and is not any more.
-    pub(in crate::worker) fn calm(&mut self, now: Time, actions: &mut VecDeque<Action>) {
-        let over =
-            self.replicas().filter(|(_, _, r)| r.state == ReplicaState::Overloaded && r.calm_at <= now);
-        let over: Vec<_> = over.map(|(device, variant, _)| (device, variant)).collect();
-        for (device, variant) in over {
-            self.step(device, variant, ReplicaEvent::QueueDrained, "its queue drains in time again", actions);
-        }
+    /// It is looked at again after so long, while it is in trouble.
+    pub(in crate::worker) fn look_again(&mut self, device: DeviceIx, variant: VariantId, at: Time) {
+        self.note(device, variant, |trouble| trouble.look = at);
     }
 
-    /// When the next one may be.
-    pub(in crate::worker) fn next_calm(&self) -> Option<Time> {
-        let overloaded = self.replicas().filter(|(_, _, r)| r.state == ReplicaState::Overloaded);
-        overloaded.map(|(_, _, r)| r.calm_at).min()
+    /// Replicas in trouble; those that are to be looked at by then.
+    pub(in crate::worker) fn troubled(&self, by: Time) -> Vec<(DeviceIx, VariantId)> {
+        let due = self.replicas().filter(|(_, _, r)| in_trouble(r.state) && r.trouble.look <= by);
+        due.map(|(device, variant, _)| (device, variant)).collect()
     }
 
-    /// Compares what was seen of every replica with its profile.
-    pub(in crate::worker) fn compare(&mut self, actions: &mut VecDeque<Action>) {
-        let changed = |(device, variant, replica): (DeviceIx, VariantId, &super::Replica)| {
-            let correction = self.variants.get(&variant)?.run.correction;
-            let slow = correction.ratio >= SLOW && correction.samples >= SEEN;
-            let (changes, event, cause) = if replica.state == ReplicaState::Active {
-                let cause = "it is slower than its profile though its load is below capacity";
-                (slow, ReplicaEvent::SlowedDown, cause)
-            } else {
-                (correction.ratio < WELL, ReplicaEvent::SpedUp, "it is as fast as its profile again")
-            };
-            let can = matches!(replica.state, ReplicaState::Active | ReplicaState::Interfered);
-            (can && changes).then_some((device, variant, event, cause))
-        };
-        let changed: Vec<_> = self.replicas().filter_map(changed).collect();
-        for (device, variant, event, cause) in changed {
-            self.step(device, variant, event, cause, actions);
-        }
+    /// When the next one is to be looked at.
+    pub(in crate::worker) fn next_look(&self) -> Option<Time> {
+        let troubled = self.replicas().filter(|(_, _, r)| in_trouble(r.state));
+        troubled.map(|(_, _, r)| r.trouble.look).min()
     }
 }

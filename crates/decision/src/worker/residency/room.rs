@@ -208,7 +208,7 @@ impl Residency {
             stays_until: Time::ZERO,
             stay: Micros::ZERO,
             left: Time::ZERO,
-            calm_at: Time::ZERO,
+            trouble: super::Trouble::default(),
         };
         let replica = state.replicas.entry(variant).or_insert(fresh);
         replica.asked = now;

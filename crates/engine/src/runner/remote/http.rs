@@ -1,13 +1,13 @@
 //! As much of an HTTP/1.1 client as the Open Inference Protocol needs: one kept connection, one request at a time, every
 //! wait and every size bounded. Blocking, for a lane has nothing else to do.
 
+use super::line::Line;
 use super::peer::Access;
 use crate::clock;
 use std::fmt;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Instant;
 
 /// A head is a few hundred bytes.
 const MAX_HEAD: usize = 64 << 10;
@@ -27,6 +27,8 @@ pub(super) enum Scheme {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Server {
     pub(super) scheme: Scheme,
+    /// All that is said to it is encrypted.
+    pub(super) encrypted: bool,
     /// Host and port.
     pub(super) authority: String,
     /// Before every path; empty, or beginning with a slash and not ending with one.
@@ -36,16 +38,16 @@ pub(super) struct Server {
 impl Server {
     /// From what a user writes.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
-        let (scheme, rest) = match url.split_once("://") {
-            Some(("http", rest)) => (Scheme::Http, rest),
-            Some(("grpc", rest)) => (Scheme::Grpc, rest),
-            Some(("https" | "grpcs", _)) => {
+        let (scheme, encrypted, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (Scheme::Http, false, rest),
+            Some(("https", rest)) => (Scheme::Http, true, rest),
+            Some(("grpc", rest)) => (Scheme::Grpc, false, rest),
+            Some(("grpcs", rest)) => (Scheme::Grpc, true, rest),
+            _ => {
                 return Err(format!(
-                    "`url` is {url:?}, but TLS is not spoken; a proxy on this machine that speaks it, reached by http:// \
-                     or grpc://, will do"
+                    "`url` is {url:?}; it must begin with http:// or grpc://, or with https:// or grpcs:// for TLS"
                 ));
             }
-            _ => return Err(format!("`url` is {url:?}; it must begin with http:// or grpc://")),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -59,8 +61,15 @@ impl Server {
         if scheme == Scheme::Grpc && (no_port || !path.trim_end_matches('/').is_empty()) {
             return Err(format!("`url` is {url:?}; gRPC has no usual port and no path: grpc://HOST:PORT"));
         }
-        let authority = if no_port { format!("{authority}:80") } else { authority.to_owned() };
-        Ok(Self { scheme, authority, prefix: path.trim_end_matches('/').to_owned() })
+        let port = if encrypted { 443 } else { 80 };
+        let authority = if no_port { format!("{authority}:{port}") } else { authority.to_owned() };
+        Ok(Self { scheme, encrypted, authority, prefix: path.trim_end_matches('/').to_owned() })
+    }
+
+    /// Without its port, as a certificate names it.
+    pub(super) fn host(&self) -> &str {
+        let host = self.authority.rsplit_once(':').map_or(&*self.authority, |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']')
     }
 }
 
@@ -70,7 +79,8 @@ impl fmt::Display for Server {
             Scheme::Http => "http",
             Scheme::Grpc => "grpc",
         };
-        write!(f, "{scheme}://{}{}", self.authority, self.prefix)
+        let encrypted = if self.encrypted { "s" } else { "" };
+        write!(f, "{scheme}{encrypted}://{}{}", self.authority, self.prefix)
     }
 }
 
@@ -93,12 +103,12 @@ impl Response {
 #[derive(Debug)]
 pub(super) struct Client {
     access: Access,
-    stream: Option<TcpStream>,
+    line: Option<Line>,
 }
 
 impl Client {
     pub(super) fn new(access: Access) -> Self {
-        Self { access, stream: None }
+        Self { access, line: None }
     }
 
     pub(super) fn access(&self) -> &Access {
@@ -115,7 +125,7 @@ impl Client {
         body: &[u8],
     ) -> Result<Response, String> {
         let until = clock::now() + self.access.limit;
-        let kept = self.stream.is_some();
+        let kept = self.line.is_some();
         let first = self.attempt(method, path, headers, body, until);
         let result = match first {
             Err(error) if kept && error.kind() != io::ErrorKind::TimedOut => {
@@ -134,9 +144,9 @@ impl Client {
         body: &[u8],
         until: Instant,
     ) -> io::Result<Response> {
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => connect(&self.access.addresses, until)?,
+        let mut line = match self.line.take() {
+            Some(line) => line,
+            None => Line::open(&self.access, until)?,
         };
         let Server { authority, prefix, .. } = &self.access.server;
         let mut head = format!("{method} {prefix}{path} HTTP/1.1\r\nhost: {authority}\r\naccept: */*\r\n");
@@ -150,47 +160,26 @@ impl Client {
             let _ = write!(head, "{name}: {value}\r\n");
         }
         head.push_str("\r\n");
-        stream.set_write_timeout(Some(left(until)?))?;
         // Small ones in one packet.
         let mut request = head.into_bytes();
         if body.len() <= PIECE {
             request.extend_from_slice(body);
-            stream.write_all(&request)?;
+            line.write_all(&request, until)?;
         } else {
-            stream.write_all(&request)?;
-            stream.write_all(body)?;
+            line.write_all(&request, until)?;
+            line.write_all(body, until)?;
         }
-        let mut reader = Reader { stream: &mut stream, until, buffer: Vec::new(), at: 0 };
+        let mut reader = Reader { line: &mut line, until, buffer: Vec::new(), at: 0 };
         let (response, keep) = reader.response()?;
         if keep {
-            self.stream = Some(stream);
+            self.line = Some(line);
         }
         Ok(response)
     }
 }
 
-pub(super) fn connect(addresses: &[SocketAddr], until: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "its name stands for no address");
-    for address in addresses {
-        match TcpStream::connect_timeout(address, left(until)?) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-/// Time left; never zero, which would mean to wait without end.
-pub(super) fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(clock::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
 struct Reader<'a> {
-    stream: &'a mut TcpStream,
+    line: &'a mut Line,
     until: Instant,
     buffer: Vec<u8>,
     /// How much of the buffer was used.
@@ -310,17 +299,15 @@ impl Reader<'_> {
     }
 
     fn more(&mut self) -> io::Result<()> {
-        self.stream.set_read_timeout(Some(left(self.until)?))?;
         let filled = self.buffer.len();
         self.buffer.resize(filled + PIECE, 0);
-        let read = self.stream.read(&mut self.buffer[filled..]);
+        let read = self.line.read(&mut self.buffer[filled..], self.until);
         self.buffer.truncate(filled + *read.as_ref().unwrap_or(&0));
         match read {
             Ok(0) => {
                 Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up in the middle of an answer"))
             }
             Ok(_) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
             Err(error) => Err(error),
         }
     }
@@ -333,7 +320,9 @@ pub(super) fn nonsense(what: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::time::Duration;
 
     /// A server that sends these answers, one on each connection, whatever it is asked.
     fn serving(answers: &'static [&'static str]) -> Server {
@@ -347,12 +336,12 @@ mod tests {
                 stream.write_all(answer.as_bytes()).unwrap();
             }
         });
-        Server { scheme: Scheme::Http, authority, prefix: String::new() }
+        Server { scheme: Scheme::Http, encrypted: false, authority, prefix: String::new() }
     }
 
     fn client(server: Server, limit: Duration) -> Client {
         let addresses = vec![server.authority.parse().unwrap()];
-        Client::new(Access { server, addresses, limit, token: None, lost: std::cell::Cell::default() })
+        Client::new(Access::test(server, addresses, limit))
     }
 
     fn get(server: Server) -> Result<Response, String> {
@@ -362,7 +351,8 @@ mod tests {
     #[test]
     fn addresses_are_read_as_they_are_written() {
         let server = |authority: &str, prefix: &str| {
-            Ok(Server { scheme: Scheme::Http, authority: authority.to_owned(), prefix: prefix.to_owned() })
+            let (authority, prefix) = (authority.to_owned(), prefix.to_owned());
+            Ok(Server { scheme: Scheme::Http, encrypted: false, authority, prefix })
         };
         assert_eq!(Server::parse("http://h:8000"), server("h:8000", ""));
         assert_eq!(Server::parse("http://h/a/b/"), server("h:80", "/a/b"));
@@ -381,8 +371,14 @@ mod tests {
         ] {
             assert!(Server::parse(wrong).is_err(), "{wrong:?}");
         }
-        for encrypted in ["https://h", "grpcs://h:9"] {
-            assert!(Server::parse(encrypted).unwrap_err().contains("TLS is not spoken"), "{encrypted}");
+        for (url, scheme, shown, host) in [
+            ("https://h", Scheme::Http, "https://h:443", "h"),
+            ("https://h:8443/a/", Scheme::Http, "https://h:8443/a", "h"),
+            ("grpcs://[::1]:9", Scheme::Grpc, "grpcs://[::1]:9", "::1"),
+        ] {
+            let server = Server::parse(url).unwrap();
+            assert!(server.encrypted);
+            assert_eq!((server.scheme, server.to_string().as_str(), server.host()), (scheme, shown, host));
         }
     }
 
@@ -417,6 +413,7 @@ mod tests {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = Server {
             scheme: Scheme::Http,
+            encrypted: false,
             authority: silent.local_addr().unwrap().to_string(),
             prefix: String::new(),
         };

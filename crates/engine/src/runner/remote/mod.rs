@@ -7,9 +7,15 @@
 #[cfg(feature = "grpc")]
 mod grpc;
 mod http;
+mod line;
 mod peer;
 mod rest;
 mod tensors;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls_absent.rs"]
+mod tls;
 
 use super::backend::{Backend, Inputs, LoadRequest, Model, Needs, Program, Results};
 use super::specs::Declared;
@@ -25,6 +31,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
+use tls::Trust;
 
 /// How long a request may take where the artefact says nothing: less than the least limit of a batch, so that the server
 /// is blamed and not the runner.
@@ -36,7 +43,7 @@ const MAX_ARTEFACT: usize = 64 << 10;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Artefact {
-    /// `http://HOST:PORT`, maybe with a path before `/v2`, or `grpc://HOST:PORT`.
+    /// `http://HOST:PORT`, maybe with a path before `/v2`, or `grpc://HOST:PORT`; `https` and `grpcs` with TLS.
     url: String,
     /// The server's name of the model.
     model: String,
@@ -94,10 +101,19 @@ pub(super) fn open(authority: &Path) -> Result<Box<dyn Backend>, String> {
 /// Which server an artefact is on, as `HOST:PORT`, for whoever starts a runner for it or knows what it costs. None where
 /// it is no artefact; loading says why.
 pub fn authority(artefact: &File) -> Option<String> {
+    server(artefact).map(|server| server.authority)
+}
+
+/// The same, and whether it is believed to be that one only if it shows a certificate.
+pub(crate) fn certified(artefact: &File) -> Option<(String, bool)> {
+    server(artefact).map(|server| (server.authority, server.encrypted))
+}
+
+fn server(artefact: &File) -> Option<Server> {
     let mut bytes = vec![0; MAX_ARTEFACT];
     let count = artefact.read_at(&mut bytes, 0).ok()?;
     let artefact: Artefact = serde_json::from_slice(&bytes[..count]).ok()?;
-    authority_of(&artefact.url).ok()
+    Server::parse(&artefact.url).ok()
 }
 
 /// The same of a URL as it stands in an artefact.
@@ -131,7 +147,9 @@ impl Backend for Remote {
         if limit == 0 {
             return Err("`timeout_ms` is 0; it must be at least 1".to_owned());
         }
+        let trust = server.encrypted.then(|| Trust::new(&server, request.roots.unwrap_or_default()));
         let access = Access {
+            trust: trust.transpose()?,
             server,
             addresses: self.addresses.clone()?,
             limit: Duration::from_millis(limit),

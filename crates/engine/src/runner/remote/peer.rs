@@ -2,6 +2,7 @@
 
 use super::http::Server;
 use super::tensors::Answered;
+use super::tls::Trust;
 use crate::control::Secret;
 use crate::runner::Declared;
 use modelless_types::TensorSpec;
@@ -58,11 +59,19 @@ pub(super) struct Access {
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) limit: Duration,
     pub(super) token: Option<Secret>,
+    /// Who it has to be, where all is encrypted.
+    pub(super) trust: Option<Trust>,
     /// The server did not answer, or somebody before it did.
     pub(super) lost: Cell<bool>,
 }
 
 impl Access {
+    /// In the clear, and without a token.
+    #[cfg(test)]
+    pub(super) fn test(server: Server, addresses: Vec<SocketAddr>, limit: Duration) -> Self {
+        Self { server, addresses, limit, token: None, trust: None, lost: Cell::default() }
+    }
+
     /// Why nothing came back.
     pub(super) fn unreachable(&self, error: &io::Error) -> String {
         self.lost.set(true);

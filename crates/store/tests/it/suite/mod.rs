@@ -1,8 +1,12 @@
 //! What every store must do, whatever it keeps things in: each function here runs on each backend.
 
+mod access;
+mod audit;
 mod catalog;
+mod events;
 mod fleet;
 mod learnt;
+mod machines;
 mod measuring;
 mod plans;
 mod versions;

@@ -35,6 +35,9 @@ async fn a_plan_is_saved_only_on_top_of_the_current_one(backend: Backend) {
     assert_eq!((current.id, current.parent, current.json.as_str()), (second, Some(first), r#"{"n": 2}"#));
     assert_eq!(current.at, UnixMicros(5));
     assert_eq!(store.plan(first).await.unwrap().unwrap().json, r#"{"n": 1}"#);
+    let latest =
+        async |limit| store.plans(limit).await.unwrap().iter().map(|plan| plan.id).collect::<Vec<_>>();
+    assert_eq!((latest(9).await, latest(1).await), (vec![second, first], vec![second]));
     assert_eq!(store.plan(PlanId(u64::MAX)).await.unwrap(), None);
 }
 

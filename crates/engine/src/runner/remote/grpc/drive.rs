@@ -1,7 +1,8 @@
 //! Waiting for HTTP/2 on a lane's own thread. `h2` is written for an asynchronous runtime; one request at a time on one
 //! connection needs none: poll it, and sleep in `poll(2)` until the socket has news.
 
-use super::super::http::left;
+use super::super::line::{Line, left};
+use super::super::tls::Session;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
+    session: Option<Session>,
     /// The last write found no room.
     blocked: Arc<AtomicBool>,
 }
@@ -27,11 +29,25 @@ pub(super) struct Watch {
     blocked: Arc<AtomicBool>,
 }
 
-pub(super) fn split(stream: TcpStream) -> io::Result<(Socket, Watch)> {
+pub(super) fn split(line: Line) -> io::Result<(Socket, Watch)> {
+    let Line { socket: stream, session } = line;
     stream.set_nonblocking(true)?;
     let blocked = Arc::new(AtomicBool::new(false));
     let watch = Watch { stream: stream.try_clone()?, blocked: Arc::clone(&blocked) };
-    Ok((Socket { stream, blocked }, watch))
+    Ok((Socket { stream, session, blocked }, watch))
+}
+
+impl Socket {
+    /// Not yet is no error. Whether it is because something could not be written is noted.
+    fn polled<T>(&self, result: io::Result<T>, writing: bool) -> Poll<io::Result<T>> {
+        let pending = matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        if let Some(session) = &self.session {
+            self.blocked.store(session.is_blocked(), Ordering::Relaxed);
+        } else if writing {
+            self.blocked.store(pending, Ordering::Relaxed);
+        }
+        if pending { Poll::Pending } else { Poll::Ready(result) }
+    }
 }
 
 impl AsyncRead for Socket {
@@ -40,27 +56,29 @@ impl AsyncRead for Socket {
         _: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match retried(|| self.stream.read(into.initialize_unfilled())) {
-            Ok(count) => {
-                into.advance(count);
-                Poll::Ready(Ok(()))
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        }
+        let Self { stream, session, .. } = &mut *self;
+        let read = match session {
+            Some(session) => session.read(stream, into.initialize_unfilled()),
+            None => retried(|| stream.read(into.initialize_unfilled())),
+        };
+        self.polled(read.map(|count| into.advance(count)), false)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let written = retried(|| self.stream.write(bytes));
-        let blocked = matches!(&written, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        self.blocked.store(blocked, Ordering::Relaxed);
-        if blocked { Poll::Pending } else { Poll::Ready(written) }
+        let Self { stream, session, .. } = &mut *self;
+        let written = match session {
+            Some(session) => session.write(stream, bytes),
+            None => retried(|| stream.write(bytes)),
+        };
+        self.polled(written, true)
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, session, .. } = &mut *self;
+        let flushed = session.as_mut().map_or(Ok(()), |session| session.flush(stream));
+        self.polled(flushed, false)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

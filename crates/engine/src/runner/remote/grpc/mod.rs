@@ -4,7 +4,8 @@
 
 mod drive;
 
-use super::http::{MAX_BODY, Server, connect, nonsense};
+use super::http::{MAX_BODY, Server, nonsense};
+use super::line::Line;
 use super::peer::{Access, Described, Peer, short};
 use super::tensors::{Answered, whole};
 use crate::clock;
@@ -23,7 +24,6 @@ use prost::bytes::{BufMut, Bytes, BytesMut};
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -223,10 +223,11 @@ impl Client {
     fn attempt(&mut self, method: &str, framed: Bytes, until: Instant) -> io::Result<Reply> {
         let mut live = match self.live.take() {
             Some(live) => live,
-            None => open(&self.access.addresses, until)?,
+            None => open(&self.access, until)?,
         };
-        let Access { server: Server { authority, .. }, .. } = &self.access;
-        let uri = format!("http://{authority}/inference.GRPCInferenceService/{method}");
+        let Access { server: Server { authority, encrypted, .. }, .. } = &self.access;
+        let scheme = if *encrypted { "https" } else { "http" };
+        let uri = format!("{scheme}://{authority}/inference.GRPCInferenceService/{method}");
         let mut head = Request::post(uri)
             .header("content-type", "application/grpc")
             .header("te", "trailers")
@@ -271,8 +272,8 @@ fn milliseconds(until: Instant) -> u128 {
     until.saturating_duration_since(clock::now()).max(Duration::from_millis(1)).as_millis().min(99_999_999)
 }
 
-fn open(addresses: &[SocketAddr], until: Instant) -> io::Result<Live> {
-    let (socket, watch) = drive::split(connect(addresses, until)?)?;
+fn open(access: &Access, until: Instant) -> io::Result<Live> {
+    let (socket, watch) = drive::split(Line::open(access, until)?)?;
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(WINDOW).initial_connection_window_size(WINDOW).enable_push(false);
     let opening = drive::wait(&watch, until, builder.handshake(socket))?;
@@ -349,6 +350,7 @@ fn hung_up() -> io::Error {
 mod tests {
     use super::*;
     use modelless_oip::messages::Contents;
+    use std::net::SocketAddr;
 
     fn output(name: &str, datatype: &str, shape: &[i64], contents: Option<Contents>) -> Tensor {
         Tensor {
@@ -484,23 +486,16 @@ mod tests {
     }
 
     fn asking(address: SocketAddr, model: &str) -> Grpc {
-        let token = Some(crate::control::Secret::test("s3cret"));
         let server = Server::parse(&format!("grpc://{address}")).unwrap();
-        let access = Access {
-            server,
-            addresses: vec![address],
-            limit: Duration::from_secs(20),
-            token,
-            lost: std::cell::Cell::default(),
-        };
-        Grpc::new(access, model, None)
+        let access = Access::test(server, vec![address], Duration::from_secs(20));
+        let token = Some(crate::control::Secret::test("s3cret"));
+        Grpc::new(Access { token, ..access }, model, None)
     }
 
-    #[test]
-    fn calls_share_a_connection_whatever_their_size() {
-        // Both ways beyond every window.
+    /// Asks three times, both ways beyond every window.
+    fn calls_share_a_connection(ask: impl FnOnce(SocketAddr, &str) -> Grpc) {
         let (address, asked) = serving(vec![Script::Ready(0), Script::Ready(20 << 20), Script::Ready(1)]);
-        let mut peer = asking(address, &"m".repeat(3 << 20));
+        let mut peer = ask(address, &"m".repeat(3 << 20));
         for _ in 0..3 {
             peer.ready().unwrap();
         }
@@ -514,6 +509,30 @@ mod tests {
             );
             assert!(headers["grpc-timeout"].to_str().unwrap().ends_with('m'));
         }
+    }
+
+    #[test]
+    fn calls_share_a_connection_whatever_their_size() {
+        calls_share_a_connection(asking);
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn calls_share_an_encrypted_connection_whatever_their_size() {
+        use super::super::tls::Trust;
+        use modelless_testkit::certificates::Authority;
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new(folder.path()).unwrap();
+        authority.sign("127.0.0.1").unwrap();
+        calls_share_a_connection(|address, model| {
+            let front = modelless_testkit::front::before(address, &authority, "127.0.0.1", &["h2"]).unwrap();
+            let server = Server::parse(&format!("grpcs://{front}")).unwrap();
+            let roots = std::fs::read(folder.path().join("ca.pem")).unwrap();
+            let trust = Some(Trust::new(&server, &roots).unwrap());
+            let mut peer = asking(front, model);
+            peer.client.access = Access { server, trust, ..peer.client.access };
+            peer
+        });
     }
 
     #[test]

@@ -12,22 +12,20 @@ use modelless_types::{Micros, TaskId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What came so long ago counts half.
-#[cfg(test)]
-pub(crate) const HALF_LIFE: Duration = Duration::from_micros(demand::HALF_LIFE.0);
 /// Classes of a gateway whose counts are remembered although it does not announce them any more.
 const REMEMBERED: usize = 4_096;
 
 /// What a gateway had counted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Counted {
     classes: BTreeMap<Class, u64>,
     /// How long the live state was away since it told anything new.
     missed: Duration,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Demands {
+/// Demand, as one observer of gateways counts it.
+#[derive(Clone, Debug, Default)]
+pub struct Demands {
     /// Each gateway, by name and instance.
     counted: BTreeMap<(String, u64), Counted>,
     lately: Lately,
@@ -35,7 +33,7 @@ pub(crate) struct Demands {
 
 impl Demands {
     /// What members announce, so long after the last time.
-    pub(crate) fn look(&mut self, members: &[Member], after: Duration) {
+    pub fn look(&mut self, members: &[Member], after: Duration) {
         if self.counted.is_empty() {
             self.lately.fade(micros(after));
         } else {
@@ -70,14 +68,14 @@ impl Demands {
     }
 
     /// Nothing could be known for so long.
-    pub(crate) fn stand_still(&mut self, after: Duration) {
+    pub fn stand_still(&mut self, after: Duration) {
         for known in self.counted.values_mut() {
             known.missed = known.missed.saturating_add(after);
         }
     }
 
     /// How much is asked of the classes that a variant may answer, in doublings.
-    pub(crate) fn level(&self, task: TaskId, ordinal: u8) -> u8 {
+    pub fn level(&self, task: TaskId, ordinal: u8) -> u8 {
         self.lately.level(task, ordinal)
     }
 }
@@ -93,6 +91,7 @@ mod tests {
 
     const TASK: TaskId = TaskId(3);
     const SECOND: Duration = Duration::from_secs(1);
+    const HALF_LIFE: Duration = Duration::from_micros(demand::HALF_LIFE.0);
 
     fn gateway_of(instance: u64, counts: &[(TaskId, u64)]) -> Member {
         let demand = |(task, arrived): &(TaskId, u64)| {

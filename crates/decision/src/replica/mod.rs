@@ -1,5 +1,9 @@
 //! The replica state machine, as a table: which state follows which event. An illegal pair is an error, never a
-//! silent no-op.
+//! silent no-op. Which event has happened to a replica that serves is decided in [`judge`].
+
+mod judge;
+
+pub use judge::{Beside, Host, Limits, Signs, because, explain, fell_back, judge};
 
 use core::fmt;
 use modelless_types::ReplicaState;

@@ -8,7 +8,7 @@ use modelless_wire::NodeStatus;
 use std::collections::BTreeSet;
 
 /// Only what a node offers and has a profile for can be planned there.
-pub(crate) fn input(
+pub fn input(
     catalog: &Catalog,
     nodes: &[NodeStatus],
     discretionary_permille: u16,
@@ -49,6 +49,7 @@ fn planned(
         accuracy: catalog.floor_accuracy(asked, variant.id, profile),
         latency: run.service().p99(),
         cost: run.cost(1, node.price),
+        work: run.work(profile.largest_batch(variant.settings.max_batch)),
         memory: profile.memory,
         demand: demands.level(task, variant.ordinal),
         candidate: !defaults.contains(&variant.model),

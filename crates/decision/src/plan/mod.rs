@@ -1,15 +1,22 @@
 //! Which replicas should exist where. A pure function of its input and the plan before it; planning twice from the
 //! same input changes nothing.
 //!
-//! First form: it pins what is worth having. Variants beaten on every axis are left out; per task a *parachute* (the
-//! fastest variant of the frontier) comes first, then the most accurate, then what lies between, task after task in
+//! First form: it pins what is worth having. Variants that another equals or beats on every axis are left out; per task a *parachute* (the
+//! fastest variant of the frontier) comes first, then the most accurate, then the *widest* (the one that can do most, in
+//! batches of the size that pays: alone it may look worse than others on every axis), then what lies between, task after task in
 //! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned
 //! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
 //! Candidates (versions that are not the default) come after all of these, so that promoting one finds it in memory where
 //! there is room.
 
-use crate::frontier::{Point, frontier};
+mod changes;
+
+pub use changes::{Change, changes};
+
+use crate::frontier::{Point, dominated, nanos};
+use crate::words::{asked, time};
 use alloc::collections::BTreeSet;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use modelless_types::{Accuracy, Bytes, CostPer1k, DeviceIx, Micros, NodeId, TaskId, VariantId};
@@ -28,6 +35,10 @@ pub struct PlanVariant {
     pub latency: Micros,
     /// Price at batch 1.
     pub cost: CostPer1k,
+    /// Device time per query in its best batch, in nanoseconds: what tells how much it can do. Inputs from before it was
+    /// told have 0.
+    #[serde(default)]
+    pub work: u64,
     /// Memory of a replica.
     pub memory: Bytes,
     /// How much is asked lately of those classes that it may answer, in doublings: 0 is nothing, 1 one query, 4 eight.
@@ -79,8 +90,11 @@ pub struct Step {
     pub node: NodeId,
     /// What.
     pub variant: VariantId,
-    /// Why.
+    /// Why, with the figures that decided.
     pub why: String,
+    /// What is better on every axis, where that is why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beaten_by: Option<VariantId>,
 }
 
 /// The decision.
@@ -90,6 +104,9 @@ pub struct Plan {
     pub pins: Vec<Pin>,
     /// A line for each variant on each device.
     pub report: Vec<Step>,
+    /// The part of each device's memory that was left to its worker, in thousandths. Older plans do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discretionary_permille: Option<u16>,
 }
 
 impl Plan {
@@ -102,32 +119,35 @@ impl Plan {
 /// Makes the plan that follows `before`.
 pub fn plan(input: &Input, before: &Plan) -> Plan {
     let mut plan = Plan::default();
+    let before: BTreeSet<Pin> = before.pins.iter().copied().collect();
     for device in &input.devices {
-        pin_device(device, before, &mut plan);
+        pin_device(device, &before, &mut plan);
     }
     plan.pins.sort_unstable();
     plan
 }
 
-fn pin_device(device: &PlanDevice, before: &Plan, plan: &mut Plan) {
+fn pin_device(device: &PlanDevice, before: &BTreeSet<Pin>, plan: &mut Plan) {
     let share = u64::from(1_000_u16.saturating_sub(device.discretionary_permille));
     let room = u64::try_from(u128::from(device.memory.0) * u128::from(share) / 1_000).unwrap_or(u64::MAX);
     let mut free = room;
-    let mut say = |variant: VariantId, why: &str| {
-        plan.report.push(Step { node: device.node, variant, why: why.into() });
+    let mut say = |variant: &PlanVariant, why: &str, beaten_by| {
+        let why = format!("{why}: {}", figures(variant));
+        plan.report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
     let pinned_before =
-        |id: VariantId| before.pins.contains(&Pin { node: device.node, device: device.device, variant: id });
-    for (rank, variant) in in_turn(device, &pinned_before) {
+        |id: VariantId| before.contains(&Pin { node: device.node, device: device.device, variant: id });
+    for (rank, variant, beaten_by) in in_turn(device, &pinned_before) {
         if rank == Rank::Beaten {
-            say(variant.id, "not pinned: another variant is better on every axis");
+            say(variant, "not pinned, as another variant is as good on every axis", beaten_by);
         } else if variant.memory.0 > free {
-            say(variant.id, "not pinned: no room left beside the discretionary share");
+            let left = Bytes(free);
+            say(variant, &format!("not pinned, as {left} is left beside the discretionary share"), None);
         } else {
             free -= variant.memory.0;
             chosen.insert(variant.id);
-            say(variant.id, rank.why());
+            say(variant, rank.why(), None);
         }
     }
     plan.pins.extend(chosen.into_iter().map(|variant| Pin {
@@ -137,10 +157,18 @@ fn pin_device(device: &PlanDevice, before: &Plan, plan: &mut Plan) {
     }));
 }
 
+/// What a variant is judged by.
+fn figures(variant: &PlanVariant) -> String {
+    let PlanVariant { latency, accuracy, memory, demand, work, .. } = variant;
+    let (alone, each) = (time(*latency), time(Micros(work / 1_000)));
+    format!("{alone} alone and {each} each in batches, accuracy {accuracy}, {memory}, {}", asked(*demand))
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Parachute,
     Best,
+    Widest,
     Between,
     Candidate,
     Beaten,
@@ -149,10 +177,11 @@ enum Rank {
 impl Rank {
     fn why(self) -> &'static str {
         match self {
-            Self::Parachute => "pinned: the fastest of its task",
-            Self::Best => "pinned: the most accurate of its task",
-            Self::Between | Self::Beaten => "pinned: on the frontier of its task",
-            Self::Candidate => "pinned: a candidate, so that it is there when it is tried or promoted",
+            Self::Parachute => "pinned as the fastest of its task",
+            Self::Best => "pinned as the most accurate of its task",
+            Self::Widest => "pinned as that of its task which can do most",
+            Self::Between | Self::Beaten => "pinned as it is on the frontier of its task",
+            Self::Candidate => "pinned as a candidate, so that it is there when it is tried or promoted",
         }
     }
 }
@@ -164,22 +193,33 @@ type Turn = (Rank, core::cmp::Reverse<u8>, bool, usize);
 /// of two, and two schedulers that count from different moments, are one apart and move nothing.
 const AHEAD: u8 = 2;
 
+/// What a variant is to its task, and by which it is beaten, if it is.
+type InTurn<'a> = (Rank, &'a PlanVariant, Option<VariantId>);
+
 /// The order in which room is given out: every task's parachute, every task's best, then the rest by turns.
-fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<(Rank, &'a PlanVariant)> {
+fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Vec<InTurn<'a>> {
     let tasks: BTreeSet<TaskId> = device.variants.iter().map(|v| v.task).collect();
-    let mut order: Vec<(Turn, TaskId, &PlanVariant)> = Vec::new();
+    let mut order: Vec<(Turn, TaskId, &PlanVariant, Option<VariantId>)> = Vec::new();
     // Candidates are weighed among themselves: they must not take the place of what answers.
     for (task, candidate) in tasks.into_iter().flat_map(|task| [(task, false), (task, true)]) {
         let of_kind = |v: &&PlanVariant| v.task == task && v.candidate == candidate;
         let mut of_task: Vec<&PlanVariant> = device.variants.iter().filter(of_kind).collect();
         of_task.sort_by_key(|v| (v.latency, core::cmp::Reverse(v.accuracy), v.id));
-        let point = |v: &&PlanVariant| Point { accuracy: v.accuracy, latency: v.latency, cost: v.cost };
+        let point = |v: &&PlanVariant| Point {
+            accuracy: v.accuracy,
+            latency: nanos(v.latency),
+            cost: v.cost,
+            work: v.work,
+            memory: v.memory,
+        };
         let points: Vec<Point> = of_task.iter().map(point).collect();
-        let on_frontier = frontier(&points);
+        let ids: Vec<VariantId> = of_task.iter().map(|v| v.id).collect();
+        let beaten_by = dominated(&points);
         let most = of_task.iter().map(|v| v.accuracy).max();
+        let least = of_task.iter().map(|v| v.work).min();
         let mut parachute = true;
-        for (turn, (variant, on)) in of_task.into_iter().zip(on_frontier).enumerate() {
-            let rank = if !on {
+        for (turn, (variant, beaten)) in of_task.into_iter().zip(beaten_by).enumerate() {
+            let rank = if beaten.is_some() {
                 Rank::Beaten
             } else if candidate {
                 Rank::Candidate
@@ -187,17 +227,19 @@ fn in_turn<'a>(device: &'a PlanDevice, before: &dyn Fn(VariantId) -> bool) -> Ve
                 Rank::Parachute
             } else if Some(variant.accuracy) == most {
                 Rank::Best
+            } else if Some(variant.work) == least {
+                Rank::Widest
             } else {
                 Rank::Between
             };
             let pinned = before(variant.id);
             let held = if pinned { AHEAD - 1 } else { 0 }; // with so much less it is still even, and even it stays
             let demand = core::cmp::Reverse(variant.demand.saturating_add(held));
-            order.push(((rank, demand, !pinned, turn), task, variant));
+            order.push(((rank, demand, !pinned, turn), task, variant, beaten.map(|at| ids[at])));
         }
     }
-    order.sort_by_key(|(key, task, variant)| (*key, *task, variant.id));
-    order.into_iter().map(|((rank, ..), _, variant)| (rank, variant)).collect()
+    order.sort_by_key(|(key, task, variant, _)| (*key, *task, variant.id));
+    order.into_iter().map(|((rank, ..), _, variant, beaten_by)| (rank, variant, beaten_by)).collect()
 }
 
 #[cfg(test)]
@@ -211,6 +253,7 @@ mod tests {
             accuracy: Accuracy::from_ppm(ppm).expect("accuracy"),
             latency: Micros(us),
             cost: CostPer1k(us),
+            work: us * 1_000,
             memory: Bytes::from_mib(mib),
             demand: 0,
             candidate: false,
@@ -294,6 +337,63 @@ mod tests {
         assert!(
             made.report.iter().any(|step| step.variant == VariantId(2) && step.why.contains("every axis"))
         );
+    }
+
+    #[test]
+    fn what_takes_the_least_memory_is_pinned_though_another_is_better_in_all_else() {
+        let variants = alloc::vec![variant(1, 1, 900_000, 10, 30), variant(2, 1, 800_000, 20, 5)];
+        assert_eq!(pinned(&plan(&device(100, variants.clone()), &Plan::default())), [1, 2]);
+        assert_eq!(
+            pinned(&plan(&device(10, variants), &Plan::default())),
+            [2],
+            "it is the only one with room"
+        );
+    }
+
+    #[test]
+    fn what_can_do_most_in_batches_comes_before_what_lies_between_though_alone_it_looks_beaten() {
+        let variants = alloc::vec![
+            variant(1, 1, 800_000, 10, 10),
+            variant(2, 1, 850_000, 20, 10),
+            variant(3, 1, 900_000, 30, 10),
+            // Slower and less accurate than the first, but a batch takes half of the device that one of that takes.
+            PlanVariant { work: 5_000, ..variant(4, 1, 780_000, 25, 10) },
+        ];
+        assert_eq!(pinned(&plan(&device(20, variants.clone()), &Plan::default())), [1, 3]);
+        assert_eq!(pinned(&plan(&device(30, variants.clone()), &Plan::default())), [1, 3, 4]);
+        assert_eq!(pinned(&plan(&device(40, variants), &Plan::default())), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_step_tells_the_figures_that_decided_and_a_change_tells_its_step() {
+        let of =
+            |us| device(15, alloc::vec![variant(1, 1, 800_000, us, 10), variant(2, 1, 900_000, 3_000, 10)]);
+        let told = |plan: &Plan, id| {
+            plan.report.iter().find(|step| step.variant == VariantId(id)).unwrap().why.clone()
+        };
+        let first = plan(&of(1_000), &Plan::default());
+        assert!(
+            told(&first, 1).contains("fastest") && told(&first, 1).contains("1.00 ms"),
+            "{}",
+            told(&first, 1)
+        );
+        assert!(
+            told(&first, 2).contains("5.0 MiB is left") && told(&first, 2).contains("10.0 MiB"),
+            "{}",
+            told(&first, 2)
+        );
+        let second = plan(&of(4_000), &first);
+        assert!(
+            told(&second, 1).contains("4.00 ms")
+                && second.report.iter().any(|step| step.beaten_by == Some(VariantId(2)))
+        );
+        let changed = changes(&first, &second);
+        let shown: Vec<(u32, bool)> =
+            changed.iter().map(|change| (change.pin.variant.0, change.comes)).collect();
+        assert_eq!(shown, [(2, true), (1, false)]);
+        assert!(changed[1].why.contains("every axis") && changes(&second, &second).is_empty(), "{changed:?}");
+        let nowhere = changes(&second, &Plan::default());
+        assert!(nowhere[0].why.contains("gone"), "{nowhere:?}");
     }
 
     #[test]

@@ -1,0 +1,179 @@
+//! `modelless pool` and `modelless machine`: machines that are rented, how many there should be and why.
+
+use super::versions::time;
+use super::{Server, list, number, segment, text};
+use crate::out;
+use crate::table::Table;
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use std::fmt::Write as _;
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Pool {
+    /// All pools: how many machines there are, may be and should be.
+    List(Server),
+    /// One pool, with the numbers behind that and its machines.
+    Show(Named),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Machine {
+    /// Machines that are there or on their way, and those that ended lately.
+    List(Server),
+    /// One machine, and what became of it and why.
+    Show(Named),
+    /// What became of machines lately, and why, newest first.
+    Events(Server),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Named {
+    name: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn pools(command: &Pool) -> anyhow::Result<()> {
+    match command {
+        Pool::List(server) => {
+            let answer = server.api()?.get("/v1/pools")?.ok()?.json()?;
+            if server.json { out::json(&answer) } else { out::line(pool_table(&answer)) }
+        }
+        Pool::Show(Named { name, server }) => {
+            let answer = server.api()?.get("/v1/pools")?.ok()?.json()?;
+            let all = list(&answer, "pools");
+            let names = || all.iter().map(|pool| text(pool, "name")).collect::<Vec<_>>().join(", ");
+            let pool = all.iter().find(|pool| text(pool, "name") == name);
+            let pool = pool.with_context(|| format!("there is no pool {name:?}; known are: {}", names()))?;
+            if server.json { out::json(pool) } else { out::line(pool_in_full(pool)) }
+        }
+    }
+}
+
+pub(crate) fn machines(command: &Machine) -> anyhow::Result<()> {
+    let (server, path) = match command {
+        Machine::List(server) | Machine::Events(server) => (server, "/v1/machines".to_owned()),
+        Machine::Show(Named { name, server }) => (server, format!("/v1/machines?name={}", segment(name))),
+    };
+    let answer = server.api()?.get(&path)?.ok()?.json()?;
+    match command {
+        _ if server.json => out::json(&answer),
+        Machine::List(_) => out::line(machine_table(&answer)),
+        Machine::Events(_) => out::line(changes(&answer)),
+        Machine::Show(_) => out::line(format!("{}\n{}", machine_table(&answer), changes(&answer))),
+    }
+}
+
+fn pool_table(answer: &Value) -> Table {
+    let columns = [
+        "pool",
+        ">least",
+        ">most",
+        ">wanted",
+        ">there",
+        ">paid",
+        ">USD/h each",
+        ">start-up s",
+        "no more because",
+    ];
+    let mut table = Table::new(&columns);
+    for pool in list(answer, "pools") {
+        table.row([
+            text(pool, "name").to_owned(),
+            number(&pool["least"], 0),
+            number(&pool["most"], 0),
+            wanted(pool),
+            number(&pool["there"], 0),
+            number(&pool["paid"], 0),
+            number(&pool["price_usd_per_hour"], 4),
+            number(&pool["start_up"]["median_s"], 1),
+            text(pool, "blocked").to_owned(),
+        ]);
+    }
+    table
+}
+
+/// One number where least and most are the same.
+fn wanted(pool: &Value) -> String {
+    let (least, most) = (number(&pool["wanted_least"], 0), number(&pool["wanted_most"], 0));
+    if least == most { least } else { format!("{least} to {most}") }
+}
+
+fn pool_in_full(pool: &Value) -> String {
+    let mut shown = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(shown, "{name:<15}{value}");
+    };
+    line("pool", text(pool, "name").to_owned());
+    line("machines", format!("{} there, {} paid, {} wanted", pool["there"], pool["paid"], wanted(pool)));
+    line("limits", format!("{} to {}", pool["least"], pool["most"]));
+    line("price", format!("{} USD an hour for one", number(&pool["price_usd_per_hour"], 4)));
+    if pool["budget_usd_per_hour"].is_number() {
+        line("budget", format!("{} USD an hour for all pools", number(&pool["budget_usd_per_hour"], 4)));
+    }
+    let start = &pool["start_up"];
+    line(
+        "start-up",
+        format!(
+            "{} s in the middle, {} s to either side, of {} starts; given up after {} s",
+            number(&start["median_s"], 1),
+            number(&start["spread_s"], 1),
+            start["samples"],
+            number(&pool["joins_within_s"], 0)
+        ),
+    );
+    let class = if pool["device_class"].is_string() { text(pool, "device_class") } else { "not known yet" };
+    line("hardware", format!("{class}, lanes: {}", pool["lanes"]));
+    line(
+        "demand",
+        format!(
+            "{} queries a second; none busier than {} %, times {} for what was late",
+            number(&pool["demand_per_s"], 1),
+            number(&Value::from(pool["busy"].as_f64().unwrap_or_default() * 100.0), 0),
+            number(&pool["strain"], 2)
+        ),
+    );
+    if pool["watched"] == false {
+        line("", "demand is not watched for long enough to let anybody go".to_owned());
+    }
+    if pool["blocked"].is_string() {
+        line("no more because", text(pool, "blocked").to_owned());
+    }
+    let at = time(pool["at_unix_us"].as_u64().unwrap_or_default());
+    line("as of", format!("{at}, by scheduler {}", text(pool, "scheduler")));
+    shown.truncate(shown.trim_end().len());
+    shown
+}
+
+fn machine_table(answer: &Value) -> Table {
+    let mut table =
+        Table::new(&["machine", "pool", "state", "since", ">start-up s", ">USD/h", "its provider calls it"]);
+    for machine in list(answer, "machines") {
+        let took = machine["start_up_ms"].as_f64().map(|ms| Value::from(ms / 1e3)).unwrap_or_default();
+        table.row([
+            text(machine, "name").to_owned(),
+            text(machine, "pool").to_owned(),
+            text(machine, "state").to_owned(),
+            time(machine["since_unix_us"].as_u64().unwrap_or_default()),
+            number(&took, 1),
+            number(&machine["price_usd_per_hour"], 4),
+            text(machine, "instance").to_owned(),
+        ]);
+    }
+    table
+}
+
+fn changes(answer: &Value) -> Table {
+    let mut table = Table::new(&["when", "machine", "from", "to", "why"]);
+    for change in list(answer, "changes") {
+        table.row([
+            time(change["at_unix_us"].as_u64().unwrap_or_default()),
+            text(change, "machine").to_owned(),
+            text(change, "from").to_owned(),
+            text(change, "to").to_owned(),
+            text(change, "why").to_owned(),
+        ]);
+    }
+    table
+}

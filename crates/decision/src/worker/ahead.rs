@@ -1,0 +1,495 @@
+//! What would become of those who wait, if some batch ran first: the choice of variant and of who gives way asks this.
+//!
+//! It plays on from a choice, in expectation: whoever waits here, who is said to wait at gateways, and who will probably
+//! come while a batch runs, each with a deadline. After the choice that is asked about everything is answered as quickly
+//! as it can be: earliest deadline first, by the variant that takes the least of the device, in batches that are nearly as
+//! full as pays; a head that could only go in a small one gives way where others wait. What is counted is how many would
+//! not be in time. So an accurate variant is chosen while that costs nobody an answer, a cheap one as soon as it would,
+//! and the one with the most throughput when not all can be answered anyway.
+//!
+//! Who is in time with less than a reserve to spare counts a little as well: a queue that lives at the brink, where each is
+//! answered at the last moment, misses by every chance.
+//!
+//! Those who will probably come within the longest bound count when a variant is chosen: what a slow batch leaves undone is felt only
+//! by them. Nobody gives way to them, though: they may never come.
+
+use super::api::WorkerVariant;
+use super::bind::{admits, slack};
+use super::flow::Flow;
+use super::lanes::Lane;
+use super::machine::Worker;
+use super::queue::Waiting;
+use super::residency::Residency;
+use crate::estimate::Moments;
+use crate::query::Class;
+use alloc::vec::Vec;
+use modelless_types::{Micros, Time, VariantId};
+
+/// Batches that are played on, besides one for each lane.
+const STEPS: usize = 12;
+/// Those of a class who wait are looked at in at most so many groups, each as due as its first.
+const GROUPS: usize = 32;
+/// The same of those who wait at gateways, and of those who are to come.
+const COARSE: usize = 8;
+/// A batch is nearly as full as pays from this share on.
+const NEARLY: (u32, u32) = (3, 4);
+/// One who is not answered in time counts as much as so many who are with little to spare.
+const MISSED: u32 = 8;
+/// No further than so many of the longest batches: who comes later is for a later choice.
+const FAR: f64 = 4.0;
+/// Of what has not come for so long it is not known whether any will come.
+const LATELY: Micros = Micros::from_secs(2);
+/// More than so many to come make no difference any more.
+const MOST: u32 = 1_000_000;
+/// Standard deviations from the mean to the 90th percentile.
+const Z90: f64 = 1.281_551_6;
+
+/// People who are due about the same time. Times are microseconds from now.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Before this they are not there.
+    from: f64,
+    due: f64,
+    /// Who is answered later than so long before it is due counts a little.
+    spare: f64,
+    count: u32,
+}
+
+/// Those who are there and whom the same variants may answer, by rising deadline; or those of them to come, who are taken to have
+/// one bound, so that who comes first is due first.
+#[derive(Clone, Debug)]
+struct Kind {
+    /// Which variants may answer them, those first that take the least of the device.
+    gears: Vec<usize>,
+    /// The same, for each variant whether.
+    may: Vec<bool>,
+    /// The microseconds that the first of them takes for each.
+    each: f64,
+    /// What one takes of them more or less surely, at the least.
+    quickest: f64,
+    groups: Vec<Group>,
+}
+
+impl Kind {
+    fn new(gears: Vec<usize>, of: &[Gear]) -> Self {
+        let may = (0..of.len()).map(|gear| gears.contains(&gear)).collect();
+        let each = gears.first().map_or(0.0, |gear| of[*gear].each);
+        let alone = gears.iter().filter_map(|gear| of[*gear].sizes.first());
+        let quickest = alone.map(|(.., surely)| *surely).fold(f64::INFINITY, f64::min);
+        Self { gears, may, each, quickest, groups: Vec::new() }
+    }
+}
+
+/// A variant as far as it matters here.
+#[derive(Clone, Debug)]
+struct Gear {
+    id: VariantId,
+    /// The batch that takes the least of the device for each.
+    best: u32,
+    /// The microseconds it takes for each.
+    each: f64,
+    /// From when on it runs, where that is apart from the lanes.
+    apart: Option<f64>,
+    /// Sizes up to that, rising, with how long they take: on the average, and more or less surely.
+    sizes: Vec<(u32, f64, f64)>,
+}
+
+impl Gear {
+    fn new(known: &Residency, variant: &WorkerVariant, largest: usize) -> Self {
+        let best = known.best_batch(variant, size(largest));
+        let halves = core::iter::successors(Some(best), |n| (*n > 1).then_some(n.div_ceil(2)));
+        let time = |n: u32| {
+            let time = known.estimate(variant, n);
+            (n, time.mean, time.mean + Z90 * libm::sqrt(time.var))
+        };
+        let mut sizes: Vec<(u32, f64, f64)> = halves.map(time).collect();
+        sizes.reverse();
+        let each = sizes.last().map_or(0.0, |(n, mean, _)| mean / f64::from(*n));
+        Self { id: variant.id, best, each, apart: None, sizes }
+    }
+
+    /// How long so many take: on the average.
+    fn takes(&self, count: u32) -> f64 {
+        let size = self.sizes.iter().find(|(n, ..)| *n >= count).or(self.sizes.last());
+        size.map_or(0.0, |(_, mean, _)| *mean)
+    }
+
+    /// The most of `count` that go into one batch that is in time.
+    fn fits(&self, count: u32, left: f64) -> u32 {
+        let mut fits = 0;
+        for (n, _, surely) in &self.sizes {
+            if *surely > left {
+                break;
+            }
+            fits = *n;
+            if fits >= count {
+                break;
+            }
+        }
+        fits.min(count)
+    }
+}
+
+/// Those to come whom the same variants may answer.
+struct Stream {
+    gears: Vec<usize>,
+    come: f64,
+    /// From when on, and within what: each times how many come.
+    since: f64,
+    bound: f64,
+}
+
+/// Where a play stands with a kind: how many groups are done with, and how many of the next one.
+#[derive(Clone, Copy, Debug, Default)]
+struct At {
+    group: usize,
+    gone: u32,
+}
+
+/// What is played on from.
+pub(super) struct Ahead {
+    gears: Vec<Gear>,
+    kinds: Vec<Kind>,
+    /// All groups, by kind and place, as they are due.
+    order: Vec<(usize, usize)>,
+    /// When each lane is free; the first is the one asked about.
+    free: Vec<f64>,
+    /// The largest batch that pays.
+    largest: u32,
+}
+
+impl Ahead {
+    /// As things stand for a lane. `serving` is what it may choose from.
+    pub(super) fn new(worker: &Worker, now: Time, lane: &Lane, serving: &[&WorkerVariant]) -> Self {
+        let device = lane.device;
+        let gear = |v: &&WorkerVariant| {
+            let apart = worker.apart(v).then(|| worker.start_of(now, lane, v).mean);
+            Gear { apart, ..Gear::new(&worker.residency, v, worker.largest(device, v)) }
+        };
+        let gears: Vec<Gear> = serving.iter().map(gear).collect();
+        let start = worker.start(now, lane).mean;
+        let others = worker.lanes.iter().filter(|l| l.device == device && l.ix != lane.ix);
+        let free = core::iter::once(start).chain(others.map(|l| l.until_free(now).mean)).collect();
+        let longest = gears.iter().map(|gear| gear.takes(gear.best)).fold(0.0, f64::max);
+        let largest = gears.iter().map(|gear| gear.best).max().unwrap_or(1);
+        let mut all = Self { gears, kinds: Vec::new(), order: Vec::new(), free, largest };
+        let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
+        for (class, _) in worker.queue.classes() {
+            let Some(kind) = all.kind(class, serving) else { continue };
+            let groups = worker.queue.in_groups(class, GROUPS);
+            let group = |(first, count): (&Waiting, usize)| {
+                let query = &first.query;
+                let spare = Moments::exactly(query.deadline - query.arrived).mean * reserve;
+                Group { from: 0.0, due: slack(now, first), spare, count: size(count) }
+            };
+            kind.groups.extend(groups.map(group));
+        }
+        let lately = |(_, _, last): &(&Class, &Flow, Time)| now - *last <= LATELY;
+        let flows: Vec<_> = worker.rates.flows().filter(lately).collect();
+        for (class, demand) in worker.queue.demand(now) {
+            let Some(kind) = all.kind(class, serving) else { continue };
+            let known = flows.iter().find(|(one, ..)| *one == class);
+            let bounds = known.map_or(&[][..], |(_, flow, _)| flow.bounds());
+            let first = Moments::exactly(demand.first - now).mean;
+            let last = bounds.iter().copied().fold(first, f64::max);
+            for (at, count) in parts(demand.waiting) {
+                let due = first + (last - first) * at;
+                kind.groups.push(Group { from: 0.0, due, spare: last * reserve, count });
+            }
+        }
+        for kind in &mut all.kinds {
+            kind.groups.sort_by(|a, b| a.due.total_cmp(&b.due));
+        }
+        if worker.config.foresight.to_come {
+            let bounds = flows.iter().flat_map(|(_, flow, _)| flow.bounds()).copied();
+            let until = start + longest + bounds.fold(0.0, f64::max).min(longest * FAR);
+            all.come(worker, now, until, &flows, serving);
+        }
+        let groups = |(at, kind): (usize, &Kind)| (0..kind.groups.len()).map(move |group| (at, group));
+        all.order = all.kinds.iter().enumerate().flat_map(groups).collect();
+        let due = |(kind, group): &(usize, usize)| all.kinds[*kind].groups[*group].due;
+        all.order.sort_by(|a, b| due(a).total_cmp(&due(b)));
+        all
+    }
+
+    /// Those who will probably come until some moment.
+    fn come(
+        &mut self,
+        worker: &Worker,
+        now: Time,
+        until: f64,
+        flows: &[(&Class, &Flow, Time)],
+        serving: &[&WorkerVariant],
+    ) {
+        // At its credit it is not told what has come since.
+        let full = size(worker.open()).saturating_mul(2) >= worker.credit();
+        let more = f64::from(worker.config.foresight.margin_permille) / 1e3;
+        let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
+        let mut streams: Vec<Stream> = Vec::new();
+        for (class, flow, told) in flows {
+            let unheard = Moments::exactly(now - *told).mean;
+            let (since, nothing) = if full { (-unheard, 0.0) } else { (0.0, unheard) };
+            let come = flow.per_us(nothing) * (until - since) * more;
+            let Some(gears) = self.gears_of(class, serving) else { continue };
+            let known = streams.iter().position(|stream| stream.gears == gears);
+            if known.is_none() {
+                streams.push(Stream { gears, come: 0.0, since: 0.0, bound: 0.0 });
+            }
+            let last = streams.len() - 1;
+            let stream = &mut streams[known.unwrap_or(last)];
+            stream.come += come;
+            stream.since += come * since;
+            stream.bound += come * flow.bound();
+        }
+        for Stream { gears, come, since, bound } in streams {
+            let count = whole(come).min(MOST);
+            if count == 0 {
+                continue;
+            }
+            let (since, bound) = (since / come, bound / come);
+            let group = |(at, part): (f64, u32)| {
+                // Each part when its middle comes.
+                let middle = at + f64::from(part) / f64::from(2 * count);
+                let from = since + (until - since) * middle;
+                Group { from: from.max(0.0), due: from + bound, spare: bound * reserve, count: part }
+            };
+            let kind = Kind::new(gears, &self.gears);
+            self.kinds.push(Kind { groups: parts(count).map(group).collect(), ..kind });
+        }
+    }
+
+    /// Which variants may answer a class, those first that take the least of the device.
+    fn gears_of(&self, class: &Class, serving: &[&WorkerVariant]) -> Option<Vec<usize>> {
+        let mut may: Vec<usize> = (0..serving.len()).filter(|at| admits(class, serving[*at])).collect();
+        may.sort_by(|a, b| self.gears[*a].each.total_cmp(&self.gears[*b].each));
+        (!may.is_empty()).then_some(may)
+    }
+
+    /// Those who are there and whom the same may answer as a class, if anything here may.
+    fn kind(&mut self, class: &Class, serving: &[&WorkerVariant]) -> Option<&mut Kind> {
+        let gears = self.gears_of(class, serving)?;
+        let known = self.kinds.iter().position(|kind| kind.gears == gears);
+        if known.is_none() {
+            self.kinds.push(Kind::new(gears, &self.gears));
+        }
+        let last = self.kinds.len() - 1;
+        self.kinds.get_mut(known.unwrap_or(last))
+    }
+
+    /// What it would cost if this variant ran so many first: [`MISSED`] for each who would not be in time, and one for
+    /// each who would be with little to spare. From `most` on the figure says only that it is no less: nothing is played beyond.
+    pub(super) fn missed(&self, variant: VariantId, members: usize, whom: Whom, most: u32) -> u32 {
+        let Some(gear) = self.gears.iter().position(|gear| gear.id == variant) else { return u32::MAX };
+        let mut play = self.play(whom, most);
+        let lane = self.free[0];
+        let start = self.gears[gear].apart.unwrap_or(lane);
+        let end = start + self.gears[gear].takes(size(members));
+        // A server's time is nobody else's.
+        play.free[0] = if self.gears[gear].apart.is_some() { lane } else { end };
+        play.take(gear, size(members), start, end);
+        play.ends()
+    }
+
+    /// The same of those who are there already, if the first so many gave way.
+    pub(super) fn missed_without(&self, heads: usize, most: u32) -> u32 {
+        let mut play = self.play(Whom::There, most);
+        for _ in 0..heads {
+            let Some(kind) = play.head(f64::INFINITY) else { break };
+            play.gives_way(kind, 1);
+        }
+        play.ends()
+    }
+
+    fn play(&self, whom: Whom, most: u32) -> Play<'_> {
+        let at = alloc::vec![At::default(); self.kinds.len()];
+        let there = alloc::vec![0; self.kinds.len()];
+        let until = match whom {
+            Whom::There => self.free[0],
+            Whom::AndToCome => f64::INFINITY,
+        };
+        Play { ahead: self, at, there, free: self.free.clone(), until, whom, cost: 0, most }
+    }
+}
+
+/// Who counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Whom {
+    /// Those who wait, here or at gateways: nobody gives way to somebody who may never come, nor so that others have more to spare.
+    There,
+    /// And those who will probably come.
+    AndToCome,
+}
+
+struct Play<'a> {
+    ahead: &'a Ahead,
+    /// Who comes later does not count.
+    until: f64,
+    whom: Whom,
+    at: Vec<At>,
+    /// How many of each kind are there, as far as that matters.
+    there: Vec<u32>,
+    free: Vec<f64>,
+    cost: u32,
+    /// Whoever asks wants to know no more than that it costs so much.
+    most: u32,
+}
+
+impl Play<'_> {
+    fn group(&self, kind: usize) -> Option<Group> {
+        let At { group, gone } = self.at[kind];
+        let group = self.ahead.kinds[kind].groups.get(group).filter(|group| group.from <= self.until)?;
+        Some(Group { count: group.count - gone, ..*group })
+    }
+
+    /// Whose turn it is among those who are there at a time and whom `may` names.
+    fn first(&self, time: f64, may: impl Fn(usize) -> bool) -> Option<usize> {
+        let due = |kind| self.group(kind).filter(|group| group.from <= time).map(|group| (kind, group.due));
+        let all = (0..self.at.len()).filter(|kind| may(*kind)).filter_map(due);
+        all.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(kind, _)| kind)
+    }
+
+    fn head(&self, time: f64) -> Option<usize> {
+        self.first(time, |_| true)
+    }
+
+    fn gone(&mut self, kind: usize, count: u32) {
+        let at = &mut self.at[kind];
+        at.gone += count;
+        if at.gone >= self.ahead.kinds[kind].groups[at.group].count {
+            *at = At { group: at.group + 1, gone: 0 };
+        }
+    }
+
+    fn gives_way(&mut self, kind: usize, count: u32) {
+        let count = self.group(kind).map_or(0, |group| group.count.min(count));
+        self.cost = self.cost.saturating_add(count.saturating_mul(MISSED));
+        self.gone(kind, count);
+    }
+
+    fn answered(&mut self, group: &Group, count: u32, end: f64) {
+        if self.whom == Whom::AndToCome && end > group.due - group.spare {
+            self.cost = self.cost.saturating_add(count);
+        }
+    }
+
+    /// How many of a kind are there, counted up to `most` at least.
+    fn there(&self, kind: usize, most: u32, time: f64) -> u32 {
+        let (kind, At { group, mut gone }) = (&self.ahead.kinds[kind], self.at[kind]);
+        let (mut there, time) = (0, time.min(self.until));
+        for group in kind.groups[group..].iter().take_while(|group| group.from <= time) {
+            there += group.count - core::mem::take(&mut gone);
+            if there >= most {
+                break;
+            }
+        }
+        there
+    }
+
+    /// So many that a variant may answer go, earliest deadline first, and are answered at `end`.
+    fn take(&mut self, gear: usize, mut count: u32, time: f64, end: f64) {
+        while count > 0 {
+            let may = |kind: usize| self.ahead.kinds[kind].may[gear];
+            let Some(kind) = self.first(time, may) else { return };
+            let Some(group) = self.group(kind) else { return };
+            let taken = group.count.min(count);
+            self.answered(&group, taken, end);
+            self.gone(kind, taken);
+            count -= taken;
+        }
+    }
+
+    /// Does everything else as quickly as it can be. What it cost in all.
+    fn ends(mut self) -> u32 {
+        let mut steps = STEPS + self.free.len();
+        while steps > 0 && self.cost < self.most {
+            let lanes = 0..self.free.len();
+            let Some(lane) = lanes.min_by(|a, b| self.free[*a].total_cmp(&self.free[*b])) else { break };
+            let time = self.free[lane];
+            let Some(kind) = self.head(time) else {
+                let groups = (0..self.at.len()).filter_map(|kind| self.group(kind));
+                let Some(next) = groups.map(|group| group.from).min_by(f64::total_cmp) else { break };
+                self.free[lane] = next;
+                continue;
+            };
+            match self.quickly(kind, time) {
+                Some((gear, count)) => {
+                    self.free[lane] += self.ahead.gears[gear].takes(count);
+                    self.take(gear, count, time, self.free[lane]);
+                    steps -= 1;
+                }
+                None => self.gives_way(kind, u32::MAX),
+            }
+        }
+        self.rest()
+    }
+
+    /// The batch that takes the least of the device for the head of a kind; none if it had better give way.
+    fn quickly(&mut self, kind: usize, time: f64) -> Option<(usize, u32)> {
+        let left = self.group(kind)?.due - time;
+        if self.ahead.kinds[kind].quickest > left {
+            return None;
+        }
+        for kind in 0..self.at.len() {
+            self.there[kind] = self.there(kind, self.ahead.largest, time);
+        }
+        let mut widest: Option<(f64, usize, u32)> = None;
+        for &at in &self.ahead.kinds[kind].gears {
+            let gear = &self.ahead.gears[at];
+            let may = self.ahead.kinds.iter().zip(&self.there).filter(|(kind, _)| kind.may[at]);
+            let there = may.map(|(_, there)| *there).sum::<u32>().min(gear.best);
+            let fits = gear.fits(there, left);
+            if fits > 0 && fits * NEARLY.1 >= there * NEARLY.0 {
+                return Some((at, fits));
+            }
+            let each = gear.takes(fits) / f64::from(fits.max(1));
+            if fits > 0 && widest.is_none_or(|(known, ..)| each < known) {
+                widest = Some((each, at, fits));
+            }
+        }
+        // A small batch costs those behind it more than it gives.
+        let least = self.ahead.kinds[kind].each;
+        widest.filter(|(each, ..)| *each <= 2.0 * least).map(|(_, at, fits)| (at, fits))
+    }
+
+    /// Beyond the batches that were played: as if queries were divisible.
+    fn rest(mut self) -> u32 {
+        let lanes = f64::from(size(self.free.len()).max(1));
+        let mut time = self.free.iter().sum::<f64>() / lanes;
+        for &(kind, at) in &self.ahead.order {
+            let Some(group) = self.group(kind).filter(|_| self.at[kind].group == at) else { continue };
+            if self.cost >= self.most {
+                break;
+            }
+            let each = self.ahead.kinds[kind].each;
+            let end = time.max(group.from) + each * f64::from(group.count) / lanes;
+            if end > group.due {
+                self.gives_way(kind, group.count);
+            } else {
+                time = end;
+                self.answered(&group, group.count, end);
+                self.gone(kind, group.count);
+            }
+        }
+        self.cost
+    }
+}
+
+/// A number in at most a few parts, each with where it begins as a share of all.
+fn parts(count: u32) -> impl Iterator<Item = (f64, u32)> {
+    let each = count.div_ceil(size(COARSE)).max(1);
+    let starts = (0..count).step_by(usize::try_from(each).unwrap_or(usize::MAX));
+    starts.map(move |start| (f64::from(start) / f64::from(count), each.min(count - start)))
+}
+
+fn size(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a float cast saturates, as wanted"
+)]
+fn whole(n: f64) -> u32 {
+    libm::round(n) as u32
+}

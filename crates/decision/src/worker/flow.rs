@@ -1,0 +1,101 @@
+//! At what rate queries of a class come to gateways, told by those that have come on from there.
+//!
+//! A node that is at its credit gets nothing, however much comes; what it gets then comes all at once. So when queries came *here*
+//! says little. When they came to their gateway says how many more are waiting there by now, which nobody has told yet.
+
+use crate::query::Query;
+use modelless_types::Time;
+
+/// What came so long ago counts a third of what comes now, in microseconds: once to notice a crowd at once, once to know a usual rate.
+const QUICK: f64 = 50e3;
+const SLOW: f64 = 400e3;
+/// So many queries tell how long the next ones will wait.
+const BOUNDS: usize = 8;
+const BOUNDS_F64: f64 = 8.0;
+
+/// Fading counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    quick: f64,
+    slow: f64,
+    /// When the latest of them came to its gateway.
+    latest: Time,
+    /// How long the last ones would wait, in microseconds, in turn.
+    bounds: [f64; BOUNDS],
+    turn: usize,
+}
+
+impl Flow {
+    pub(super) fn new(first: &Query) -> Self {
+        let bound = crate::Moments::exactly(first.deadline - first.arrived).mean;
+        Self { quick: 1.0, slow: 1.0, latest: first.arrived, bounds: [bound; BOUNDS], turn: 0 }
+    }
+
+    pub(super) fn came(&mut self, query: &Query) {
+        let since = crate::Moments::exactly(query.arrived - self.latest).mean;
+        self.quick = self.quick * libm::exp(-since / QUICK) + 1.0;
+        self.slow = self.slow * libm::exp(-since / SLOW) + 1.0;
+        self.latest = self.latest.max(query.arrived);
+        self.turn = (self.turn + 1) % BOUNDS;
+        self.bounds[self.turn] = crate::Moments::exactly(query.deadline - query.arrived).mean;
+    }
+
+    /// Queries per microsecond, if nothing came for so many microseconds though it could have.
+    pub(super) fn per_us(&self, nothing: f64) -> f64 {
+        // The last one is the end of a gap, not a second beginning: one alone says nothing of a rate.
+        let quick = (self.quick - 1.0) * libm::exp(-nothing / QUICK) / QUICK;
+        let slow = (self.slow - 1.0) * libm::exp(-nothing / SLOW) / SLOW;
+        quick.max(slow).max(0.0)
+    }
+
+    /// How long the last ones would wait, in microseconds.
+    pub(super) fn bounds(&self) -> &[f64] {
+        &self.bounds
+    }
+
+    /// The mean of them.
+    pub(super) fn bound(&self) -> f64 {
+        self.bounds.iter().sum::<f64>() / BOUNDS_F64
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::query::Class;
+    use modelless_types::{AppId, Bytes, Micros, Prefer, Priority, QueryKey, TaskId, TenantId, VariantSet};
+
+    /// Asked at its gateway at a time, to be answered within 5 ms.
+    pub(in crate::worker) fn query(class: Class, arrived: Time) -> Query {
+        let deadline = arrived + Micros(5_000);
+        Query {
+            key: QueryKey(0),
+            tenant: TenantId::DEFAULT,
+            app: AppId::DEFAULT,
+            class,
+            arrived,
+            deadline,
+            expires: deadline,
+            max_cost: None,
+            prefer: Prefer::Accuracy,
+            priority: Priority::default(),
+            best_effort: false,
+            bytes: Bytes(0),
+            returnable: false,
+        }
+    }
+
+    #[test]
+    fn the_rate_is_that_at_the_gateway_and_fades_only_if_nothing_comes_though_it_could() {
+        let class = Class { task: TaskId(1), admits: VariantSet::default() };
+        let mut flow = Flow::new(&query(class, Time(0)));
+        // One each millisecond for a second, whenever they come here.
+        (1..=1_000).for_each(|ms| flow.came(&query(class, Time(ms * 1_000))));
+        // 1 / (1 - exp(-1 / 50)) = 50.5 count of the last 50 ms, which is more a second than the slow count has gathered yet.
+        assert!((flow.per_us(0.0) - 49.5 / 50e3).abs() < 1e-5, "{}", flow.per_us(0.0));
+        // After 400 ms without any the slow count tells, of which a third is left.
+        let faded = 399.5 * (1.0 - libm::exp(-2.5)) * libm::exp(-1.0) / 400e3;
+        assert!((flow.per_us(400e3) - faded).abs() < 1e-5, "{} {faded}", flow.per_us(400e3));
+        assert!(flow.bounds().iter().all(|bound| (bound - 5_000.0).abs() < 1e-9));
+    }
+}

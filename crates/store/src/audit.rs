@@ -1,0 +1,62 @@
+//! What was asked for that changes something, by whom, and what came of it.
+
+use crate::error::Result;
+use crate::records::UnixMicros;
+use async_trait::async_trait;
+use modelless_types::{KeyId, TenantId};
+
+/// So many entries of each tenant are kept; its oldest are forgotten. Nobody pushes out what another did.
+pub const AUDIT_KEPT: u64 = 10_000;
+/// Longest text of an entry; what is longer is cut.
+const TEXT_MAX: usize = 300;
+
+/// Something that was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Deed {
+    /// When it was done.
+    pub at: UnixMicros,
+    /// For which tenant.
+    pub tenant: TenantId,
+    /// With which key; `None` where none was needed.
+    pub key: Option<KeyId>,
+    /// Who, for people.
+    pub who: String,
+    /// What: a method and a route, or a call.
+    pub action: String,
+    /// With what: the path as it came.
+    pub target: String,
+    /// What came of it: a status of HTTP, or of gRPC for its calls.
+    pub status: u16,
+}
+
+impl Deed {
+    /// The same with texts that can be stored.
+    pub(crate) fn cut(mut self) -> Self {
+        for text in [&mut self.who, &mut self.action, &mut self.target] {
+            text.truncate(text.floor_char_boundary(TEXT_MAX));
+            if text.contains(char::is_control) {
+                *text = text.replace(char::is_control, "\u{fffd}");
+            }
+        }
+        self
+    }
+}
+
+/// One that is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Entry {
+    /// Its place; a later one has a higher number.
+    pub seq: u64,
+    /// What was done.
+    pub deed: Deed,
+}
+
+/// The part of a store that keeps what was done.
+#[async_trait]
+pub trait Audit: Send + Sync {
+    /// Keeps these, in this order, and forgets each tenant's oldest beyond [`AUDIT_KEPT`].
+    async fn note(&self, deeds: Vec<Deed>) -> Result<()>;
+
+    /// The latest of a tenant, or of all, newest first; only those before `before`, where that is given.
+    async fn noted(&self, tenant: Option<TenantId>, before: Option<u64>, limit: u32) -> Result<Vec<Entry>>;
+}

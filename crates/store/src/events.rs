@@ -1,0 +1,100 @@
+//! What happened, told in one order: for people who follow it, and for whoever asks later why.
+
+use crate::records::{NodeState, Transition, UnixMicros};
+use modelless_types::{NodeId, VariantId};
+use serde::{Deserialize, Serialize};
+
+/// What something happened to.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EventKind {
+    /// A replica is in another state.
+    Replica,
+    /// There is a new plan.
+    Plan,
+    /// A node came, drains, or is gone.
+    Node,
+    /// A machine was asked for, came, or was given back.
+    Machine,
+}
+
+impl EventKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Replica, Self::Plan, Self::Node, Self::Machine];
+
+    /// As shown and stored.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Replica => "replica",
+            Self::Plan => "plan",
+            Self::Node => "node",
+            Self::Machine => "machine",
+        }
+    }
+
+    /// From that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Something that happened, to be told.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NewEvent {
+    /// To what.
+    pub kind: EventKind,
+    /// On which node, if on one.
+    pub node: Option<NodeId>,
+    /// With which variant, if with one; it may be gone when this is read.
+    pub variant: Option<VariantId>,
+    /// What, in a word or two.
+    pub what: String,
+    /// Why, for people. Long texts are cut.
+    pub cause: String,
+    /// Who says so, for people.
+    pub who: String,
+    /// When.
+    pub at: UnixMicros,
+}
+
+/// Something that happened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Event {
+    /// Its place among all; later ones have higher numbers.
+    pub seq: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub about: NewEvent,
+}
+
+impl NewEvent {
+    pub(crate) fn of_transition(of: &Transition) -> Self {
+        let change = &of.change;
+        Self {
+            kind: EventKind::Replica,
+            node: Some(of.node),
+            variant: Some(of.variant),
+            what: change.to.name().into(),
+            cause: format!("{} (was {})", change.cause, change.from),
+            who: change.who.clone(),
+            at: change.at,
+        }
+    }
+
+    pub(crate) fn of_node(node: NodeId, name: &str, state: NodeState, at: UnixMicros) -> Self {
+        let cause = match state {
+            NodeState::Up => "it reported for work",
+            NodeState::Draining => "it finishes what it has and takes nothing new",
+            NodeState::Gone => "it said good-bye",
+        };
+        Self {
+            kind: EventKind::Node,
+            node: Some(node),
+            variant: None,
+            what: state.name().into(),
+            cause: cause.into(),
+            who: format!("executor {name}"),
+            at,
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Who may ask, in the fake.
+
+use super::{MemStore, State};
+use crate::access::{
+    Access, Doors, ENDED_KEYS_KEPT, KEYS_MAX, Key, NewKey, Owner, Quota, Rotation, TENANTS_MAX, UPLOADS_MAX,
+    Upload, Visibility, full,
+};
+use crate::check;
+use crate::error::{Error, Result};
+use crate::records::{App, Tenant, UnixMicros};
+use async_trait::async_trait;
+use modelless_types::{AppId, KeyId, TaskId, TenantId};
+use std::collections::BTreeMap;
+
+impl State {
+    fn app(&mut self, tenant: TenantId, name: &str) -> Result<App> {
+        if !self.catalog.tenants.iter().any(|known| known.id == tenant) {
+            return Err(Error::not_found("tenant", tenant));
+        }
+        let known = self.catalog.apps.iter().find(|app| app.tenant == tenant && app.name == name);
+        if let Some(known) = known {
+            return Ok(known.clone());
+        }
+        if self.catalog.apps.len() >= TENANTS_MAX {
+            return Err(full("application", TENANTS_MAX));
+        }
+        // The first was there from the start.
+        let id = AppId(self.next_id("app")? + 1);
+        let app = App { id, tenant, name: name.to_owned() };
+        self.catalog.apps.push(app.clone());
+        Ok(app)
+    }
+
+    fn add_key(&mut self, key: Key) {
+        let now = key.created;
+        self.access.push(key);
+        let ended = self.access.iter().filter(|key| !key.valid(now)).count();
+        for _ in ENDED_KEYS_KEPT..ended {
+            let oldest = self.access.iter().position(|key| !key.valid(now));
+            oldest.map(|at| self.access.remove(at));
+        }
+    }
+
+    fn room_for_a_key(&self, now: UnixMicros) -> Result<()> {
+        let valid = self.access.iter().filter(|key| key.valid(now)).count();
+        if valid >= KEYS_MAX { Err(full("key", KEYS_MAX)) } else { Ok(()) }
+    }
+}
+
+#[async_trait]
+impl Access for MemStore {
+    async fn doors(&self) -> Result<Doors> {
+        self.read(|state| Doors {
+            locked: state.last.contains_key("key"),
+            tenants: state.catalog.tenants.clone(),
+            apps: state.catalog.apps.clone(),
+            keys: state.access.clone(),
+            quotas: state.quotas.clone(),
+            grants: state.grants.clone(),
+        })
+    }
+
+    async fn create_tenant(&self, name: &str) -> Result<Tenant> {
+        check::name("tenant", name)?;
+        self.register(|state| {
+            if state.catalog.tenants.iter().any(|tenant| tenant.name == name) {
+                return Err(Error::exists("tenant", name));
+            }
+            if state.catalog.tenants.len() >= TENANTS_MAX {
+                return Err(full("tenant", TENANTS_MAX));
+            }
+            let id = TenantId(state.next_id("tenant")? + 1);
+            let tenant = Tenant { id, name: name.to_owned() };
+            state.catalog.tenants.push(tenant.clone());
+            state.app(id, "default")?;
+            Ok(tenant)
+        })
+    }
+
+    async fn app(&self, tenant: TenantId, name: &str) -> Result<App> {
+        check::name("application", name)?;
+        self.register(|state| state.app(tenant, name))
+    }
+
+    async fn create_key(&self, new: NewKey) -> Result<Key> {
+        self.register(|state| {
+            new.check(!state.last.contains_key("key"))?;
+            if !state.catalog.apps.iter().any(|app| app.id == new.app) {
+                return Err(Error::not_found("application", new.app));
+            }
+            state.room_for_a_key(new.at)?;
+            let NewKey { app, name, secret, scopes, at, expires } = new;
+            let id = KeyId(state.next_id("key")?);
+            let (revoked, successor) = (None, None);
+            let key = Key { id, app, name, secret, scopes, created: at, expires, revoked, successor };
+            state.add_key(key.clone());
+            Ok(key)
+        })
+    }
+
+    async fn rotate_key(&self, rotation: Rotation) -> Result<(Key, Key)> {
+        self.register(|state| {
+            let at = state.access.iter().position(|key| key.id == rotation.key);
+            let at = at.ok_or_else(|| Error::not_found("key", rotation.key))?;
+            state.room_for_a_key(rotation.at)?;
+            let id = KeyId(state.next_id("key")?);
+            let (old, new) = rotation.of(&state.access[at], id)?;
+            state.access[at] = old.clone();
+            state.add_key(new.clone());
+            Ok((old, new))
+        })
+    }
+
+    async fn share_model(&self, task: TaskId, name: &str, with: Visibility) -> Result<()> {
+        let grants = with.grants(task, name);
+        self.register(|state| {
+            if !state.catalog.models_of(task).any(|model| model.name == name) {
+                return Err(Error::not_found("model", name));
+            }
+            for to in grants.iter().filter_map(|grant| grant.to) {
+                if !state.catalog.tenants.iter().any(|tenant| tenant.id == to) {
+                    return Err(Error::not_found("tenant", to));
+                }
+            }
+            state.grants.retain(|known| known.task != task || known.name != name);
+            state.grants.extend(grants);
+            state.grants.sort();
+            Ok(())
+        })
+    }
+
+    async fn set_quota(&self, of: Owner, quota: Quota) -> Result<()> {
+        quota.check()?;
+        self.register(|state| {
+            match of {
+                Owner::Tenant(id) if !state.catalog.tenants.iter().any(|tenant| tenant.id == id) => {
+                    return Err(Error::not_found("tenant", id));
+                }
+                Owner::App(id) if !state.catalog.apps.iter().any(|app| app.id == id) => {
+                    return Err(Error::not_found("application", id));
+                }
+                Owner::Tenant(_) | Owner::App(_) => {}
+            }
+            state.quotas.remove(&of);
+            if quota != Quota::default() {
+                state.quotas.insert(of, quota);
+            }
+            Ok(())
+        })
+    }
+
+    async fn note_upload(&self, upload: Upload) -> Result<()> {
+        check::sha256("artefact", &upload.sha256)?;
+        self.write(|state| {
+            let old = upload.forgets();
+            state.uploads.retain(|_, (_, at)| *at >= old);
+            let known = (upload.tenant, upload.sha256);
+            state.uploads.insert(known, (upload.bytes, upload.at));
+            let own = state.uploads.keys().filter(|(tenant, _)| *tenant == upload.tenant);
+            if own.count() > UPLOADS_MAX { Err(full("upload", UPLOADS_MAX)) } else { Ok(()) }
+        })
+    }
+
+    async fn uploads(&self, tenant: TenantId, since: UnixMicros) -> Result<BTreeMap<String, u64>> {
+        self.read(|state| {
+            let own = state.uploads.iter().filter(|((of, _), (_, at))| *of == tenant && *at >= since);
+            own.map(|((_, sha256), (bytes, _))| (sha256.clone(), *bytes)).collect()
+        })
+    }
+
+    async fn revoke_key(&self, key: KeyId, at: UnixMicros) -> Result<Key> {
+        check::number("time", at.0)?;
+        self.register(|state| {
+            let known = state.access.iter_mut().find(|known| known.id == key);
+            let known = known.ok_or_else(|| Error::not_found("key", key))?;
+            known.revoked = known.revoked.or(Some(at));
+            Ok(known.clone())
+        })
+    }
+}

@@ -1,0 +1,316 @@
+//! Who asks, and whether they may: the one check that every route of HTTP and every call of gRPC goes through.
+//!
+//! Keys are read beforehand with the catalogue; a request only hashes what it presents and looks for that, without a lock. The
+//! store is not asked, so a change counts once the catalogue was read again: at once where it was made, within about a second
+//! elsewhere.
+
+mod deeds;
+mod guard;
+mod meter;
+
+pub(crate) use deeds::{Deeds, keep};
+pub(crate) use guard::Guarded;
+pub(crate) use meter::{Open, Uploading};
+
+use crate::errors::ApiError;
+use arc_swap::ArcSwap;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderName, StatusCode};
+use meter::{Meter, Sharing};
+use modelless_store::{Doors, Owner, Quota, UnixMicros, digest};
+use modelless_types::{AppId, KeyId, Micros, Scope, Scopes, TenantId, Time};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+/// What no key is longer than; what is longer is not looked at.
+const KEY_MAX: usize = 256;
+/// Where clients put keys besides `authorization`.
+const KEY_HEADERS: [HeaderName; 2] =
+    [HeaderName::from_static("api-key"), HeaderName::from_static("x-api-key")];
+
+/// What a route asks of whoever comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Needs {
+    /// Nothing: it tells nothing of anybody.
+    Nothing,
+    /// A key with this scope.
+    Scope(Scope),
+    /// A key of the first tenant with the scope `admin`: it is about machines, or about other tenants.
+    Operator,
+}
+
+impl Needs {
+    pub(crate) const QUERY: Self = Self::Scope(Scope::Query);
+    pub(crate) const REGISTER: Self = Self::Scope(Scope::Register);
+    pub(crate) const ADMIN: Self = Self::Scope(Scope::Admin);
+
+    /// The scope of the key.
+    pub(crate) const fn scope(self) -> Option<Scope> {
+        match self {
+            Self::Nothing => None,
+            Self::Scope(scope) => Some(scope),
+            Self::Operator => Some(Scope::Admin),
+        }
+    }
+}
+
+/// Who asks. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller(Arc<Who>);
+
+#[derive(Debug)]
+pub(crate) struct Who {
+    pub(crate) tenant: TenantId,
+    pub(crate) app: AppId,
+    /// `None` where no key is needed.
+    pub(crate) key: Option<KeyId>,
+    pub(crate) scopes: Scopes,
+    /// For people: how the key begins, and its name.
+    pub(crate) shown: String,
+    /// Whether there is no other tenant.
+    pub(crate) alone: bool,
+    /// Of the application, and of its tenant.
+    meters: [Arc<Meter>; 2],
+}
+
+impl std::ops::Deref for Caller {
+    type Target = Who;
+
+    fn deref(&self) -> &Who {
+        &self.0
+    }
+}
+
+impl Caller {
+    /// A way in on which nobody looked: it leads nowhere.
+    pub(crate) fn unchecked() -> ApiError {
+        tracing::error!("a request was let in without a check of its key; this is a bug");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "nobody checked who asks")
+    }
+
+    /// Begins a query, or says which quota it would break.
+    pub(crate) fn begin(&self, now: Time) -> Result<[Open<'_>; 2], ApiError> {
+        let [app, tenant] = &self.meters;
+        Ok([app.begin(now)?, tenant.begin(now)?])
+    }
+
+    /// Whether it may change something now: so that nobody has all gateways read the catalogue all the time, or fills the audit log
+    /// quicker than it is written. Where nobody needs a key nobody is bounded.
+    pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {
+        if self.key.is_none() { Ok(()) } else { self.tenant().change(now) }
+    }
+
+    /// Bytes of bodies that its tenant has here.
+    pub(crate) fn held(&self) -> &AtomicU64 {
+        &self.tenant().held
+    }
+
+    /// A place for an upload, as far as its tenant has one.
+    pub(crate) fn upload(&self, places: usize) -> Option<Uploading> {
+        let most = if self.alone { places } else { places.div_ceil(2) };
+        Uploading::begin(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    fn tenant(&self) -> &Arc<Meter> {
+        let [_, tenant] = &self.meters;
+        tenant
+    }
+
+    /// Charges what an answer took of a device.
+    pub(crate) fn used(&self, now: Time, device: Micros) {
+        for meter in &self.meters {
+            meter.used(now, device);
+        }
+    }
+
+    fn least(&self, of: fn(&Quota) -> Option<u64>) -> Option<u64> {
+        self.meters.iter().filter_map(|meter| of(&meter.quota)).min()
+    }
+
+    /// The largest body it may send, where anybody may send `usual`.
+    pub(crate) fn max_body(&self, usual: u64) -> u64 {
+        self.least(|quota| quota.body_bytes).map_or(usual, |most| most.min(usual))
+    }
+
+    /// Bytes of artefacts that its tenant may have.
+    pub(crate) fn max_artefacts(&self) -> Option<u64> {
+        self.least(|quota| quota.artefact_bytes)
+    }
+
+    /// Whether other tenants and machines are its business.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.tenant == TenantId::DEFAULT && self.scopes.has(Scope::Admin)
+    }
+}
+
+/// A key that is known.
+#[derive(Debug)]
+struct Known {
+    caller: Caller,
+    key: modelless_store::Key,
+}
+
+/// Everybody who may ask.
+#[derive(Debug)]
+struct Book {
+    locked: bool,
+    keys: HashMap<[u8; 32], Known>,
+    anybody: Caller,
+    meters: HashMap<Owner, Arc<Meter>>,
+    doors: Doors,
+}
+
+/// Who may ask, replaced whole when that changes.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    book: ArcSwap<Book>,
+    sharing: Sharing,
+}
+
+impl Gate {
+    pub(crate) fn new(doors: Doors) -> Self {
+        let sharing = Sharing::default();
+        Self { book: ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing)), sharing }
+    }
+
+    /// So many gateways share the quotas, this one included.
+    pub(crate) fn share(&self, gateways: usize) {
+        self.sharing.store(u32::try_from(gateways.max(1)).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// From now on. A door that was locked once is never open again, whatever a store says.
+    pub(crate) fn set(&self, mut doors: Doors) {
+        let before = self.book.load();
+        doors.locked |= before.locked;
+        if before.doors != doors {
+            self.book.store(Arc::new(Book::new(doors, &before.meters, &self.sharing)));
+        }
+    }
+
+    /// Whether a key is needed.
+    pub(crate) fn locked(&self) -> bool {
+        self.book.load().locked
+    }
+
+    /// Who asks, if they may.
+    pub(crate) fn admit(&self, headers: &HeaderMap, needs: Needs) -> Result<Caller, ApiError> {
+        let book = self.book.load();
+        let Some(scope) = needs.scope() else { return Ok(book.anybody.clone()) };
+        if !book.locked {
+            return Ok(book.anybody.clone());
+        }
+        let known = book.known(headers)?;
+        let now = UnixMicros::of(SystemTime::now());
+        if !known.key.valid(now) {
+            return Err(ended(known));
+        }
+        let caller = &known.caller;
+        if !caller.scopes.has(scope) {
+            return Err(forbidden(format!(
+                "this needs a key with the scope `{scope}`; yours ({}) has {}",
+                known.key.secret.prefix, caller.scopes
+            )));
+        }
+        if needs == Needs::Operator && !caller.is_operator() {
+            return Err(forbidden("this needs a key with the scope `admin` of the tenant `default`"));
+        }
+        Ok(caller.clone())
+    }
+}
+
+impl Book {
+    /// What was used of a quota stays used, as long as the quota is the same.
+    fn new(doors: Doors, before: &HashMap<Owner, Arc<Meter>>, sharing: &Sharing) -> Self {
+        let meter = |owner: Owner, whose: String| {
+            let quota = doors.quotas.get(&owner).cloned().unwrap_or_default();
+            let known = before.get(&owner).filter(|known| known.quota == quota).cloned();
+            (owner, known.unwrap_or_else(|| Arc::new(Meter::new(whose, quota, Arc::clone(sharing)))))
+        };
+        let tenants = doors.tenants.iter();
+        let tenants = tenants.map(|of| meter(Owner::Tenant(of.id), format!("the tenant {}", of.name)));
+        let apps = doors.apps.iter();
+        let apps = apps.map(|of| meter(Owner::App(of.id), format!("the application {}", of.name)));
+        let meters: HashMap<_, _> = tenants.chain(apps).collect();
+        let alone = doors.tenants.len() == 1;
+        let of = |owner: Owner| {
+            let unbounded = || Arc::new(Meter::new(String::new(), Quota::default(), Arc::clone(sharing)));
+            meters.get(&owner).cloned().unwrap_or_else(unbounded)
+        };
+        let caller = |(tenant, app): (TenantId, AppId),
+                      key: Option<&modelless_store::Key>,
+                      scopes: Scopes| {
+            let meters = [of(Owner::App(app)), of(Owner::Tenant(tenant))];
+            let shown = key.map_or_else(String::new, |key| format!("{} ({})", key.secret.prefix, key.name));
+            let key = key.map(|key| key.id);
+            Caller(Arc::new(Who { tenant, app, key, scopes, shown, alone, meters }))
+        };
+        let keys = doors.keys.iter().filter_map(|key| {
+            let app = doors.apps.iter().find(|app| app.id == key.app)?;
+            let caller = caller((app.tenant, app.id), Some(key), key.scopes);
+            Some((key.secret.hash, Known { caller, key: key.clone() }))
+        });
+        let keys = keys.collect();
+        let anybody = caller((TenantId::DEFAULT, AppId::DEFAULT), None, Scopes::ALL);
+        Self { locked: doors.locked, keys, anybody, meters, doors }
+    }
+
+    fn known(&self, headers: &HeaderMap) -> Result<&Known, ApiError> {
+        let presented = presented(headers)?;
+        self.keys.get(&digest(presented)).ok_or_else(|| {
+            // Not a word of what was presented: it may be a secret of somewhere else.
+            unauthenticated("unknown_key", "this key is not known here")
+        })
+    }
+}
+
+/// The key that came with a request: as a bearer token, or in a header of its own. Several must be the same.
+fn presented(headers: &HeaderMap) -> Result<&[u8], ApiError> {
+    let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(|value| bearer(value.as_bytes()));
+    let own = KEY_HEADERS
+        .into_iter()
+        .flat_map(|name| headers.get_all(name))
+        .map(|value| value.as_bytes().trim_ascii());
+    let mut found = bearer.chain(own);
+    let Some(first) = found.next().filter(|key| !key.is_empty()) else {
+        return Err(unauthenticated(
+            "no_key",
+            "this needs a key; send it as `Authorization: Bearer KEY` or `api-key: KEY`",
+        ));
+    };
+    if found.any(|other| other != first) {
+        return Err(unauthenticated("two_keys", "there are two different keys on this request; send one"));
+    }
+    if first.len() > KEY_MAX {
+        return Err(unauthenticated("unknown_key", "this key is not known here"));
+    }
+    Ok(first)
+}
+
+/// What comes after `Bearer`. Other ways to authenticate are not ours.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.trim_ascii().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+fn ended(known: &Known) -> ApiError {
+    let prefix = &known.key.secret.prefix;
+    let (reason, how) = if known.key.revoked.is_some() {
+        ("revoked_key", "was revoked")
+    } else {
+        ("expired_key", "has expired")
+    };
+    unauthenticated(reason, format!("the key {prefix} {how}"))
+}
+
+fn unauthenticated(reason: &'static str, message: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::UNAUTHORIZED, reason, message)
+}
+
+fn forbidden(message: impl Into<String>) -> ApiError {
+    ApiError::new(StatusCode::FORBIDDEN, "missing_scope", message)
+}
+
+#[cfg(test)]
+mod tests;

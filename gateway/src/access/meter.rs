@@ -1,0 +1,268 @@
+//! What a tenant or an application has used of its quota, at this gateway.
+//!
+//! A quota is one for all gateways, and each grants an equal share of it: so many gateways as the live state tells. Nothing is asked of
+//! anybody while a query waits. Together they never grant more than the quota and one request for each gateway; whoever sends everything to one of
+//! several gets that one's share only. When a gateway comes or goes, the others follow with the next heartbeat.
+//!
+//! A bucket is one number, the moment at which it is full again, moved on by what is taken out: no lock, and nothing to refill.
+
+use crate::errors::ApiError;
+use http::StatusCode;
+use modelless_store::Quota;
+use modelless_types::{Micros, Time};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Device time that may be used at once, of the share of an hour: a minute's worth.
+const DEVICE_BURST_US: u64 = 60 * 1_000_000;
+const SECOND_US: u64 = 1_000_000;
+const HOUR_S: u64 = 3_600;
+/// What changes something: so many of them a second, and so many at once.
+const CHANGES_PER_S: u64 = 20;
+const CHANGES_AT_ONCE: u64 = 200;
+/// Nobody is told to come again later than in an hour.
+const LATEST_S: u64 = 3_600;
+
+/// How many gateways share a quota.
+pub(crate) type Sharing = Arc<AtomicU32>;
+
+/// Of one owner.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// Whose, for people.
+    whose: String,
+    pub(crate) quota: Quota,
+    sharing: Sharing,
+    requests: Bucket,
+    device: Bucket,
+    changes: Bucket,
+    open: AtomicU32,
+    uploads: AtomicU32,
+    /// Bytes of bodies.
+    pub(crate) held: AtomicU64,
+}
+
+/// Microseconds of the process's clock at which it is full again.
+#[derive(Debug, Default)]
+struct Bucket(AtomicU64);
+
+impl Bucket {
+    /// Takes out what fills up again in `cost`, if no more than `burst` is out then; else how long until it could be.
+    fn take(&self, now: u64, cost: u64, burst: u64) -> Result<(), u64> {
+        let mut full_at = self.0.load(Ordering::Relaxed);
+        loop {
+            let after = full_at.max(now).saturating_add(cost);
+            let over = after.saturating_sub(now.saturating_add(burst));
+            if over > 0 {
+                return Err(over);
+            }
+            match self.0.compare_exchange_weak(full_at, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => full_at = other,
+            }
+        }
+    }
+
+    /// Takes it out in any case: it was used already.
+    fn charge(&self, now: u64, cost: u64) {
+        let charged = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged);
+    }
+}
+
+/// A query that is open, in each of its owners' counts.
+#[derive(Debug)]
+pub(crate) struct Open<'a>(&'a Meter);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An upload that is being written.
+#[derive(Debug)]
+pub(crate) struct Uploading(Arc<Meter>);
+
+impl Uploading {
+    pub(super) fn begin(meter: &Arc<Meter>, most: u32) -> Option<Self> {
+        let more = |open: u32| (open < most).then_some(open + 1);
+        let began = meter.uploads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        began.ok().map(|_| Self(Arc::clone(meter)))
+    }
+}
+
+impl Drop for Uploading {
+    fn drop(&mut self) {
+        self.0.uploads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Meter {
+    pub(crate) fn new(whose: String, quota: Quota, sharing: Sharing) -> Self {
+        Self {
+            whose,
+            quota,
+            sharing,
+            requests: Bucket::default(),
+            device: Bucket::default(),
+            changes: Bucket::default(),
+            open: AtomicU32::new(0),
+            uploads: AtomicU32::new(0),
+            held: AtomicU64::new(0),
+        }
+    }
+
+    fn gateways(&self) -> u32 {
+        self.sharing.load(Ordering::Relaxed).max(1)
+    }
+
+    /// Begins a query, or says which bound it would break.
+    pub(crate) fn begin(&self, now: Time) -> Result<Open<'_>, ApiError> {
+        let open = self.enter()?;
+        let gateways = u64::from(self.gateways());
+        if let Some(rate) = self.quota.requests_per_s.map(u64::from) {
+            let cost = (SECOND_US * gateways).div_ceil(rate.max(1));
+            let burst = self.quota.burst.map_or(rate, u64::from);
+            let burst = (SECOND_US * burst / rate.max(1)).max(cost);
+            self.requests.take(now.0, cost, burst).map_err(|wait| {
+                let at_once = self.quota.burst.map_or(rate, u64::from);
+                self.over(&format!("{rate} queries a second, {at_once} at once"), wait)
+            })?;
+        }
+        if let Some(device) = self.quota.device_s_per_h {
+            self.device
+                .take(now.0, 0, DEVICE_BURST_US)
+                .map_err(|wait| self.over(&format!("{device} seconds of devices' time an hour"), wait))?;
+        }
+        Ok(open)
+    }
+
+    /// Lets a change through, unless there are too many. Each gateway counts its own.
+    pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {
+        let (cost, burst) = (SECOND_US / CHANGES_PER_S, SECOND_US * CHANGES_AT_ONCE / CHANGES_PER_S);
+        self.changes.take(now.0, cost, burst).map_err(|wait| {
+            self.over(&format!("{CHANGES_PER_S} changes a second, {CHANGES_AT_ONCE} at once"), wait)
+        })
+    }
+
+    fn enter(&self) -> Result<Open<'_>, ApiError> {
+        let share = self.quota.concurrency.map(|most| most.div_ceil(self.gateways()));
+        let entered = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
+            (share.is_none_or(|share| open < share)).then_some(open + 1)
+        });
+        entered.map(|_| Open(self)).map_err(|_| {
+            self.over(&format!("{} open queries", self.quota.concurrency.unwrap_or(0)), SECOND_US)
+        })
+    }
+
+    /// Charges what an answer took of a device.
+    pub(crate) fn used(&self, now: Time, device: Micros) {
+        let Some(per_hour) = self.quota.device_s_per_h.map(u64::from) else { return };
+        let gateways = u64::from(self.gateways());
+        // What fills up again in an hour is `per_hour` seconds.
+        let cost = device.0.saturating_mul(HOUR_S * gateways) / per_hour.max(1);
+        self.device.charge(now.0, cost);
+    }
+
+    fn over(&self, bound: &str, wait: u64) -> ApiError {
+        let gateways = self.gateways();
+        let shared = if gateways > 1 { format!(", shared by {gateways} gateways") } else { String::new() };
+        let message = format!("the quota of {} is used up: {bound}{shared}", self.whose);
+        let retry = wait.div_ceil(SECOND_US).clamp(1, LATEST_S);
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message);
+        ApiError { retry_after_s: Some(retry), ..error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meter(quota: Quota, gateways: u32) -> Meter {
+        Meter::new("tenant a".to_owned(), quota, Arc::new(AtomicU32::new(gateways)))
+    }
+
+    /// How many of so many queries are let in at these moments.
+    fn admitted(meter: &Meter, moments: impl Iterator<Item = u64>) -> usize {
+        moments.filter(|at| meter.begin(Time(*at)).is_ok()).count()
+    }
+
+    #[test]
+    fn what_is_admitted_is_the_burst_and_then_the_rate() {
+        let quota = Quota { requests_per_s: Some(100), burst: Some(20), ..Quota::default() };
+        let meter = meter(quota, 1);
+        assert_eq!(admitted(&meter, std::iter::repeat_n(1_000_000, 50)), 20);
+        let refused = meter.begin(Time(1_000_000)).unwrap_err();
+        assert_eq!(
+            (refused.status.as_u16(), refused.reason, refused.retry_after_s),
+            (429, "over_quota", Some(1))
+        );
+        // For ten seconds ten times as many as are allowed.
+        let ten_seconds = (1..=10_000).map(|ms| 1_000_000 + ms * 1_000);
+        assert_eq!(admitted(&meter, ten_seconds), 1_000);
+    }
+
+    #[test]
+    fn several_gateways_together_grant_the_quota_and_one_each_at_most() {
+        for gateways in [2, 3, 7] {
+            let quota = Quota { requests_per_s: Some(10), burst: Some(5), ..Quota::default() };
+            let all: Vec<Meter> = (0..gateways).map(|_| meter(quota.clone(), gateways)).collect();
+            let second = |at: u64| (0..1_000).map(move |ms| at + ms * 1_000);
+            let granted: usize =
+                all.iter().map(|one| admitted(one, (0..20).flat_map(|s| second(s * 1_000_000)))).sum();
+            let most = 10 * 20 + 5 + usize::try_from(gateways).unwrap();
+            assert!((10 * 20 - 20..=most).contains(&granted), "{gateways} gateways granted {granted}");
+        }
+    }
+
+    #[test]
+    fn a_query_that_has_ended_makes_room_for_another() {
+        let meter = meter(Quota { concurrency: Some(2), ..Quota::default() }, 1);
+        let first = meter.begin(Time(1)).unwrap();
+        let _second = meter.begin(Time(1)).unwrap();
+        assert_eq!(meter.begin(Time(1)).unwrap_err().reason, "over_quota");
+        drop(first);
+        assert!(meter.begin(Time(1)).is_ok());
+    }
+
+    #[test]
+    fn device_time_is_charged_when_it_was_used_and_comes_back_with_time() {
+        // A second of every ten.
+        let meter = meter(Quota { device_s_per_h: Some(360), ..Quota::default() }, 1);
+        let at = 5_000_000;
+        assert!(meter.begin(Time(at)).is_ok());
+        meter.used(Time(at), Micros(7_000_000)); // 70 s until that is back, of which 60 may be out
+        let refused = meter.begin(Time(at)).unwrap_err();
+        assert_eq!(refused.retry_after_s, Some(10));
+        assert!(meter.begin(Time(at + 9_000_000)).is_err());
+        assert!(meter.begin(Time(at + 10_000_000)).is_ok());
+    }
+
+    #[test]
+    fn changes_are_let_through_until_there_are_too_many_whatever_the_quota() {
+        let meter = meter(Quota::default(), 1);
+        let changed = |at: u64| (0..1_000).filter(|_| meter.change(Time(at)).is_ok()).count();
+        assert_eq!(changed(1_000_000), 200);
+        let refused = meter.change(Time(1_000_000)).unwrap_err();
+        assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", Some(1)));
+        assert_eq!(changed(2_000_000), 20);
+    }
+
+    #[test]
+    fn a_tenant_has_a_part_of_the_places_for_uploads() {
+        let meter = Arc::new(meter(Quota::default(), 1));
+        let first = Uploading::begin(&meter, 2).unwrap();
+        let _second = Uploading::begin(&meter, 2).unwrap();
+        assert!(Uploading::begin(&meter, 2).is_none());
+        drop(first);
+        assert!(Uploading::begin(&meter, 2).is_some());
+    }
+
+    #[test]
+    fn without_a_quota_nothing_is_refused() {
+        let meter = meter(Quota::default(), 3);
+        meter.used(Time(1), Micros(u64::MAX));
+        assert_eq!(admitted(&meter, std::iter::repeat_n(1, 10_000)), 10_000);
+    }
+}

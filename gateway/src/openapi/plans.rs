@@ -1,0 +1,89 @@
+//! Plans, what happened, and what a replica's state rests on.
+
+use super::schemas::reference;
+use super::{Doc, path, query_parameter};
+use crate::routes::{EVENTS, EVENTS_MAX, PLANS, PLANS_MAX, WAIT_MS_MAX};
+use serde_json::{Value, json};
+
+fn number(least: u32, most: u32, default: u32) -> Value {
+    json!({"type": "integer", "minimum": least, "maximum": most, "default": default})
+}
+
+fn all(name: &str, of: &Value) -> Value {
+    json!({"type": "object", "properties": {name: {"type": "array", "items": of}}})
+}
+
+fn change() -> Value {
+    json!({"type": "object", "properties": {
+        "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]}, "device": {"type": "integer"},
+        "change": {"type": "string", "enum": ["pin", "unpin"]}, "why": {"type": "string"},
+    }})
+}
+
+fn step() -> Value {
+    json!({"type": "object", "properties": {
+        "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]},
+        "pinned": {"type": "boolean"}, "why": {"type": "string"}, "beaten_by": {"type": ["string", "null"]},
+    }})
+}
+
+fn plan() -> Value {
+    json!({"type": "object", "properties": {
+        "id": {"type": "integer"}, "parent": {"type": ["integer", "null"]}, "at_unix_us": {"type": "integer"},
+        "pins": {"type": "integer"}, "discretionary_permille": {"type": ["integer", "null"]},
+        "changes": {"type": ["array", "null"], "items": change()},
+        "steps": {"type": "array", "items": step()},
+    }})
+}
+
+pub(crate) fn replica() -> Doc {
+    let schema = all("replicas", &reference("Replica"));
+    Doc::new("showReplica", "fleet", "A variant on a node: its state, what that rests on, its history")
+        .parameter(path("node", "The node's name."))
+        .parameter(path("variant", "The variant's name."))
+        .answers(200, "One for each task that has a variant of this name.", &schema)
+        .errors(&[404, 503])
+}
+
+pub(crate) fn events() -> Doc {
+    let event = json!({"type": "object", "properties": {
+        "seq": {"type": "integer"}, "kind": {"type": "string"}, "node": {"type": ["string", "null"]},
+        "variant": {"type": ["string", "null"]}, "what": {"type": "string"}, "cause": {"type": "string"},
+        "who": {"type": "string"}, "at_unix_us": {"type": "integer"},
+    }});
+    let mut schema = all("events", &event);
+    schema["properties"]["last"] =
+        json!({"type": "integer", "description": "Give this as `after` to go on."});
+    let after = json!({"type": "integer", "minimum": 0});
+    Doc::new("listEvents", "fleet", "What happened: states of replicas, plans, nodes that come and go")
+        .parameter(query_parameter(
+            "after",
+            "Only those after this one, oldest first; without it the latest.",
+            &after,
+        ))
+        .parameter(query_parameter("limit", "How many at most.", &number(1, EVENTS_MAX, EVENTS)))
+        .parameter(query_parameter("wait_ms", "How long to wait for one.", &number(0, WAIT_MS_MAX, 0)))
+        .answers(200, "Oldest first.", &schema)
+        .errors(&[400, 503])
+}
+
+pub(crate) fn history() -> Doc {
+    Doc::new("listPlans", "fleet", "Plans, newest first, and what each changed")
+        .parameter(query_parameter("limit", "How many at most.", &number(1, PLANS_MAX, PLANS)))
+        .answers(200, "Newest first.", &all("plans", &plan()))
+        .errors(&[400, 503])
+}
+
+pub(crate) fn show() -> Doc {
+    Doc::new("showPlan", "fleet", "A plan, with the reason for each variant on each node")
+        .parameter(path("plan", "Its number, or `current`."))
+        .answers(200, "The figures are those that decided then.", &plan())
+        .errors(&[404, 503])
+}
+
+pub(crate) fn dry_run() -> Doc {
+    Doc::new("nextPlan", "fleet", "What would change if it were planned now, and why; nothing is changed")
+        .parameter(query_parameter("without", "As if this node were not there.", &json!({"type": "string"})))
+        .answers(200, "By the calls that a scheduler plans with, from what this gateway sees.", &plan())
+        .errors(&[400, 404, 503])
+}

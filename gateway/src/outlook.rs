@@ -1,0 +1,59 @@
+//! What a plan would be if it were made now, by the calls that a scheduler makes one with. For people: nothing here is planned.
+
+use modelless_decision::plan::{Input, Pin, Plan, plan};
+use modelless_live::Member;
+use modelless_planning::{Demands, input};
+use modelless_store::Catalog;
+use modelless_types::NodeId;
+use modelless_wire::NodeStatus;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What was left to workers by plans that do not say.
+const USUAL_PERMILLE: u16 = 250;
+/// Members are told about once a second; after longer the live state was away.
+const AWAY: Duration = Duration::from_secs(5);
+
+/// What is asked of all gateways, as a scheduler counts it: each counts from when it began to look.
+#[derive(Default)]
+pub(crate) struct Outlook {
+    demands: Demands,
+    looked: Option<Instant>,
+}
+
+impl Outlook {
+    /// Takes in who is there.
+    pub(crate) fn look(&mut self, members: &[Member]) {
+        let now = Instant::now();
+        let after = self.looked.replace(now).map_or(Duration::ZERO, |before| now - before);
+        if after > AWAY {
+            self.demands.stand_still(after);
+            self.demands.look(members, Duration::ZERO);
+        } else {
+            self.demands.look(members, after);
+        }
+    }
+
+    pub(crate) fn demands(&self) -> Demands {
+        self.demands.clone()
+    }
+}
+
+/// The plan that would follow `before`, and what it would be made from. Nodes that are not reached from here, or are left out,
+/// keep nothing or what they have.
+pub(crate) fn next(
+    catalog: &Catalog,
+    nodes: &[NodeStatus],
+    demands: &Demands,
+    before: &Plan,
+    without: &BTreeSet<NodeId>,
+) -> (Input, Plan) {
+    let there: Vec<NodeStatus> = nodes.iter().filter(|node| !without.contains(&node.node)).cloned().collect();
+    let input = input(catalog, &there, before.discretionary_permille.unwrap_or(USUAL_PERMILLE), demands);
+    let mut next = plan(&input, before);
+    let stays = |pin: &&Pin| !without.contains(&pin.node) && there.iter().all(|node| node.node != pin.node);
+    next.pins.extend(before.pins.iter().filter(stays));
+    next.pins.sort_unstable();
+    (input, next)
+}

@@ -1,0 +1,218 @@
+//! The loop over a store in memory and machines that are only names.
+
+use super::*;
+use crate::Handle;
+use modelless_decision::query::Class;
+use modelless_fleet::{Error, Fleet, MemMachines, Wanted};
+use modelless_live::{Demand, Load, Member, Role};
+use modelless_store::{MemStore, Store};
+use modelless_types::{MachineState, TaskId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// A pool of 1 to 3 machines, of which all are wanted as soon as anything is asked.
+fn config(most: u32) -> Config {
+    let pool = serde_json::json!({"least": 1, "most": most, "price": 0.1, "process": {}, "set": ["executor.lanes=1"]});
+    let all = serde_json::json!({"pools": {"p": pool}, "interval-ms": 20, "remembered-s": 10});
+    serde_json::from_value(all).unwrap()
+}
+
+struct Bed {
+    store: Arc<dyn Store>,
+    machines: MemMachines,
+    handle: Handle,
+    _answers: watch::Sender<bool>,
+    running: Vec<(CancellationToken, JoinSet<()>)>,
+    queries: u32,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let (sender, answers) = watch::channel(true);
+        let handle = Handle::default();
+        handle.set_live(answers);
+        let store: Arc<dyn Store> = Arc::new(MemStore::new());
+        let machines = MemMachines::default();
+        Self { store, machines, handle, _answers: sender, running: Vec::new(), queries: 0 }
+    }
+
+    fn fleet(&self) -> Arc<dyn Fleet> {
+        Arc::new(self.machines.of("c", "p"))
+    }
+
+    fn start(&mut self, most: u32) {
+        let instance = self.running.len() as u64 + 1;
+        let keeper = build(Machinery {
+            config: config(most),
+            fleets: BTreeMap::from([("p".to_owned(), self.fleet())]),
+            store: Arc::clone(&self.store),
+            handle: self.handle.clone(),
+            name: format!("planner-{instance}"),
+            instance,
+        });
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        tasks.spawn(keeper.run(stop.clone()));
+        self.running.push((stop, tasks));
+    }
+
+    /// As SIGKILL does: it releases nothing.
+    async fn kill(&mut self) {
+        for (_, tasks) in &mut self.running {
+            tasks.shutdown().await;
+        }
+    }
+
+    /// Machines that the provider has are there as nodes.
+    async fn announce(&self) {
+        let listed = self.fleet().list().await.unwrap_or_default();
+        let node = |name: &str| {
+            let load = Load { queries: self.queries, lanes: 1, ..Load::default() };
+            Member { load, ..Member::new(Role::Node, name, 1) }
+        };
+        self.handle.set_members(listed.iter().map(|listed| node(&listed.name)).collect());
+    }
+
+    async fn states(&self) -> Vec<(String, MachineState)> {
+        let all = self.store.rented().machines().await.unwrap();
+        all.into_iter().map(|machine| (machine.name, machine.state)).collect()
+    }
+
+    async fn joined(&self) -> usize {
+        self.states().await.iter().filter(|(_, state)| *state == MachineState::Joined).count()
+    }
+
+    /// Lets time pass until it is said of the pool.
+    async fn says(&self, what: &str) {
+        for _ in 0..500 {
+            let pools = self.store.rented().pools().await.unwrap();
+            if pools.iter().any(|pool| pool.json.contains(what)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{:?}", self.store.rented().pools().await.unwrap());
+    }
+
+    /// Lets time pass, with nodes announcing themselves, until that many have joined, its provider has them, and nothing else is
+    /// there.
+    async fn settles(&self, many: usize) {
+        for _ in 0..2_000 {
+            self.announce().await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let states = self.states().await;
+            let listed = self.fleet().list().await.unwrap_or_default();
+            let real = states.iter().all(|(name, _)| listed.iter().any(|listed| listed.name == *name));
+            if real && states.len() == many && self.joined().await == many {
+                return;
+            }
+        }
+        panic!("{:?}", self.states().await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_is_started_joined_and_replaced_when_it_dies() {
+    let mut bed = Bed::new();
+    bed.start(3);
+    bed.settles(1).await;
+    assert_eq!(bed.machines.starts(), 1);
+    bed.machines.end("p-1");
+    bed.settles(1).await;
+    assert_eq!((bed.machines.starts(), bed.states().await[0].0.as_str()), (2, "p-2"));
+    let changes = bed.store.rented().machine_changes(None, 99).await.unwrap();
+    let died = changes.iter().find(|change| change.to == MachineState::Failed).unwrap();
+    assert!(died.why.contains("nobody asked it to") && died.who == "planner-1", "{died:?}");
+    bed.says(r#""samples":2"#).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_answer_is_lost_with_the_scheduler_makes_one_machine() {
+    let mut bed = Bed::new();
+    bed.machines.lose_answers(true);
+    bed.start(3);
+    while bed.machines.starts() == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    bed.kill().await;
+    assert_eq!(bed.states().await, [("p-1".to_owned(), MachineState::Asked)], "it is written down as asked");
+    bed.machines.lose_answers(false);
+    bed.start(3);
+    bed.settles(1).await;
+    assert_eq!(bed.machines.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wrote_down_is_adopted_and_what_is_too_many_is_taken_away() {
+    let mut bed = Bed::new();
+    for name in ["p-901", "p-902", "p-903", "p-904", "p-905"] {
+        bed.fleet().start(&Wanted { name: name.to_owned(), settings: Vec::new() }).await.unwrap();
+    }
+    bed.start(3);
+    // Demand was not watched yet, so those within the maximum stay at first; none is asked for beside them.
+    bed.settles(3).await;
+    assert_eq!((bed.machines.starts(), bed.fleet().list().await.unwrap().len()), (5, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_schedulers_one_sees_to_machines_and_the_other_follows_it() {
+    let mut bed = Bed::new();
+    bed.start(3);
+    bed.settles(1).await;
+    bed.start(3);
+    for _ in 0..50 {
+        bed.settles(1).await;
+    }
+    assert_eq!(bed.machines.starts(), 1);
+    let (_, first) = &mut bed.running[0];
+    first.shutdown().await;
+    bed.machines.end("p-1");
+    bed.settles(1).await;
+    let changes = bed.store.rented().machine_changes(None, 1).await.unwrap();
+    assert_eq!((bed.machines.starts(), changes[0].who.as_str()), (2, "planner-2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_refuses_rests_and_one_that_is_away_is_asked_again_for_the_same_machine() {
+    let mut bed = Bed::new();
+    bed.machines.fail(Some(Error::Away("no route".to_owned())));
+    bed.start(3);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(bed.states().await.is_empty(), "nobody knows what it has, so nothing is asked for");
+    bed.machines.fail(Some(Error::Capacity("none left".to_owned())));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let failed = bed.store.rented().ended_machines(9).await.unwrap();
+    assert_eq!(failed.len(), 1, "then it rests");
+    let changes = bed.store.rented().machine_changes(Some(failed[0].id), 1).await.unwrap();
+    assert!(changes[0].why.contains("none left"), "{changes:?}");
+    bed.machines.fail(None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn demand_counts_what_came_since_a_gateway_was_met() {
+    let mut demand = super::asked::Demand::over(10);
+    let gateway = |instance, arrived: &[(u32, u64, u64)]| {
+        let class = |(task, arrived, in_time): &(u32, u64, u64)| Demand {
+            class: Class { task: TaskId(*task), admits: [0].into_iter().collect() },
+            arrived: *arrived,
+            in_time: *in_time,
+            waiting: 0,
+        };
+        Member { demand: arrived.iter().map(class).collect(), ..Member::new(Role::Gateway, "g", instance) }
+    };
+    demand.look(&[gateway(1, &[(1, 1_000, 900)])]);
+    assert!(demand.rate() < 0.1, "nobody knows when those came");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    demand.look(&[gateway(1, &[(1, 1_100, 950), (2, 20, 20)])]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    demand.look(&[gateway(1, &[(1, 1_200, 1_000), (2, 40, 40)])]);
+    assert!((demand.rate() - 120.0).abs() < 0.1, "{}", demand.rate());
+    let late = demand.lateness(&[], true);
+    assert_eq!((late.came, late.late, late.settled), (240, 100, false));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    demand.look(&[gateway(2, &[(1, 9_000, 0)])]);
+    assert!(demand.rate() < 121.0, "another instance begins anew");
+}

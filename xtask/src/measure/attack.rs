@@ -1,0 +1,227 @@
+//! Two tenants that ask, and a third that attacks: what they see of it.
+//!
+//! Both are asked for all the time, on connections that are kept, while the third floods with its own key (it has a quota), sends keys of
+//! nobody, bodies that are too large, heads and bodies byte by byte, and opens ten thousand connections. It comes from another address than they
+//! do, as on a network, where the machine has one. Before that it tries to read what is theirs, on every route that the OpenAPI document
+//! declares.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use modelless_testkit::turns::Side;
+use modelless_testkit::{Request, Server, openapi, stats, temp_dir};
+use serde_json::{Map, Value, json};
+
+use super::models::{Model, cnn_m};
+use super::{Check, Context, Measure, Outcome, demo};
+use crate::say;
+
+pub(crate) const MEASURE: Measure = Measure {
+    name: "attack",
+    what: "p99 of two tenants while a third attacks, over that without; and what it can read of theirs",
+    run: measure,
+};
+
+const LATENCY_MS: u32 = 30_000;
+/// The attack begins so long before it is measured what others see of it, and lasts so much longer.
+const AHEAD: Duration = Duration::from_secs(1);
+/// What the third may ask a second, and how many of that at once.
+const RATE: &str = "20";
+const OPEN: &str = "2";
+
+struct Kind {
+    name: &'static str,
+    connections: u64,
+}
+
+fn measure(context: &Context) -> Result<Outcome> {
+    let (rounds, rate, ms) = context.choose((3, 200.0, 4_000), (1, 20.0, 2_000));
+    let many = context.choose(10_000, 500);
+    let kinds = [
+        Kind { name: "flood", connections: context.choose(16, 4) },
+        Kind { name: "wrong-keys", connections: context.choose(16, 4) },
+        Kind { name: "oversized", connections: 4 },
+        Kind { name: "slow", connections: context.choose(500, 50) },
+        Kind { name: "connections", connections: many },
+    ];
+    let served = cnn_m(&context.root);
+    let site = Site::open(context, &served)?;
+    let read = site.readable()?;
+    site.admin(&["model", "share", served.name, "--task", served.task, "--with", "third"], &site.keys[0])?;
+    let stream = |key: &str| {
+        let mut stream = served.stream(LATENCY_MS);
+        stream["key"] = json!(key);
+        stream
+    };
+    let mut load = demo::load(context, &site.server, &[stream(&site.keys[0]), stream(&site.keys[1])])?;
+    load.ask(&json!({"do": "learn"}))?;
+    let from = own_address().unwrap_or(IpAddr::from([127, 0, 0, 1]));
+    let target = format!("/v1/tasks/{}?latency_ms={LATENCY_MS}", served.task);
+    let bytes = (demo::TENSOR_FLOATS * 4).to_string();
+    let address = SocketAddr::new(from, site.server.address().port()).to_string();
+    let mut attacker =
+        Side::start(&context.bench_program("http-attack")?, &[&address, &site.keys[2], &target, &bytes])?;
+
+    let (mut rows, mut results, mut summary) = (Vec::new(), Vec::new(), Map::new());
+    let (mut lost, mut all) = (0, Vec::new());
+    for kind in &kinds {
+        let mut ratios = Vec::new();
+        for round in 0..rounds {
+            let question =
+                json!({"do": "paced", "per_second": [rate, rate], "ms": ms, "seed": context.seed + round});
+            let calm = load.ask(&question)?;
+            let (beside, attack) = attacked(&mut load, &question, &mut attacker, kind, ms)?;
+            for seen in [&calm, &beside] {
+                lost += losses(seen)?;
+            }
+            for tenant in 0..2 {
+                ratios.push(p99(&beside, tenant)? / p99(&calm, tenant)?);
+            }
+            rows.push(json!({
+                "kind": kind.name, "connections": kind.connections, "calm": demo::bare(calm),
+                "beside": demo::bare(beside), "attack": attack,
+            }));
+        }
+        let of = |percent| stats::percentile(&ratios, percent).context("no rounds");
+        let (median, worst) = (of(50)?, of(100)?);
+        all.push(median);
+        results.push(format!("{} {median:.2} (worst {worst:.2})", kind.name));
+        summary.insert(kind.name.to_owned(), json!({"p99_ratio_median": median, "p99_ratio_worst": worst}));
+    }
+    drop((load, attacker));
+    summary.insert(
+        "attacks_come_from".to_owned(),
+        json!(if from.is_loopback() { "loopback" } else { "another address" }),
+    );
+    site.server.stop()?;
+    let count = |of: usize| u32::try_from(of).map(f64::from);
+    Ok(Outcome {
+        seeds: (0..rounds).map(|round| context.seed + round).collect(),
+        repetitions: Value::Array(rows),
+        summary: Value::Object(summary),
+        result: format!(
+            "p99 of two tenants over that without an attack: {}; {lost} of their queries lost, {} things of theirs readable",
+            results.join(", "),
+            read.len()
+        ),
+        checks: vec![
+            Check {
+                what: "p99 beside the worst kind of attack over that without",
+                value: all.into_iter().fold(0.0, f64::max),
+                limit: context.choose(1.3, 100.0),
+                unit: "",
+            },
+            Check { what: "queries of others lost", value: count(lost)?, limit: 0.0, unit: "" },
+            Check { what: "things of others read", value: count(read.len())?, limit: 0.0, unit: "" },
+        ],
+    })
+}
+
+/// A server with three tenants, of which two have a model each.
+struct Site {
+    server: Server,
+    /// Of the three.
+    keys: [String; 3],
+    _data: modelless_testkit::TempDir,
+}
+
+impl Site {
+    fn open(context: &Context, served: &Model) -> Result<Self> {
+        let (data, binary) = (temp_dir("attack")?, context.binary()?);
+        let folder = data.path().to_str().context("a path that is text")?;
+        let scopes = ["--scopes", "query,register,admin"];
+        let first = [&["key", "create", "operator", "--data", folder][..], &scopes].concat();
+        let operator = run(binary, &first, "")?;
+        let server = Server::builder().binary(binary).data(data.path()).http("0.0.0.0:0").start()?;
+        let url = format!("http://127.0.0.1:{}", server.address().port());
+        let at = ["--server", url.as_str()];
+        let key = |tenant: &str| {
+            run(binary, &[&["tenant", "create", tenant][..], &at].concat(), &operator)?;
+            let key = ["key", "create", tenant, "--tenant", tenant];
+            run(binary, &[&key[..], &scopes, &at].concat(), &operator)
+        };
+        let keys = [key("first")?, key("second")?, key("third")?];
+        let package = served.package.to_str().context("a path that is text")?;
+        for key in &keys[..2] {
+            run(binary, &[&["model", "register", package][..], &at].concat(), key)?;
+        }
+        let limit = ["tenant", "limit", "third", "--requests-per-s", RATE, "--concurrency", OPEN];
+        run(binary, &[&limit[..], &at].concat(), &operator)?;
+        Ok(Self { server, keys, _data: data })
+    }
+
+    fn admin(&self, args: &[&str], key: &str) -> Result<String> {
+        let url = format!("http://127.0.0.1:{}", self.server.address().port());
+        run(self.server.binary(), &[args, &["--server", &url]].concat(), key)
+    }
+
+    /// What the third gets to see of what the others have, by the routes it asks.
+    fn readable(&self) -> Result<Vec<String>> {
+        let served = cnn_m(Path::new(""));
+        let document = self.server.get_json("/openapi.json")?;
+        let mut read = Vec::new();
+        for operation in openapi::operations(&document)? {
+            let fill = [
+                ("{task}", served.task),
+                ("{model}", served.name),
+                ("{variant}", served.variant),
+                ("{version}", "1"),
+            ];
+            let path = fill.iter().fold(operation.path, |path, (name, value)| path.replace(name, value));
+            let request = Request::new(&operation.method, &path).header("api-key", &self.keys[2]);
+            let answer = self.server.send(&request)?;
+            let text = answer.text();
+            if answer.status < 300 && path != "/openapi.json" && text.contains(served.name) {
+                say(format!("{} {path}: {text}", operation.method));
+                read.push(path);
+            }
+        }
+        Ok(read)
+    }
+}
+
+fn run(binary: &Path, args: &[&str], key: &str) -> Result<String> {
+    let output = Command::new(binary).args(args).env("MODELLESS_KEY", key).output()?;
+    ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// The address by which others would reach this machine. Nothing is sent to find it.
+fn own_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
+    socket.connect(("192.0.2.1", 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip()).filter(|address| !address.is_unspecified())
+}
+
+fn attacked(
+    load: &mut Side,
+    question: &Value,
+    attacker: &mut Side,
+    kind: &Kind,
+    ms: u64,
+) -> Result<(Value, Value)> {
+    std::thread::scope(|scope| {
+        let ahead = u64::try_from(AHEAD.as_millis())?;
+        let attack = json!({"do": kind.name, "connections": kind.connections, "ms": ms + 2 * ahead});
+        let attacking = scope.spawn(move || attacker.ask(&attack));
+        std::thread::sleep(AHEAD);
+        let seen = load.ask(question)?;
+        let attack = attacking.join().map_err(|_| anyhow::anyhow!("the attack's thread panicked"))??;
+        Ok((seen, attack))
+    })
+}
+
+fn losses(seen: &Value) -> Result<usize> {
+    let streams = seen["streams"].as_array().context("what was seen of both")?;
+    let lost = streams.iter().flat_map(|stream| stream["lost"].as_object().into_iter().flatten());
+    let lost: u64 = lost.filter_map(|(_, times)| times.as_u64()).sum();
+    let wrong: u64 = streams.iter().filter_map(|stream| stream["wrong"].as_u64()).sum();
+    Ok(usize::try_from(lost + wrong)?)
+}
+
+fn p99(seen: &Value, tenant: usize) -> Result<f64> {
+    seen["streams"][tenant]["latency"]["p99_us"].as_f64().context("nothing was answered")
+}
