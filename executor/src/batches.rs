@@ -368,10 +368,13 @@ impl Handle {
 
     /// A batch runs far longer than it should: it stands back behind everything else from now on.
     pub(crate) fn suspect(&self, batch: BatchId) {
-        let place = self.batches().get(&batch).and_then(|f| Some((f.variant, f.lane, f.ticket?, f.expected)));
-        if let Some((variant, lane, ticket, expected)) = place {
+        let place = self
+            .batches()
+            .get(&batch)
+            .and_then(|f| Some((f.variant, f.lane, f.ticket?, f.expected, f.members.len())));
+        if let Some((variant, lane, ticket, expected, queries)) = place {
             let expected_us = expected.p99().0;
-            tracing::info!(%variant, expected_us, "a batch runs far longer than it should; its lane goes on");
+            tracing::info!(%variant, queries, expected_us, "a batch runs far longer than it should; its lane goes on");
             self.engine().stand_back(variant, lane.0, ticket);
         }
     }

@@ -124,14 +124,25 @@ pub fn children(pid: u32) -> Result<Vec<(u32, String)>> {
         let name = entry?.file_name();
         let Some(id) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // It may end while we look; then it is no child any more.
-        let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
-        // "PID (name) state parent ...": the name may hold spaces and brackets.
-        let Some((head, tail)) = stat.rsplit_once(") ") else { continue };
-        if tail.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()) == Some(pid) {
-            found.push((id, head.split_once('(').map_or("", |(_, name)| name).to_owned()));
+        let Some((parent, name)) = parent_and_name(id) else { continue };
+        if parent == pid {
+            found.push((id, name));
         }
     }
     Ok(found)
+}
+
+/// Who started a process, or took it over; nothing of one that is gone.
+pub fn parent(pid: u32) -> Option<u32> {
+    parent_and_name(pid).map(|(parent, _)| parent)
+}
+
+fn parent_and_name(pid: u32) -> Option<(u32, String)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // "PID (name) state parent ...": the name may hold spaces and brackets.
+    let (head, tail) = stat.rsplit_once(") ")?;
+    let name = head.split_once('(').map_or("", |(_, name)| name);
+    Some((tail.split_whitespace().nth(1)?.parse().ok()?, name.to_owned()))
 }
 
 /// User and system time that a process and those of its children that still run have used so far.
