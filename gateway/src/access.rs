@@ -8,7 +8,7 @@ mod deeds;
 mod guard;
 mod meter;
 
-pub(crate) use deeds::{Deeds, keep};
+pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, Uploading};
 
@@ -17,8 +17,8 @@ use arc_swap::ArcSwap;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, StatusCode};
 use meter::{Meter, Sharing};
-use modelless_store::{Doors, Owner, Quota, UnixMicros, digest};
-use modelless_types::{AppId, KeyId, Micros, Scope, Scopes, TenantId, Time};
+use modelless_store::{Doors, Owner, Quota, STRANGERS, UnixMicros, digest};
+use modelless_types::{AppId, KeyId, Micros, Priority, Scope, Scopes, TenantId, Time};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,6 +102,32 @@ impl Caller {
         if self.key.is_none() { Ok(()) } else { self.tenant().change(now) }
     }
 
+    /// The level at which a query goes, if it may. The default level is for everybody: who may ask for lower ones only gets the highest of
+    /// those.
+    pub(crate) fn priority(&self, wanted: Priority) -> Result<Priority, ApiError> {
+        let bound = |meter: &Arc<Meter>| meter.quota.highest_priority.and_then(Priority::new);
+        let Some(highest) = self.meters.iter().filter_map(bound).max_by_key(|level| level.level()) else {
+            return Ok(wanted);
+        };
+        if wanted.level() >= highest.level() {
+            return Ok(wanted);
+        }
+        if wanted == Priority::default() {
+            return Ok(highest);
+        }
+        let (wanted, highest) = (wanted.level(), highest.level());
+        let message = format!(
+            "priority is {wanted}; your application may ask for {highest} to {}, of which {highest} is the highest, or for none",
+            Priority::LOWEST
+        );
+        Err(ApiError::new(StatusCode::FORBIDDEN, "priority_too_high", message))
+    }
+
+    /// A refusal for want of a right: whether it is to be noted, and how many were not since the last one that was.
+    fn refused(&self, now: Time) -> Option<u64> {
+        self.tenant().refused(now)
+    }
+
     /// Bytes of bodies that its tenant has here.
     pub(crate) fn held(&self) -> &AtomicU64 {
         &self.tenant().held
@@ -167,12 +193,25 @@ struct Book {
 pub(crate) struct Gate {
     book: ArcSwap<Book>,
     sharing: Sharing,
+    /// Whoever has no key that is known.
+    strangers: Caller,
 }
 
 impl Gate {
     pub(crate) fn new(doors: Doors) -> Self {
         let sharing = Sharing::default();
-        Self { book: ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing)), sharing }
+        let meter = || Arc::new(Meter::new("nobody".to_owned(), Quota::default(), Arc::clone(&sharing)));
+        let strangers = Caller(Arc::new(Who {
+            tenant: STRANGERS,
+            app: AppId::DEFAULT,
+            key: None,
+            scopes: Scopes::default(),
+            shown: String::new(),
+            alone: false,
+            meters: [meter(), meter()],
+        }));
+        let book = ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing));
+        Self { book, sharing, strangers }
     }
 
     /// So many gateways share the quotas, this one included.
@@ -195,26 +234,28 @@ impl Gate {
     }
 
     /// Who asks, if they may.
-    pub(crate) fn admit(&self, headers: &HeaderMap, needs: Needs) -> Result<Caller, ApiError> {
+    pub(crate) fn admit(&self, headers: &HeaderMap, needs: Needs) -> Result<Caller, Denied> {
         let book = self.book.load();
         let Some(scope) = needs.scope() else { return Ok(book.anybody.clone()) };
         if !book.locked {
             return Ok(book.anybody.clone());
         }
-        let known = book.known(headers)?;
+        let known =
+            book.known(headers).map_err(|error| Denied { error, who: self.strangers.clone(), needs })?;
+        let caller = &known.caller;
+        let denied = |error: ApiError| Err(Denied { error, who: caller.clone(), needs });
         let now = UnixMicros::of(SystemTime::now());
         if !known.key.valid(now) {
-            return Err(ended(known));
+            return denied(ended(known));
         }
-        let caller = &known.caller;
         if !caller.scopes.has(scope) {
-            return Err(forbidden(format!(
+            return denied(forbidden(format!(
                 "this needs a key with the scope `{scope}`; yours ({}) has {}",
                 known.key.secret.prefix, caller.scopes
             )));
         }
         if needs == Needs::Operator && !caller.is_operator() {
-            return Err(forbidden("this needs a key with the scope `admin` of the tenant `default`"));
+            return denied(forbidden("this needs a key with the scope `admin` of the tenant `default`"));
         }
         Ok(caller.clone())
     }

@@ -62,7 +62,9 @@ enum Entered {
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
-    let Ask { task, goals, input, decoded, caller, arrived } = ask;
+    let Ask { task, mut goals, input, decoded, caller, arrived } = ask;
+    goals.priority =
+        caller.priority(goals.priority).inspect_err(|error| task.metrics.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
     let _open =
         caller.begin(core.driver.clock().now()).inspect_err(|error| task.metrics.refused(error.reason))?;

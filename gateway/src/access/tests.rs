@@ -31,8 +31,8 @@ fn with(name: &'static str, value: &str) -> HeaderMap {
     headers
 }
 
-fn reason(result: Result<Caller, ApiError>) -> (u16, &'static str) {
-    let error = result.unwrap_err();
+fn reason(result: Result<Caller, Denied>) -> (u16, &'static str) {
+    let Denied { error, .. } = result.unwrap_err();
     (error.status.as_u16(), error.reason)
 }
 
@@ -84,7 +84,7 @@ fn what_has_ended_opens_nothing_and_says_so_without_the_secret() {
     valid.expires = Some(UnixMicros(i64::MAX.unsigned_abs()));
     let gate = Gate::new(doors(vec![expired, revoked, valid]));
     for (secret, why) in [(old, "expired_key"), (gone, "revoked_key")] {
-        let error = gate.admit(&with("api-key", secret.expose()), Needs::QUERY).unwrap_err();
+        let error = gate.admit(&with("api-key", secret.expose()), Needs::QUERY).unwrap_err().error;
         assert_eq!((error.status.as_u16(), error.reason), (401, why));
         assert!(!error.message.contains(secret.expose()), "{}", error.message);
     }
