@@ -19,7 +19,7 @@ use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, L
 use crate::slot::{BatchSlot, Layout, Vacancy};
 use crate::{clock, library, runner};
 use crate::{seam::BatchError, shm::Mapping};
-pub use access::ServerFiles;
+pub use access::{ServerFiles, USUAL_AUTHORITIES};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;
