@@ -18,6 +18,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, StatusCode};
 use meter::{Meter, Sharing};
 use modelless_store::{Doors, Owner, Quota, STRANGERS, UnixMicros, digest};
+use modelless_telemetry::{AppMetrics, Metrics};
 use modelless_types::{AppId, KeyId, Micros, Priority, Scope, Scopes, TenantId, Time};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub(crate) struct Who {
     pub(crate) shown: String,
     /// Whether there is no other tenant.
     pub(crate) alone: bool,
+    /// What is counted of its application.
+    pub(crate) metrics: AppMetrics,
     /// Of the application, and of its tenant.
     meters: [Arc<Meter>; 2],
 }
@@ -193,12 +196,13 @@ struct Book {
 pub(crate) struct Gate {
     book: ArcSwap<Book>,
     sharing: Sharing,
+    metrics: Arc<Metrics>,
     /// Whoever has no key that is known.
     strangers: Caller,
 }
 
 impl Gate {
-    pub(crate) fn new(doors: Doors) -> Self {
+    pub(crate) fn new(doors: Doors, metrics: Arc<Metrics>) -> Self {
         let sharing = Sharing::default();
         let meter = || Arc::new(Meter::new("nobody".to_owned(), Quota::default(), Arc::clone(&sharing)));
         let strangers = Caller(Arc::new(Who {
@@ -208,10 +212,11 @@ impl Gate {
             scopes: Scopes::default(),
             shown: String::new(),
             alone: false,
+            metrics: AppMetrics::default(),
             meters: [meter(), meter()],
         }));
-        let book = ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing));
-        Self { book, sharing, strangers }
+        let book = ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing, &metrics));
+        Self { book, sharing, metrics, strangers }
     }
 
     /// So many gateways share the quotas, this one included.
@@ -224,7 +229,8 @@ impl Gate {
         let before = self.book.load();
         doors.locked |= before.locked;
         if before.doors != doors {
-            self.book.store(Arc::new(Book::new(doors, &before.meters, &self.sharing)));
+            let book = Book::new(doors, &before.meters, &self.sharing, &self.metrics);
+            self.book.store(Arc::new(book));
         }
     }
 
@@ -263,7 +269,7 @@ impl Gate {
 
 impl Book {
     /// What was used of a quota stays used, as long as the quota is the same.
-    fn new(doors: Doors, before: &HashMap<Owner, Arc<Meter>>, sharing: &Sharing) -> Self {
+    fn new(doors: Doors, before: &HashMap<Owner, Arc<Meter>>, sharing: &Sharing, metrics: &Metrics) -> Self {
         let meter = |owner: Owner, whose: String| {
             let quota = doors.quotas.get(&owner).cloned().unwrap_or_default();
             let known = before.get(&owner).filter(|known| known.quota == quota).cloned();
@@ -285,7 +291,12 @@ impl Book {
             let meters = [of(Owner::App(app)), of(Owner::Tenant(tenant))];
             let shown = key.map_or_else(String::new, |key| format!("{} ({})", key.secret.prefix, key.name));
             let key = key.map(|key| key.id);
-            Caller(Arc::new(Who { tenant, app, key, scopes, shown, alone, meters }))
+            let metrics = {
+                let named = doors.tenants.iter().find(|of| of.id == tenant).map(|of| of.name.as_str());
+                let app = doors.apps.iter().find(|of| of.id == app).map(|of| of.name.as_str());
+                metrics.application(named.unwrap_or("default"), app.unwrap_or("default"))
+            };
+            Caller(Arc::new(Who { tenant, app, key, scopes, shown, alone, metrics, meters }))
         };
         let keys = doors.keys.iter().filter_map(|key| {
             let app = doors.apps.iter().find(|app| app.id == key.app)?;

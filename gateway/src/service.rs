@@ -105,7 +105,7 @@ impl Service {
         let catalog = Arc::new(store.catalog().await?);
         let doors = store.access().doors().await?; // never older than the catalogue
         let grants = doors.grants.clone();
-        let gate = Gate::new(doors);
+        let gate = Gate::new(doors, Arc::clone(&metrics));
         let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
         let nothing = Views::new(&catalog, &TasksOf::new(), &[], &[]);
         let openapi = Buffer::from(openapi::document(&config).to_string());

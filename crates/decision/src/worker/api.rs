@@ -12,6 +12,9 @@ use modelless_types::{
 };
 use serde::{Deserialize, Serialize};
 
+/// Why a replica goes that made room; nothing else has this cause.
+pub const EVICTED: &str = "evicted for another that is wanted";
+
 /// A lane: one place of a device where one batch runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct LaneIx(pub u16);

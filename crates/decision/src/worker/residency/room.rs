@@ -2,7 +2,7 @@
 
 use super::{Replica, Residency, Wanted};
 use crate::replica::ReplicaEvent;
-use crate::worker::api::Action;
+use crate::worker::api::{Action, EVICTED};
 use crate::worker::needs::Needs;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -278,7 +278,7 @@ impl Residency {
             if let Some(replica) = state.replicas.get_mut(&victim) {
                 replica.left = now;
             }
-            self.step(device, victim, ReplicaEvent::Unwanted, "evicted for another that is wanted", actions);
+            self.step(device, victim, ReplicaEvent::Unwanted, EVICTED, actions);
             if busy == 0 {
                 actions.push_back(Action::Unload { device, variant: victim });
             }
