@@ -20,6 +20,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod admission;
+pub mod common;
 pub mod demand;
 pub mod estimate;
 pub mod explain;
