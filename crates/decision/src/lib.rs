@@ -9,7 +9,7 @@
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
-//! | [`search`], [`transfer`] | pure functions | profiler, executor | what to measure next; what to assume until then |
+//! | [`search`], [`steady`], [`transfer`] | pure functions | profiler, executor | what to measure next; whether to go by it; what to assume until then |
 //!
 //! All of them ask [`estimate`] how long things take: there is one performance model.
 #![no_std]
@@ -36,6 +36,7 @@ pub mod replica;
 pub mod route;
 pub mod search;
 mod sizes;
+pub mod steady;
 pub mod transfer;
 mod words;
 pub mod worker;
