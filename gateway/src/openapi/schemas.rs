@@ -285,6 +285,7 @@ fn answers() -> Value {
             "device_class": text(),
             "coarse": {"type": "boolean", "description": "The time for measuring was over before everything was known well."},
             "part_of_set": {"type": "boolean", "description": "Only a part of the labelled set was compared, so floors are compared with the lower end of the interval."},
+            "unsteady": {"type": ["object", "null"], "description": "What shows that the machine was not steady while it was measured: `why` in words; as shares by how much batches (`sizes`) and work that is always the same (`same_work`) took longer than at best, and what of the processor time was `stolen`; how often it was measured (`tries`) and may be measured again for that (`left`)."},
             "warnings": {"type": "array", "items": text(), "description": "Why its accuracy looks as if it was measured with other labels than the model's."},
             "largest_batch": {"type": ["object", "null"], "description": "Where larger batches could not be run, and why."},
             "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({

@@ -44,6 +44,8 @@ pub struct Worker {
     pub(super) next_batch: u64,
     /// When corrections that saw nothing new fade next; `None` when there is none.
     pub(super) fade_at: Option<Time>,
+    /// When it was worked out last what variants have in common.
+    pub(super) lent: Option<Time>,
     /// When a batch of a variant last ended well.
     pub(super) seen: BTreeMap<VariantId, Time>,
     /// How long corrections have been far from, or near to, what the profile says.
@@ -85,6 +87,7 @@ impl Worker {
             bind_at: None,
             next_batch: 0,
             fade_at: None,
+            lent: None,
             seen: BTreeMap::new(),
             drifts: BTreeMap::new(),
             host: pressure::Machine::default(),

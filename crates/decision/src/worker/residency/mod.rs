@@ -12,12 +12,13 @@
 use super::api::{Action, DeviceConfig, WorkerConfig, WorkerVariant};
 use super::cutting::Cut;
 use super::times::Times;
+use crate::common::Common;
 use crate::estimate::{Moments, RunModel};
 use crate::replica::{self, ReplicaEvent};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use modelless_types::{Bytes, DeviceIx, Micros, ReplicaState, TaskId, Time, VariantId};
+use modelless_types::{Bytes, DeviceIx, Engine, Micros, ReplicaState, TaskId, Time, VariantId};
 use pressure::Trouble;
 
 mod catalog;
@@ -149,6 +150,22 @@ impl Residency {
         let learnt = lesson(&mut variant.run);
         self.times.insert(id, Times::new(variant));
         Some(learnt)
+    }
+
+    /// What variants of one kind of device have in common is what those are expected to take of which little was seen. What runs on
+    /// another server has nothing in common with this machine.
+    pub(in crate::worker) fn lend(&mut self) {
+        let Self { variants, times, .. } = self;
+        for gpu in [false, true] {
+            let kin = |variant: &WorkerVariant| variant.gpu == gpu && variant.engine != Engine::Remote;
+            let common = Common::of(variants.values().filter(|v| kin(v)).map(|v| v.run.own()));
+            for variant in variants.values_mut().filter(|v| kin(v)) {
+                let common = common.without(variant.run.own());
+                if variant.run.borrow(common) {
+                    times.insert(variant.id, Times::new(variant));
+                }
+            }
+        }
     }
 
     /// What a batch takes.
