@@ -9,6 +9,7 @@ mod common;
 mod cutting;
 mod evicting;
 mod learning;
+mod loading;
 mod losing;
 mod picking;
 mod priority;
