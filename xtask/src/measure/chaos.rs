@@ -8,6 +8,7 @@
 //! to hit more often than by chance, it is waited for a moment until the runner seems to be at work, and it is held until a query
 //! of its model must have come.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -36,8 +37,12 @@ const LATENCY_MS: u32 = 2_000;
 const RECOVERS_MS: u64 = 1_000;
 /// A batch that ended with its runner is told within so long of the runner's death, before or after.
 const TOGETHER_MS: u64 = 500;
+/// From so long before it was stopped: those in the batch that died came before it did.
+const BEFORE_MS: u64 = 100;
 /// So long it is waited until a runner seems to be at work.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// A runner that ran at least so many batches since the last kill is asked for.
+const SERVES: u64 = 5;
 /// Then it is stopped for as long as so many queries of its model take to come, on average.
 const HELD_FOR: f64 = 3.0;
 /// Between two looks at whether it is: a batch takes some hundred microseconds.
@@ -74,6 +79,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
         let held = Duration::from_secs_f64(HELD_FOR / rate);
         let times = (Duration::from_millis(ms), held);
+        let lead = BEFORE_MS + u64::try_from(held.as_millis())?;
         let (raw, killed) = under_fire(&mut load, &question, &server, times, &mut rng)?;
         if calm.is_none() {
             calm = Some(load.ask(&question)?);
@@ -81,8 +87,11 @@ fn measure(context: &Context) -> Result<Outcome> {
         let calm = calm.context("asked before or after; this is a bug")?;
         let died = once(told_of(&server, &raw, "a runner died")?);
         let hits = hits(&died, &told_of(&server, &raw, "a batch ended with its runner")?);
-        let deaths: Vec<Death> =
-            died.into_iter().zip(hits).map(|((at, of), hit)| Death { at, of, hit }).collect();
+        let deaths: Vec<Death> = died
+            .into_iter()
+            .zip(hits)
+            .map(|((at, of), hit)| Death { at, since: at.saturating_sub(lead), of, hit })
+            .collect();
         let (of_calm, of_raw) = (p99(&others(&calm, &[])?)?, p99(&others(&raw, &deaths)?)?);
         ratios.push(of_raw / of_calm);
         total.add(&calm, 0)?;
@@ -149,10 +158,12 @@ fn under_fire(
         let asked = scope.spawn(|| load.ask(question));
         let (mut killed, rounds) = (0, time.as_millis() / EVERY.as_millis());
         for _ in 0..rounds {
+            let before: BTreeMap<u32, u64> =
+                process::children(server.pid())?.into_iter().map(|(pid, _)| (pid, turns(pid))).collect();
             std::thread::sleep(EVERY);
             let mut runners = process::children(server.pid())?;
-            // Not the spare, and not what is kept for poison: those have no lane yet.
-            runners.retain(|(pid, _)| has_lane(*pid));
+            // Not the spare, not what is kept for poison, and not what is in memory though nobody asks for it.
+            runners.retain(|(pid, _)| turns(*pid) >= before.get(pid).copied().unwrap_or(0) + SERVES);
             if !runners.is_empty() && !asked.is_finished() {
                 killed += usize::from(strike(rng.pick(&runners).0, held));
             }
@@ -162,9 +173,14 @@ fn under_fire(
     })
 }
 
-/// Whether a runner has a thread that runs batches.
-fn has_lane(pid: u32) -> bool {
-    !lanes(pid).is_empty()
+/// How often the threads of a runner that run batches have gone to sleep: about once a batch.
+fn turns(pid: u32) -> u64 {
+    let slept = |lane: PathBuf| {
+        let status = fs::read_to_string(lane.join("status")).ok()?;
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse::<u64>().ok()
+    };
+    lanes(pid).into_iter().filter_map(slept).sum()
 }
 
 /// Where the kernel tells of the threads of a runner that run batches.
@@ -204,6 +220,8 @@ fn is_running(stat: &str) -> bool {
 /// A runner that died, when, of which stream, and whether a batch ended with it.
 struct Death {
     at: u64,
+    /// From when on its own model may have felt it: a little before it was stopped.
+    since: u64,
     of: usize,
     hit: bool,
 }
@@ -255,9 +273,8 @@ fn others(load: &Value, deaths: &[Death]) -> Result<Vec<u64>> {
     for (number, stream) in load["streams"].as_array().context("no streams")?.iter().enumerate() {
         for pair in stream["answers"].as_array().context("no answers")? {
             let (at, took) = (pair[0].as_u64().context("when?")?, pair[1].as_u64().context("how long?")?);
-            // From a little before: those in the batch that died came before it did.
             let own = |death: &Death| {
-                let felt = death.at.saturating_sub(100)..death.at + RECOVERS_MS;
+                let felt = death.since..death.at + RECOVERS_MS;
                 death.of == number && felt.contains(&at)
             };
             if !deaths.iter().any(own) {
@@ -312,7 +329,7 @@ mod tests {
     fn what_a_model_feels_of_its_own_death_is_not_what_others_feel() {
         let load = json!({"streams": [{"answers": [[500, 9], [1_000, 900], [1_500, 800]]}, {"answers": [[1_000, 7]]}]});
         assert_eq!(others(&load, &[]).unwrap(), [9, 900, 800, 7]);
-        assert_eq!(others(&load, &[Death { at: 1_050, of: 0, hit: true }]).unwrap(), [9, 7]);
+        assert_eq!(others(&load, &[Death { at: 1_050, since: 950, of: 0, hit: true }]).unwrap(), [9, 7]);
         assert!(others(&json!({"streams": []}), &[]).is_err());
     }
 
