@@ -45,6 +45,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const SERVES: u64 = 5;
 /// Then it is stopped for as long as so many queries of its model take to come, on average.
 const HELD_FOR: f64 = 3.0;
+/// And never so long that the server takes the batch for one that runs far too long, which is another measure's matter.
+const HELD_MOST: Duration = Duration::from_millis(20);
 /// Between two looks at whether it is: a batch takes some hundred microseconds.
 const LOOKS: Duration = Duration::from_micros(50);
 
@@ -77,7 +79,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         });
         let kills_first = block % 2 == 1;
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
-        let held = Duration::from_secs_f64(HELD_FOR / rate);
+        let held = Duration::from_secs_f64(HELD_FOR / rate).min(HELD_MOST);
         let times = (Duration::from_millis(ms), held);
         let lead = BEFORE_MS + u64::try_from(held.as_millis())?;
         let (raw, killed) = under_fire(&mut load, &question, &server, times, &mut rng)?;
