@@ -7,6 +7,7 @@
 
 mod access;
 mod behind;
+mod bound;
 mod keeper;
 mod lane;
 mod spare;
