@@ -19,6 +19,9 @@ pub(crate) const MEASURE: Measure = Measure {
     run: measure,
 };
 
+/// Names of what there is none of: a server without keys has no entry to take one from.
+const NOTHING: &str = "1";
+
 fn measure(context: &Context) -> Result<Outcome> {
     // A leak of 400 bytes a request would show; the short form asks too little to be that exact.
     let (count, step, bound) = context.choose((10_000, 500, 2.0), (1_500, 250, 8.0));
@@ -126,8 +129,17 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
             && names.iter().any(|name| !known.path.contains_key(*name))
         {
             let listed = server.get_json(list)?;
-            let found = named(&listed, &names, &known.path);
-            known.path.extend(found.with_context(|| format!("no entry of {list} has the names in {path}"))?);
+            let entries = entries(&listed).with_context(|| format!("{list} is no list"))?;
+            if entries.is_empty() {
+                for name in names {
+                    known.path.entry(name.to_owned()).or_insert_with(|| NOTHING.to_owned());
+                }
+            } else {
+                let found = named(entries, &names, &known.path);
+                known
+                    .path
+                    .extend(found.with_context(|| format!("no entry of {list} has the names in {path}"))?);
+            }
         }
         if operation.method != "POST" {
             continue;
@@ -172,19 +184,28 @@ fn protocol_body(server: &Server) -> Result<Vec<u8>> {
     Ok(json!({"inputs": [input]}).to_string().into_bytes())
 }
 
+/// Of a list, or of an object with one.
+fn entries(listed: &Value) -> Option<&Vec<Value>> {
+    listed.as_array().or_else(|| listed.as_object()?.values().find_map(Value::as_array))
+}
+
 /// The path parameters of the first entry of a list that agrees with what is known already. The last parameter is
-/// the entry's name, those before it are fields of their own.
-fn named(list: &Value, names: &[&str], known: &BTreeMap<String, String>) -> Option<BTreeMap<String, String>> {
-    let under_key = || list.as_object()?.values().find_map(Value::as_array);
-    list.as_array().or_else(under_key)?.iter().find_map(|entry| {
+/// the entry's name or number, or a field of its own, as those before it are.
+fn named(
+    list: &[Value],
+    names: &[&str],
+    known: &BTreeMap<String, String>,
+) -> Option<BTreeMap<String, String>> {
+    list.iter().find_map(|entry| {
         let mut found = BTreeMap::new();
         for (at, name) in names.iter().enumerate() {
-            let field = if at + 1 == names.len() { "name" } else { name };
-            let value = entry[field].as_str()?;
-            if known.get(*name).is_some_and(|known| known != value) {
+            let fields = if at + 1 == names.len() { &["name", name, "id"][..] } else { &[*name][..] };
+            let value = fields.iter().map(|field| &entry[*field]).find(|value| !value.is_null())?;
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if known.get(*name).is_some_and(|known| *known != value) {
                 return None;
             }
-            found.insert((*name).to_owned(), value.to_owned());
+            found.insert((*name).to_owned(), value);
         }
         Some(found)
     })
@@ -199,11 +220,14 @@ mod tests {
         let list = json!({"models": [
             {"name": "a", "task": "fashion"}, {"name": "b", "task": "fashion-tensor"}]});
         let known = BTreeMap::from([("task".to_owned(), "fashion-tensor".to_owned())]);
-        let found = named(&list, &["task", "model"], &known).unwrap();
+        let list = entries(&list).unwrap();
+        let found = named(list, &["task", "model"], &known).unwrap();
         assert_eq!(found["model"], "b");
         assert!(
-            named(&list, &["task", "node"], &BTreeMap::from([("task".to_owned(), "x".to_owned())])).is_none()
+            named(list, &["task", "node"], &BTreeMap::from([("task".to_owned(), "x".to_owned())])).is_none()
         );
+        let plans = [json!({"id": 7})];
+        assert_eq!(named(&plans, &["plan"], &BTreeMap::new()).unwrap()["plan"], "7");
     }
 
     #[test]
