@@ -12,6 +12,7 @@ mod exit;
 mod exposed;
 mod generate;
 mod giving_way;
+mod manual;
 mod out;
 mod plot;
 mod profile;
@@ -23,7 +24,7 @@ mod simulate;
 mod table;
 mod up;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -78,6 +79,8 @@ enum Command {
     Plan(client::plan::Options),
     /// Show what happened, and follow what happens.
     Events(client::events::Options),
+    /// Watch what queries come to, as they end.
+    Decisions(client::decisions::Options),
     /// Ask for a prediction.
     Query(client::query::Options),
     /// Say whether an answer was right.
@@ -94,6 +97,10 @@ enum Command {
     Simulate(simulate::Options),
     /// Feed a recording to a fresh machine and compare what it decides.
     Replay(replay::Options),
+    /// Print what a shell needs to complete our commands.
+    Completions(manual::Completions),
+    /// Write pages for `man`, one for each command.
+    Manual(manual::Manual),
 }
 
 fn main() -> ExitCode {
@@ -137,6 +144,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Replica(command) => client::replica::run(&command),
         Command::Plan(options) => client::plan::run(&options),
         Command::Events(options) => client::events::run(&options),
+        Command::Decisions(options) => client::decisions::run(&options),
         Command::Query(options) => client::query::run(&options),
         Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),
@@ -144,13 +152,14 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Engine(command) => engines::run(command),
         Command::Simulate(options) => simulate::run(&options),
         Command::Replay(options) => replay::run(&options),
+        Command::Completions(options) => manual::completions(&options, Cli::command()),
+        Command::Manual(options) => manual::manual(&options, Cli::command()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_arguments_are_consistent() {

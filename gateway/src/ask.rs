@@ -2,6 +2,7 @@
 
 use crate::access::Caller;
 use crate::core::Core;
+use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::pending::{Outcome, Reply};
 use crate::view::TaskView;
@@ -84,6 +85,21 @@ enum Entered {
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
+    let (goals, defaults) = (&ask.goals, &ask.task.task.defaults);
+    let asked = Asked {
+        task: ask.task.task.id,
+        tenant: ask.caller.tenant,
+        accuracy: goals.accuracy.or(defaults.accuracy),
+        latency: goals.latency.or(defaults.latency),
+        max_cost: goals.max_cost.or(defaults.max_cost),
+        priority: goals.priority,
+    };
+    let result = answered(core, ask).await;
+    core.decisions.tell(&asked, &result);
+    result
+}
+
+async fn answered(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
     let Ask { task, mut goals, input, decoded, caller, arrived } = ask;
     let defaults = &task.task.defaults;
     let wanted = Wanted {

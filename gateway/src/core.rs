@@ -4,6 +4,7 @@
 
 use crate::access::{Caller, Gate};
 use crate::config::Config;
+use crate::decisions::Decisions;
 use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::QueryIds;
@@ -108,6 +109,8 @@ pub(crate) struct Core {
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
     pub(crate) demand: Demands,
+    /// For those who watch.
+    pub(crate) decisions: Arc<Decisions>,
     /// Who else is there.
     pub(crate) members: Mutex<Members>,
     /// What is asked of all gateways, as a scheduler would count it.
@@ -151,6 +154,7 @@ impl Core {
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
             demand: Demands::default(),
+            decisions: Arc::default(),
             members: Mutex::default(),
             outlook: Mutex::default(),
         }

@@ -14,6 +14,7 @@ mod admin;
 mod ask;
 mod config;
 mod core;
+mod decisions;
 mod demand;
 mod errors;
 mod feedback;

@@ -15,6 +15,7 @@ mod cycles;
 mod decisions;
 mod demo;
 mod drift;
+mod front_overhead;
 mod generate;
 mod generate_text;
 mod gpu;
@@ -60,6 +61,7 @@ const MEASURES: &[&Measure] = &[
     &pick::MEASURE,
     &overhead::MEASURE,
     &sdk_overhead::MEASURE,
+    &front_overhead::MEASURE,
     &malformed::MEASURE,
     &attribution::MEASURE,
     &throughput::MEASURE,

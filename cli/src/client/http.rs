@@ -116,6 +116,46 @@ impl Api {
         })
     }
 
+    /// Has `each` read what is told by server-sent events, one at a time, until the server ends the answer.
+    pub(crate) fn told(
+        &self,
+        path: &str,
+        each: &mut dyn FnMut(&Value) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let uri = format!("{}{path}", self.base);
+        let mut request = Request::get(&uri).header(http::header::ACCEPT, "text/event-stream");
+        if let Some(key) = &self.key {
+            request = request.header(http::header::AUTHORIZATION, key);
+        }
+        let request = request.body(Full::default());
+        let request = request.map_err(|error| usage(format!("{uri} is no address: {error}")))?;
+        self.runtime.block_on(async {
+            let response = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+            let (head, mut body) = response.into_parts();
+            if !head.status.is_success() {
+                let body = Limited::new(body, MAX_ANSWER).collect().await;
+                let body = body.map_err(|error| anyhow::anyhow!("the answer broke off: {error}"))?.to_bytes();
+                Reply { status: head.status, headers: head.headers, body }.ok()?;
+                return Ok(());
+            }
+            let mut rest = Vec::new();
+            while let Some(frame) = body.frame().await {
+                let frame = frame
+                    .map_err(|error| anyhow::anyhow!("the answer of {} broke off: {error}", self.base))?;
+                rest.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                anyhow::ensure!(rest.len() <= MAX_ANSWER, "{} tells too much at once", self.base);
+                let whole = rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+                for line in rest[..whole].split(|byte| *byte == b'\n') {
+                    if let Some(data) = line.strip_prefix(b"data: ") {
+                        each(&serde_json::from_slice(data).context("what the server tells is not JSON")?)?;
+                    }
+                }
+                rest.drain(..whole);
+            }
+            Ok(())
+        })
+    }
+
     fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> anyhow::Error {
         let mut cause: &(dyn std::error::Error + 'static) = error;
         while let Some(deeper) = cause.source() {

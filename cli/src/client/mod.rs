@@ -1,6 +1,7 @@
 //! Commands that ask a running server, over HTTP like everybody else.
 
 pub(crate) mod audit;
+pub(crate) mod decisions;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod feedback;

@@ -117,3 +117,39 @@ fn a_recording_without_its_settings_is_no_recording() {
     std::fs::write(folder.path().join("router.json"), "{}").unwrap();
     check(&["replay", log.to_str().unwrap(), "--machine", "router"], 1, "no settings");
 }
+
+#[test]
+fn a_shell_completes_commands_with_what_is_printed_for_it() {
+    let made = modelless(&["completions", "bash"]);
+    assert!(made.status.success());
+    let folder = temp_dir("cli").unwrap();
+    let script = folder.path().join("completions.bash");
+    std::fs::write(&script, made.stdout).unwrap();
+    let script = script.to_str().unwrap();
+    let completed = |words: &str, at: u32, last: &str| {
+        let asked = format!(
+            "source '{script}'; COMP_WORDS=({words}); COMP_CWORD={at}; _modelless modelless '{last}' modelless; \
+             echo \"${{COMPREPLY[*]}}\""
+        );
+        let output = Command::new("bash").args(["--norc", "-c", &asked]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    assert_eq!(completed("modelless que", 1, "que"), "query");
+    assert_eq!(completed("modelless model reg", 2, "reg"), "register");
+    assert_eq!(completed("modelless query x --late", 3, "--late"), "--latency-ms");
+    check(&["completions", "tcl"], 64, "tcl");
+}
+
+#[test]
+fn there_is_a_page_for_each_command() {
+    let folder = temp_dir("cli").unwrap();
+    let pages = folder.path().join("man1");
+    check(&["manual", "--out", pages.to_str().unwrap()], 0, "pages written");
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(page("modelless.1").contains("modelless\\-query(1)"), "the first names the others");
+    assert!(page("modelless-query.1").contains("\\-\\-accuracy"), "options are told");
+    assert!(page("modelless-model-register.1").contains(".TH modelless\\-model\\-register"), "names in full");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    check(&["manual", "--out", file.to_str().unwrap()], 64, "not a folder");
+}

@@ -109,7 +109,7 @@ pub enum Answer {
 
 /// A kept connection.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Read, but not yet part of an answer.
     buffer: Vec<u8>,
 }
@@ -121,12 +121,33 @@ impl Connection {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { stream, buffer: Vec::new() })
+        Ok(Self { stream: Stream::Plain(stream), buffer: Vec::new() })
+    }
+
+    /// By TLS: the server shows a certificate for its address that this authority signed.
+    #[cfg(feature = "certificates")]
+    pub fn open_tls(address: SocketAddr, authority: &std::path::Path) -> Result<Self> {
+        use rustls::pki_types::CertificateDer;
+        use rustls::pki_types::pem::PemObject as _;
+
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(authority)?)?;
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let config = std::sync::Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+        let session = rustls::ClientConnection::new(config, address.ip().into())?;
+        let Self { stream, buffer } = Self::open(address)?;
+        let stream = match stream {
+            Stream::Plain(stream) => Stream::Tls(Box::new(rustls::StreamOwned::new(session, stream))),
+            Stream::Tls(_) => stream,
+        };
+        Ok(Self { stream, buffer })
     }
 
     /// How long an answer may take before that is an error.
     pub fn set_patience(&mut self, patience: Duration) -> Result<()> {
-        Ok(self.stream.set_read_timeout(Some(patience))?)
+        Ok(self.stream.tcp().set_read_timeout(Some(patience))?)
     }
 
     /// Sends a request and reads its answer.
@@ -170,7 +191,7 @@ impl Connection {
 
     /// Says that nothing more will come, so that a server waiting for a promised body can give up at once.
     pub fn finish(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.stream.tcp().shutdown(Shutdown::Write);
     }
 
     /// Whether something has come that was not read yet, without waiting for it.
@@ -178,9 +199,10 @@ impl Connection {
         if !self.buffer.is_empty() {
             return Ok(true);
         }
-        self.stream.set_nonblocking(true)?;
-        let peeked = self.stream.peek(&mut [0]);
-        self.stream.set_nonblocking(false)?;
+        let stream = self.stream.tcp();
+        stream.set_nonblocking(true)?;
+        let peeked = stream.peek(&mut [0]);
+        stream.set_nonblocking(false)?;
         match peeked {
             Ok(_) => Ok(true), // the end is an answer, too
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
@@ -285,6 +307,51 @@ impl Connection {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(true),
             Err(error) => Err(error).context("reading the answer"),
+        }
+    }
+}
+
+/// What bytes go over.
+enum Stream {
+    Plain(TcpStream),
+    #[cfg(feature = "certificates")]
+    Tls(Box<rustls::StreamOwned<rustls::ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            #[cfg(feature = "certificates")]
+            Self::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            #[cfg(feature = "certificates")]
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            #[cfg(feature = "certificates")]
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            #[cfg(feature = "certificates")]
+            Self::Tls(stream) => stream.flush(),
         }
     }
 }

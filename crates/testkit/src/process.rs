@@ -147,15 +147,20 @@ fn parent_and_name(pid: u32) -> Option<(u32, String)> {
 
 /// User and system time that a process and those of its children that still run have used so far.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
+    let own = cpu_time_alone(pid)?;
+    // One that ended meanwhile counts no longer.
+    let below = children(pid)?.into_iter().filter_map(|(child, _)| cpu_time(child).ok());
+    Ok(below.fold(own, |sum, child| sum + child))
+}
+
+/// The same without its children.
+pub fn cpu_time_alone(pid: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
         .with_context(|| format!("process {pid} is not there any more"))?;
     let (_, tail) = stat.rsplit_once(") ").context("/proc/PID/stat has no name")?;
     let ticks = tail.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     let ticks = ticks.sum::<Result<u64, _>>().context("/proc/PID/stat tells no times")?;
-    let own = Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second());
-    // One that ended meanwhile counts no longer.
-    let below = children(pid)?.into_iter().filter_map(|(child, _)| cpu_time(child).ok());
-    Ok(below.fold(own, |sum, child| sum + child))
+    Ok(Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second()))
 }
 
 /// SIGKILL. Whether there was such a process. Only for one that was just seen to be a child of a process under test:

@@ -7,10 +7,11 @@
 
 use crate::config::Config;
 use crate::errors::ApiError;
+use crate::routes::{EVENT_STREAM, GOES_ON};
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
-use http::header::CONNECTION;
+use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -42,6 +43,8 @@ enum At {
     Head = 1,
     /// A request is being answered.
     Busy = 2,
+    /// An answer goes on: one that tells events as they happen.
+    Telling = 3,
 }
 
 impl Phase {
@@ -50,7 +53,8 @@ impl Phase {
         let at = match word & 3 {
             0 => At::Idle,
             1 => At::Head,
-            _ => At::Busy,
+            2 => At::Busy,
+            _ => At::Telling,
         };
         (at, word >> 2)
     }
@@ -156,8 +160,10 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
         let leaving = Arc::clone(&self.leaving);
         Box::pin(async move {
             let mut answer = answer.await;
-            phase.set(At::Idle);
-            if leaving.load(Ordering::Relaxed)
+            let tells = answer.as_ref().is_ok_and(tells);
+            // It ends the connection, and a client that stops reading is not waited for longer than one that reads.
+            phase.set(if tells { At::Telling } else { At::Idle });
+            if (tells || leaving.load(Ordering::Relaxed))
                 && let Ok(answer) = &mut answer
             {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -165,6 +171,11 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
             answer
         })
     }
+}
+
+/// Whether an answer goes on, telling events as they happen.
+pub(super) fn tells(answer: &Response) -> bool {
+    answer.headers().get(CONTENT_TYPE).is_some_and(|media| media == EVENT_STREAM)
 }
 
 fn head_bytes<B>(request: &Request<B>) -> usize {
@@ -228,6 +239,7 @@ pub(super) async fn serve<S>(
                 At::Busy => return Poll::Pending,
                 At::Head => since + config.header_timeout(),
                 At::Idle => since + config.idle_timeout(),
+                At::Telling => since + GOES_ON + config.idle_timeout(),
             };
             // An alarm that is set too early costs one wake now and then; setting it anew each time costs more.
             if alarm.is_elapsed() || due < alarm.deadline() {

@@ -1,10 +1,11 @@
 //! One connection by HTTP/2, which clients can agree upon in a TLS greeting: many requests side by side, the same limits for each.
 
 use crate::config::Config;
-use crate::http::connection::head_too_large;
+use crate::http::connection::{head_too_large, tells};
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -70,8 +71,17 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
         }
         let answer = self.router.clone().call(request.map(Body::new));
         Box::pin(async move {
-            let _at_hand = at_hand;
-            answer.await
+            let answer = answer.await?;
+            if !tells(&answer) {
+                return Ok(answer);
+            }
+            // At hand as long as it goes on.
+            Ok(answer.map(|body| {
+                Body::from_stream(body.into_data_stream().map(move |piece| {
+                    let _at_hand = &at_hand;
+                    piece
+                }))
+            }))
         })
     }
 }

@@ -136,6 +136,7 @@ fn error(status: u16) -> Value {
         401 => "There is no key on the request, or it is not known, has expired or was revoked.",
         403 => "The key does not have the scope that `security` names.",
         404 => "There is no such thing; `error` names what is near.",
+        406 => "`Accept` does not name what is told here.",
         408 => "The body did not come in time.",
         409 => "It exists already, or is in use.",
         410 => "The query was answered too long ago, or by a variant that was removed since.",

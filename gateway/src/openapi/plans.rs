@@ -2,7 +2,9 @@
 
 use super::schemas::reference;
 use super::{Doc, path, query_parameter};
-use crate::routes::{EVENTS, EVENTS_MAX, PLANS, PLANS_MAX, WAIT_MS_MAX};
+use crate::routes::{
+    A_SECOND, A_SECOND_MAX, EVENT_STREAM, EVENTS, EVENTS_MAX, PLANS, PLANS_MAX, WAIT_MS_MAX,
+};
 use serde_json::{Value, json};
 
 fn number(least: u32, most: u32, default: u32) -> Value {
@@ -63,8 +65,30 @@ pub(crate) fn events() -> Doc {
         ))
         .parameter(query_parameter("limit", "How many at most.", &number(1, EVENTS_MAX, EVENTS)))
         .parameter(query_parameter("wait_ms", "How long to wait for one.", &number(0, WAIT_MS_MAX, 0)))
-        .answers(200, "Oldest first.", &schema)
+        .answers_as(200, json!({
+            "description": "Oldest first; as server-sent events where `Accept` asks for them, each with its number as id, and \
+                            those that happen later too.",
+            "content": {"application/json": {"schema": schema}, EVENT_STREAM: {"schema": {"type": "string"}}},
+        }))
         .errors(&[400, 503])
+}
+
+pub(crate) fn decisions() -> Doc {
+    let event =
+        json!({"type": "string", "description": "Events, each with a decision as JSON in its `data`."});
+    let stream = json!({
+        "description": "They end with the connection, after ten minutes at most.",
+        "content": {EVENT_STREAM: {"schema": event}},
+    });
+    let task = json!({"type": "string"});
+    Doc::new("watchDecisions", "fleet", "What queries come to at this gateway, as they end")
+        .describe(
+            "Server-sent events, for those who ask for them (`Accept: text/event-stream`). `skipped` in each says how many ended since the last and are not told.",
+        )
+        .parameter(query_parameter("task", "Only of this task.", &task))
+        .parameter(query_parameter("per_second", "How many at most.", &number(1, A_SECOND_MAX, A_SECOND)))
+        .answers_as(200, stream)
+        .errors(&[400, 404, 406, 503])
 }
 
 pub(crate) fn history() -> Doc {

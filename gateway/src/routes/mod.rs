@@ -3,6 +3,7 @@
 
 mod artefacts;
 mod audit;
+mod decisions;
 mod events;
 mod explain;
 mod feedback;
@@ -19,6 +20,7 @@ mod plans;
 mod profiles;
 mod query;
 mod sharing;
+mod stream;
 mod tasks;
 mod versions;
 
@@ -26,6 +28,7 @@ pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::LIST_MAX;
 pub(crate) use query::opened;
+pub(crate) use stream::{GOES_ON, MEDIA as EVENT_STREAM};
 
 use crate::access::{Deeds, Guarded, Needs};
 use crate::admin::Admin;
@@ -257,6 +260,7 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::plans::replica,
     ),
     route(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
+    route(Method::GET, "/v1/decisions", Needs::Operator, || get(decisions::watch), openapi::plans::decisions),
     route(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
     route(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
     route(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
@@ -459,6 +463,7 @@ impl Params {
     }
 }
 
+pub(crate) use decisions::{A_SECOND, A_SECOND_MAX};
 pub(crate) use events::{EVENTS, EVENTS_MAX, WAIT_MS_MAX};
 pub(crate) use fleet::{TRANSITIONS, TRANSITIONS_MAX};
 pub(crate) use machines::{SHOWN, SHOWN_MAX};

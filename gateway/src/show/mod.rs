@@ -2,6 +2,7 @@
 //! came from.
 
 mod catalog;
+mod decision;
 mod fleet;
 mod plans;
 mod profile;
@@ -10,5 +11,6 @@ pub(crate) use catalog::{
     flag_change, live_accuracy, measuring, model, model_in_full, task, task_in_full, unavailable,
     usual_metric, variants, version_change,
 };
+pub(crate) use decision::decision;
 pub(crate) use fleet::{demand, explained, finding, members, nodes, replica, replicas, transition};
 pub(crate) use plans::{change, event, plan_in_short, step};

@@ -10,6 +10,7 @@ mod queries;
 mod quotas;
 mod routes;
 mod sockets;
+mod streams;
 mod tls;
 mod versions;
 pub(crate) mod world;

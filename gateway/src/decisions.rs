@@ -1,0 +1,105 @@
+//! What queries came to, for whoever watches them as they end. While nobody watches, a query pays for one look at a counter.
+
+use crate::ask::Answered;
+use crate::errors::ApiError;
+use modelless_store::UnixMicros;
+use modelless_types::{Accuracy, CostPer1k, Micros, NodeId, Priority, TaskId, TenantId, VariantId};
+use modelless_wire::Reason;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+use tokio::sync::broadcast;
+
+/// So many wait for one who watches; what comes while they do is counted and lost to him.
+const WAITING: usize = 1_024;
+
+/// What was asked for, with the task's defaults.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) task: TaskId,
+    pub(crate) tenant: TenantId,
+    pub(crate) accuracy: Option<Accuracy>,
+    pub(crate) latency: Option<Micros>,
+    pub(crate) max_cost: Option<CostPer1k>,
+    pub(crate) priority: Priority,
+}
+
+/// What it came to.
+#[derive(Clone, Debug)]
+pub(crate) enum Came {
+    Answered {
+        variant: VariantId,
+        node: Option<NodeId>,
+        batch: u32,
+        why: Reason,
+        predicted: Micros,
+        queued: Micros,
+        run: Micros,
+        total: Micros,
+        cost: CostPer1k,
+    },
+    Refused(&'static str),
+}
+
+/// A query that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Decision {
+    pub(crate) at: UnixMicros,
+    pub(crate) asked: Asked,
+    pub(crate) came: Came,
+}
+
+/// Where queries are told of, and where those who watch hear of them.
+pub(crate) struct Decisions {
+    /// The channel would tell how many listen, but behind its lock.
+    watching: AtomicUsize,
+    told: broadcast::Sender<Decision>,
+}
+
+impl Default for Decisions {
+    fn default() -> Self {
+        Self { watching: AtomicUsize::new(0), told: broadcast::Sender::new(WAITING) }
+    }
+}
+
+impl Decisions {
+    pub(crate) fn tell(&self, asked: &Asked, result: &Result<Answered, ApiError>) {
+        if self.watching.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let came = match result {
+            Ok(Answered { answer, node, predicted, queued, total, key: _ }) => Came::Answered {
+                variant: answer.variant,
+                node: *node,
+                batch: answer.batch,
+                why: answer.why,
+                predicted: *predicted,
+                queued: *queued,
+                run: answer.run,
+                total: *total,
+                cost: answer.cost,
+            },
+            Err(error) => Came::Refused(error.reason),
+        };
+        // Whoever watched may be gone by now.
+        let _ = self.told.send(Decision { at: UnixMicros::of(SystemTime::now()), asked: *asked, came });
+    }
+
+    /// Counts one who watches, until what is returned is dropped.
+    pub(crate) fn listen(self: &Arc<Self>) -> Listener {
+        self.watching.fetch_add(1, Ordering::Relaxed);
+        Listener { of: Arc::clone(self), hears: self.told.subscribe() }
+    }
+}
+
+/// One who watches.
+pub(crate) struct Listener {
+    of: Arc<Decisions>,
+    pub(crate) hears: broadcast::Receiver<Decision>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.of.watching.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,171 @@
+//! What TLS and counting cost: the same query over plain HTTP and over HTTPS, in turns at two servers; and what a gateway counts of
+//! a query, alone in a loop, over the processor's time that a query takes of the server.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use modelless_testkit::blocks::{Block, Loop};
+use modelless_testkit::{Request, Server, process, stats};
+use serde_json::{Value, json};
+
+use super::{Check, Context, Measure, Outcome, demo};
+use crate::command::{output, program};
+
+pub(crate) const MEASURE: Measure = Measure {
+    name: "front-overhead",
+    what: "one tensor query over HTTPS against the same over HTTP, concurrency 1; what counting costs of a query's processor time",
+    run: measure,
+};
+
+const VARIANT: &str = "cnn_m-fp32";
+/// Queries of a round of `count-loop`.
+const COUNTED: f64 = 1_000.0;
+/// How often a Prometheus asks unless told otherwise.
+const SCRAPED_S: f64 = 15.0;
+
+/// A server and who asks it.
+struct Side {
+    server: Server,
+    asks: Loop,
+    seen: Vec<Block>,
+    /// Of the server, without its runners.
+    cpu: Duration,
+}
+
+impl Side {
+    fn new(context: &Context, server: Server, authority: Option<&str>) -> Result<Self> {
+        let target = format!("/v1/tasks/{}?variant={VARIANT}", demo::TENSOR_TASK);
+        let (address, seed) = (server.address().to_string(), context.seed.to_string());
+        let floats = demo::TENSOR_FLOATS.to_string();
+        let mut words = vec![address.as_str(), &target, &floats, &seed];
+        words.extend(authority);
+        let asks = Loop::start(&context.bench_program("http-loop")?, &words)?;
+        Ok(Self { server, asks, seen: Vec::new(), cpu: Duration::ZERO })
+    }
+
+    fn block(&mut self, rounds: usize) -> Result<()> {
+        let before = process::cpu_time_alone(self.server.pid())?;
+        self.seen.push(self.asks.block(rounds, Duration::ZERO)?);
+        self.cpu += process::cpu_time_alone(self.server.pid())?.saturating_sub(before);
+        Ok(())
+    }
+
+    fn median_us(block: &Block) -> Result<f64> {
+        stats::median(&block.latency_ns).map(us).context("no rounds")
+    }
+
+    /// Of the server, for one query.
+    fn cpu_us(&self) -> f64 {
+        let asked: usize = self.seen.iter().map(|block| block.latency_ns.len()).sum();
+        self.cpu.as_secs_f64() * 1e6 / number(asked).max(1.0)
+    }
+}
+
+fn measure(context: &Context) -> Result<Outcome> {
+    let (blocks, rounds) = context.choose((20, 1_500), (2, 60));
+    let folder = modelless_testkit::temp_dir("front-overhead")?;
+    output(
+        program(&context.root, context.bench_program("certificates")?).arg(folder.path()).arg("127.0.0.1"),
+    )?;
+    let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let plain = Side::new(context, demo::start(context)?, None)?;
+    let binary: &Path = context.binary()?;
+    let server = Server::builder().binary(binary).arg("--demo");
+    let server =
+        server.arg("--tls-cert").arg(file("127.0.0.1.pem")).arg("--tls-key").arg(file("127.0.0.1.key"));
+    let tls = Side::new(context, server.start()?, Some(&file("ca.pem")))?;
+    let mut sides = [plain, tls];
+    for side in &mut sides {
+        // Not counted: caches, the connection and the replica's own load.
+        side.asks.block(rounds / 3, Duration::ZERO)?;
+    }
+    for block in 0..blocks {
+        for turn in 0..2 {
+            sides[(block + turn) % 2].block(rounds)?;
+        }
+    }
+    let [plain, tls] = sides;
+    let mut added = Vec::new();
+    for (plain, tls) in plain.seen.iter().zip(&tls.seen) {
+        added.push((Side::median_us(plain)?, Side::median_us(tls)?));
+    }
+    let median = |which: fn(&(f64, f64)) -> f64| {
+        let values: Vec<f64> = added.iter().map(which).collect();
+        stats::median(&values).context("no blocks")
+    };
+    let (of_plain, of_tls, ratio) =
+        (median(|both| both.0)?, median(|both| both.1)?, median(|both| both.1 / both.0)?);
+    let worst = added.iter().map(|both| both.1 / both.0).fold(0.0, f64::max);
+    let (cpu_plain, cpu_tls) = (plain.cpu_us(), tls.cpu_us());
+
+    let mut counts = Loop::start(&context.bench_program("count-loop")?, &[])?;
+    counts.block(100, Duration::ZERO)?;
+    let counted: Vec<f64> = (0..blocks.min(10))
+        .map(
+            |_| Ok(Side::median_us(&counts.block(context.choose(500, 50), Duration::ZERO)?)? * 1e3 / COUNTED),
+        )
+        .collect::<Result<_>>()?;
+    let count_ns = stats::median(&counted).context("no counts")?;
+    let scrape_ms = scraped(&plain.server)?;
+    let share = count_ns / 1e3 / cpu_plain * 100.0 + scrape_ms / 1e3 / SCRAPED_S * 100.0;
+    let rows = added.iter().map(|(plain, tls)| json!({"plain_median_us": plain, "tls_median_us": tls}));
+    let rows = json!({
+        "blocks": rows.collect::<Vec<Value>>(), "count_ns": counted,
+        "plain_cpu_ms": plain.cpu.as_millis(), "tls_cpu_ms": tls.cpu.as_millis(), "queries_a_block": rounds,
+    });
+    plain.server.stop()?;
+    tls.server.stop()?;
+    ensure!(cpu_plain > 0.0, "the server took no processor time, which cannot be");
+    Ok(Outcome {
+        seeds: vec![context.seed],
+        repetitions: rows,
+        summary: json!({
+            "plain_median_us": of_plain, "tls_median_us": of_tls, "tls_over_plain": ratio, "tls_over_plain_worst_block": worst,
+            "plain_cpu_us_a_query": cpu_plain, "tls_cpu_us_a_query": cpu_tls,
+            "count_ns_a_query": count_ns, "scrape_ms": scrape_ms, "telemetry_percent_of_cpu": share,
+        }),
+        result: format!(
+            "HTTPS {ratio:.3} times HTTP (worst block {worst:.3}; {of_plain:.0} us and {of_tls:.0} us), processor {cpu_plain:.0} us and \
+             {cpu_tls:.0} us a query; counting {count_ns:.0} ns a query and a scrape of {scrape_ms:.1} ms each {SCRAPED_S} s: \
+             {share:.2} % of a query's processor time and a core"
+        ),
+        checks: vec![
+            Check {
+                what: "telemetry of processor time",
+                value: share,
+                limit: context.choose(3.0, 30.0),
+                unit: "%",
+            },
+            Check {
+                what: "a query by TLS, over plain",
+                value: ratio,
+                limit: context.choose(1.25, 3.0),
+                unit: "times",
+            },
+        ],
+    })
+}
+
+/// How long the server is at telling its metrics, in the median.
+fn scraped(server: &Server) -> Result<f64> {
+    let mut connection = server.connect()?;
+    let mut times = Vec::new();
+    for _ in 0..11 {
+        let begin = Instant::now();
+        let told = connection.exchange(&Request::get("/metrics"))?;
+        ensure!(told.status == 200, "{told}");
+        times.push(begin.elapsed().as_secs_f64() * 1e3);
+    }
+    stats::median(&times).context("no scrapes")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^52 ns")]
+fn us(nanos: u64) -> f64 {
+    nanos as f64 / 1e3
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a count of queries")]
+fn number(count: usize) -> f64 {
+    count as f64
+}
