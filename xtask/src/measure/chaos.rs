@@ -45,7 +45,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 const SERVES: u64 = 5;
 /// Then it is stopped for as long as so many queries of its model take to come, on average.
 const HELD_FOR: f64 = 3.0;
-/// And never so long that the server takes the batch for one that runs far too long, which is another measure's matter.
+/// And never for as long as a batch may run before it is suspected of hanging, 50 ms: until then others wait for the lanes that it
+/// keeps, which `hostile` measures.
 const HELD_MOST: Duration = Duration::from_millis(20);
 /// Between two looks at whether it is: a batch takes some hundred microseconds.
 const LOOKS: Duration = Duration::from_micros(50);
@@ -81,22 +82,24 @@ fn measure(context: &Context) -> Result<Outcome> {
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
         let held = Duration::from_secs_f64(HELD_FOR / rate).min(HELD_MOST);
         let times = (Duration::from_millis(ms), held);
-        let lead = BEFORE_MS + u64::try_from(held.as_millis())?;
-        let (raw, killed) = under_fire(&mut load, &question, &server, times, &mut rng)?;
+        let (raw, struck) = under_fire(&mut load, &question, &server, times, &mut rng)?;
         if calm.is_none() {
             calm = Some(load.ask(&question)?);
         }
         let calm = calm.context("asked before or after; this is a bug")?;
         let died = once(told_of(&server, &raw, "a runner died")?);
         let hits = hits(&died, &told_of(&server, &raw, "a batch ended with its runner")?);
+        let began = raw["began_unix_ms"].as_u64().context("when did it begin?")?;
+        let stopped: Vec<u64> = struck.iter().map(|at| at.saturating_sub(began)).collect();
         let deaths: Vec<Death> = died
             .into_iter()
             .zip(hits)
-            .map(|((at, of), hit)| Death { at, since: at.saturating_sub(lead), of, hit })
+            .map(|((at, of), hit)| Death { at, since: felt_from(at, &stopped), of, hit })
             .collect();
         let (of_calm, of_raw) = (p99(&others(&calm, &[])?)?, p99(&others(&raw, &deaths)?)?);
         ratios.push(of_raw / of_calm);
         total.add(&calm, 0)?;
+        let killed = struck.len();
         total.add(&raw, killed)?;
         let hit = deaths.iter().filter(|death| death.hit).count();
         total.hit += hit;
@@ -148,17 +151,17 @@ fn measure(context: &Context) -> Result<Outcome> {
     })
 }
 
-/// Asks while runners are killed. How many were.
+/// Asks while runners are killed. When those were stopped that were.
 fn under_fire(
     load: &mut Side,
     question: &Value,
     server: &Server,
     (time, held): (Duration, Duration),
     rng: &mut Rng,
-) -> Result<(Value, usize)> {
+) -> Result<(Value, Vec<u64>)> {
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| load.ask(question));
-        let (mut killed, rounds) = (0, time.as_millis() / EVERY.as_millis());
+        let (mut struck, rounds) = (Vec::new(), time.as_millis() / EVERY.as_millis());
         for _ in 0..rounds {
             let before: BTreeMap<u32, u64> =
                 process::children(server.pid())?.into_iter().map(|(pid, _)| (pid, turns(pid))).collect();
@@ -167,11 +170,11 @@ fn under_fire(
             // Not the spare, not what is kept for poison, and not what is in memory though nobody asks for it.
             runners.retain(|(pid, _)| turns(*pid) >= before.get(pid).copied().unwrap_or(0) + SERVES);
             if !runners.is_empty() && !asked.is_finished() {
-                killed += usize::from(strike(rng.pick(&runners).0, held));
+                struck.extend(strike(rng.pick(&runners).0, held));
             }
         }
         let answer = asked.join().map_err(|_| anyhow::anyhow!("the load generator's thread panicked"))??;
-        Ok((answer, killed))
+        Ok((answer, struck))
     })
 }
 
@@ -194,14 +197,23 @@ fn lanes(pid: u32) -> Vec<PathBuf> {
     threads.map(|thread| thread.path()).filter(is_lane).collect()
 }
 
-/// Kills a runner with a batch in it: one that it was at, or that it was handed while it was stopped. Whether it was there.
-fn strike(pid: u32, held: Duration) -> bool {
+/// Kills a runner with a batch in it: one that it was at, or that it was handed while it was stopped. When it was stopped, in
+/// milliseconds of Unix time, if it was there.
+fn strike(pid: u32, held: Duration) -> Option<u64> {
     wait_for_work(pid);
-    let Ok(victim) = process::Other::open(pid) else { return false };
+    let victim = process::Other::open(pid).ok()?;
+    let stopped = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
     if victim.freeze().is_ok() {
         std::thread::sleep(held);
     }
-    process::kill(pid)
+    process::kill(pid).then(|| u64::try_from(stopped.as_millis()).ok()).flatten()
+}
+
+/// From when on the model of a runner that died may have felt it. The death is told only when the last thread has ended, which takes a
+/// while on a busy machine, so it counts from when the runner was stopped.
+fn felt_from(died: u64, stopped: &[u64]) -> u64 {
+    let last = stopped.iter().copied().filter(|at| *at <= died).max();
+    last.unwrap_or(died).saturating_sub(BEFORE_MS)
 }
 
 /// Until one of its lanes is at work, or for a while.
@@ -333,6 +345,13 @@ mod tests {
         assert_eq!(others(&load, &[]).unwrap(), [9, 900, 800, 7]);
         assert_eq!(others(&load, &[Death { at: 1_050, since: 950, of: 0, hit: true }]).unwrap(), [9, 7]);
         assert!(others(&json!({"streams": []}), &[]).is_err());
+    }
+
+    #[test]
+    fn a_death_that_is_told_late_was_felt_from_when_the_runner_was_stopped() {
+        assert_eq!(felt_from(2_800, &[2_000, 4_000]), 1_900);
+        assert_eq!(felt_from(4_010, &[2_000, 4_000]), 3_900);
+        assert_eq!(felt_from(50, &[]), 0);
     }
 
     #[test]

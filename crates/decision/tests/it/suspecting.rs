@@ -106,12 +106,16 @@ impl World {
 
     /// The process of a model hung, and was ended.
     fn hangs(&mut self, model: u32, batches: &[BatchId]) -> Vec<Action> {
-        let variants = Some(vec![VariantId(model)]);
-        let why = || String::from("hung");
-        let mut actions =
-            self.feed(Event::RunnerDied { model: ModelId(model), variants, why: why(), hung: true });
+        self.ends(model, Failure::Hung, batches)
+    }
+
+    /// The process of a model is gone, and with it what it was given.
+    fn ends(&mut self, model: u32, how: Failure, batches: &[BatchId]) -> Vec<Action> {
+        let (variants, hung) = (Some(vec![VariantId(model)]), how == Failure::Hung);
+        let why = || String::from("gone");
+        let mut actions = self.feed(Event::RunnerDied { model: ModelId(model), variants, why: why(), hung });
         for batch in batches {
-            let outcome = Outcome::Failed { failure: Failure::Hung, why: why() };
+            let outcome = Outcome::Failed { failure: how, why: why() };
             actions.extend(self.feed(Event::Done { batch: *batch, outcome }));
         }
         actions
@@ -182,6 +186,76 @@ fn what_is_suspected_and_then_hung_is_tried_alone_and_its_lane_was_never_waited_
     assert_eq!(world.worker.open(), 2);
     assert!(bound(&world.arrive(4, 1)).is_some(), "the lane is there once");
     assert_eq!(bound(&world.arrive(5, 2)), None, "and once only");
+}
+
+#[test]
+fn a_suspect_that_is_killed_leaves_every_lane_to_the_others_at_once_however_often_it_happens() {
+    for lanes in 1..=2_u16 {
+        let mut world = World::new(lanes);
+        let loads = Action::Load { device: DEVICE, variant: VariantId(0) };
+        // More often than there may be suspects at once: none of them may go on counting.
+        for round in 0..u64::from(lanes) + 3 {
+            let mut key = 100 * round;
+            let mut next = || {
+                key += 1;
+                key
+            };
+            // Its runner stands still with a batch on every lane, and one handed over behind the first.
+            let held: Vec<BatchId> = (0..lanes).map(|_| world.runs(next(), 0)).collect();
+            let (behind, ..) = bound(&world.arrive(next(), 0)).expect("prepared behind it");
+            world.starts(behind);
+            world.pass(LEAST);
+            let mut waiting = world.arrive(next(), 1);
+            waiting.extend(world.pass(Micros(2 * ONE)));
+            let given_up = suspected(&waiting);
+            assert!(!given_up.is_empty(), "lanes {lanes}, round {round}: {waiting:?}");
+            let (other, ..) = bound(&waiting).expect("a lane goes on");
+            world.starts(other);
+            world.done(other);
+
+            let dead: Vec<BatchId> = held.iter().copied().chain([behind]).collect();
+            let ended = world.ends(0, Failure::Process, &dead);
+            assert_eq!(ended.iter().filter(|action| **action == loads).count(), 1, "{ended:?}");
+            // While it loads, and while what it ran is tried alone, the others have every lane: one batch that runs, and one behind it.
+            let (mut running, mut on) = (Vec::new(), Vec::new());
+            for _ in 0..2 * lanes {
+                let (batch, lane, _) = bound(&world.arrive(next(), 1)).expect("there is room");
+                world.starts(batch);
+                running.push(batch);
+                on.push(lane.0);
+            }
+            on.sort_unstable();
+            let each_twice: Vec<u16> = (0..lanes).flat_map(|lane| [lane, lane]).collect();
+            assert_eq!(on, each_twice, "lanes {lanes}, round {round}");
+            assert_eq!(bound(&world.arrive(next(), 2)), None, "no more than that");
+            let last: Vec<BatchId> =
+                running.into_iter().filter_map(|batch| Some(bound(&world.done(batch))?.0)).collect();
+            let [last] = last[..] else { panic!("who waits for a lane gets one: {last:?}") };
+            world.starts(last);
+            world.done(last);
+
+            let memory = Bytes(10);
+            // What was handed over behind the first never ran, and runs now.
+            let (variant, took) = (VariantId(0), Micros(1_000));
+            let back = world.feed(Event::Loaded { device: DEVICE, variant, memory, took });
+            let (again, ..) = bound(&back).expect("it serves again");
+            world.starts(again);
+            world.done(again);
+            let mut tried = ended;
+            while let Some(key) = tried.iter().find_map(tried_alone) {
+                tried = world.feed(Event::Quarantined { key, outcome: Outcome::Ran });
+            }
+            if tried.contains(&Action::QuarantineOver { device: DEVICE }) {
+                world.feed(Event::QuarantineEnded { device: DEVICE });
+            }
+            assert_eq!(world.worker.open(), 0, "lanes {lanes}, round {round}");
+        }
+    }
+}
+
+fn tried_alone(action: &Action) -> Option<QueryKey> {
+    let Action::Quarantine { key, .. } = action else { return None };
+    Some(*key)
 }
 
 #[test]

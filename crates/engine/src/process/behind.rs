@@ -27,6 +27,12 @@ pub(super) fn stand_back(pid: u32, lane: u16) -> Vec<StoodBack> {
     theirs.filter_map(StoodBack::make).collect()
 }
 
+/// Whether a process was killed and is not gone yet: its first thread, which never stands back, has ended before the others.
+pub(super) fn is_ending(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    parse(&stat).is_some_and(|(_, state, _)| matches!(state, 'Z' | 'X'))
+}
+
 /// Niceness and policy.
 type Class = (i32, u32);
 

@@ -237,6 +237,18 @@ impl Lane {
         }
     }
 
+    /// A thread that is killed has to run once more to end, and one that stands back comes to that late on a busy machine: while
+    /// its model answers nobody. So where the runner is on its way out, whoever killed it, they come forward.
+    pub(super) fn let_out(&self) {
+        let mut queue = lock(&self.queue);
+        let ending = queue.stands_back.is_some() && self.runner.pid().is_some_and(behind::is_ending);
+        let stood_back = queue.stands_back.take_if(|_| ending);
+        for thread in stood_back.into_iter().flat_map(|(_, threads)| threads) {
+            // Of those that have ended by now there is nothing to change.
+            let _ = thread.end();
+        }
+    }
+
     /// Wakes the runner for a batch to come, if it sleeps.
     pub(super) fn prime(&self) {
         if lock(&self.queue).in_flight.is_empty() {

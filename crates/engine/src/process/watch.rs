@@ -1,9 +1,10 @@
 //! Tends the spare, and kills runners: those whose batch runs over its limit, and those that hold more memory than they
-//! may.
+//! may. What stands back in one that was killed, it lets come forward to end.
 //!
 //! It looks every [`EVERY`] rather than being told of each batch: telling it would cost every batch a wake-up, and
 //! limits are a matter of seconds. It sleeps without end while there is no runner.
 
+use super::lane::Lane;
 use super::{Inner, lock, spare};
 use crate::clock;
 use std::io;
@@ -67,7 +68,11 @@ fn look(inner: &Weak<Inner>, memory: bool) -> bool {
         (state.runners.values().map(|handle| Arc::clone(&handle.runner)).collect::<Vec<_>>(), spare)
     };
     for runner in &runners {
-        let longest = lock(&runner.lanes).iter().map(|lane| lane.watch(now)).max();
+        let looked = |lane: &Arc<Lane>| {
+            lane.let_out();
+            lane.watch(now)
+        };
+        let longest = lock(&runner.lanes).iter().map(looked).max();
         if memory || longest.is_some_and(|ran| ran >= EVERY) {
             runner.watch_usage();
         }

@@ -1,8 +1,11 @@
 //! Models that take what they can get: memory, time, the attention of the server. Others are served meanwhile.
 
+use super::failures::{pid, signal};
 use super::*;
 use modelless_engine::{BatchError, EngineEvent, Layer, Sandbox};
 use modelless_types::{Bytes, Micros};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::Instant;
 
 /// One that serves, and goes on serving whatever happens beside it.
@@ -196,6 +199,10 @@ async fn what_runs_far_too_long_stands_back_until_it_ends_and_other_lanes_of_its
     let engine = engine();
     engine.load(LoadSpec { lanes: 2, ..spec(1, "slow.onnx") }).await.unwrap();
     let pid = engine.runners()[0].pid.unwrap();
+    // A thread names itself when it first runs, which may be later than that it is there.
+    while ["lane-0", "lane-1"].iter().any(|lane| scheduled(pid, lane).is_none()) {
+        super::beside::a_moment().await;
+    }
     // These tests may be run in a way of somebody's choice, which is left alone.
     let before = scheduled(pid, "lane-0").expect("a lane");
     let stood_back = match &before {
@@ -228,4 +235,60 @@ async fn what_runs_far_too_long_stands_back_until_it_ends_and_other_lanes_of_its
     let slot = engine.slot(VariantId(1), 0, 1).unwrap();
     engine.stand_back(VariantId(1), 0, slot.ticket());
     assert_eq!(scheduled(pid, "lane-0"), Some(before));
+}
+
+/// Work that takes all cores, until it is dropped.
+struct Busy(Arc<AtomicBool>, Vec<std::thread::JoinHandle<()>>);
+
+impl Busy {
+    fn start() -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let spins = (0..4 * cores).map(|_| {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || while !over.load(Ordering::Relaxed) {})
+        });
+        Self(Arc::clone(&over), spins.collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        self.1.drain(..).for_each(|spin| drop(spin.join()));
+    }
+}
+
+#[tokio::test]
+async fn a_runner_that_stands_back_and_is_killed_is_gone_as_soon_as_any_however_busy_the_machine_is() {
+    const TRIES: usize = 5;
+    let engine = engine();
+    let (mut usual, mut stood_back) = (Vec::new(), Vec::new());
+    for stands_back in [true, false].repeat(TRIES) {
+        load(&engine, 1, "slow.onnx").await;
+        let mut slot = engine.slot(VariantId(1), 0, 1).unwrap();
+        slot.input_mut(0).copy_from_slice(&i64::MAX.to_le_bytes());
+        let ticket = slot.ticket();
+        let running = submit(&engine, slot, LIMIT);
+        let busy = Busy::start();
+        if stands_back {
+            engine.stand_back(VariantId(1), 0, ticket);
+        }
+        // It is one of those that want a core, and has had its turn.
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        let killed = Instant::now();
+        signal(pid(&engine), "KILL");
+        let ended = running.await.unwrap();
+        let took = killed.elapsed();
+        assert!(matches!(ended, Err(BatchError::Killed(_))), "{ended:?}");
+        drop(busy);
+        if stands_back { &mut stood_back } else { &mut usual }.push(took);
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[TRIES / 2]
+    };
+    // Found between two looks, of which there are forty a second, and ended as any other.
+    let most = median(&mut usual) + Duration::from_millis(75);
+    assert!(median(&mut stood_back) < most, "{stood_back:?} where it stood back, {usual:?} where not");
 }
