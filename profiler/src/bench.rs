@@ -3,6 +3,7 @@
 use crate::accuracy::{Nearest, Tally};
 use crate::error::Error;
 use crate::latency::{self, Failure, How, Item};
+use crate::minute::Watched;
 use crate::points::{self, All};
 use crate::profile::{Profiler, Progress, Report, Source, memory};
 use crate::set::{LabelledSet, png};
@@ -53,6 +54,7 @@ struct Sample(Vec<(Bytes, Decoded)>);
 struct Times {
     all: All,
     ended: Option<(u32, String)>,
+    watched: Watched,
 }
 
 impl Bench<'_> {
@@ -108,6 +110,7 @@ impl Bench<'_> {
                 load_cold: self.load_cold,
                 largest: times.ended.map(|(_, why)| Largest { batch: largest, why }),
                 points: details,
+                unsteady: times.watched.judge(&self.profiler.host, &times.all),
             },
         })
     }
@@ -273,12 +276,16 @@ impl Bench<'_> {
             if times.all.is_empty() {
                 bounds.left_us = None;
             }
-            let Some((batch, why)) = search::next(&points::seen(&times.all), &bounds) else { return Ok(()) };
+            let Some((batch, why)) = search::next(&points::seen(&times.all), &bounds) else {
+                times.watched.look_now(&self.profiler.host, &self.profiler.disturbance());
+                return Ok(());
+            };
             let known = times.all.get(&batch).map_or(0, |timed| timed.series.len());
             let series = u32::try_from(known + 1).unwrap_or(u32::MAX);
             self.profiler.calm(self.source.name, &mut *report).await;
             report(self.source.name, Progress::Latency { batch, series, why });
             let disturbed = self.profiler.disturbance();
+            times.watched.look(&self.profiler.host, &disturbed);
             let mut effort = self.profiler.config.effort;
             if known > 0 {
                 effort.warm_up = 1;

@@ -36,7 +36,7 @@ pub(crate) async fn key(
         "set": set,
         "declared": subject.declared,
         "device_class": profiler.device_class(),
-        "how": profiler.config(),
+        "how": profiler.asked(),
         "engine": engine,
         "program": program()?,
     });

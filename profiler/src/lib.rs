@@ -21,6 +21,7 @@ mod idx;
 mod inspect;
 mod latency;
 mod manifest;
+mod minute;
 mod onnx;
 mod points;
 mod profile;
@@ -35,6 +36,7 @@ pub use error::Error;
 pub use manifest::{
     ModelManifest, Package, SetManifest, SpaceManifest, TaskManifest, VariantManifest, usual_variant_name,
 };
+pub use minute::{Host, Ticks};
 pub use onnx::{Declared, OnnxModel};
 pub use profile::{Config, Profiler, Progress, Report, Subject};
 pub use register::{Known, NewRegistration, NewRegistrationVariant, Registrar};

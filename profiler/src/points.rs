@@ -16,6 +16,7 @@
 
 use crate::stats::Summary;
 use modelless_decision::search::Seen;
+use modelless_decision::steady::Series;
 use modelless_types::{BatchPoint, Bytes, PointDetail};
 use std::collections::BTreeMap;
 
@@ -52,6 +53,16 @@ pub(crate) fn seen(all: &All) -> Vec<Seen> {
         Some(Seen { batch: *batch, mean_us, apart, rounds: count(means.len()), samples })
     };
     all.iter().filter_map(one).collect()
+}
+
+/// How the series of each size compare, for whoever judges the minute.
+pub(crate) fn compared(all: &All) -> Vec<Series> {
+    let one = |timed: &Timed| {
+        let means = means(timed);
+        let count = u32::try_from(means.len()).unwrap_or(u32::MAX);
+        Some(Series { quickest_us: *means.first()?, middle_us: middle(&means)?, count })
+    };
+    all.values().filter_map(one).collect()
 }
 
 /// As a profile holds it.
@@ -162,6 +173,7 @@ mod tests {
         assert_eq!((points[0].samples, details[0].rounds, details[0].outliers), (12, 3, 4));
         assert!((details[0].median_us - 100.0).abs() < 1.1 && (details[0].worst_us - 400.0).abs() < 1e-9);
         assert!(details[0].spread_us > 100.0 && points[0].var_us2 < 4.0, "{details:?} {points:?}");
+        assert_eq!(compared(&all), [Series { quickest_us: 100.0, middle_us: 100.0, count: 3 }]);
         let seen = seen(&all);
         assert!(seen[0].apart > 1.0 && seen[0].rounds == 3 && seen[0].samples == 12, "{seen:?}");
     }

@@ -3,6 +3,7 @@
 use crate::bench::Bench;
 use crate::error::Error;
 use crate::latency::Effort;
+use crate::minute::Host;
 use crate::set::LabelledSet;
 use modelless_adapter::{Adapter, AdapterSpec, Tokenizer};
 use modelless_decision::search::Why;
@@ -108,6 +109,9 @@ pub struct Profiler {
     /// Of the libraries that were asked for theirs.
     versions: Arc<Mutex<BTreeMap<Kind, Option<String>>>>,
     busy: Option<watch::Receiver<bool>>,
+    pub(crate) host: Host,
+    /// The whole budget, of which `config` may have a share.
+    whole_ms: Option<u64>,
 }
 
 impl Profiler {
@@ -121,8 +125,8 @@ impl Profiler {
         let (device_class, command) = (device_class.into(), command.into());
         // From the far end, so that what is measured is never taken for what serves under a number of the store.
         let next = Arc::new(AtomicU32::new(u32::MAX));
-        let versions = Arc::default();
-        Self { engine, config, device_class, command, next, versions, busy: None }
+        let (versions, host, whole_ms) = (Arc::default(), Host::of_this_machine(), config.budget_ms);
+        Self { engine, config, device_class, command, next, versions, busy: None, host, whole_ms }
     }
 
     /// How it measures.
@@ -142,19 +146,37 @@ impl Profiler {
         Self { busy: Some(busy), ..self }
     }
 
+    /// The same on a machine that is watched in another way.
+    #[must_use]
+    pub fn on(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
     /// The same, with so much time for one variant.
     #[must_use]
     pub fn within(&self, budget: Option<Duration>) -> Self {
         let budget_ms = budget.map(|budget| u64::try_from(budget.as_millis()).unwrap_or(u64::MAX));
-        Self { config: Config { budget_ms, ..self.config.clone() }, ..self.clone() }
+        Self { config: Config { budget_ms, ..self.config.clone() }, whole_ms: budget_ms, ..self.clone() }
     }
 
     /// The same, with an equal share of what is left of the budget that began at `since`, where `left` variants are.
     #[must_use]
     pub fn share(&self, since: Instant, left: usize) -> Self {
+        self.part(since, (1, left))
+    }
+
+    /// The same for `own` of the variants that are left.
+    #[must_use]
+    pub fn part(&self, since: Instant, (own, left): (usize, usize)) -> Self {
         let budget = self.config.budget_ms.map(Duration::from_millis);
-        let left = u32::try_from(left.max(1)).unwrap_or(u32::MAX);
-        self.within(budget.map(|budget| budget.saturating_sub(since.elapsed()) / left))
+        let [own, left] = [own, left.max(own).max(1)].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+        let part = budget.map(|budget| budget.saturating_sub(since.elapsed()).saturating_mul(own) / left);
+        Self { whole_ms: self.whole_ms, ..self.within(part) }
+    }
+
+    /// How it measures, as somebody asked for it: with the whole budget, whatever is left of it by now.
+    pub(crate) fn asked(&self) -> Config {
+        Config { budget_ms: self.whole_ms, ..self.config.clone() }
     }
 
     /// Everything: latency, stages, memory, load time, accuracy.
@@ -350,6 +372,10 @@ mod tests {
         assert!((9_900..=10_000).contains(&share), "{share}");
         let late = Instant::now().checked_sub(Duration::from_mins(1)).unwrap();
         assert_eq!(profiler.share(late, 2).config.budget_ms, Some(0));
+        let part = profiler.part(Instant::now(), (4, 12));
+        assert!((9_900..=10_000).contains(&part.config.budget_ms.unwrap()), "{:?}", part.config);
+        assert_eq!(part.share(Instant::now(), 4).asked().budget_ms, Some(30_000), "who asked gave so much");
+        assert_eq!(profiler.part(Instant::now(), (3, 0)).asked(), profiler.config);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
 use crate::set::LabelledSet;
 use modelless_adapter::{AdapterSpec, Tokenizer};
+use modelless_decision::steady;
 use modelless_store::{
     Artefacts, Evidence, NewModel, NewSpace, NewVariant, Registered, SetArtefact, Signed, SpaceKind, Store,
     UnixMicros,
@@ -193,7 +194,8 @@ impl Registrar {
         Ok(put.map(|put| SetArtefact { name, artefact: put.sha256 }))
     }
 
-    /// Makes the task of a package and registers those of its models that are not there yet. How many it was.
+    /// Makes the task of a package and registers those of its models that are not there yet, within one budget for all of them.
+    /// How many it was.
     pub async fn package(&self, package: &Package, report: Report<'_>) -> Result<usize, Error> {
         let task = self.task(&package.task).await?;
         let catalog = self.store.catalog().await?;
@@ -209,9 +211,13 @@ impl Registrar {
         let set = package.open_set(&task)?;
         let kept = self.put_set(set.as_ref()).await?;
         let known = package.task.also()?;
+        let (since, mut left) = (Instant::now(), missing.iter().map(|model| model.variants.len()).sum());
         for model in &missing {
+            let own = model.variants.len();
+            let registrar = Self { profiler: self.profiler.part(since, (own, left)), ..self.clone() };
+            left = left.saturating_sub(own);
             let model = self.put(model, kept.clone()).await?;
-            self.model(&task, model, (set.as_ref(), &known), &mut *report).await?;
+            registrar.model(&task, model, (set.as_ref(), &known), &mut *report).await?;
         }
         Ok(missing.len())
     }
@@ -302,9 +308,24 @@ impl Registrar {
             }
             profile.also.clone_from(&elsewhere.also);
         }
+        if let Some(before) = before {
+            let off = self.store.catalog().await?.stale(variant.id, self.profiler.device_class()).is_some();
+            profile = steadier(before, profile, !off);
+        }
         self.store.put_profile(variant.id, profile).await?;
         Ok(())
     }
+}
+
+/// Of two profiles of a variant on one device class the one that stands.
+fn steadier(before: &Profile, mut now: Profile, believed: bool) -> Profile {
+    let comparable = believed && !before.is_coarse();
+    let settled = steady::settle(before.detail.unsteady, now.detail.unsteady, comparable);
+    if settled.before {
+        now = before.clone();
+    }
+    now.detail.unsteady = settled.unsteady;
+    now
 }
 
 /// What a model's words come to among what is there: looked at before anything is measured, so that what nobody can use is

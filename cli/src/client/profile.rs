@@ -11,6 +11,7 @@ use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
 use http::StatusCode;
+use modelless_decision::steady::reason;
 use modelless_gateway::{ProfileEntry, ProfileFile};
 use modelless_types::{Bytes, Profile, Provenance, StageTime};
 use std::collections::{BTreeMap, BTreeSet};
@@ -203,7 +204,8 @@ fn accuracy_from(profile: &Profile) -> String {
 /// How well the times are known.
 fn known(profile: &Profile) -> String {
     let coarse = if profile.detail.coarse { ", coarse" } else { "" };
-    format!("{}{coarse}", profile.latency_provenance)
+    let unsteady = if profile.detail.unsteady.is_some() { ", unsteady" } else { "" };
+    format!("{}{coarse}{unsteady}", profile.latency_provenance)
 }
 
 fn ms(us: f64) -> String {
@@ -259,7 +261,11 @@ fn task(entries: &[ProfileEntry]) -> String {
             },
         ]);
     }
-    table.to_string()
+    let unsteady = entries.iter().filter_map(|entry| {
+        let why = reason(entry.profile.detail.unsteady.as_ref()?);
+        Some(format!("\n{} on {}: {why}", entry.variant, entry.profile.device_class))
+    });
+    unsteady.fold(table.to_string(), |text, line| text + &line)
 }
 
 /// All that is known of a variant on a device class.
@@ -307,6 +313,7 @@ fn variant(entry: &ProfileEntry) -> String {
         ]);
     }
     lines.push(format!("times: {}\n{table}", known(profile)));
+    lines.extend(profile.detail.unsteady.as_ref().map(reason));
     if let Some(largest) = &profile.detail.largest {
         lines.push(format!("no batch above {} here: {}", largest.batch, largest.why));
     }
@@ -345,11 +352,14 @@ mod tests {
         (coarse.profile.detail.coarse, coarse.profile.detail.part_of_set) = (true, true);
         let short = task(&[entry("a-fp32"), coarse.clone()]);
         assert!(short.contains("a-fp32") && short.contains("measured, coarse"), "{short}");
+        assert!(short.contains("coarse, unsteady") && short.contains("b-fp32 on cpu:a"), "{short}");
         let full = variant(&coarse);
         for words in [
             "model m version 2",
             "300 ms from the disk",
             "no batch above 8 here",
+            "measured in an unsteady minute: its batches took 23 % longer most of the time than at best, and work that",
+            "it is measured again when a node has nothing to do",
             "0.9000 (0.8900 to 0.9100)",
         ] {
             assert!(full.contains(words), "{words}: {full}");

@@ -59,7 +59,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::List(options) => {
             let all = fetched(&options.server.api()?, options.task.as_deref())?;
-            if options.server.json { out::json(&json!({"variants": all})) } else { out::line(table(&all)) }
+            if options.server.json { out::json(&json!({"variants": all})) } else { out::line(listed(&all)) }
         }
         Command::Show(options) => {
             let api = options.server.api()?;
@@ -152,6 +152,41 @@ fn dominated(variant: &Value) -> &'static str {
     }
 }
 
+/// How well its times are known, of the device class where they are known worst.
+fn times(variant: &Value) -> String {
+    let known = |profile: &Value| {
+        let estimated = profile["latency"]["provenance"] == "estimated";
+        let coarse = profile["coarse"] == true;
+        match (estimated, coarse, profile["unsteady"].is_object()) {
+            (true, _, _) => "estimated",
+            (_, true, true) => "coarse, unsteady",
+            (_, true, false) => "coarse",
+            (_, false, true) => "unsteady",
+            (_, false, false) => "measured",
+        }
+    };
+    let order = ["estimated", "coarse, unsteady", "coarse", "unsteady", "measured"];
+    let all: Vec<&str> = list(variant, "profiles").iter().map(known).collect();
+    order.into_iter().find(|word| all.contains(word)).unwrap_or("-").to_owned()
+}
+
+/// Why times of a profile may be another minute's.
+fn unsteady(profile: &Value) -> Option<&str> {
+    profile["unsteady"]["why"].as_str()
+}
+
+/// The table, and below it what its marks mean.
+fn listed(all: &[Value]) -> String {
+    let why = all.iter().flat_map(|variant| {
+        let of = move |profile: &Value| {
+            let why = unsteady(profile)?;
+            Some(format!("\n{} on {}: {why}", text(variant, "name"), text(profile, "device_class")))
+        };
+        list(variant, "profiles").iter().filter_map(of)
+    });
+    why.fold(table(all).to_string(), |text, line| text + &line)
+}
+
 fn resident(variant: &Value) -> String {
     let nodes: Vec<&str> =
         list(&variant["estimate"], "resident_on").iter().filter_map(Value::as_str).collect();
@@ -168,6 +203,7 @@ fn table(all: &[Value]) -> Table {
         "accuracy (95 %)",
         "source",
         ">p99 ms",
+        "times",
         ">memory",
         ">usd/1000",
         "dominated",
@@ -190,6 +226,7 @@ fn table(all: &[Value]) -> Table {
             accuracy(&profile["accuracy"]),
             source.to_owned(),
             number(&variant["estimate"]["latency_p99_ms"], 2),
+            times(variant),
             bytes(&profile["memory"]["bytes"]),
             dollars(&variant["estimate"]["cost_usd_per_1000"]),
             dominated(variant).to_owned(),
@@ -255,6 +292,7 @@ fn in_full(variant: &Value) -> String {
             ]);
         }
         lines.push(format!("  latency ({})\n{latency}", text(&profile["latency"], "provenance")));
+        lines.extend(unsteady(profile).map(|why| format!("  {why}")));
     }
     if variant["counts_for_floors"] == false {
         let rule = "beside variants that were measured it counts for no floor (`modelless task set --declared-accuracy`)";
@@ -326,6 +364,23 @@ mod tests {
         let row = table(std::slice::from_ref(&unmeasured)).to_string();
         assert!(row.contains("unmeasured"), "{row}");
         assert!(in_full(&unmeasured).contains("nothing is measured"));
+    }
+
+    #[test]
+    fn how_well_times_are_known_is_listed_and_what_an_unsteady_minute_was_is_told_in_words() {
+        let mut of = variant("t");
+        assert!(!listed(std::slice::from_ref(&of)).contains("unsteady"));
+        of["profiles"][1]["unsteady"] = json!({"why": "measured in an unsteady minute: the host", "left": 1});
+        let shown = listed(std::slice::from_ref(&of));
+        assert!(
+            shown.contains(" unsteady ") && shown.contains("m-fp32 on cpu:a:1: measured in an"),
+            "{shown}"
+        );
+        assert!(in_full(&of).contains("unsteady minute: the host"));
+        of["profiles"][0]["coarse"] = json!(true);
+        assert_eq!(times(&of), "coarse");
+        of["profiles"][0]["latency"]["provenance"] = json!("estimated");
+        assert_eq!((times(&of), times(&json!({}))), ("estimated".to_owned(), "-".to_owned()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::progress::{Phase, count};
 use crate::table::Table;
 use anyhow::Context;
 use clap::Args;
+use modelless_decision::steady;
 use modelless_engine::Engine;
 use modelless_executor::node;
 use modelless_gateway::{ProfileEntry, ProfileFile, Through};
@@ -329,7 +330,9 @@ fn table(measured: &[Measured]) -> String {
             row.push(format!("{:.0}", profile.load_time.as_millis_f64()));
             let cold = profile.detail.load_cold;
             row.push(cold.map_or_else(|| "-".to_owned(), |time| format!("{:.0}", time.as_millis_f64())));
-            row.push(if profile.detail.coarse { "coarse" } else { "" }.to_owned());
+            let marks = [(profile.detail.coarse, "coarse"), (profile.detail.unsteady.is_some(), "unsteady")];
+            let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, mark)| mark).collect();
+            row.push(marks.join(", "));
         }
         table.row(row);
     }
@@ -339,5 +342,9 @@ fn table(measured: &[Measured]) -> String {
     } else {
         ""
     };
-    format!("{table}{note}")
+    let unsteady = measured.iter().filter_map(|one| {
+        let why = steady::reason(one.profile.as_ref()?.detail.unsteady.as_ref()?);
+        Some(format!("\n{}: {why}", one.variant))
+    });
+    unsteady.fold(format!("{table}{note}"), |text, line| text + &line)
 }

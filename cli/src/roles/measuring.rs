@@ -1,5 +1,5 @@
 //! What an executor measures of itself: variants without a profile on its device class, after its start and whenever the
-//! catalogue changed, and those whose profile was marked as stale or is coarse, for want of time. It fetches what it lacks, one
+//! catalogue changed, and those whose profile was marked as stale, is coarse for want of time, or was taken in an unsteady minute. It fetches what it lacks, one
 //! variant after the other, in runners apart from those that serve. `up` measures before it serves; here it does again what has
 //! become stale or was measured in a hurry.
 //!
@@ -13,7 +13,7 @@
 
 mod next;
 
-use self::next::{elsewhere_us, estimates, retry, to_do_again, waits};
+use self::next::{Rests, elsewhere_us, estimates, retry, to_do_again, waits};
 use super::tell;
 use crate::giving_way;
 use crate::profile::detail;
@@ -66,10 +66,18 @@ struct Job {
     task: Task,
     model: Model,
     variant: Variant,
-    /// It was measured before, and that is off or coarse.
+    /// It was measured before, and that is off, coarse or of an unsteady minute.
     again: bool,
     /// How often it failed.
     attempts: u32,
+}
+
+/// What is known from one look to the next.
+#[derive(Default)]
+struct Known {
+    /// The version of the catalogue in which nothing was left to do.
+    settled: Option<u64>,
+    rests: Rests,
 }
 
 /// How a job ended, if it did not go well.
@@ -84,8 +92,7 @@ impl Measurer {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut tick = interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The version of the catalogue in which nothing was left to do.
-        let mut settled = None;
+        let mut known = Known::default();
         let mut away = false;
         loop {
             tokio::select! {
@@ -99,7 +106,7 @@ impl Measurer {
                 let job = tokio::select! {
                     biased;
                     () = stop.cancelled() => return,
-                    job = within(self.next(&mut settled)) => job,
+                    job = within(self.next(&mut known)) => job,
                 };
                 match job {
                     Ok(Some(job)) => {
@@ -128,7 +135,7 @@ impl Measurer {
     }
 
     /// Takes up the next variant that nobody measures.
-    async fn next(&self, settled: &mut Option<u64>) -> Result<Option<Job>, StoreError> {
+    async fn next(&self, Known { settled, rests }: &mut Known) -> Result<Option<Job>, StoreError> {
         let store = &*self.registry.store;
         if *settled == Some(store.catalog_version().await?) {
             return Ok(None);
@@ -142,6 +149,7 @@ impl Measurer {
         let mut left = false;
         let fresh = self.fresh(&catalog);
         let again = to_do_again(&catalog, self.class());
+        rests.keep(&again);
         let idle = giving_way::is_idle(&status, status.load.queries) && !self.registry.places.is_asked();
         for (variant, again) in
             fresh.into_iter().map(|v| (v, false)).chain(again.into_iter().map(|v| (v, true)))
@@ -153,7 +161,8 @@ impl Measurer {
             let Some(task) = catalog.tasks.iter().find(|task| task.id == model.task) else { continue };
             left = true;
             let before = self.before(&known, variant);
-            if before.is_some_and(|before| waits(before, &self.name, now())) || (again && !idle) {
+            let resting = again && rests.holds(&catalog, variant, self.class(), Instant::now());
+            if resting || before.is_some_and(|before| waits(before, &self.name, now())) || (again && !idle) {
                 continue;
             }
             let job = Job {

@@ -4,6 +4,7 @@
 //! stage's worst case. Routing, binding, planning, explanations and the simulator all ask here. The arithmetic is
 //! `f64` in a fixed order of operations, so it comes out the same everywhere; results leave as whole microseconds.
 
+use crate::common::{self, Own};
 use crate::fit;
 use crate::sizes::{Coverage, Sizes};
 use alloc::vec::Vec;
@@ -15,6 +16,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) const Z99: f64 = 2.326_347_9;
 /// The same for the 90th.
 const Z90: f64 = 1.281_551_6;
+
+/// What is borrowed makes nothing quicker than this share of what its own batches say.
+const LEAST_OF_OWN: f64 = 0.25;
 
 /// A duration that is not certain.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -137,6 +141,11 @@ impl Correction {
         self.ratio > before.ratio * Self::LEAP || before.ratio > self.ratio * Self::LEAP
     }
 
+    /// What the last of so many observations weighs.
+    fn weight(samples: u32) -> f64 {
+        1.0 / f64::from(samples.min(Self::MEMORY) + Self::PRIOR)
+    }
+
     /// Takes in one observation.
     #[must_use]
     pub fn observe(self, seen: Micros, predicted: Moments) -> Self {
@@ -151,7 +160,7 @@ impl Correction {
         let most = self.ratio * Self::CLAMP + Z99 * libm::sqrt(self.spread);
         let seen = seen.clamp(self.ratio / (4.0 * Self::CLAMP), most);
         let samples = self.samples.saturating_add(1);
-        let weight = 1.0 / f64::from(samples.min(Self::MEMORY) + Self::PRIOR);
+        let weight = Self::weight(samples);
         let error = seen - self.ratio;
         let learnt = Self {
             ratio: self.ratio + weight * error,
@@ -186,6 +195,12 @@ pub struct RunModel {
     /// And how sizes of batches differ from that. Known only where it was seen: others go by the whole.
     #[serde(skip)]
     sizes: Sizes,
+    /// How much of the correction its own batches say; the rest is the profile.
+    #[serde(skip)]
+    own: f64,
+    /// What the other variants of its device have in common, in place of that rest: so much is its ratio above the correction's.
+    #[serde(skip)]
+    borrowed: f64,
     /// How well live batches kept to what was predicted.
     #[serde(default, skip_serializing_if = "Coverage::is_empty")]
     pub coverage: Coverage,
@@ -217,6 +232,8 @@ impl RunModel {
             per_item,
             correction: Correction::NONE,
             sizes: Sizes::default(),
+            own: 0.0,
+            borrowed: 0.0,
             coverage: Coverage::default(),
             price: None,
         })
@@ -280,11 +297,34 @@ impl RunModel {
     /// The part of it that the batch runs.
     pub(crate) fn running(&self, batch: u32) -> Moments {
         let raw = self.uncorrected(batch);
-        let ratio = self.correction.ratio * self.sizes.factor(batch);
-        let spread = self.sizes.spread(batch, self.correction.ratio, self.correction.spread);
+        let ratio = self.ratio() * self.sizes.factor(batch);
+        let spread = self.sizes.spread(batch, self.ratio(), self.correction.spread)
+            + common::doubt(self.borrowed * self.sizes.factor(batch));
         let wide = self.sizes.widening();
         let var = (raw.var * ratio * ratio).max(raw.mean * raw.mean * spread);
         Moments { mean: raw.mean * ratio, var: var * wide * wide }
+    }
+
+    /// Seen over profiled, by its own batches and by what the other variants of its device have in common.
+    pub fn ratio(&self) -> f64 {
+        (self.correction.ratio + self.borrowed).max(self.correction.ratio * LEAST_OF_OWN)
+    }
+
+    /// What its own batches say.
+    pub(crate) fn own(&self) -> Own {
+        Own { ratio: self.correction.ratio, share: self.own }
+    }
+
+    /// The others of its device have this in common. Whether that changes what it is expected to take.
+    pub(crate) fn borrow(&mut self, common: f64) -> bool {
+        let borrowed = common::borrowed(self.own(), common);
+        let borrowed = if borrowed.abs() > Correction::NEGLIGIBLE { borrowed } else { 0.0 };
+        let changed = (borrowed - self.borrowed).abs() > Correction::NEGLIGIBLE
+            || (borrowed == 0.0) != (self.borrowed == 0.0);
+        if changed {
+            self.borrowed = borrowed;
+        }
+        changed
     }
 
     /// Takes in whether a batch took longer than had been predicted as its 99th percentile.
@@ -303,11 +343,13 @@ impl RunModel {
         let (learnt, seen) = self.correction.learn(Moments::exactly(took).mean / raw / factor);
         self.sizes.observe(batch, seen * factor / learnt.ratio);
         self.correction = learnt;
+        self.own += Correction::weight(learnt.samples) * (1.0 - self.own);
     }
 
     /// Nothing of it was seen for a while: see [`Correction::faded`].
     pub(crate) fn fade(&mut self) {
         self.correction = self.correction.faded();
+        self.own = if self.correction == Correction::NONE { 0.0 } else { self.own * Correction::FADE };
         self.sizes.fade(Correction::FADE);
     }
 
@@ -321,6 +363,7 @@ impl RunModel {
         let same = self.points == before.points;
         if same {
             (self.correction, self.sizes) = (before.correction, before.sizes);
+            (self.own, self.borrowed) = (before.own, before.borrowed);
         }
         self.coverage = before.coverage;
         same
@@ -333,9 +376,18 @@ impl RunModel {
 
     /// What gateways are told: how sizes of batches differ stays on the node, which alone picks sizes. Whether a gateway hears of
     /// it over a wire or by a call, it knows the same.
+    /// What it borrowed is a part of the ratio then.
     #[must_use]
     pub fn told(&self) -> Self {
-        Self { sizes: Sizes::default(), ..self.clone() }
+        let Correction { spread, samples, .. } = self.correction;
+        let correction = if self.borrowed == 0.0 {
+            self.correction
+        } else {
+            // Of what saw nothing and borrowed nothing others may assume what nodes like this one saw.
+            let spread = spread + common::doubt(self.borrowed);
+            Correction { ratio: self.ratio(), spread, samples: samples.max(1) }
+        };
+        Self { correction, sizes: Sizes::default(), own: 0.0, borrowed: 0.0, ..self.clone() }
     }
 
     /// The same if live traffic had said nothing.
@@ -350,6 +402,7 @@ impl RunModel {
     pub fn forget_live(&mut self) {
         self.correction = Correction::NONE;
         self.sizes = Sizes::default();
+        (self.own, self.borrowed) = (0.0, 0.0);
         self.coverage = Coverage::default();
     }
 

@@ -9,7 +9,7 @@
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
-//! | [`search`], [`transfer`] | pure functions | profiler, executor | what to measure next; what to assume until then |
+//! | [`search`], [`steady`], [`transfer`] | pure functions | profiler, executor | what to measure next; whether to go by it; what to assume until then |
 //!
 //! All of them ask [`estimate`] how long things take: there is one performance model.
 #![no_std]
@@ -20,6 +20,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod admission;
+pub mod common;
 pub mod demand;
 pub mod estimate;
 pub mod explain;
@@ -35,6 +36,7 @@ pub mod replica;
 pub mod route;
 pub mod search;
 mod sizes;
+pub mod steady;
 pub mod transfer;
 mod words;
 pub mod worker;

@@ -112,6 +112,7 @@ pub fn profile(
             load_cold: known.detail.load_cold.map(|time| scaled(time, load)),
             largest: known.detail.largest.clone(),
             points: Vec::new(),
+            unsteady: None,
         },
     })
 }

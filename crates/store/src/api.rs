@@ -55,7 +55,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Takes up the measuring of a variant, or says how far it is; also that it failed and when it may be tried again.
     /// Not while another node has it, whose time is not over. Gives what stands then: whose it is tells whether that
-    /// worked. `None` if there is a profile already that is neither an estimate nor coarse nor off. Advisory: [`Store::put_profile`] asks nobody, and ends it unless it is an estimate.
+    /// worked. `None` if there is a profile already that is neither an estimate nor provisional ([`Profile::is_provisional`]) nor off. Advisory: [`Store::put_profile`] asks nobody, and ends it unless it is an estimate.
     async fn claim_measuring(&self, wanted: Measuring, now: UnixMicros) -> Result<Option<Measuring>>;
 
     /// What is being measured, or could not be, by variant and device class.

@@ -219,6 +219,10 @@ pub(crate) fn profile(new: &Profile) -> Result<()> {
     if !batches.chain(stages).all(figure) {
         return refuse("a time is negative or not a number");
     }
+    let shares = new.detail.unsteady.iter().flat_map(|it| [it.sizes, it.same_work, it.stolen]);
+    if !shares.into_iter().all(figure) {
+        return refuse("how unsteady its machine was is negative or not a number");
+    }
     if new.accuracy.provenance == Provenance::Measured && new.accuracy.samples == 0 {
         return refuse("its accuracy is said to be measured, but on no items at all");
     }

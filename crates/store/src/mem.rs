@@ -328,7 +328,7 @@ impl Store for MemStore {
         check::measuring(&wanted, now)?;
         self.write(|state| {
             let there = state.variant(wanted.variant)?.profile_on(&wanted.device_class);
-            let well = there.is_some_and(|there| !there.is_estimated() && !there.is_coarse());
+            let well = there.is_some_and(|there| !there.is_estimated() && !there.is_provisional());
             if well && state.catalog.stale(wanted.variant, &wanted.device_class).is_none() {
                 return Ok(None);
             }

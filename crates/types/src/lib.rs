@@ -32,7 +32,7 @@ pub use ids::{
 pub use machine::MachineState;
 pub use profile::{
     AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,
-    Provenance, StageTime,
+    Provenance, StageTime, Unsteady,
 };
 pub use refusal::{Nearest, Refusal};
 pub use replica::ReplicaState;

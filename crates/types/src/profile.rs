@@ -212,6 +212,22 @@ pub struct Largest {
     pub why: String,
 }
 
+/// What shows that the machine was not steady while a variant was timed. Shares: 0.2 is a fifth.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unsteady {
+    /// By how much the batch size in the middle took longer most of the time than at best.
+    pub sizes: f64,
+    /// By how much work that is always the same took longer than it does at best.
+    pub same_work: f64,
+    /// Of the processor time that was wanted, what others had.
+    pub stolen: f64,
+    /// How often it was measured, and never in a steady minute.
+    pub tries: u32,
+    /// How often it may still be measured again for that.
+    pub left: u32,
+}
+
 /// What stands behind a profile's figures.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -233,6 +249,9 @@ pub struct Detail {
     pub largest: Option<Largest>,
     /// By batch size, as in [`Profile::latency`].
     pub points: Vec<PointDetail>,
+    /// Its times may be another minute's: the machine was not steady meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsteady: Option<Unsteady>,
 }
 
 /// A variant on a device class.
@@ -274,6 +293,13 @@ impl Profile {
     /// Whether it was measured in too short a time, and is to be measured again when there is more.
     pub fn is_coarse(&self) -> bool {
         self.detail.coarse && !self.is_estimated()
+    }
+
+    /// Whether it is to be measured again, though nothing says that it is off: it is coarse, or was taken in an unsteady
+    /// minute and may be measured again for that.
+    pub fn is_provisional(&self) -> bool {
+        let unsteady = self.detail.unsteady.is_some_and(|unsteady| unsteady.left > 0);
+        !self.is_estimated() && (self.detail.coarse || unsteady)
     }
 
     /// What floors are compared with where a task has this rule. What a part of a set shows is less certain than what a task

@@ -285,6 +285,7 @@ fn answers() -> Value {
             "device_class": text(),
             "coarse": {"type": "boolean", "description": "The time for measuring was over before everything was known well."},
             "part_of_set": {"type": "boolean", "description": "Only a part of the labelled set was compared, so floors are compared with the lower end of the interval."},
+            "unsteady": {"type": ["object", "null"], "description": "What shows that the machine was not steady while it was measured: `why` in words; as shares by how much batches (`sizes`) and work that is always the same (`same_work`) took longer than at best, and what of the processor time was `stolen`; how often it was measured (`tries`) and may be measured again for that (`left`)."},
             "warnings": {"type": "array", "items": text(), "description": "Why its accuracy looks as if it was measured with other labels than the model's."},
             "largest_batch": {"type": ["object", "null"], "description": "Where larger batches could not be run, and why."},
             "latency": object(json!({"provenance": provenance(), "by_batch": {"type": "array", "items": object(json!({
@@ -362,11 +363,7 @@ fn answers() -> Value {
             "lanes": count(), "price_usd_per_hour": number(),
             "price_provenance": {"type": "string", "enum": ["declared", "listed", "default"]},
             "price_source": text_or_null(), "started_unix_us": count(), "uptime_s": count(),
-            "load": object(json!({
-                "lanes_busy": count(), "queued": count(), "running": count(), "batches": count(),
-                "queries": count(), "runner_crashes": count(), "replica_restarts": count(),
-                "handed_back": count(),
-            }), &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes", "replica_restarts", "handed_back"]),
+            "load": load(),
             "memory": object(json!({
                 "used_bytes": count(), "budget_bytes": count(),
             }), &["used_bytes", "budget_bytes"]),
@@ -374,4 +371,23 @@ fn answers() -> Value {
             "warnings": {"type": "array", "items": text()},
         }), &["id", "name", "connected"]),
     })
+}
+
+/// What a node has at hand and has done: counts.
+fn load() -> Value {
+    const COUNTS: [&str; 11] = [
+        "lanes_busy",
+        "queued",
+        "running",
+        "batches",
+        "queries",
+        "runner_crashes",
+        "replica_restarts",
+        "handed_back",
+        "loads",
+        "load_us",
+        "evictions",
+    ];
+    let counts = COUNTS.map(|name| (name.to_owned(), json!({"type": "integer", "minimum": 0})));
+    object(Value::Object(counts.into_iter().collect()), &COUNTS)
 }

@@ -11,6 +11,7 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
+use modelless_decision::steady;
 use modelless_store::Floor;
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour,
@@ -202,14 +203,16 @@ fn known(profile: &Profile) -> impl Iterator<Item = String> {
              {low}, until all of it is compared"
         )
     });
-    [estimated, coarse, part].into_iter().flatten()
+    let unsteady =
+        profile.detail.unsteady.as_ref().map(|seen| format!("its times were {}", steady::reason(seen)));
+    [estimated, coarse, part, unsteady].into_iter().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tests::world::profile;
-    use modelless_types::Provenance;
+    use modelless_types::{Provenance, Unsteady};
 
     #[test]
     fn what_is_estimated_coarse_or_shown_by_a_part_of_the_set_is_said_and_nothing_of_what_is_known_well() {
@@ -220,6 +223,10 @@ mod tests {
         let notes: Vec<String> = known(&profile).collect();
         assert_eq!(notes.len(), 2, "{notes:?}");
         assert!(notes[0].contains("coarse") && notes[1].contains("10 items") && notes[1].contains("0.596"));
+        profile.detail.unsteady = Some(Unsteady { stolen: 0.3, tries: 1, left: 3, ..Unsteady::default() });
+        let note = known(&profile).last().unwrap();
+        assert!(note.contains("unsteady minute") && note.contains("30 % of the processor time"), "{note}");
+        profile.detail.unsteady = None;
         profile.latency_provenance = Provenance::Estimated;
         profile.detail.part_of_set = false;
         let notes: Vec<String> = known(&profile).collect();

@@ -1,6 +1,7 @@
 //! Measurements.
 
-use modelless_types::{AccuracyMeasure, BatchPoint, PointDetail, Profile, Provenance, StageTime};
+use modelless_decision::steady;
+use modelless_types::{AccuracyMeasure, BatchPoint, PointDetail, Profile, Provenance, StageTime, Unsteady};
 use serde_json::{Map, Value, json};
 
 pub(super) fn profile(profile: &Profile) -> Value {
@@ -20,6 +21,7 @@ pub(super) fn profile(profile: &Profile) -> Value {
         "device_class": profile.device_class,
         "coarse": profile.detail.coarse,
         "part_of_set": profile.detail.part_of_set,
+        "unsteady": profile.detail.unsteady.as_ref().map(unsteady),
         "warnings": profile.detail.doubts,
         "largest_batch": largest.map(|largest| json!({"batch": largest.batch, "why": largest.why})),
         "latency": {
@@ -37,6 +39,19 @@ pub(super) fn profile(profile: &Profile) -> Value {
         },
         "accuracy": accuracy(&profile.accuracy),
         "also": profile.also.iter().map(accuracy).collect::<Vec<_>>(),
+    })
+}
+
+/// Shares with as many digits as say something.
+fn unsteady(seen: &Unsteady) -> Value {
+    let share = |share: f64| (share * 1_000.0).round() / 1_000.0;
+    json!({
+        "why": steady::reason(seen),
+        "sizes": share(seen.sizes),
+        "same_work": share(seen.same_work),
+        "stolen": share(seen.stolen),
+        "tries": seen.tries,
+        "left": seen.left,
     })
 }
 

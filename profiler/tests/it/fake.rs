@@ -228,7 +228,7 @@ async fn without_a_labelled_set_an_accuracy_must_be_declared() {
 }
 
 /// What comes of measuring one variant, without a store.
-async fn measured(profiler: &Profiler, report: Report<'_>) -> Result<Profile, Error> {
+pub(crate) async fn measured(profiler: &Profiler, report: Report<'_>) -> Result<Profile, Error> {
     let (_folder, package) = package();
     let task = modelless_store::MemStore::default();
     let task = task.create_task(package.task.new_task(TenantId::DEFAULT).unwrap()).await.unwrap();

@@ -3,6 +3,7 @@
 
 mod again;
 mod fake;
+mod minutes;
 mod real;
 
 use modelless_profiler::{Package, Profiler, Registrar};

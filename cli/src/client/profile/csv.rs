@@ -6,14 +6,14 @@
 use modelless_gateway::{ProfileEntry, ProfileFile, Through};
 use modelless_types::{
     Accuracy, AccuracyMeasure, BatchPoint, Bytes, Detail, Engine, Largest, Micros, Optimisation, PointDetail,
-    Processor, Profile, Provenance, StageTime, VariantSettings,
+    Processor, Profile, Provenance, StageTime, Unsteady, VariantSettings,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-const COLUMNS: [&str; 52] = [
+const COLUMNS: [&str; 57] = [
     "task",
     "model",
     "model_version",
@@ -64,16 +64,25 @@ const COLUMNS: [&str; 52] = [
     ADAPTER,
     TOKENIZER,
     LABELS,
+    UNSTEADY[0],
+    UNSTEADY[1],
+    UNSTEADY[2],
+    UNSTEADY[3],
+    UNSTEADY[4],
     "format",
     "version",
 ];
 
 const PART: &str = "accuracy_part_of_set";
+/// Empty for a steady minute.
+const UNSTEADY: [&str; 5] =
+    ["unsteady_sizes", "unsteady_same_work", "unsteady_stolen", "unsteady_tries", "unsteady_left"];
 const ADAPTER: &str = "adapter_sha256";
 const TOKENIZER: &str = "tokenizer_sha256";
 const LABELS: &str = "labels_sha256";
 /// Tables of before they were written have no such columns.
-const LATER: [&str; 4] = [PART, ADAPTER, TOKENIZER, LABELS];
+const LATER: [&str; 9] =
+    [PART, ADAPTER, TOKENIZER, LABELS, UNSTEADY[0], UNSTEADY[1], UNSTEADY[2], UNSTEADY[3], UNSTEADY[4]];
 
 pub(super) fn write(file: &ProfileFile) -> String {
     let mut out = COLUMNS.join(",") + "\r\n";
@@ -108,6 +117,7 @@ fn row(entry: &ProfileEntry, point: &BatchPoint) -> Vec<String> {
     let opt = |value: Option<String>| value.unwrap_or_default();
     let of = |setting: fn(&VariantSettings) -> String| opt(settings.as_ref().map(setting));
     let more = |figure: fn(&PointDetail) -> String| opt(more.map(figure));
+    let unsteady = |figure: fn(&Unsteady) -> String| opt(detail.unsteady.as_ref().map(figure));
     vec![
         task.clone(),
         model.clone(),
@@ -159,6 +169,11 @@ fn row(entry: &ProfileEntry, point: &BatchPoint) -> Vec<String> {
         opt(through.adapter_sha256.clone()),
         opt(through.tokenizer_sha256.clone()),
         opt(through.labels_sha256.clone()),
+        unsteady(|u| u.sizes.to_string()),
+        unsteady(|u| u.same_work.to_string()),
+        unsteady(|u| u.stolen.to_string()),
+        unsteady(|u| u.tries.to_string()),
+        unsteady(|u| u.left.to_string()),
     ]
 }
 
@@ -279,6 +294,20 @@ impl Row<'_> {
         }))
     }
 
+    fn unsteady(&self) -> Result<Option<Unsteady>, String> {
+        let [sizes, same_work, stolen, tries, left] = UNSTEADY;
+        if self.later(sizes)?.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Unsteady {
+            sizes: self.number(sizes)?,
+            same_work: self.number(same_work)?,
+            stolen: self.number(stolen)?,
+            tries: self.number(tries)?,
+            left: self.number(left)?,
+        }))
+    }
+
     fn stage(&self, of: &str) -> Result<StageTime, String> {
         Ok(StageTime {
             mean_us: self.number(&format!("{of}_mean_us"))?,
@@ -346,6 +375,7 @@ impl Row<'_> {
                     load_cold: self.maybe("load_cold_us")?.map(Micros),
                     largest,
                     points: Vec::new(),
+                    unsteady: self.unsteady()?,
                 },
             },
         })

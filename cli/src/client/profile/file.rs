@@ -40,7 +40,7 @@ pub(crate) mod tests {
     use modelless_gateway::{ProfileEntry, Through};
     use modelless_types::{
         Accuracy, AccuracyMeasure, BatchPoint, Bytes, Detail, Engine, Largest, Micros, PointDetail, Profile,
-        Provenance, StageTime, VariantSettings,
+        Provenance, StageTime, Unsteady, VariantSettings,
     };
 
     /// With something in every place.
@@ -90,6 +90,13 @@ pub(crate) mod tests {
                 load_cold: Some(Micros(300_000)),
                 largest: Some(Largest { batch: 8, why: "a batch of 16: killed".to_owned() }),
                 points: vec![more(1), more(8)],
+                unsteady: variant.starts_with('b').then_some(Unsteady {
+                    sizes: 0.225,
+                    same_work: 0.31,
+                    stolen: 0.125,
+                    tries: 2,
+                    left: 1,
+                }),
             },
         };
         ProfileEntry {

@@ -3,20 +3,60 @@
 use crate::up::measure::is_measured;
 use modelless_decision::transfer::{self, Pair};
 use modelless_store::{Catalog, Measuring, UnixMicros};
-use modelless_types::{Profile, Variant};
+use modelless_types::{Profile, Variant, VariantId};
+use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// After a first failure; doubled with each further one.
 const RETRY: Duration = Duration::from_secs(2);
 const LONGEST_RETRY: Duration = Duration::from_mins(10);
 
-/// What was measured here and is to be measured again: what is off, and then what is coarse.
+/// What was measured in an unsteady minute is not measured again in the same one; and twice as long is waited each time that it
+/// was unsteady again.
+const ANOTHER_MINUTE: Duration = Duration::from_mins(1);
+
+/// What was measured here and is to be measured again: what is off, then what is coarse, and then what was measured in an unsteady
+/// minute.
 pub(super) fn to_do_again<'a>(catalog: &'a Catalog, class: &str) -> Vec<&'a Variant> {
     let off = |variant: &&Variant| catalog.stale(variant.id, class).is_some();
     let coarse = |variant: &&Variant| variant.profile_on(class).is_some_and(Profile::is_coarse);
     let known = || catalog.variants.iter().filter(|variant| is_measured(variant, class));
     let coarse = known().filter(|variant| coarse(variant) && !off(variant));
-    known().filter(off).chain(coarse).collect()
+    let unsteady = known().filter(|variant| !off(variant) && unsteady(variant, class).is_some());
+    known().filter(off).chain(coarse).chain(unsteady).collect()
+}
+
+/// How often it was measured, where an unsteady minute is all that speaks for measuring it again.
+fn unsteady(variant: &Variant, class: &str) -> Option<u32> {
+    let provisional = variant.profile_on(class).filter(|profile| profile.is_provisional());
+    provisional.filter(|profile| !profile.is_coarse())?.detail.unsteady.map(|unsteady| unsteady.tries)
+}
+
+/// Until when variants wait for another minute. Begins when they are first seen; a node that starts anew begins anew.
+#[derive(Default)]
+pub(super) struct Rests(BTreeMap<VariantId, (u32, Instant)>);
+
+impl Rests {
+    /// Whether a variant still waits.
+    pub(super) fn holds(&mut self, catalog: &Catalog, variant: &Variant, class: &str, now: Instant) -> bool {
+        let waits = if catalog.stale(variant.id, class).is_some() { None } else { unsteady(variant, class) };
+        let Some(tries) = waits else {
+            self.0.remove(&variant.id);
+            return false;
+        };
+        let rest = ANOTHER_MINUTE.saturating_mul(1 << tries.saturating_sub(1).min(16));
+        let known = self.0.entry(variant.id).or_insert((tries, now + rest));
+        if known.0 != tries {
+            *known = (tries, now + rest);
+        }
+        now < known.1
+    }
+
+    /// Those that are gone or well need no place any longer.
+    pub(super) fn keep(&mut self, again: &[&Variant]) {
+        self.0.retain(|known, _| again.iter().any(|variant| variant.id == *known));
+    }
 }
 
 /// How long one item takes on another class; what is known of none comes last.
@@ -58,7 +98,7 @@ pub(super) fn retry(attempts: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::{Bytes, Engine, ModelId, Provenance, VariantId, VariantSettings};
+    use modelless_types::{Bytes, Engine, ModelId, Provenance, Unsteady, VariantSettings};
 
     fn of_profiles(ordinal: u8, name: &str, precision: &str, profiles: Vec<Profile>) -> Variant {
         Variant {
@@ -149,6 +189,46 @@ mod tests {
         let names: Vec<&str> = to_do_again(&catalog, "here").iter().map(|v| v.name.as_str()).collect();
         assert_eq!(names, ["v3", "v0"]);
         assert!(to_do_again(&catalog, "elsewhere").is_empty());
+    }
+
+    #[test]
+    fn what_was_measured_in_an_unsteady_minute_waits_for_another_and_longer_each_time_and_not_for_ever() {
+        use modelless_store::StaleProfile;
+        let variant = |id: u8, tries: u32, left: u32| {
+            let mut profile = crate::client::profile::file::tests::entry("x").profile;
+            "here".clone_into(&mut profile.device_class);
+            profile.detail.unsteady = Some(Unsteady { sizes: 0.4, tries, left, ..Unsteady::default() });
+            of_profiles(id, &format!("v{id}"), "fp32", vec![profile])
+        };
+        let variants = vec![variant(0, 1, 3), variant(1, 2, 2), variant(2, 4, 0)];
+        let mut catalog = Catalog { variants, ..Catalog::default() };
+        let names = |catalog: &Catalog| -> Vec<String> {
+            to_do_again(catalog, "here").iter().map(|v| v.name.clone()).collect()
+        };
+        assert_eq!(names(&catalog), ["v0", "v1"], "the third was tried often enough");
+        let (mut rests, start) = (Rests::default(), Instant::now());
+        let mut held = |catalog: &Catalog, at: Duration| {
+            let again = to_do_again(catalog, "here");
+            rests.keep(&again);
+            again.iter().map(|v| rests.holds(catalog, v, "here", start + at)).collect::<Vec<_>>()
+        };
+        let secs = Duration::from_secs;
+        assert_eq!(held(&catalog, secs(0)), [true, true]);
+        assert_eq!(held(&catalog, secs(59)), [true, true]);
+        assert_eq!(held(&catalog, secs(60)), [false, true]);
+        catalog.variants[0] = variant(0, 2, 2);
+        assert_eq!(held(&catalog, secs(61)), [true, true], "it was unsteady again");
+        assert_eq!(held(&catalog, secs(120)), [true, false]);
+        // What is off does not wait.
+        catalog.stale.push(StaleProfile {
+            variant: VariantId(0),
+            device_class: "here".to_owned(),
+            node: "one".to_owned(),
+            ratio_ppm: 2_000_000,
+            since: UnixMicros(1),
+        });
+        assert_eq!(names(&catalog), ["v0", "v1"]);
+        assert_eq!(held(&catalog, secs(121)), [false, false]);
     }
 
     #[test]

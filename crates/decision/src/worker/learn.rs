@@ -9,6 +9,9 @@ use modelless_types::{DeviceIx, Micros, Time, VariantId};
 /// How long a correction stands without being seen again before it fades a step.
 const FADE_EVERY: Micros = Micros::from_secs(1);
 
+/// How often it is worked out what variants have in common, while batches end.
+const LEND_EVERY: Micros = Micros::from_millis(50);
+
 /// The weight of the last batch in what is known of handing over: more than it has in a correction, so that of lone batches,
 /// which do not tell one from the other, the smaller share goes to the model.
 const NEW: f64 = 1.0 / 8.0;
@@ -54,6 +57,10 @@ impl Worker {
             self.watch(now, batch.variant, &correction);
             self.seen.insert(batch.variant, now);
             self.fade_at.get_or_insert(now + FADE_EVERY);
+            if self.lent.is_none_or(|at| now - at >= LEND_EVERY) {
+                self.lent = Some(now);
+                self.residency.lend();
+            }
         }
         self.note_ran(now, device, batch.variant);
     }
@@ -74,6 +81,7 @@ impl Worker {
             self.seen.remove(&id);
             self.residency.learn(id, RunModel::fade);
         }
+        self.residency.lend();
         let left = self.residency.variants().any(|v| v.run.is_corrected());
         self.fade_at = left.then_some(now + FADE_EVERY);
     }

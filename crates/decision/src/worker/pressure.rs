@@ -59,7 +59,7 @@ impl Worker {
         let lanes = f64::from(u32::try_from(lanes).unwrap_or(u32::MAX).max(1));
         let each = |class: &Class| {
             let serving = self.residency.serving(device).filter(|v| admits(class, v));
-            serving.map(|v| self.residency.batched(v).mean / v.run.correction.ratio).min_by(f64::total_cmp)
+            serving.map(|v| self.residency.batched(v).mean / v.run.ratio()).min_by(f64::total_cmp)
         };
         let asked = self.rates.now(now).filter_map(|(class, per_us)| Some(per_us * each(class)?));
         asked.fold(0.0, |sum, of| sum + of) / lanes

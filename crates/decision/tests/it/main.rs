@@ -9,6 +9,8 @@ mod common;
 mod cutting;
 mod evicting;
 mod learning;
+mod lending;
+mod loading;
 mod losing;
 mod picking;
 mod priority;

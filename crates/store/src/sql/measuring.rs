@@ -56,9 +56,10 @@ pub(crate) async fn claim(db: &Db, wanted: Measuring, now: UnixMicros) -> Result
     let mut tx = db.begin().await?;
     let place = || args![wanted.variant.0, wanted.device_class.as_str()];
     lock(&mut tx, wanted.variant).await?;
-    // An estimate is there until somebody measures, and a coarse one until somebody has more time.
+    // An estimate is there until somebody measures, a coarse one until somebody has more time, and one of an unsteady minute
+    // until there is a better one.
     let known = known(&mut tx, db, wanted.variant, &wanted.device_class).await?;
-    if known.is_some_and(|known| !known.is_estimated() && !known.is_coarse())
+    if known.is_some_and(|known| !known.is_estimated() && !known.is_provisional())
         && !super::learnt::is_marked(&mut tx, wanted.variant, &wanted.device_class).await?
     {
         return Ok(None);

@@ -45,6 +45,7 @@ impl Residency {
             self.variants.insert(variant.id, variant);
         }
         self.times = self.variants.iter().map(|(id, variant)| (*id, Times::new(variant))).collect();
+        self.lend();
         self.index = self.variants.values().map(|v| ((v.task, v.ordinal), v.id)).collect();
         self.changes += 1;
         let give_up_after = self.give_up_after;

@@ -4,13 +4,14 @@ use super::{missing, refused, store_suite};
 use crate::backends::Backend;
 use crate::samples::{CPU, model, profile, task};
 use modelless_store::{Evidence, Measuring, SetArtefact, Signed, UnixMicros};
-use modelless_types::{Accuracy, Profile, Provenance, VariantId};
+use modelless_types::{Accuracy, Profile, Provenance, Unsteady, VariantId};
 
 store_suite! {
     what_a_model_is_measured_with_is_kept_until_it_is_removed,
     only_one_node_measures_a_variant_until_its_time_is_over,
     a_profile_ends_the_measuring_and_none_begins_where_there_is_one,
     what_was_measured_in_a_hurry_may_be_measured_again,
+    what_was_measured_in_an_unsteady_minute_may_be_measured_again_as_often_as_it_says,
 }
 
 const OTHER: &str = "cpu:another:8";
@@ -79,6 +80,27 @@ async fn what_was_measured_in_a_hurry_may_be_measured_again(backend: Backend) {
     store.put_profile(variant, profile(OTHER)).await.unwrap();
     assert_eq!(store.measurings().await.unwrap(), []);
     assert_eq!(store.claim_measuring(wanted, UnixMicros(1)).await.unwrap(), None);
+}
+
+async fn what_was_measured_in_an_unsteady_minute_may_be_measured_again_as_often_as_it_says(backend: Backend) {
+    let store = backend.open().await;
+    let fashion = store.create_task(task("fashion")).await.unwrap();
+    let variant = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap().variants[0].id;
+    let mut unsteady = profile(OTHER);
+    let seen = Unsteady { sizes: 0.25, same_work: 0.125, stolen: 0.3, tries: 1, left: 1 };
+    unsteady.detail.unsteady = Some(seen);
+    store.put_profile(variant, unsteady.clone()).await.unwrap();
+    let catalog = store.catalog().await.unwrap();
+    let kept = catalog.variants.iter().find(|known| known.id == variant).unwrap().profile_on(OTHER).unwrap();
+    assert_eq!(kept, &unsteady, "it is kept to the last bit");
+    let wanted = by("one", variant, 100);
+    assert_eq!(store.claim_measuring(wanted.clone(), UnixMicros(1)).await.unwrap(), Some(wanted.clone()));
+    unsteady.detail.unsteady = Some(Unsteady { tries: 2, left: 0, ..seen });
+    store.put_profile(variant, unsteady.clone()).await.unwrap();
+    assert_eq!(store.measurings().await.unwrap(), [], "it was measured");
+    assert_eq!(store.claim_measuring(wanted, UnixMicros(1)).await.unwrap(), None, "and often enough");
+    unsteady.detail.unsteady = Some(Unsteady { stolen: f64::NAN, ..seen });
+    refused(store.put_profile(variant, unsteady).await);
 }
 
 async fn a_profile_ends_the_measuring_and_none_begins_where_there_is_one(backend: Backend) {
