@@ -132,6 +132,9 @@ fn are(many: usize, state: &str) -> impl Fn(&[String], &[(String, String)]) -> b
 fn moto_has_never_more_machines_than_may_be_and_they_are_found_again_by_a_scheduler_that_knows_nothing()
 -> Result<()> {
     let mut bed = Bed::new("found")?;
+    // A node that is no machine of the pool: a gateway is ready once one has spoken, and these machines never do.
+    let settings = bed.settings.clone();
+    bed.cluster.executor("home", &settings.iter().map(String::as_str).collect::<Vec<_>>())?;
     let gateway = bed.gateway()?;
     let slow = json!({"joins-within-s": 600.0});
     // Killed while it asks, and nobody hears the first answers.
@@ -181,9 +184,9 @@ fn moto_boots_machines_that_become_nodes_by_the_script_that_is_shipped_and_leave
     fs::write(&key, "0123456789abcdef0123456789abcdef")?;
     bed.settings.push(format!("key_file={}", key.display()));
     bed.more = json!({"spot": "first", "join": hosts.join()});
-    let gateway = bed.gateway()?;
     let lanes = json!({"set": ["executor.lanes=1"]});
     bed.scheduler("planner", (1, 2), &lanes)?;
+    let gateway = bed.gateway().with_context(|| hosts.output())?;
     let result = (|| {
         bed.until(gateway, 2, are(1, "joined"))?;
         let first = bed.there(2)?.remove(0);
@@ -213,8 +216,9 @@ fn moto_boots_machines_that_become_nodes_by_the_script_that_is_shipped_and_leave
             load.end();
             result
         })?;
-        let why = get(gateway, "/v1/machines?changes=200")?["changes"].to_string();
-        ensure!(why.contains("it drains by itself"), "{why}");
+        // It finished what it had and ended by itself; whether the scheduler saw it drain or only end is a matter of milliseconds.
+        let said = hosts.output();
+        ensure!(said.contains("EC2 takes this machine back") && said.contains("the executor ended with 0"));
         Ok(())
     })();
     result.with_context(|| format!("{}\n{}", bed.cluster.output(), hosts.output()))

@@ -77,7 +77,7 @@ pub(super) const STAGES: &[Stage] = &[
         name: "moto",
         what: "machines of EC2, against moto's server",
         quick: false,
-        needs: &["system"],
+        needs: &["system", "engine"],
         run: moto,
     },
     Stage {

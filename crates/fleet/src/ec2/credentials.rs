@@ -176,14 +176,14 @@ mod tests {
     fn keys_come_from_the_environment_and_half_of_them_are_an_error_that_does_not_show_them() {
         let both: Environment = |name| match name {
             "AWS_ACCESS_KEY_ID" => Some("A".into()),
-            "AWS_SECRET_ACCESS_KEY" => Some("SECRET".into()),
+            "AWS_SECRET_ACCESS_KEY" => Some("hidden".into()),
             _ => None,
         };
         let keys = credentials(None, "http://127.0.0.1:1", both).keys().unwrap();
         assert_eq!((keys.id.as_str(), keys.token), ("A", None));
-        let half: Environment = |name| (name == "AWS_SECRET_ACCESS_KEY").then(|| "SECRET".into());
+        let half: Environment = |name| (name == "AWS_SECRET_ACCESS_KEY").then(|| "hidden".into());
         let why = credentials(None, "http://127.0.0.1:1", half).keys().unwrap_err();
-        assert!(why.contains("only one is set") && !why.contains("SECRET"), "{why}");
+        assert!(why.contains("only one is set") && !why.contains("hidden"), "{why}");
         let why = credentials(None, "http://127.0.0.1:1", none).keys().unwrap_err();
         assert!(why.contains("there are no keys for EC2"), "{why}");
         let why = credentials(Some("/nowhere/keys".into()), "http://127.0.0.1:1", both).keys().unwrap_err();
@@ -242,9 +242,9 @@ mod tests {
         let (url, _hear) = metadata(vec![(200, "t".into()), (404, String::new())]);
         let why = credentials(None, &url, none).keys().unwrap_err();
         assert!(why.contains("instance profile") && why.contains("404"), "{why}");
-        let broken = (200, "{\"SecretAccessKey\": \"SECRET\"}".to_owned());
+        let broken = (200, "{\"SecretAccessKey\": \"hidden\"}".to_owned());
         let (url, _hear) = metadata(vec![(200, "t".into()), (200, "role".into()), broken]);
         let why = credentials(None, &url, none).keys().unwrap_err();
-        assert!(why.contains("has no keys") && !why.contains("SECRET"), "{why}");
+        assert!(why.contains("has no keys") && !why.contains("hidden"), "{why}");
     }
 }

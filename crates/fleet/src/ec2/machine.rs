@@ -3,10 +3,12 @@
 use super::config::{Join, Secrets};
 use super::join::{Told, user_data};
 use modelless_testkit::{TempDir, wait};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -23,11 +25,13 @@ const TOOLS: [&str; 10] = ["cat", "chmod", "curl", "date", "dirname", "mkdir", "
 
 struct Machine {
     folder: TempDir,
+    /// All that its user data has started.
+    group: Option<Pid>,
 }
 
 impl Machine {
     fn new() -> Self {
-        let machine = Self { folder: tempfile::tempdir().expect("a folder to write to") };
+        let machine = Self { folder: tempfile::tempdir().expect("a folder to write to"), group: None };
         let off = format!("#!/bin/sh\n: >'{}'\n", machine.path("off").display());
         for (name, text) in [("modelless", PROGRAM), ("shutdown", &off)] {
             let path = machine.path(name);
@@ -51,7 +55,7 @@ impl Machine {
     }
 
     /// Runs its user data, as cloud-init does.
-    fn boot(&self) {
+    fn boot(&mut self) {
         let text = |name: &str| self.path(name).display().to_string();
         let join = Join {
             program: text("modelless"),
@@ -69,8 +73,11 @@ impl Machine {
         sh.arg(self.path("user-data"))
             .env_clear()
             .env("PATH", self.folder.path())
-            .env("log", self.path("log"));
-        assert!(sh.status().expect("a shell").success(), "cloud-init goes on");
+            .env("log", self.path("log"))
+            .process_group(0);
+        let mut sh = sh.spawn().expect("a shell");
+        self.group = i32::try_from(sh.id()).ok().and_then(Pid::from_raw);
+        assert!(sh.wait().expect("a shell").success(), "cloud-init goes on");
     }
 
     /// Until the test ends. The machine has to go when there is a file that says so.
@@ -97,6 +104,15 @@ impl Machine {
     }
 }
 
+impl Drop for Machine {
+    /// The script runs on beside whoever started it; its power is cut, however the test ends.
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
+
 fn tell(mut line: TcpStream, going: bool) -> std::io::Result<()> {
     let mut head = String::new();
     let mut reader = BufReader::new(line.try_clone()?);
@@ -107,7 +123,7 @@ fn tell(mut line: TcpStream, going: bool) -> std::io::Result<()> {
     }
     let (status, body) = match head.split_whitespace().nth(1) {
         Some("/latest/api/token") if head.starts_with("PUT") => (200, "t"),
-        _ if !head.contains("X-aws-ec2-metadata-token: t\r\n") => (401, ""),
+        _ if !head.to_ascii_lowercase().contains("x-aws-ec2-metadata-token: t\r\n") => (401, ""),
         Some("/latest/meta-data/local-ipv4") => (200, "10.0.0.9"),
         Some("/latest/meta-data/spot/instance-action") if going => (200, "{\"action\": \"terminate\"}"),
         _ => (404, ""),
@@ -117,7 +133,7 @@ fn tell(mut line: TcpStream, going: bool) -> std::io::Result<()> {
 
 #[test]
 fn a_machine_starts_its_executor_drains_it_when_ec2_takes_it_back_and_shuts_itself_down() {
-    let machine = Machine::new();
+    let mut machine = Machine::new();
     machine.boot();
     machine.says(
         "told executor --set cluster=blue --set listen=0.0.0.0:7400 --set advertise=10.0.0.9:7400 --set executor.name=p-1",
@@ -135,7 +151,7 @@ fn a_machine_starts_its_executor_drains_it_when_ec2_takes_it_back_and_shuts_itse
 
 #[test]
 fn a_machine_whose_executor_cannot_start_tries_three_times_and_shuts_itself_down() {
-    let machine = Machine::new();
+    let mut machine = Machine::new();
     fs::write(machine.path("modelless.fails"), "").expect("a folder to write to");
     machine.boot();
     machine.is_off();

@@ -109,4 +109,5 @@ be_a_node() {
     end_machine "the executor ended with $status"
 }
 
-be_a_node "$@" </dev/null >/dev/null 2>&1 &
+# In parentheses, because a function would keep the output that it was called with open, and whoever reads that would wait for its end.
+( be_a_node "$@" ) </dev/null >/dev/null 2>&1 &

@@ -27,6 +27,7 @@ use api::{Api, Failure, Kind};
 use async_trait::async_trait;
 use query::{Found, Whose};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// How tags of ours begin.
 const TAGS: &str = "modelless:";
@@ -111,11 +112,13 @@ fn one_each(mut all: Vec<Found>) -> (Vec<Instance>, Vec<Found>) {
     let (mut one, mut over) = (BTreeMap::new(), Vec::new());
     for found in all {
         let Some(name) = found.name.clone() else { continue }; // not started here
-        if !one.contains_key(&name) {
-            let instance = Instance { id: found.id.clone(), name: name.clone(), ending: found.ending() };
-            one.insert(name, instance);
-        } else if !found.ending() {
-            over.push(found);
+        match one.entry(name) {
+            Entry::Vacant(free) => {
+                let (name, ending) = (free.key().clone(), found.ending());
+                free.insert(Instance { id: found.id, name, ending });
+            }
+            Entry::Occupied(_) if found.ending() => {}
+            Entry::Occupied(_) => over.push(found),
         }
     }
     (one.into_values().collect(), over)

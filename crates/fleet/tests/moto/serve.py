@@ -16,7 +16,6 @@ every signature. Beside moto it does:
 It ends with its standard input.
 """
 
-import base64
 import io
 import json
 import os
@@ -130,7 +129,7 @@ def tags_of(one):
 
 
 def shown(one):
-    data = base64.b64decode(one.user_data).decode() if one.user_data else ""
+    data = one.user_data.decode() if one.user_data else ""
     return {"id": one.id, "type": one.instance_type, "market": one.lifecycle, "tags": tags_of(one), "user_data": data}
 
 
