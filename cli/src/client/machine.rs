@@ -108,7 +108,8 @@ fn pool_in_full(pool: &Value) -> String {
     line("pool", text(pool, "name").to_owned());
     line("machines", format!("{} there, {} paid, {} wanted", pool["there"], pool["paid"], wanted(pool)));
     line("limits", format!("{} to {}", pool["least"], pool["most"]));
-    line("price", format!("{} USD an hour for one", number(&pool["price_usd_per_hour"], 4)));
+    let source = pool["price_source"].as_str().map(|source| format!(" ({source})")).unwrap_or_default();
+    line("price", format!("{} USD an hour for one{source}", number(&pool["price_usd_per_hour"], 4)));
     if pool["budget_usd_per_hour"].is_number() {
         line("budget", format!("{} USD an hour for all pools", number(&pool["budget_usd_per_hour"], 4)));
     }

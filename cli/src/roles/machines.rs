@@ -4,7 +4,9 @@ use super::{BEAT, random};
 use crate::exit::usage;
 use crate::up::config::default_data;
 use anyhow::Context as _;
-use modelless_fleet::{Command, CommandConfig, Fleet, Process, ProcessConfig};
+use modelless_fleet::{
+    Command, CommandConfig, Ec2, Ec2Config, Ec2Pool, Fleet, Process, ProcessConfig, Secrets, Told,
+};
 use modelless_scheduler::Handle;
 use modelless_scheduler::machines::{Config, Keeper, Machinery, PoolConfig, build};
 use modelless_store::Store;
@@ -61,6 +63,11 @@ fn fleet(name: &str, pool: &PoolConfig, of: &Cluster<'_>) -> anyhow::Result<Arc<
         let config = CommandConfig { cluster, pool: pool_name, command: command.run.clone(), within };
         return Ok(Arc::new(Command::new(config)));
     }
+    if let Some(ec2) = &pool.ec2 {
+        let told = told(ec2, of).map_err(|why| usage(format!("pool `{name}`: {why}")))?;
+        let config = Ec2Config { cluster, pool: pool_name, of: ec2.clone(), told };
+        return Ok(Arc::new(Ec2::new(config).map_err(|why| usage(format!("pool `{name}`: {why}")))?));
+    }
     let process = pool.process.clone().unwrap_or_default();
     let program = std::env::current_exe().context("where this program is")?;
     let mut command = vec![program.display().to_string(), "executor".to_owned()];
@@ -79,6 +86,21 @@ fn fleet(name: &str, pool: &PoolConfig, of: &Cluster<'_>) -> anyhow::Result<Arc<
     };
     let (pool, ends_within) = (pool_name, PROCESS_ENDS_WITHIN);
     Ok(Arc::new(Process::new(ProcessConfig { cluster, pool, command, environment, logs, ends_within })))
+}
+
+/// What a machine somewhere else is told of this cluster. The key itself only where it is to go along.
+fn told(ec2: &Ec2Pool, of: &Cluster<'_>) -> Result<Told, String> {
+    let read = |path: &Path| {
+        if ec2.join.secrets == Secrets::Machine {
+            return Ok(String::new());
+        }
+        let wrong =
+            |error| format!("`key_file`: {} has to be text to go to machines: {error}", path.display());
+        std::fs::read_to_string(path).map_err(wrong)
+    };
+    let environment = [("MODELLESS_DATABASE", of.database), ("MODELLESS_REDIS", of.redis)];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    Ok(Told { cluster: of.name.to_owned(), environment, key: of.key_file.map(read).transpose()? })
 }
 
 /// Returns when it is written down that the machine of this name is to go, so that its node drains; not at all for a node that is no

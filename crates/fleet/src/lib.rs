@@ -6,10 +6,12 @@
 #![warn(missing_docs)]
 
 mod command;
+mod ec2;
 mod mem;
 mod process;
 
 pub use command::{Command, CommandConfig};
+pub use ec2::{Ec2, Ec2Config, Ec2Pool, Join, Secrets, Spot, Told};
 pub use mem::{MemFleet, MemMachines};
 pub use process::{Process, ProcessConfig};
 

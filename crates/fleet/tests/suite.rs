@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tempfile::TempDir;
 
+#[cfg(feature = "conformance-moto")]
+#[path = "moto/suite.rs"]
+mod moto;
+
 const SOON: Duration = Duration::from_secs(20);
 
 /// A provider, and others like it: the same seen from another process, for another pool, of another cluster.

@@ -17,6 +17,7 @@ pub mod front;
 pub mod http;
 pub mod lines;
 pub mod malformed;
+pub mod moto;
 pub mod onnx;
 pub mod openapi;
 pub mod postgres;
@@ -30,6 +31,7 @@ pub mod turns;
 pub mod wait;
 
 pub use http::{Connection, Request, Response};
+pub use moto::Moto;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use redis::Redis;

@@ -45,7 +45,12 @@ enum Way {
 impl Proxy {
     /// Listens on a free loopback port. What connects waits until [`Proxy::lead`] says where to.
     pub fn start() -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Self::start_on(Ipv4Addr::LOCALHOST)
+    }
+
+    /// The same on another address of this machine.
+    pub fn start_on(address: Ipv4Addr) -> Result<Self> {
+        let listener = TcpListener::bind((address, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let accepting = Arc::clone(&shared);

@@ -2,6 +2,7 @@
 
 use modelless_decision::fleet::Pool;
 use modelless_decision::hire;
+use modelless_fleet::Ec2Pool;
 use modelless_types::{Micros, PricePerHour};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -23,8 +24,23 @@ pub struct Config {
     /// Between rounds.
     #[serde(default = "interval")]
     pub interval_ms: u64,
+    /// What machines cost by their types, for pools that do not say it themselves.
+    #[serde(default)]
+    pub prices: Option<Prices>,
     /// The pools, by name.
     pub pools: BTreeMap<String, PoolConfig>,
+}
+
+/// A list of prices, and where it comes from.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Prices {
+    /// Whose prices, where, on which terms.
+    pub source: String,
+    /// The day they were read, such as `2026-01-19`.
+    pub as_of: String,
+    /// Dollars an hour by type of machine.
+    pub usd_per_hour: BTreeMap<String, f64>,
 }
 
 /// A pool.
@@ -36,8 +52,9 @@ pub struct PoolConfig {
     pub least: u32,
     /// Never more.
     pub most: u32,
-    /// Dollars an hour for one.
-    pub price: f64,
+    /// Dollars an hour for one; what `prices` say of the dearest of its types, where nothing is said.
+    #[serde(default)]
+    pub price: Option<f64>,
     /// Batches that one runs side by side, where nobody of the pool has told yet.
     #[serde(default)]
     pub lanes: Option<u16>,
@@ -71,6 +88,9 @@ pub struct PoolConfig {
     /// A script has its machines.
     #[serde(default)]
     pub command: Option<CommandPool>,
+    /// EC2 has its machines.
+    #[serde(default)]
+    pub ec2: Option<Ec2Pool>,
 }
 
 /// Local processes.
@@ -133,10 +153,12 @@ impl Config {
         if self.remembered_s < 10 {
             return Err(format!("`remembered-s` is {}; expected 10 or more, such as 60", self.remembered_s));
         }
+        let mut least = 0.0;
         for (name, pool) in &self.pools {
-            pool.check(name).map_err(|why| format!("pool `{name}`: {why}"))?;
+            let wrong = |why: String| format!("pool `{name}`: {why}");
+            pool.check(name).map_err(wrong)?;
+            least += f64::from(pool.least) * self.priced(pool).map_err(wrong)?.0.as_usd();
         }
-        let least: f64 = self.pools.values().map(|pool| f64::from(pool.least) * pool.price).sum();
         match self.budget {
             Some(budget) if price(budget).is_none() => {
                 Err(format!("`budget` is {budget}; expected dollars an hour"))
@@ -147,6 +169,32 @@ impl Config {
             )),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// What a machine of a pool costs, and who says so. Whichever of its types comes, it is no dearer.
+    pub(super) fn priced(&self, pool: &PoolConfig) -> Result<(PricePerHour, String), String> {
+        if let Some(usd) = pool.price {
+            let wrong = || format!("`price` is {usd}; expected dollars an hour, such as 0.085");
+            return price(usd).map(|price| (price, "the pool's file".to_owned())).ok_or_else(wrong);
+        }
+        let types = pool.ec2.as_ref().map_or(&[][..], |ec2| &ec2.types);
+        let Some(prices) = self.prices.as_ref().filter(|_| !types.is_empty()) else {
+            return Err(
+                "it has no `price`; expected dollars an hour for one machine, such as 0.085".to_owned()
+            );
+        };
+        let mut dearest = (PricePerHour(0), "");
+        for kind in types {
+            let usd = prices.usd_per_hour.get(kind).copied().and_then(price);
+            let of = usd.ok_or_else(|| {
+                format!(
+                    "[prices] has none for `{kind}`; add it under `usd-per-hour`, or give the pool a `price`"
+                )
+            })?;
+            dearest = dearest.max((of, kind.as_str()));
+        }
+        let (of, kind) = dearest;
+        Ok((of, format!("{} as of {}: {kind}", prices.source, prices.as_of)))
     }
 
     pub(super) fn budget(&self) -> Option<PricePerHour> {
@@ -178,19 +226,20 @@ impl PoolConfig {
             let (least, most) = (self.least, self.most);
             return Err(format!("`least` is {least} and `most` {most}; expected `least` <= `most` <= 1000"));
         }
-        if price(self.price).is_none() {
-            return Err(format!("`price` is {}; expected dollars an hour, such as 0.085", self.price));
-        }
         let times = [self.start_up_s, self.joins_within_s, Some(self.drains_within_s), Some(self.young_s)];
         let limits = [Some(self.lost_after_s), self.command.as_ref().map(|command| command.within_s)];
         let wrong = times.into_iter().chain(limits).flatten().find(|s| !(*s >= 0.0 && *s < 86_400.0));
         if let Some(wrong) = wrong {
             return Err(format!("a time is {wrong}; expected seconds, less than a day"));
         }
-        if usize::from(self.process.is_some()) + usize::from(self.command.is_some()) != 1 {
+        let from = [self.process.is_some(), self.command.is_some(), self.ec2.is_some()];
+        if from.iter().filter(|from| **from).count() != 1 {
             return Err(format!(
-                "say where its machines come from, in one of [pools.{name}.process] and [pools.{name}.command]"
+                "say where its machines come from, in one of [pools.{name}.process], [pools.{name}.command] and [pools.{name}.ec2]"
             ));
+        }
+        if let Some(ec2) = &self.ec2 {
+            ec2.check()?;
         }
         if self.command.as_ref().is_some_and(|command| command.run.is_empty()) {
             return Err("`command.run` is empty; expected a program and its arguments".to_owned());
@@ -205,19 +254,20 @@ impl PoolConfig {
     }
 
     pub(super) fn list_every(&self) -> Duration {
-        let every = self.command.as_ref().map_or(0.0, |command| command.list_every_s);
+        let of_command = self.command.as_ref().map(|command| command.list_every_s);
+        let every = of_command.or(self.ec2.as_ref().map(|ec2| ec2.list_every_s)).unwrap_or(0.0);
         Duration::from_secs_f64(every.clamp(0.0, 3_600.0))
     }
 
     /// As the rules see it, where a machine that joins does so within this.
-    pub(super) fn rules(&self, name: &str, joins_within: Micros) -> Pool {
+    pub(super) fn rules(&self, name: &str, price: PricePerHour, joins_within: Micros) -> Pool {
         // A process is in the list as soon as it was started; others tell of a machine when they have heard of it everywhere.
         let settles = if self.process.is_some() { Micros::from_millis(1) } else { Micros::from_secs(15) };
         Pool {
             name: name.to_owned(),
             least: self.least,
             most: self.most,
-            price: price(self.price).unwrap_or_default(),
+            price,
             joins_within: self.joins_within_s.map_or(joins_within, micros),
             drains_within: micros(self.drains_within_s),
             settles,
@@ -238,13 +288,14 @@ mod tests {
 
     fn config(name: &str, pool: PoolConfig) -> Config {
         let pools = BTreeMap::from([(name.to_owned(), pool)]);
-        Config { budget: None, busy: busy(), remembered_s: remembered(), interval_ms: interval(), pools }
+        let (busy, remembered_s, interval_ms) = (busy(), remembered(), interval());
+        Config { budget: None, busy, remembered_s, interval_ms, prices: None, pools }
     }
 
     #[test]
     fn what_cannot_be_done_is_refused_with_the_pool_and_what_was_expected() {
         assert_eq!(config("cpu", pool(1, 4)).check(), Ok(()));
-        let price = PoolConfig { price: -1.0, ..pool(1, 4) };
+        let price = PoolConfig { price: Some(-1.0), ..pool(1, 4) };
         let nowhere = PoolConfig { process: None, ..pool(1, 4) };
         let command = CommandPool { run: Vec::new(), within_s: 1.0, list_every_s: 1.0 };
         let both = PoolConfig { command: Some(command.clone()), ..pool(1, 4) };
@@ -256,6 +307,7 @@ mod tests {
             (config("cpu", nowhere), "[pools.cpu.process]"),
             (config("cpu", both), "in one of"),
             (config("cpu", empty), "`command.run` is empty"),
+            (config("cpu", PoolConfig { price: None, ..pool(1, 4) }), "it has no `price`"),
             (config("cpu", PoolConfig { young_s: f64::NAN, ..pool(1, 4) }), "a time is NaN"),
             (Config { busy: 0.0, ..config("cpu", pool(1, 4)) }, "`busy` is 0"),
             (Config { budget: Some(0.15), ..config("cpu", pool(2, 4)) }, "cost 0.2 dollars an hour"),
@@ -264,5 +316,32 @@ mod tests {
             let why = wrong.check().unwrap_err();
             assert!(why.contains(told), "{why}");
         }
+    }
+
+    #[test]
+    fn a_pool_without_a_price_costs_what_the_list_says_of_its_dearest_type() {
+        let text = r#"
+            [prices]
+            source = "EC2 on demand, us-east-1"
+            as-of = "2026-01-19"
+            usd-per-hour = { "m6i.large" = 0.096, "m7i.large" = 0.1008 }
+            [pools.cloud]
+            most = 3
+            [pools.cloud.ec2]
+            region = "us-east-1"
+            image = "ami-1"
+            types = ["m6i.large", "m7i.large"]
+            spot = "first"
+        "#;
+        let config: Config = toml::from_str(text).unwrap();
+        assert_eq!(config.check(), Ok(()));
+        let (price, source) = config.priced(&config.pools["cloud"]).unwrap();
+        assert_eq!(price, PricePerHour(100_800));
+        assert_eq!(source, "EC2 on demand, us-east-1 as of 2026-01-19: m7i.large");
+        let unlisted: Config = toml::from_str(&text.replace("\"m7i.large\"]", "\"c5.large\"]")).unwrap();
+        let why = unlisted.check().unwrap_err();
+        assert!(why.starts_with("pool `cloud`: [prices] has none for `c5.large`"), "{why}");
+        let wrong: Config = toml::from_str(&text.replace("region = \"us-east-1\"", "region = \"\"")).unwrap();
+        assert!(wrong.check().unwrap_err().contains("`region` is"));
     }
 }

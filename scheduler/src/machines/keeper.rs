@@ -213,7 +213,9 @@ impl Keeper {
             let took = |machine: &Machine| Some(Micros(machine.joined?.0.saturating_sub(machine.asked.0)));
             let took: Vec<Micros> = all.filter_map(took).collect();
             let start_up = StartUp::learn(pool.prior(), &took);
-            pools.push(pool.rules(name, start_up.joins_within()));
+            // Checked when the file was read.
+            let price = self.config.priced(pool).map(|(price, _)| price).unwrap_or_default();
+            pools.push(pool.rules(name, price, start_up.joins_within()));
             start_ups.push(start_up);
         }
         let failures = pools.iter().map(|pool| {
@@ -456,6 +458,7 @@ impl Keeper {
                 "paid": report.paid,
                 "blocked": report.blocked.map(|why| why.to_string()),
                 "price_usd_per_hour": pool.price.as_usd(),
+                "price_source": self.config.pools.get(&pool.name).and_then(|of| Some(self.config.priced(of).ok()?.1)),
                 "budget_usd_per_hour": input.budget.map(PricePerHour::as_usd),
                 "start_up": {
                     "median_s": seconds(start_up.median),

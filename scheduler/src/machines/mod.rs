@@ -12,5 +12,5 @@ mod lead;
 #[cfg(test)]
 mod tests;
 
-pub use config::{CommandPool, Config, PoolConfig, ProcessPool};
+pub use config::{CommandPool, Config, PoolConfig, Prices, ProcessPool};
 pub use keeper::{Keeper, Machinery, build};

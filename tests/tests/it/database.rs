@@ -125,6 +125,12 @@ impl Drop for Locked {
     }
 }
 
+/// What a query says of any database.
+#[cfg(feature = "moto")]
+pub(crate) fn sql(url: &str, sql: &str) -> Result<String> {
+    psql(url, sql)
+}
+
 fn psql(url: &str, sql: &str) -> Result<String> {
     let quiet = ["--quiet", "--no-align", "--tuples-only", "--command"];
     let output = Command::new(modelless_testkit::postgres::program("psql"))

@@ -27,6 +27,8 @@ mod keys;
 mod lifecycle;
 mod live;
 mod machines;
+#[cfg(feature = "moto")]
+mod moto;
 mod profiling;
 mod registering;
 #[cfg(feature = "remote")]

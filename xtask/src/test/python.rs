@@ -40,6 +40,11 @@ pub(super) fn peer(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-peer"), "crates/engine/tests/peer/requirements.txt")
 }
 
+/// The server that answers as EC2 does.
+pub(super) fn moto(root: &Path, target: &Path) -> Result<PathBuf> {
+    environment(root, &target.join("python-moto"), "crates/fleet/tests/moto/requirements.txt")
+}
+
 /// What the recipes of demos run with.
 pub(crate) fn recipes(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-demos"), "examples/imagenet/tools.txt")

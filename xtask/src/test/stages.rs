@@ -74,6 +74,13 @@ pub(super) const STAGES: &[Stage] = &[
         run: remote,
     },
     Stage {
+        name: "moto",
+        what: "machines of EC2, against moto's server",
+        quick: false,
+        needs: &["system", "engine"],
+        run: moto,
+    },
+    Stage {
         name: "python",
         what: "our own package, and the clients for the end-to-end tests",
         quick: false,
@@ -113,6 +120,8 @@ pub(super) struct Context {
     recipes: Option<PathBuf>,
     /// Where the server of others listens, while it runs.
     peers: Option<(String, String)>,
+    /// Python with the server that answers as EC2 does.
+    moto: Option<PathBuf>,
     /// Torch's runner with a hostile model in it, once built.
     torch_probe: Option<PathBuf>,
     /// One build of the tested binary for all stages.
@@ -132,6 +141,7 @@ impl Context {
             recipes: None,
             torch_probe: None,
             peers: None,
+            moto: None,
             binary: None,
             filter,
             closing: Vec::new(),
@@ -182,6 +192,9 @@ impl Context {
         }
         if let Some((peer, grpc)) = &self.peers {
             command.env("MODELLESS_TEST_PEER", peer).env("MODELLESS_TEST_PEER_GRPC", grpc);
+        }
+        if let Some(python) = &self.moto {
+            command.env("MODELLESS_TEST_MOTO", python);
         }
         if let Some(probe) = &self.torch_probe {
             command.env("MODELLESS_TEST_TORCH_PROBE", probe);
@@ -360,6 +373,35 @@ fn remote(context: &mut Context) -> Result<Outcome> {
         outcome = context.nextest(&[&args[..], &["test(conformance::remote)"]].concat());
     }
     context.peers = None;
+    outcome
+}
+
+fn moto(context: &mut Context) -> Result<Outcome> {
+    context.binary()?;
+    context.moto = Some(python::moto(&context.root, &context.target)?);
+    let rooms = ["--mount", "--pid", "--fork", "--net", "--uts", "ip", "link"];
+    let tests = if succeeds(program(&context.root, "unshare").args(rooms)) {
+        "test(moto)"
+    } else {
+        // Machines are rooms of this one, which only root makes.
+        let why = "namespaces cannot be made here, so no machine is booted; root with `ip` and `unshare` can";
+        ensure!(std::env::var_os("CI").is_none(), "{why}");
+        say(why);
+        "test(moto) - test(moto_boots)"
+    };
+    let outcome = context.nextest(&[
+        "--package",
+        "modelless-fleet",
+        "--features",
+        "modelless-fleet/conformance-moto",
+        "--package",
+        "modelless-tests",
+        "--features",
+        "modelless-tests/moto",
+        "--filterset",
+        tests,
+    ]);
+    context.moto = None;
     outcome
 }
 
