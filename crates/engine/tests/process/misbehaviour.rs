@@ -244,7 +244,7 @@ impl Busy {
     fn start() -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let spins = (0..4 * cores).map(|_| {
+        let spins = (0..3 * cores).map(|_| {
             let over = Arc::clone(&over);
             std::thread::spawn(move || while !over.load(Ordering::Relaxed) {})
         });
@@ -271,11 +271,12 @@ async fn a_runner_that_stands_back_and_is_killed_is_gone_as_soon_as_any_however_
         let ticket = slot.ticket();
         let running = submit(&engine, slot, LIMIT);
         let busy = Busy::start();
+        // It is one of those that want a core, and has had its turn: as one of them, and then behind them.
+        tokio::time::sleep(Duration::from_millis(100)).await;
         if stands_back {
             engine.stand_back(VariantId(1), 0, ticket);
         }
-        // It is one of those that want a core, and has had its turn.
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         let killed = Instant::now();
         signal(pid(&engine), "KILL");
         let ended = running.await.unwrap();
