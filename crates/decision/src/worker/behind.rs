@@ -160,7 +160,7 @@ impl Worker {
 
     fn free(&self, now: Time, device: DeviceIx) -> Moments {
         let lanes = self.lanes.iter().filter(|lane| lane.device == device);
-        let free = lanes.map(|lane| lane.until_free_if_held_up(now));
+        let free = lanes.map(|lane| lane.until_free_if_held_up(now) + self.held_up_for(now, lane));
         free.min_by(|a, b| a.mean.total_cmp(&b.mean)).unwrap_or(Moments::ZERO)
     }
 }

@@ -157,7 +157,7 @@ impl Worker {
     fn wait_on(&self, now: Time, device: DeviceIx) -> Moments {
         let lanes = self.lanes.iter().filter(|lane| lane.device == device);
         let count = f64::from(u32::try_from(lanes.clone().count()).unwrap_or(1).max(1));
-        let free = lanes.map(|lane| lane.until_free(now));
+        let free = lanes.map(|lane| lane.until_free(now) + self.held_up_for(now, lane));
         let mut wait = free.min_by(|a, b| a.mean.total_cmp(&b.mean)).unwrap_or(Moments::ZERO);
         for (class, waiting) in self.queue.classes() {
             if let Some(each) = self.per_query(device, class) {

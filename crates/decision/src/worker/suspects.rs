@@ -13,11 +13,16 @@ use super::api::{Action, Failure, WorkerVariant};
 use super::bind::admits;
 use super::lanes::Lane;
 use super::machine::Worker;
+use crate::estimate::Moments;
 use crate::query::Class;
 use modelless_types::{DeviceIx, Engine, Micros, Time};
 
 /// How many times the 99th percentile of its time a batch may run before it is suspected.
 const FACTOR: u64 = 4;
+
+/// What has run so far too long and holds its lane all the same, since as many as may do run beside lanes already: so long it is
+/// expected to hold it yet. About as long as until it is taken for hung; nobody who could go elsewhere waits for that.
+const HELD_UP: Micros = Micros::from_secs(1);
 
 impl Worker {
     /// Lanes, what was on them and is suspected, and what runs apart from them.
@@ -86,6 +91,12 @@ impl Worker {
         let never = gpu || engine == Engine::Remote || self.config.suspect_after == Micros::ZERO;
         let at = if never { None } else { lane.overdue(FACTOR, self.config.suspect_after) };
         at.map(|at| at.max(self.suspect_from))
+    }
+
+    /// How long such a lane is held up yet.
+    pub(super) fn held_up_for(&self, now: Time, lane: &Lane) -> Moments {
+        let overdue = self.overdue(lane).is_some_and(|at| at <= now);
+        Moments::exactly(if overdue { HELD_UP } else { Micros::ZERO })
     }
 
     fn may_suspect(&self, now: Time, lane: &Lane) -> bool {

@@ -349,3 +349,30 @@ fn what_a_suspect_takes_after_it_was_suspected_is_not_held_against_it() {
     let told = |world: &World| world.worker.correction(VariantId(0)).ratio;
     assert!((told(&world) / told(&at_once) - 1.0).abs() < 0.05, "{} {}", told(&world), told(&at_once));
 }
+
+#[test]
+fn who_waits_behind_one_more_than_may_be_suspected_goes_elsewhere_as_soon_as_that_is_seen() {
+    let returned = |actions: &[Action]| {
+        actions.iter().any(|action| matches!(action, Action::HandBack { key, .. } if *key == QueryKey(9)))
+    };
+    for lanes_held in [2_u8, 3] {
+        let mut world = World::new(1);
+        // Each stands still; of the first two the lane is given up, for whoever comes next.
+        for model in 0..lanes_held {
+            let mut actions = world.arrive(u64::from(model), model);
+            actions.extend(world.pass(Micros(LEAST.0 + 2 * ONE)));
+            let (batch, ..) = bound(&actions).expect("the lane takes it");
+            actions.extend(world.feed(Event::Prepared { batch, dropped: Vec::new() }));
+            if !actions.contains(&Action::Start { batch }) {
+                assert!(world.pass(LEAST).contains(&Action::Start { batch }), "model {model}");
+            }
+        }
+        // The lane's one place behind is taken as well.
+        world.arrive(8, 3);
+        let mut query = query(9, world.now, [3].into_iter().collect(), Micros::from_millis(400));
+        query.returnable = true;
+        let mut actions = world.feed(Event::Arrive(query));
+        actions.extend(world.pass(LEAST + Micros(20 * ONE)));
+        assert_eq!(returned(&actions), lanes_held == 3, "held {lanes_held}: {actions:?}");
+    }
+}
