@@ -22,6 +22,7 @@ mod signals;
 mod simulate;
 mod table;
 mod up;
+mod way;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;

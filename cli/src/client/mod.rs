@@ -18,6 +18,7 @@ pub(crate) mod replica;
 mod sharing;
 pub(crate) mod task;
 pub(crate) mod tenant;
+mod under_way;
 pub(crate) mod variant;
 mod versions;
 
