@@ -58,6 +58,8 @@ pub struct Seen {
     sizes: BTreeMap<u32, u64>,
     /// Time on the device of each batch's queries, in microseconds, by the batch's size.
     runs: BTreeMap<u32, Vec<u64>>,
+    /// When each should have been sent, since the start, and how much later it was.
+    planned: Vec<u64>,
     lags: Vec<u64>,
 }
 
@@ -75,6 +77,14 @@ impl Seen {
             How::Not(name, _) => *self.refused.entry(name).or_default() += 1,
         }
         Ok(())
+    }
+
+    /// When each query should have been sent and when it was, in nanoseconds since the start: what anybody could have made of
+    /// these very arrivals is worked out from them.
+    pub fn arrivals(&self) -> Value {
+        let sent: Vec<u64> =
+            self.planned.iter().zip(&self.lags).map(|(planned, lag)| planned + lag).collect();
+        json!({"planned_ns": self.planned, "sent_ns": sent})
     }
 
     /// For the raw file. How far the sending itself fell behind is part of every latency, and told.
@@ -109,6 +119,7 @@ pub fn run(
         let now = Instant::now();
         tick(now);
         if now >= due {
+            seen.planned.push(nanos(due - start));
             seen.lags.push(nanos(now - due));
             came.push(due);
             sender.offer(due);

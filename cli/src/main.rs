@@ -41,7 +41,7 @@ enum Command {
     /// Start the whole platform on this machine.
     Up(Box<up::Options>),
     /// Start a gateway of a cluster.
-    Gateway(roles::Options),
+    Gateway(roles::gateway::WithTls),
     /// Start an executor of a cluster: a node that runs models.
     Executor(roles::Options),
     /// Start a scheduler of a cluster.

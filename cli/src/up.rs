@@ -102,12 +102,11 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
     let phase = Phase::start("opening the store");
     let address = options.database.clone().unwrap_or_else(|| format!("sqlite:{}", data.database().display()));
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(&address).await?);
-    let addresses = [Some(config.gateway.http), config.gateway.grpc].into_iter().flatten();
     let place = match &options.database {
         Some(_) => "--database URL".to_owned(),
         None => format!("--data {}", data.path().display()),
     };
-    exposed::check(&*store, addresses, (options.insecure, "--insecure"), &place).await?;
+    exposed::check(&*store, &config.gateway, (options.insecure, "--insecure"), &place).await?;
     clearing::begin(&*store, &artefacts).await?;
     phase.done(&format!("{} opened", store.describe()));
 
@@ -374,7 +373,7 @@ fn say_ready(
     );
     let serving = status.replicas.iter().filter(|replica| replica.state.serves()).count();
     eprintln!("ready after {} with {} in memory", short(started.elapsed()), count(serving, "variant"));
-    let url = format!("http://{}", addresses.http);
+    let url = addresses.url();
     let server = if addresses.http.port() == 8080 { String::new() } else { format!(" --server {url}") };
     let mut text = format!("ready {url}");
     if let Some(grpc) = addresses.grpc {

@@ -432,6 +432,12 @@ impl Handle {
             Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
+                if matches!(failure(&error), Failure::Process | Failure::Hung)
+                    && let Some(flight) = self.batches().get(&batch)
+                {
+                    let (model, queries) = (flight.known.model, flight.members.len());
+                    tracing::warn!(%model, queries, "a batch ended with its runner");
+                }
                 if !matches!(failure(&error), Failure::Model | Failure::Unreachable) {
                     return self.fell_through(batch, outcome);
                 }

@@ -70,6 +70,9 @@ pub struct Config {
     /// A batch that runs four times as long as it should (and at least this long) gives its lane up to others that wait for it,
     /// long before it is taken for hung. Zero: never.
     pub suspect_after: Micros,
+    /// So many loads may take far longer than they were measured to while another begins beside them. Zero: what hangs in
+    /// loading keeps all other loads waiting until it is ended.
+    pub overdue_loads: u16,
     /// A replica is not evicted sooner than this after it was loaded.
     pub min_residence: Micros,
     /// How queries share batches where their task does not say.
@@ -122,6 +125,7 @@ impl Default for Config {
             hung_factor: 20,
             hung_after: Micros::from_secs(1),
             suspect_after: Micros::from_millis(50),
+            overdue_loads: 2,
             batching: Batching::Deadline,
             hand_back: true,
             min_residence: Micros::from_millis(500),
@@ -206,6 +210,7 @@ impl Config {
             foresight: Foresight::default(),
             suspect_after: self.suspect_after,
             servers_apart: true,
+            overdue_loads: self.overdue_loads,
         }
     }
 

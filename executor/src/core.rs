@@ -10,7 +10,7 @@ use crate::quarantine::Quarantine;
 use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
-use modelless_decision::worker::{Action, BatchId, Event, LaneIx, Outcome, Worker};
+use modelless_decision::worker::{Action, BatchId, EVICTED, Event, LaneIx, Outcome, Worker};
 use modelless_drive::{Clock, Driver, Perform};
 use modelless_engine::Engine;
 use modelless_store::Artefacts;
@@ -339,6 +339,9 @@ impl Perform<Action> for Handle {
             }
             Action::Transition { device, variant, from, to, cause } => {
                 tracing::debug!(%variant, %from, %to, cause, "replica");
+                if cause == EVICTED {
+                    self.tally().evicted();
+                }
                 let history = self.0.history.lock().unwrap_or_else(PoisonError::into_inner);
                 if let Some(history) = history.as_ref() {
                     history.note(device, variant, from, to, cause);

@@ -3,6 +3,7 @@ mod cutting;
 mod draining;
 mod hanging;
 mod limits;
+mod line;
 mod loading;
 mod marks;
 mod quarantine;

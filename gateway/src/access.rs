@@ -8,7 +8,7 @@ mod deeds;
 mod guard;
 mod meter;
 
-pub(crate) use deeds::{Deeds, keep};
+pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, Uploading};
 
@@ -17,8 +17,9 @@ use arc_swap::ArcSwap;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, StatusCode};
 use meter::{Meter, Sharing};
-use modelless_store::{Doors, Owner, Quota, UnixMicros, digest};
-use modelless_types::{AppId, KeyId, Micros, Scope, Scopes, TenantId, Time};
+use modelless_store::{Doors, Owner, Quota, STRANGERS, UnixMicros, digest};
+use modelless_telemetry::{AppMetrics, Metrics};
+use modelless_types::{AppId, KeyId, Micros, Priority, Scope, Scopes, TenantId, Time};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +72,8 @@ pub(crate) struct Who {
     pub(crate) shown: String,
     /// Whether there is no other tenant.
     pub(crate) alone: bool,
+    /// What is counted of its application.
+    pub(crate) metrics: AppMetrics,
     /// Of the application, and of its tenant.
     meters: [Arc<Meter>; 2],
 }
@@ -100,6 +103,32 @@ impl Caller {
     /// quicker than it is written. Where nobody needs a key nobody is bounded.
     pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {
         if self.key.is_none() { Ok(()) } else { self.tenant().change(now) }
+    }
+
+    /// The level at which a query goes, if it may. The default level is for everybody: who may ask for lower ones only gets the highest of
+    /// those.
+    pub(crate) fn priority(&self, wanted: Priority) -> Result<Priority, ApiError> {
+        let bound = |meter: &Arc<Meter>| meter.quota.highest_priority.and_then(Priority::new);
+        let Some(highest) = self.meters.iter().filter_map(bound).max_by_key(|level| level.level()) else {
+            return Ok(wanted);
+        };
+        if wanted.level() >= highest.level() {
+            return Ok(wanted);
+        }
+        if wanted == Priority::default() {
+            return Ok(highest);
+        }
+        let (wanted, highest) = (wanted.level(), highest.level());
+        let message = format!(
+            "priority is {wanted}; your application may ask for {highest} to {}, of which {highest} is the highest, or for none",
+            Priority::LOWEST
+        );
+        Err(ApiError::new(StatusCode::FORBIDDEN, "priority_too_high", message))
+    }
+
+    /// A refusal for want of a right: whether it is to be noted, and how many were not since the last one that was.
+    fn refused(&self, now: Time) -> Option<u64> {
+        self.tenant().refused(now)
     }
 
     /// Bytes of bodies that its tenant has here.
@@ -167,12 +196,27 @@ struct Book {
 pub(crate) struct Gate {
     book: ArcSwap<Book>,
     sharing: Sharing,
+    metrics: Arc<Metrics>,
+    /// Whoever has no key that is known.
+    strangers: Caller,
 }
 
 impl Gate {
-    pub(crate) fn new(doors: Doors) -> Self {
+    pub(crate) fn new(doors: Doors, metrics: Arc<Metrics>) -> Self {
         let sharing = Sharing::default();
-        Self { book: ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing)), sharing }
+        let meter = || Arc::new(Meter::new("nobody".to_owned(), Quota::default(), Arc::clone(&sharing)));
+        let strangers = Caller(Arc::new(Who {
+            tenant: STRANGERS,
+            app: AppId::DEFAULT,
+            key: None,
+            scopes: Scopes::default(),
+            shown: String::new(),
+            alone: false,
+            metrics: AppMetrics::default(),
+            meters: [meter(), meter()],
+        }));
+        let book = ArcSwap::from_pointee(Book::new(doors, &HashMap::new(), &sharing, &metrics));
+        Self { book, sharing, metrics, strangers }
     }
 
     /// So many gateways share the quotas, this one included.
@@ -185,7 +229,8 @@ impl Gate {
         let before = self.book.load();
         doors.locked |= before.locked;
         if before.doors != doors {
-            self.book.store(Arc::new(Book::new(doors, &before.meters, &self.sharing)));
+            let book = Book::new(doors, &before.meters, &self.sharing, &self.metrics);
+            self.book.store(Arc::new(book));
         }
     }
 
@@ -195,26 +240,28 @@ impl Gate {
     }
 
     /// Who asks, if they may.
-    pub(crate) fn admit(&self, headers: &HeaderMap, needs: Needs) -> Result<Caller, ApiError> {
+    pub(crate) fn admit(&self, headers: &HeaderMap, needs: Needs) -> Result<Caller, Denied> {
         let book = self.book.load();
         let Some(scope) = needs.scope() else { return Ok(book.anybody.clone()) };
         if !book.locked {
             return Ok(book.anybody.clone());
         }
-        let known = book.known(headers)?;
+        let known =
+            book.known(headers).map_err(|error| Denied { error, who: self.strangers.clone(), needs })?;
+        let caller = &known.caller;
+        let denied = |error: ApiError| Err(Denied { error, who: caller.clone(), needs });
         let now = UnixMicros::of(SystemTime::now());
         if !known.key.valid(now) {
-            return Err(ended(known));
+            return denied(ended(known));
         }
-        let caller = &known.caller;
         if !caller.scopes.has(scope) {
-            return Err(forbidden(format!(
+            return denied(forbidden(format!(
                 "this needs a key with the scope `{scope}`; yours ({}) has {}",
                 known.key.secret.prefix, caller.scopes
             )));
         }
         if needs == Needs::Operator && !caller.is_operator() {
-            return Err(forbidden("this needs a key with the scope `admin` of the tenant `default`"));
+            return denied(forbidden("this needs a key with the scope `admin` of the tenant `default`"));
         }
         Ok(caller.clone())
     }
@@ -222,7 +269,7 @@ impl Gate {
 
 impl Book {
     /// What was used of a quota stays used, as long as the quota is the same.
-    fn new(doors: Doors, before: &HashMap<Owner, Arc<Meter>>, sharing: &Sharing) -> Self {
+    fn new(doors: Doors, before: &HashMap<Owner, Arc<Meter>>, sharing: &Sharing, metrics: &Metrics) -> Self {
         let meter = |owner: Owner, whose: String| {
             let quota = doors.quotas.get(&owner).cloned().unwrap_or_default();
             let known = before.get(&owner).filter(|known| known.quota == quota).cloned();
@@ -244,7 +291,12 @@ impl Book {
             let meters = [of(Owner::App(app)), of(Owner::Tenant(tenant))];
             let shown = key.map_or_else(String::new, |key| format!("{} ({})", key.secret.prefix, key.name));
             let key = key.map(|key| key.id);
-            Caller(Arc::new(Who { tenant, app, key, scopes, shown, alone, meters }))
+            let metrics = {
+                let named = doors.tenants.iter().find(|of| of.id == tenant).map(|of| of.name.as_str());
+                let app = doors.apps.iter().find(|of| of.id == app).map(|of| of.name.as_str());
+                metrics.application(named.unwrap_or("default"), app.unwrap_or("default"))
+            };
+            Caller(Arc::new(Who { tenant, app, key, scopes, shown, alone, metrics, meters }))
         };
         let keys = doors.keys.iter().filter_map(|key| {
             let app = doors.apps.iter().find(|app| app.id == key.app)?;

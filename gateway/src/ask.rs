@@ -8,7 +8,7 @@ use crate::view::TaskView;
 use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
-use modelless_telemetry::Took;
+use modelless_telemetry::{Got, Ran, Took, Wanted};
 use modelless_types::{Bytes, Goals, Micros, QueryKey, Refusal, Time};
 use modelless_wire::{Answer, Input};
 use tokio::sync::oneshot;
@@ -39,17 +39,39 @@ pub(crate) struct Answered {
     pub(crate) total: Micros,
 }
 
+/// What is counted of a query, however it ends.
+#[derive(Clone, Copy)]
+struct Counted<'a> {
+    task: &'a TaskView,
+    caller: &'a Caller,
+    wanted: Wanted,
+}
+
+impl Counted<'_> {
+    fn refused(&self, reason: &'static str) {
+        self.task.metrics.refused(reason);
+        self.task.metrics.goals().refused(&self.wanted);
+        self.caller.metrics.refused();
+    }
+
+    fn refusal(&self, refusal: Refusal) -> ApiError {
+        self.refused(refusal.name());
+        refusal.into()
+    }
+}
+
 /// Cancels the query unless it has ended.
 struct Guard<'a> {
     core: &'a Core,
     key: QueryKey,
-    task: &'a TaskView,
+    counted: Counted<'a>,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if self.core.pending.abandon(self.key) {
-            self.task.metrics.cancelled();
+            self.counted.task.metrics.cancelled();
+            self.counted.caller.metrics.cancelled();
             self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
         }
     }
@@ -57,18 +79,25 @@ impl Drop for Guard<'_> {
 
 /// Where the query stands once the router has it.
 enum Entered {
-    Waits(Time, Class),
+    Waits(Micros, Class),
     Refused(Refusal),
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
-    let Ask { task, goals, input, decoded, caller, arrived } = ask;
+    let Ask { task, mut goals, input, decoded, caller, arrived } = ask;
+    let defaults = &task.task.defaults;
+    let wanted = Wanted {
+        latency: None,
+        accuracy: goals.accuracy.or(defaults.accuracy),
+        max_cost: goals.max_cost.or(defaults.max_cost),
+    };
+    let mut counted = Counted { task, caller, wanted };
+    goals.priority = caller.priority(goals.priority).inspect_err(|error| counted.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
-    let _open =
-        caller.begin(core.driver.clock().now()).inspect_err(|error| task.metrics.refused(error.reason))?;
+    let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
     let key = core.next_key();
     let (reply, answer) = oneshot::channel();
-    let guard = Guard { core, key, task };
+    let guard = Guard { core, key, counted };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
     let mut entered = Entered::Refused(Refusal::Draining);
     core.driver.feed_with(
@@ -101,57 +130,69 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
                 entered = Entered::Refused(Refusal::QueueFull { limit });
                 return None;
             }
-            entered = Entered::Waits(deadline, admitted.class);
+            entered = Entered::Waits(admitted.latency, admitted.class);
             Some((Event::Arrive(query), ()))
         },
         core,
     );
-    let (deadline, class) = match entered {
-        Entered::Waits(deadline, class) => (deadline, class),
-        Entered::Refused(refusal) => return Err(refused(task, refusal)),
+    let (latency, class) = match entered {
+        Entered::Waits(latency, class) => (latency, class),
+        Entered::Refused(refusal) => return Err(counted.refusal(refusal)),
     };
+    counted.wanted.latency = Some(latency);
+    task.metrics.admitted(decoded);
     let Ok(reply) = answer.await else {
         // The entry went without a word, which nothing here does.
-        return Err(refused(task, Refusal::NodeLost));
+        return Err(counted.refusal(Refusal::NodeLost));
     };
     drop(guard);
-    let settled = settle(core, task, key, reply, arrived, deadline);
-    if let Ok(answered) = &settled {
-        let share = answered.answer.run.0 / u64::from(answered.answer.batch.max(1));
-        caller.used(core.driver.clock().now(), Micros(share));
-    }
-    if settled.as_ref().is_ok_and(|answered| arrived + answered.total <= deadline) {
-        core.demand.answered_in_time(class);
+    let settled = settle(core, &counted, key, reply, arrived);
+    if let Ok(Answered { answer, total, .. }) = &settled {
+        let device = Micros(answer.run.0 / u64::from(answer.batch.max(1)));
+        let in_time = *total <= latency;
+        caller.used(core.driver.clock().now(), device);
+        caller.metrics.answered(*total, in_time, (device, answer.cost));
+        if in_time {
+            core.demand.answered_in_time(class);
+        }
     }
     settled
 }
 
-fn refused(task: &TaskView, refusal: Refusal) -> ApiError {
-    task.metrics.refused(refusal.name());
-    refusal.into()
-}
-
 fn settle(
     core: &Core,
-    task: &TaskView,
+    counted: &Counted<'_>,
     key: QueryKey,
     reply: Reply,
     arrived: Time,
-    deadline: Time,
 ) -> Result<Answered, ApiError> {
     let now = core.driver.clock().now();
+    let Counted { task, caller, wanted } = counted;
     match reply.outcome {
         Outcome::Answered(answer) => {
             let total = now - arrived;
-            task.metrics.answered(total, now <= deadline);
+            task.metrics.answered(total, wanted.latency.is_some_and(|latency| total <= latency));
             let at_gateway = reply.sent.map_or(Micros::ZERO, |sent| sent.at - reply.placed);
+            let node = reply.sent.and_then(|sent| core.node(sent.node));
             // The way is in the node's own round trip already.
-            let way = reply.sent.map_or(Micros::ZERO, |sent| core.way(sent.node));
+            let way = node.as_ref().map_or(Micros::ZERO, |node| node.way());
+            if let Some(node) = &node {
+                node.metrics.answered(answer.at_node);
+            }
             let here = total.saturating_sub(answer.at_node).saturating_sub(at_gateway);
             core.handover.observe(here.saturating_sub(way));
             let queued = at_gateway + answer.queued;
-            if let Some(variant) = task.variant(answer.variant) {
-                variant.metrics.answered(queued, answer.run, answer.batch);
+            let variant = task.variant(answer.variant);
+            let accuracy = variant.and_then(|variant| variant.accuracy);
+            task.metrics.goals().answered(wanted, &Got { total, accuracy, cost: answer.cost });
+            if let Some(variant) = variant {
+                variant.metrics.answered(&Ran {
+                    queue: queued,
+                    run: answer.run,
+                    predicted: answer.predicted_run,
+                    batch: answer.batch,
+                    cost: answer.cost,
+                });
                 let input = answer.decode + answer.prepare;
                 let rest = answer.queued + input + answer.run;
                 variant.served.answered(&Took {
@@ -167,9 +208,10 @@ fn settle(
             let node = reply.sent.map(|sent| sent.node);
             Ok(Answered { key, answer, node, predicted, queued, total })
         }
-        Outcome::Refused(refusal) => Err(refused(task, refusal)),
+        Outcome::Refused(refusal) => Err(counted.refusal(refusal)),
         Outcome::BadInput(fault, why) => {
             task.metrics.bad_input();
+            caller.metrics.bad_input();
             Err(ApiError::input(fault, why))
         }
     }

@@ -1,5 +1,6 @@
 //! What can be set, with the values that hold otherwise.
 
+use crate::tls::TlsFiles;
 use modelless_decision::route::Limits;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,6 +14,8 @@ pub struct Config {
     pub http: SocketAddr,
     /// Where gRPC is served, if anywhere.
     pub grpc: Option<SocketAddr>,
+    /// Certificates, where clients are spoken to by TLS.
+    pub tls: TlsFiles,
     /// Largest body of a query or an administrative request.
     pub max_body_bytes: u64,
     /// Largest artefact that can be uploaded.
@@ -53,6 +56,7 @@ impl Default for Config {
         Self {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             grpc: None,
+            tls: TlsFiles::default(),
             max_body_bytes: 32 << 20,
             max_artefact_bytes: 4 << 30,
             max_held_bytes: 1 << 30,

@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
-use modelless_telemetry::Metrics;
+use modelless_telemetry::{Metrics, NodeMetrics};
 use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId, TenantId};
 use modelless_wire::{
     Body, Connection, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode,
@@ -33,6 +33,7 @@ pub(crate) struct Node {
     up: AtomicBool,
     /// Whether somebody watches its status.
     pub(crate) followed: AtomicBool,
+    pub(crate) metrics: NodeMetrics,
     early: Mutex<Early>,
 }
 
@@ -55,6 +56,11 @@ struct Spare {
 impl Node {
     fn early(&self) -> MutexGuard<'_, Early> {
         self.early.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mean of the way to it and back, as its connection measures it; nothing inside one process.
+    pub(crate) fn way(&self) -> Micros {
+        self.status.borrow().info.rtt.mean()
     }
 
     /// Its status ends with its connection.
@@ -195,6 +201,7 @@ impl Core {
             link,
             up: AtomicBool::new(false),
             followed: AtomicBool::new(false),
+            metrics: self.metrics.node(&name),
             early: Mutex::default(),
         };
         let node = Arc::new(node);
@@ -268,7 +275,7 @@ impl Core {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn node(&self, id: NodeId) -> Option<Arc<Node>> {
+    pub(crate) fn node(&self, id: NodeId) -> Option<Arc<Node>> {
         let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
         nodes.iter().find(|node| node.id == id).cloned()
     }
@@ -359,11 +366,6 @@ impl Core {
         if let Some(node) = only {
             node.link.expect_query();
         }
-    }
-
-    /// The mean of the way to a node and back, as its connection measures it; nothing inside one process.
-    pub(crate) fn way(&self, node: NodeId) -> Micros {
-        self.node(node).map_or(Micros::ZERO, |node| node.status.borrow().info.rtt.mean())
     }
 
     /// Has a node load a variant.

@@ -44,6 +44,9 @@ pub(crate) fn gauges(view: &View, sent: impl Fn(NodeId) -> usize) -> Vec<NodeGau
         queries: node.load.queries,
         crashes: node.load.crashes,
         restarts: node.load.restarts,
+        loads: node.load.loads,
+        load_time: node.load.load_time,
+        evictions: node.load.evictions,
         replicas: node.replicas.iter().map(replica).collect(),
         coverage: node.info.offers.iter().filter_map(|offer| coverage(view, offer)).collect(),
     };

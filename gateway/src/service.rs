@@ -13,6 +13,7 @@ use crate::http;
 use crate::ids::{QueryIds, SECRET};
 use crate::openapi;
 use crate::routes::{self, App};
+use crate::tls::{H2, HTTP1, Tls};
 use crate::update::Updater;
 use crate::view::{TasksOf, Views};
 use bytes::Bytes as Buffer;
@@ -58,8 +59,8 @@ pub struct Service {
     updater: Updater,
     app: Arc<App>,
     noted: mpsc::Receiver<Deed>,
-    http: Option<TcpListener>,
-    grpc: Option<TcpListener>,
+    http: Option<(TcpListener, Option<Tls>)>,
+    grpc: Option<(TcpListener, Option<Tls>)>,
 }
 
 /// A running (or not yet running) gateway, to hold on to. Cheap to clone.
@@ -75,6 +76,15 @@ pub struct Addresses {
     pub http: SocketAddr,
     /// gRPC, if it is served.
     pub grpc: Option<SocketAddr>,
+    /// Both by TLS.
+    pub encrypted: bool,
+}
+
+impl Addresses {
+    /// Of HTTP, as clients take it.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.http)
+    }
 }
 
 impl Service {
@@ -95,7 +105,7 @@ impl Service {
         let catalog = Arc::new(store.catalog().await?);
         let doors = store.access().doors().await?; // never older than the catalogue
         let grants = doors.grants.clone();
-        let gate = Gate::new(doors);
+        let gate = Gate::new(doors, Arc::clone(&metrics));
         let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
         let nothing = Views::new(&catalog, &TasksOf::new(), &[], &[]);
         let openapi = Buffer::from(openapi::document(&config).to_string());
@@ -121,11 +131,12 @@ impl Service {
     /// Opens the ports. What connects from now on is served once it runs.
     pub async fn bind(&mut self) -> Result<Addresses, Error> {
         let (http, http_addr) = listen(self.core.config.http).await?;
-        self.http = Some(http);
-        let mut addresses = Addresses { http: http_addr, grpc: None };
+        self.http = Some((http, Tls::new(&self.core.config, &[H2, HTTP1])?));
+        let encrypted = self.core.config.tls.is_set();
+        let mut addresses = Addresses { http: http_addr, grpc: None, encrypted };
         if let Some(wanted) = self.core.config.grpc {
             let (grpc, addr) = listen(wanted).await?;
-            self.grpc = Some(grpc);
+            self.grpc = Some((grpc, Tls::new(&self.core.config, &[H2])?));
             addresses.grpc = Some(addr);
         }
         Ok(addresses)

@@ -5,7 +5,7 @@
 //! a shared processor is simulated only where [`Setup::jitter`] asks for it. [`Given`] is the same for a profile and
 //! arrivals that were seen elsewhere. Beside each row stands the least that any policy would have missed.
 
-use crate::clairvoyant::least_missed;
+use crate::clairvoyant::{least_missed, least_missed_as_sent};
 use crate::direct::{Lane, drive};
 use crate::scenario::{Arrivals, Jitter, LinkSpec, NodeSpec, Scenario, Stream, TaskSpec, VariantSpec};
 use crate::workload::Source;
@@ -176,6 +176,24 @@ impl Given {
         least(&self.spec(), &self.at, self.bound)
     }
 
+    /// The same of queries that were really sent: when each should have been, and when it was, in nanoseconds. They are due
+    /// from when they should have been.
+    ///
+    /// # Errors
+    ///
+    /// Without a usable device time, or where they are not in order.
+    pub fn least_as_sent(&self, planned: &[u64], sent: &[u64]) -> Result<f64, Error> {
+        let fits = planned.len() == sent.len() && planned.is_sorted() && sent.is_sorted();
+        if !fits {
+            return Err(Error::Scenario(
+                "what was sent is told in order, each with when it should have been".into(),
+            ));
+        }
+        let due: Vec<u64> = planned.iter().map(|at| at.saturating_add(self.bound.0 * 1_000)).collect();
+        let missed = least_missed_as_sent(sent, &due, &service(&self.spec())?);
+        Ok(crate::outcome::ratio(missed as u64, sent.len() as u64))
+    }
+
     /// What would have come of them on one lane, in virtual time. Fed as a load generator feeds an executor, with its
     /// credit and without a gateway.
     ///
@@ -220,13 +238,16 @@ impl Given {
     }
 }
 
-fn least(spec: &VariantSpec, at: &[Micros], bound: Micros) -> Result<f64, Error> {
+/// What batches of each size take, in nanoseconds: rounding up to a microsecond would make short ones take longer than they do.
+fn service(spec: &VariantSpec) -> Result<Vec<u64>, Error> {
     let model =
         spec.run_model().ok_or_else(|| Error::Scenario(format!("{} has no device time", spec.name)))?;
-    // In nanoseconds: rounding up to a microsecond would make short batches take longer than they do.
-    let service: Vec<u64> = (1..=spec.max_batch).map(|b| whole(model.uncorrected(b).mean * 1e3)).collect();
+    Ok((1..=spec.max_batch).map(|b| whole(model.uncorrected(b).mean * 1e3)).collect())
+}
+
+fn least(spec: &VariantSpec, at: &[Micros], bound: Micros) -> Result<f64, Error> {
     let at: Vec<u64> = at.iter().map(|at| at.0 * 1_000).collect();
-    let missed = least_missed(&at, &service, bound.0 * 1_000);
+    let missed = least_missed(&at, &service(spec)?, bound.0 * 1_000);
     Ok(crate::outcome::ratio(missed as u64, at.len() as u64))
 }
 

@@ -19,11 +19,23 @@ use std::collections::VecDeque;
 ///
 /// If arrivals do not rise.
 pub fn least_missed(arrivals: &[u64], service: &[u64], bound: u64) -> usize {
-    assert!(arrivals.is_sorted(), "arrivals are given in order");
+    let due: Vec<u64> = arrivals.iter().map(|came| came.saturating_add(bound)).collect();
+    least_missed_as_sent(arrivals, &due, service)
+}
+
+/// The same where each query has its own moment by which it is due: those of a generator that fell behind came later than they
+/// should have, and are due as if they had not.
+///
+/// # Panics
+///
+/// If arrivals or moments do not rise, or are not as many.
+pub fn least_missed_as_sent(arrivals: &[u64], due: &[u64], service: &[u64]) -> usize {
+    assert!(arrivals.is_sorted() && due.is_sorted(), "queries are given in order");
+    assert_eq!(arrivals.len(), due.len(), "each query is due at some time");
     // `ahead[b]` is what is known of the state after `b` queries more than are decided now.
     let mut ahead: VecDeque<Vec<State>> = VecDeque::from(vec![Vec::new(); service.len().max(1) + 1]);
     ahead[0].push(State { dropped: 0, free: 0 });
-    for (at, &first) in arrivals.iter().enumerate() {
+    for (at, (&first, &due)) in arrivals.iter().zip(due).enumerate() {
         let mut states = ahead.pop_front().unwrap_or_default();
         ahead.push_back(Vec::new());
         prune(&mut states, first);
@@ -31,9 +43,9 @@ pub fn least_missed(arrivals: &[u64], service: &[u64], bound: u64) -> usize {
             ahead[0].push(State { dropped: dropped + 1, free });
             for ((size, &takes), &last) in service.iter().enumerate().zip(&arrivals[at..]) {
                 let ends = free.max(last).saturating_add(takes);
-                if ends <= first.saturating_add(bound) {
+                if ends <= due {
                     ahead[size].push(State { dropped, free: ends });
-                } else if last > first.saturating_add(bound) {
+                } else if last > due {
                     break;
                 }
             }
@@ -72,26 +84,27 @@ mod tests {
 
     /// Tries every subset to run in every order of batches: what is decided at each step is which of all that are left
     /// make up the next batch, or to end.
-    fn by_trying_all(arrivals: &[u64], service: &[u64], bound: u64) -> usize {
-        fn most(left: u32, free: u64, arrivals: &[u64], service: &[u64], bound: u64) -> u32 {
+    fn by_trying_all(arrivals: &[u64], due: &[u64], service: &[u64]) -> usize {
+        fn most(left: u32, free: u64, arrivals: &[u64], due: &[u64], service: &[u64]) -> u32 {
             let mut best = 0;
             let mut batch = left;
             while batch > 0 {
-                let members = || (0..arrivals.len()).filter(|at| batch >> at & 1 == 1).map(|at| arrivals[at]);
+                let members = || (0..arrivals.len()).filter(|at| batch >> at & 1 == 1);
                 let size = batch.count_ones();
                 if let Some(takes) = service.get(size as usize - 1)
-                    && let (Some(first), Some(last)) = (members().min(), members().max())
+                    && let (Some(due_first), Some(last)) =
+                        (members().map(|at| due[at]).min(), members().map(|at| arrivals[at]).max())
                 {
                     let ends = free.max(last) + takes;
-                    if ends <= first + bound {
-                        best = best.max(size + most(left & !batch, ends, arrivals, service, bound));
+                    if ends <= due_first {
+                        best = best.max(size + most(left & !batch, ends, arrivals, due, service));
                     }
                 }
                 batch = (batch - 1) & left;
             }
             best
         }
-        let served = most((1 << arrivals.len()) - 1, 0, arrivals, service, bound);
+        let served = most((1 << arrivals.len()) - 1, 0, arrivals, due, service);
         arrivals.len() - served as usize
     }
 
@@ -103,10 +116,26 @@ mod tests {
             bound in 0_u64..60,
         ) {
             let arrivals: Vec<u64> = gaps.iter().scan(0, |at, gap| { *at += gap; Some(*at) }).collect();
+            let due: Vec<u64> = arrivals.iter().map(|came| came + bound).collect();
             prop_assert_eq!(
                 least_missed(&arrivals, &service, bound),
-                by_trying_all(&arrivals, &service, bound)
+                by_trying_all(&arrivals, &due, &service)
             );
+        }
+
+        #[test]
+        fn nor_where_queries_were_sent_later_than_they_should_have_been(
+            gaps in prop::collection::vec((0_u64..12, 0_u64..12), 0..7),
+            service in prop::collection::vec(1_u64..30, 1..4),
+            bound in 0_u64..60,
+        ) {
+            let planned: Vec<u64> = gaps.iter().scan(0, |at, (gap, _)| { *at += gap; Some(*at) }).collect();
+            let late = planned.iter().zip(&gaps).map(|(at, (_, late))| at + late);
+            let sent: Vec<u64> = late.scan(0, |last, at| { *last = at.max(*last); Some(*last) }).collect();
+            let due: Vec<u64> = planned.iter().map(|at| at + bound).collect();
+            let least = least_missed_as_sent(&sent, &due, &service);
+            prop_assert_eq!(least, by_trying_all(&sent, &due, &service));
+            prop_assert!(least >= least_missed(&planned, &service, bound), "who is sent late has less time");
         }
 
         #[test]

@@ -8,7 +8,9 @@
 //! * `{"do": "serve", "per_second", "ms", "every_ms", "seed"}`: queries to `served` at random times, and a load every so often;
 //!   none for 0. Tells apart those that came during a load. With `"bare": true` it is not the executor that loads but a process
 //!   that does nothing else, and that gives way to everything from its first instruction on: the least that a load beside can
-//!   do to what is served, on this machine. It ends when it has loaded.
+//!   do to what is served, on this machine. It ends when it has loaded. With `"burn": {"what", "ms"}` it is a process that for so
+//!   long only reckons (`arithmetic`) or only moves memory about (`bandwidth`), and gives way as well: what anything at all
+//!   that runs beside costs here, whether it loads or not.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::process::{Command, ExitCode};
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let result = match args.as_slice() {
         [word, library, model] if word == "bare" => bare_load(library, model),
+        [word, what, ms] if word == "burn" => burn(what, ms),
         _ => run(),
     };
     match result {
@@ -79,8 +82,18 @@ fn run() -> Result<()> {
             Some("serve") => {
                 let gaps =
                     Gaps::new(number("per_second")?, 1.0, question["seed"].as_u64().context("`seed`")?);
-                let bare = question["bare"].as_bool().unwrap_or(false);
-                let bare = bare.then(|| Bare::new(text("library")?, &node)).transpose()?;
+                let own = |what: [&str; 3]| Bare::new(what.map(str::to_owned));
+                let bare = match (question["bare"].as_bool(), question["burn"].as_object()) {
+                    (Some(true), _) => {
+                        let file = node.file(TWINS[0])?.display().to_string();
+                        Some(own(["bare", text("library")?, &file])?)
+                    }
+                    (_, Some(burn)) => {
+                        let what = burn["what"].as_str().context("`what` to burn")?;
+                        Some(own(["burn", what, &burn["ms"].as_u64().context("`ms` to burn")?.to_string()])?)
+                    }
+                    (_, None) => None,
+                };
                 serve(&node, &mut resident, gaps, (ms("ms")?, ms("every_ms")?), bare, seed)
             }
             other => bail!("cannot do {other:?}"),
@@ -133,15 +146,14 @@ fn loads(
     }))
 }
 
-/// Loads in processes of their own, one after the other.
+/// Processes that give way to everything, one after the other: this program with these arguments.
 struct Bare {
     orders: Orders<()>,
     worker: JoinHandle<Result<Vec<(Instant, Instant)>>>,
 }
 
 impl Bare {
-    fn new(library: &str, node: &Node) -> Result<Self> {
-        let (library, model) = (library.to_owned(), node.file(TWINS[0])?);
+    fn new(args: [String; 3]) -> Result<Self> {
         let program = std::env::current_exe()?;
         let (orders, received) = channel();
         let worker = std::thread::spawn(move || {
@@ -149,9 +161,9 @@ impl Bare {
             while received.recv().is_ok() {
                 let began = Instant::now();
                 let mut command = Command::new("chrt");
-                command.args(["--idle", "0"]).arg(&program).args(["bare", &library]).arg(&model);
+                command.args(["--idle", "0"]).arg(&program).args(&args);
                 let ended = command.status().context("starting chrt, which comes with util-linux")?;
-                ensure!(ended.success(), "a bare load {ended}");
+                ensure!(ended.success(), "`{}` beside: {ended}", args.join(" "));
                 windows.push((began, Instant::now()));
             }
             Ok(windows)
@@ -166,7 +178,7 @@ impl Bare {
 
     fn ended(self) -> Result<Vec<(Instant, Instant)>> {
         drop(self.orders);
-        self.worker.join().ok().context("the bare loads panicked")?
+        self.worker.join().ok().context("what ran beside panicked")?
     }
 }
 
@@ -177,6 +189,43 @@ fn bare_load(library: &str, model: &str) -> Result<()> {
     let mut builder = builder.with_inter_threads(1).map_err(failed)?;
     let session = builder.commit_from_file(model).with_context(|| format!("loading {model}"))?;
     drop(session);
+    Ok(())
+}
+
+/// More than a core's own caches hold, and little enough to be there soon.
+const MOVED: usize = 64 << 20;
+/// Between two looks at the clock.
+const STEPS: u64 = 100_000;
+
+/// Keeps a core busy for a while, with hardly any memory or with hardly anything else.
+fn burn(what: &str, ms: &str) -> Result<()> {
+    let until = Instant::now() + Duration::from_millis(ms.parse().with_context(|| format!("{ms:?} ms"))?);
+    match what {
+        "arithmetic" => {
+            let mut number = 1_u64;
+            while Instant::now() < until {
+                for step in 0..STEPS {
+                    number = std::hint::black_box(number.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+                }
+            }
+        }
+        "bandwidth" => {
+            let mut from = vec![1_u8; MOVED / 2];
+            let mut to = vec![2_u8; MOVED / 2];
+            // In pieces, or a whole pass would overrun the time by far.
+            let piece = 1 << 20;
+            let mut at = 0;
+            while Instant::now() < until {
+                to[at..at + piece].copy_from_slice(std::hint::black_box(&from[at..at + piece]));
+                at += piece;
+                if at + piece > from.len() {
+                    at = 0;
+                    std::mem::swap(&mut from, &mut to);
+                }
+            }
+        }
+        other => bail!("cannot burn {other:?}; expected arithmetic or bandwidth"),
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@
 //! * `{"do": "profile"}` and `{"do": "variant"}`: what was measured of the model when the node started, and its largest batch;
 //! * `{"do": "single", "count", "gap_us"}`: one query at a time;
 //! * `{"do": "open", "per_second", "cv", "ms", "bound_us", "seed"}`: at times drawn beforehand. Latency counts from when a
-//!   query should have come, and how late it really came is told as well.
+//!   query should have come, and how late it really came is told as well, for each of them (`arrivals`).
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
@@ -222,5 +222,5 @@ fn single(node: &Node, inputs: &[Bytes], count: u64, gap: Duration) -> Result<Va
 fn open(node: &Node, inputs: &[Bytes], gaps: Gaps, time: Duration, bound: Duration) -> Result<Value> {
     let cost = Cost::start();
     let seen = open::run(node, inputs, gaps, time, bound, |_| ())?;
-    Ok(json!({"cost": cost.json(), "seen": seen.json()}))
+    Ok(json!({"cost": cost.json(), "seen": seen.json(), "arrivals": seen.arrivals()}))
 }

@@ -33,7 +33,7 @@ fn listed(answer: &Value) -> String {
         table.row([
             entry["seq"].to_string(),
             time(entry["at_unix_us"].as_u64().unwrap_or(0)),
-            text(entry, "tenant").to_owned(),
+            entry["tenant"].as_str().unwrap_or("(none)").to_owned(),
             text(entry, "who").to_owned(),
             format!("{method} {}", text(entry, "target")),
             entry["status"].to_string(),
@@ -50,9 +50,18 @@ mod tests {
     #[test]
     fn an_entry_says_who_did_what_with_which_end() {
         let answer = json!({"entries": [{"seq": 4, "at_unix_us": 0, "tenant": "default", "who": "mlk_01234567 (ann)",
-            "action": "DELETE /v1/tasks/{task}", "target": "/v1/tasks/old", "status": 200}]});
+            "action": "DELETE /v1/tasks/{task}", "target": "/v1/tasks/old", "status": 200},
+            {"seq": 3, "at_unix_us": 0, "tenant": null, "who": "unknown_key; 7 more before that are not listed",
+            "action": "GET /v1/keys", "target": "/v1/keys", "status": 401}]});
         let shown = listed(&answer);
-        for part in ["mlk_01234567 (ann)", "DELETE /v1/tasks/old", "200", "1970-01-01"] {
+        for part in [
+            "(none)",
+            "unknown_key; 7 more",
+            "mlk_01234567 (ann)",
+            "DELETE /v1/tasks/old",
+            "200",
+            "1970-01-01",
+        ] {
             assert!(shown.contains(part), "{part}: {shown}");
         }
     }

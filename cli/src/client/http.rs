@@ -1,12 +1,12 @@
 //! One request, one reply, and errors that say what to do.
 
+use super::tls::{Connector, TlsOptions, wrong_with_tls};
 use crate::exit::{Refused, usage};
 use anyhow::Context;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub(crate) struct Api {
     base: String,
     /// What the server knows us by.
     key: Option<HeaderValue>,
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     runtime: Runtime,
 }
 
@@ -45,16 +45,18 @@ pub(crate) struct Reply {
 }
 
 impl Api {
-    pub(crate) fn new(server: &str, key: Option<HeaderValue>) -> anyhow::Result<Self> {
+    pub(crate) fn new(server: &str, key: Option<HeaderValue>, tls: &TlsOptions) -> anyhow::Result<Self> {
         let base = server.trim_end_matches('/').to_owned();
-        let host = base.strip_prefix("http://").filter(|host| !host.is_empty() && !host.contains(['?', '#']));
-        if host.is_none() {
+        let plain = base.strip_prefix("http://");
+        let host = plain.or_else(|| base.strip_prefix("https://"));
+        if host.is_none_or(|host| host.is_empty() || host.contains(['?', '#'])) {
             return Err(usage(format!(
                 "{server:?} is no address of a server; expected something like http://127.0.0.1:8080"
             )));
         }
+        let connector = Connector::new(plain.is_none(), tls)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { base, key, client: Client::builder(TokioExecutor::new()).build_http(), runtime })
+        Ok(Self { base, key, client: Client::builder(TokioExecutor::new()).build(connector), runtime })
     }
 
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Reply> {
@@ -157,9 +159,12 @@ impl Api {
     }
 
     fn unreachable(&self, error: &hyper_util::client::legacy::Error) -> anyhow::Error {
-        let mut cause: &dyn std::error::Error = error;
+        let mut cause: &(dyn std::error::Error + 'static) = error;
         while let Some(deeper) = cause.source() {
             cause = deeper;
+            if let Some(why) = wrong_with_tls(cause) {
+                return anyhow::anyhow!("no TLS with {}: {why}", self.base);
+            }
         }
         let base = &self.base;
         if error.is_connect() {
@@ -310,7 +315,10 @@ mod tests {
     #[test]
     fn what_was_made_a_moment_ago_is_waited_for() {
         let (url, serving) = server(&["404 Not Found", "404 Not Found", "200 OK"]);
-        assert_eq!(Api::new(&url, None).unwrap().get_soon("/v1/tasks/new").unwrap().status, StatusCode::OK);
+        assert_eq!(
+            Api::new(&url, None, &TlsOptions::default()).unwrap().get_soon("/v1/tasks/new").unwrap().status,
+            StatusCode::OK
+        );
         serving.join().unwrap();
     }
 
@@ -351,11 +359,12 @@ mod tests {
 
     #[test]
     fn a_server_that_is_not_there_is_said_how_to_start() {
-        let api = Api::new(&format!("http://127.0.0.1:{}/", free_port().unwrap()), None).unwrap();
+        let nowhere = format!("http://127.0.0.1:{}/", free_port().unwrap());
+        let api = Api::new(&nowhere, None, &TlsOptions::default()).unwrap();
         let error = api.get("/v1/tasks").unwrap_err().to_string();
         assert!(error.contains("modelless up") && error.contains("refused"), "{error}");
-        for wrong in ["", "ftp://x", "http://", "localhost:8080"] {
-            assert!(Api::new(wrong, None).is_err(), "{wrong}");
+        for wrong in ["", "ftp://x", "http://", "https://", "localhost:8080"] {
+            assert!(Api::new(wrong, None, &TlsOptions::default()).is_err(), "{wrong}");
         }
     }
 }

@@ -19,11 +19,13 @@ mod sharing;
 pub(crate) mod task;
 pub(crate) mod tenant;
 mod under_way;
+mod tls;
 pub(crate) mod variant;
 mod versions;
 
 pub(crate) use goals::GoalOptions;
 pub(crate) use http::{Api, Reply, presented, segment};
+pub(crate) use tls::TlsOptions;
 
 use clap::Args;
 use serde_json::Value;
@@ -43,6 +45,8 @@ pub(crate) struct Server {
     /// A file with the key to present; otherwise MODELLESS_KEY, if that is set. Never on the command line, which others can read.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsOptions,
     /// For programs.
     #[arg(long)]
     pub(crate) json: bool,
@@ -50,7 +54,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn api(&self) -> anyhow::Result<Api> {
-        Api::new(&self.url, presented(self.key_file.as_deref())?)
+        Api::new(&self.url, presented(self.key_file.as_deref())?, &self.tls)
     }
 }
 

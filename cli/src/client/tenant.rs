@@ -50,6 +50,9 @@ pub(crate) struct Limit {
     /// Bytes of all artefacts of registered models.
     #[arg(long, value_name = "BYTES")]
     artefact_bytes: Option<u64>,
+    /// Highest level of priority that queries may ask for: 1 is the highest of all, 5 the usual one.
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(1..=9))]
+    highest_priority: Option<u8>,
     #[command(flatten)]
     server: Server,
 }
@@ -63,6 +66,7 @@ impl Limit {
             ("concurrency", self.concurrency.map(u64::from)),
             ("body_bytes", self.body_bytes),
             ("artefact_bytes", self.artefact_bytes),
+            ("highest_priority", self.highest_priority.map(u64::from)),
         ];
         let mut quota = Map::new();
         quota.extend(bounds.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))));

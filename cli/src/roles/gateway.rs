@@ -10,9 +10,10 @@ use super::{
     settings, tell, told_within,
 };
 use crate::exit::usage;
-use crate::exposed;
+use crate::exposed::{self, TlsOptions};
 use crate::out;
 use crate::up::config::default_data;
+use clap::Args;
 use modelless_drive::Clock;
 use modelless_gateway as gateway;
 use modelless_live::{Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
@@ -81,9 +82,19 @@ pub(super) fn variables() -> anyhow::Result<Vec<String>> {
     settings::variables(&defaults()?)
 }
 
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let Some(settings) = options.settings(&defaults()?)? else { return Ok(()) };
+#[derive(Args, Debug)]
+pub(crate) struct WithTls {
+    #[command(flatten)]
+    common: Options,
+    #[command(flatten)]
+    tls: TlsOptions,
+}
+
+pub(crate) fn run(options: &WithTls) -> anyhow::Result<()> {
+    let settings = options.common.settings_with(&defaults()?, options.tls.settings())?;
+    let Some(settings) = settings else { return Ok(()) };
     settings.wire.check()?;
+    settings.gateway.tls.check().map_err(usage)?;
     let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);
     if nodes.is_empty() && settings.redis.is_none() {
         return Err(usage(
@@ -105,9 +116,8 @@ async fn role(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(modelless_store::open(database(&settings.database)?).await?);
-    let addresses = [Some(settings.gateway.http), settings.gateway.grpc].into_iter().flatten();
     let way_out = (settings.insecure, "--set insecure=true");
-    exposed::check(&*store, addresses, way_out, "--database URL").await?;
+    exposed::check(&*store, &settings.gateway, way_out, "--database URL").await?;
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
     clearing::begin(&*store, &artefacts).await?;
     let clock = Clock::start();
@@ -158,7 +168,7 @@ async fn role(
     follow_catalog(&mut tasks, &live, &handle, &ended);
 
     let mut ready = handle.ready();
-    let (said, url) = (stop.clone(), format!("ready http://{http}"));
+    let (said, url) = (stop.clone(), format!("ready {}", bound.url()));
     tasks.spawn(async move {
         tokio::select! {
             () = said.cancelled() => {}

@@ -1,6 +1,6 @@
 //! `modelless simulate --from-live`: what the traffic of a running server would cost and violate with other machines, floors and prices.
 
-use crate::client::{Api, presented};
+use crate::client::{Api, TlsOptions, presented};
 use crate::exit::usage;
 use anyhow::Context;
 use clap::Args;
@@ -39,6 +39,8 @@ pub(super) struct Running {
     /// A folder for the scenario as a file, with the profiles beside it, to be changed and simulated again.
     #[arg(long, value_name = "DIR", requires = "from_live")]
     keep: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsOptions,
 }
 
 impl Running {
@@ -50,7 +52,7 @@ impl Running {
             floors: pairs(&self.floor, "--floor", "TASK=ACCURACY")?,
             seconds: self.seconds,
         };
-        let api = Api::new(server, presented(None)?)?;
+        let api = Api::new(server, presented(None)?, &self.tls)?;
         let get = |path: &str| -> anyhow::Result<Value> { api.get(path)?.ok()?.json() };
         let mut live = Live {
             nodes: get("/v1/nodes")?,

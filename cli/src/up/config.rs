@@ -5,6 +5,7 @@ use crate::demo::Demo;
 use crate::engines::LibraryOption;
 use crate::exit::usage;
 use crate::way::{self, Budget};
+use crate::exposed::TlsOptions;
 use clap::Args;
 use modelless_types::Micros;
 use std::net::SocketAddr;
@@ -34,9 +35,11 @@ pub(crate) struct Options {
     /// Where HTTP is served; port 0 takes a free one.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     http: SocketAddr,
-    /// Where gRPC is served (health only for now). Otherwise nowhere.
+    /// Where gRPC is served (the Open Inference Protocol and health). Otherwise nowhere.
     #[arg(long, value_name = "ADDR")]
     grpc: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) tls: TlsOptions,
     /// Where tasks, models and profiles are kept: postgres://USER@HOST/NAME. Otherwise a file in the data folder.
     #[arg(long, value_name = "URL", env = "MODELLESS_DATABASE", hide_env_values = true)]
     pub(crate) database: Option<String>,
@@ -54,7 +57,8 @@ pub(crate) struct Options {
     /// Keep what the deciding machines are told in this folder, for `modelless replay`.
     #[arg(long, value_name = "DIR")]
     pub(crate) record: Option<PathBuf>,
-    /// Serve on an address that others can reach although there is no key: anybody there may use and change everything.
+    /// Serve on an address that others can reach although there is no key (anybody there may use and change everything), or no
+    /// certificate (whoever is on the way reads keys, inputs and answers).
     #[arg(long)]
     pub(crate) insecure: bool,
 }
@@ -92,6 +96,7 @@ impl Options {
             gateway: modelless_gateway::Config {
                 http: self.http,
                 grpc: self.grpc,
+                tls: self.tls.files()?,
                 drain_timeout_ms: self.drain * 1_000,
                 ..modelless_gateway::Config::default()
             },

@@ -48,6 +48,8 @@ fn an_address_that_others_can_reach_is_refused_until_there_is_a_key() {
     assert!(made.status.success(), "{said}");
     assert!(key.starts_with("mlk_") && key.trim().len() == 68 && key.lines().count() == 1, "only the key");
     assert!(said.contains(&key[..12]) && !said.contains(key.trim()), "{said}");
+    check(&up, 64, "--tls-cert");
+    let up = [&up[..], &["--insecure"]].concat();
     // What it says next is about something else: no library where there is none.
     let next =
         Command::new(env!("CARGO_BIN_EXE_modelless")).args(up).args(["--onnxruntime", "/nowhere"]).output();

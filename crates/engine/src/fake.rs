@@ -16,7 +16,7 @@ use modelless_types::{Bytes, DType, Engine as Kind, Micros, ModelId, TensorSpec,
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Mutex as Turn, mpsc};
+use tokio::sync::{Mutex as Turn, Notify, mpsc};
 use tokio::task::JoinSet;
 
 const MAX_ARENA: u64 = 1 << 30;
@@ -124,6 +124,7 @@ pub struct FakeEngine {
 struct Inner {
     state: Mutex<State>,
     events: mpsc::Sender<EngineEvent>,
+    closing: Notify,
 }
 
 /// What stands for a process: all of a model for one engine.
@@ -172,7 +173,7 @@ impl FakeEngine {
 
     fn build(inline: bool) -> Self {
         let (sender, receiver) = mpsc::channel(EVENTS);
-        let inner = Arc::new(Inner { state: Mutex::default(), events: sender });
+        let inner = Arc::new(Inner { state: Mutex::default(), events: sender, closing: Notify::new() });
         Self { inner, events: Mutex::new(Some(receiver)), tasks: Mutex::default(), inline }
     }
 
@@ -303,8 +304,13 @@ impl Engine for FakeEngine {
     async fn load(&self, spec: LoadSpec) -> Result<Loaded, EngineError> {
         let LoadSpec { variant, model, settings, lanes, expect, .. } = spec;
         let fake = self.inner.lock().models.get(&variant).cloned().unwrap_or_default();
-        if !self.inline {
-            tokio::time::sleep(fake.load_time).await;
+        let closing = self.inner.closing.notified();
+        if !self.inline && !self.inner.lock().closed {
+            // One that hangs ends with its process.
+            tokio::select! {
+                () = tokio::time::sleep(fake.load_time) => {}
+                () = closing => {}
+            }
         }
         let refused = |why: String| EngineError::Refused { variant, why };
         if let Some(why) = &fake.refuses {
@@ -431,6 +437,7 @@ impl Engine for FakeEngine {
             state.closed = true;
             state.seats.clear();
         }
+        self.inner.closing.notify_waiters();
         // What runs ends by itself: it finds its seat gone.
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         while tasks.join_next().await.is_some() {}

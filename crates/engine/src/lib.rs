@@ -28,7 +28,7 @@ mod slot;
 pub use control::{MAX_LANES, Secret};
 pub use fake::{FakeEngine, FakeModel};
 pub use library::{Library, LibraryError, default_engines_dir};
-pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, ServerFiles, SpareInfo};
+pub use process::{ProcessConfig, ProcessEngine, RunnerInfo, ServerFiles, SpareInfo, USUAL_AUTHORITIES};
 pub use prompt::take_short_turns;
 pub use runner::{
     Backend, Declared, Inputs, LoadRequest, Model, Needs, Open, Program, Results, Threads,

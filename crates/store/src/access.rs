@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::records::{App, Tenant, UnixMicros, hex};
 use async_trait::async_trait;
-use modelless_types::{AppId, KeyId, Scopes, TaskId, TenantId};
+use modelless_types::{AppId, KeyId, Priority, Scopes, TaskId, TenantId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -152,11 +152,22 @@ pub struct Quota {
     /// Bytes of all artefacts of registered models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artefact_bytes: Option<u64>,
+    /// The highest level of priority that queries may ask for: 1 is the highest there is, 9 the lowest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub highest_priority: Option<u8>,
 }
 
 impl Quota {
     pub(crate) fn check(&self) -> Result<()> {
-        let Self { requests_per_s, burst, device_s_per_h, concurrency, body_bytes, artefact_bytes } = self;
+        let Self {
+            requests_per_s,
+            burst,
+            device_s_per_h,
+            concurrency,
+            body_bytes,
+            artefact_bytes,
+            highest_priority,
+        } = self;
         for (name, value) in [
             ("requests_per_s", requests_per_s.map(u64::from)),
             ("burst", burst.map(u64::from)),
@@ -174,6 +185,12 @@ impl Quota {
         }
         if burst.is_some() && requests_per_s.is_none() {
             return Err(Error::invalid("quota", "burst says nothing without requests_per_s"));
+        }
+        if let Some(level) = highest_priority
+            && !(1..=Priority::LOWEST).contains(level)
+        {
+            let why = format!("highest_priority is {level}; levels are 1 (highest) to {}", Priority::LOWEST);
+            return Err(Error::invalid("quota", why));
         }
         Ok(())
     }

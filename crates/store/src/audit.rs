@@ -7,6 +7,10 @@ use modelless_types::{KeyId, TenantId};
 
 /// So many entries of each tenant are kept; its oldest are forgotten. Nobody pushes out what another did.
 pub const AUDIT_KEPT: u64 = 10_000;
+/// And of what was refused for want of a right so many besides: a flood of that pushes out nothing that was done.
+pub const REFUSED_KEPT: u64 = 1_000;
+/// In place of a tenant where nobody knows who came. No tenant has this number.
+pub const STRANGERS: TenantId = TenantId(0);
 /// Longest text of an entry; what is longer is cut.
 const TEXT_MAX: usize = 300;
 
@@ -15,7 +19,7 @@ const TEXT_MAX: usize = 300;
 pub struct Deed {
     /// When it was done.
     pub at: UnixMicros,
-    /// For which tenant.
+    /// For which tenant; [`STRANGERS`] where nobody knows.
     pub tenant: TenantId,
     /// With which key; `None` where none was needed.
     pub key: Option<KeyId>,
@@ -30,6 +34,11 @@ pub struct Deed {
 }
 
 impl Deed {
+    /// Whether it was refused for want of a right: 401 and 403 of HTTP, 7 and 16 of gRPC. The store's query names the same.
+    pub(crate) fn refused(&self) -> bool {
+        matches!(self.status, 401 | 403 | 7 | 16)
+    }
+
     /// The same with texts that can be stored.
     pub(crate) fn cut(mut self) -> Self {
         for text in [&mut self.who, &mut self.action, &mut self.target] {
@@ -54,7 +63,8 @@ pub struct Entry {
 /// The part of a store that keeps what was done.
 #[async_trait]
 pub trait Audit: Send + Sync {
-    /// Keeps these, in this order, and forgets each tenant's oldest beyond [`AUDIT_KEPT`].
+    /// Keeps these, in this order, and forgets each tenant's oldest beyond [`AUDIT_KEPT`], and
+    /// of what was refused beyond [`REFUSED_KEPT`].
     async fn note(&self, deeds: Vec<Deed>) -> Result<()>;
 
     /// The latest of a tenant, or of all, newest first; only those before `before`, where that is given.

@@ -32,7 +32,7 @@ pub use access::{
 };
 pub use api::{Store, identity};
 pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};
-pub use audit::{AUDIT_KEPT, Audit, Deed, Entry};
+pub use audit::{AUDIT_KEPT, Audit, Deed, Entry, REFUSED_KEPT, STRANGERS};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use events::{Event, EventKind, NewEvent};

@@ -1,23 +1,31 @@
 //! The metrics registry, in Prometheus' base units.
 //!
-//! Histograms rather than summaries, so that several gateways can be added up. Labels are tasks, variants, nodes and
-//! reasons: each bounded by what is registered. Never a query, a client or a text that a client chose.
+//! Histograms rather than summaries, so that several gateways can be added up. Labels are tasks, variants, applications, nodes and
+//! reasons, each with a bound on its values. Never a query, a client or a text that a client chose. `docs/telemetry.md` lists all, and a
+//! test compares.
 
+use crate::applications::{self, AppMetrics};
+use crate::bounded::{Names, OTHERS};
+use crate::goals::{self, GoalMetrics};
+use crate::histogram::{BYTES, Histogram, ITEMS, RATIO, SHORT_TIMES, TIMES};
+use crate::nodes::{CoverageGauge, NodeFamilies, NodeGauges, NodeMetrics, ReplicaGauge};
 use crate::triton::{Failed, Served, Triton};
-use modelless_types::Micros;
+use modelless_types::{Bytes, CostPer1k, Micros};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Tasks that have series of their own, and variants of all of them together.
+const TASKS_MOST: usize = 500;
+const VARIANTS_MOST: usize = 2_000;
 
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
 
@@ -58,11 +66,6 @@ struct OfReplica {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct OfNode {
-    node: String,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfNodeAndVariant {
     node: String,
     variant: String,
@@ -77,174 +80,32 @@ struct OfHandBack {
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    tasks: Names,
+    variants: Names,
+    applications: applications::Families,
+    goals: goals::Families,
     queries: Family<OfOutcome, Counter>,
     refusals: Family<OfReason, Counter>,
     handed_back: Family<OfHandBack, Counter>,
     in_time: Family<OfTask, Counter>,
     query_seconds: Histograms<OfTask>,
+    input_bytes: Histograms<OfTask>,
     queue_seconds: Histograms<OfVariant>,
     run_seconds: Histograms<OfVariant>,
     batch_items: Histograms<OfVariant>,
+    over_predicted: Histograms<OfVariant>,
+    cost: Family<OfVariant, Counter<f64, AtomicU64>>,
     replicas: Family<OfReplica, Gauge>,
     slowdown: Family<OfNodeAndVariant, Gauge<f64, AtomicU64>>,
     batches_run: Family<OfNodeAndVariant, Counter>,
     batches_above: Family<OfNodeAndVariant, Counter>,
     feedback: Family<OfVerdict, Counter>,
     nodes: NodeFamilies,
-    lost_with_node: Family<OfNode, Counter>,
     waiting: Gauge,
     open: Gauge,
     connections: Gauge,
     table_update: Histogram,
     triton: Triton,
-}
-
-/// What is shown of each node.
-#[derive(Debug, Default)]
-struct NodeFamilies {
-    memory_used: Family<OfNode, Gauge>,
-    memory_budget: Family<OfNode, Gauge>,
-    started: Family<OfNode, Gauge>,
-    lanes: Family<OfNode, Gauge>,
-    lanes_busy: Family<OfNode, Gauge>,
-    sent: Family<OfNode, Gauge>,
-    queued: Family<OfNode, Gauge>,
-    running: Family<OfNode, Gauge>,
-    batches: Family<OfNode, Counter>,
-    queries: Family<OfNode, Counter>,
-    crashes: Family<OfNode, Counter>,
-    restarts: Family<OfNode, Counter>,
-    /// Whose they are. A node that stays is never taken out meanwhile, or its counters would seem to begin anew.
-    known: Mutex<BTreeSet<String>>,
-}
-
-impl NodeFamilies {
-    fn register(&self, r: &mut Registry) {
-        let help = "Memory that replicas take";
-        r.register_with_unit("node_memory_used", help, Unit::Bytes, self.memory_used.clone());
-        let help = "Memory that replicas may take";
-        r.register_with_unit("node_memory_budget", help, Unit::Bytes, self.memory_budget.clone());
-        let help = "When the node started, since 1970";
-        r.register_with_unit("node_start_time", help, Unit::Seconds, self.started.clone());
-        r.register("node_lanes", "Batches that can run side by side", self.lanes.clone());
-        r.register("node_lanes_busy", "Lanes on which a batch runs", self.lanes_busy.clone());
-        let help = "Queries that this gateway has sent to the node and that have not ended";
-        r.register("node_queries_sent", help, self.sent.clone());
-        r.register("node_queries_queued", "Queries that wait at the node", self.queued.clone());
-        r.register("node_queries_running", "Queries in batches handed to runners", self.running.clone());
-        r.register("node_batches", "Batches handed to runners", self.batches.clone());
-        let help = "Queries in batches handed to runners, reruns counted again";
-        r.register("node_queries", help, self.queries.clone());
-        r.register("node_runner_crashes", "Runners that ended unasked", self.crashes.clone());
-        let help = "Replicas that came back after their runner had ended";
-        r.register("node_replica_restarts", help, self.restarts.clone());
-    }
-
-    fn set(&self, nodes: &[NodeGauges]) {
-        let now: BTreeSet<String> = nodes.iter().map(|node| node.node.clone()).collect();
-        let before = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *known, now.clone())
-        };
-        for node in nodes {
-            let labels = OfNode { node: node.node.clone() };
-            for (family, value) in [
-                (&self.memory_used, node.used),
-                (&self.memory_budget, node.budget),
-                (&self.started, node.started_unix_us / 1_000_000),
-                (&self.lanes, node.lanes),
-                (&self.lanes_busy, node.lanes_busy),
-                (&self.sent, node.sent),
-                (&self.queued, node.queued),
-                (&self.running, node.running),
-            ] {
-                family.get_or_create(&labels).set(signed(value));
-            }
-            for (family, value) in [
-                (&self.batches, node.batches),
-                (&self.queries, node.queries),
-                (&self.crashes, node.crashes),
-                (&self.restarts, node.restarts),
-            ] {
-                family.get_or_create(&labels).inner().store(value, Ordering::Relaxed);
-            }
-        }
-        for gone in before.difference(&now) {
-            let labels = OfNode { node: gone.clone() };
-            for family in [
-                &self.memory_used,
-                &self.memory_budget,
-                &self.started,
-                &self.lanes,
-                &self.lanes_busy,
-                &self.sent,
-                &self.queued,
-                &self.running,
-            ] {
-                family.remove(&labels);
-            }
-            for family in [&self.batches, &self.queries, &self.crashes, &self.restarts] {
-                family.remove(&labels);
-            }
-        }
-    }
-}
-
-/// A node, for [`Metrics::set_nodes`].
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct NodeGauges {
-    /// Its name.
-    pub node: String,
-    /// What replicas take.
-    pub used: u64,
-    /// What they may take.
-    pub budget: u64,
-    /// When it started.
-    pub started_unix_us: u64,
-    /// Batches that can run side by side.
-    pub lanes: u64,
-    /// Batches that do.
-    pub lanes_busy: u64,
-    /// Queries that this gateway has sent there and that have not ended.
-    pub sent: u64,
-    /// Queries that wait there.
-    pub queued: u64,
-    /// Queries handed to runners and not back.
-    pub running: u64,
-    /// Batches handed to runners since it started.
-    pub batches: u64,
-    /// Queries in them.
-    pub queries: u64,
-    /// Runners that ended unasked since it started.
-    pub crashes: u64,
-    /// Replicas that came back after that.
-    pub restarts: u64,
-    /// Its replicas.
-    pub replicas: Vec<ReplicaGauge>,
-    /// How well their batches keep to what is predicted.
-    pub coverage: Vec<CoverageGauge>,
-}
-
-/// A replica, for [`Metrics::set_nodes`].
-#[derive(Clone, PartialEq, Debug)]
-pub struct ReplicaGauge {
-    /// The variant's name.
-    pub variant: String,
-    /// The state's name.
-    pub state: &'static str,
-    /// Live over profiled time, once anything was seen.
-    pub slowdown: Option<f64>,
-}
-
-/// How well a variant's batches keep to what is predicted, on a node.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CoverageGauge {
-    /// The variant.
-    pub variant: String,
-    /// Batches that ran.
-    pub batches: u64,
-    /// Of these, those above the predicted 99th percentile.
-    pub above: u64,
 }
 
 impl Default for Metrics {
@@ -253,40 +114,36 @@ impl Default for Metrics {
     }
 }
 
-/// From a quarter of a millisecond to eight seconds, each twice the last.
-fn times() -> Histogram {
-    Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
-}
-
-fn batches() -> Histogram {
-    Histogram::new(exponential_buckets(1.0, 2.0, 9))
-}
-
 impl Metrics {
     /// With nothing counted yet.
     pub fn new() -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("modelless"),
+            tasks: Names::new(TASKS_MOST),
+            variants: Names::new(VARIANTS_MOST),
+            applications: applications::Families::default(),
+            goals: goals::Families::default(),
             queries: Family::default(),
             refusals: Family::default(),
             handed_back: Family::default(),
             in_time: Family::default(),
-            query_seconds: Histograms::new_with_constructor(times),
-            queue_seconds: Histograms::new_with_constructor(times),
-            run_seconds: Histograms::new_with_constructor(times),
-            batch_items: Histograms::new_with_constructor(batches),
+            query_seconds: Histograms::new_with_constructor(|| Histogram::new(TIMES)),
+            input_bytes: Histograms::new_with_constructor(|| Histogram::new(BYTES)),
+            queue_seconds: Histograms::new_with_constructor(|| Histogram::new(TIMES)),
+            run_seconds: Histograms::new_with_constructor(|| Histogram::new(TIMES)),
+            batch_items: Histograms::new_with_constructor(|| Histogram::new(ITEMS)),
+            over_predicted: Histograms::new_with_constructor(|| Histogram::new(RATIO)),
+            cost: Family::default(),
             replicas: Family::default(),
             slowdown: Family::default(),
             batches_run: Family::default(),
             batches_above: Family::default(),
             feedback: Family::default(),
             nodes: NodeFamilies::default(),
-            lost_with_node: Family::default(),
             waiting: Gauge::default(),
             open: Gauge::default(),
             connections: Gauge::default(),
-            // From 10 us to a third of a second, each twice the last.
-            table_update: Histogram::new(exponential_buckets(0.000_01, 2.0, 16)),
+            table_update: Histogram::new(SHORT_TIMES),
             triton: Triton::default(),
         };
         metrics.register();
@@ -303,11 +160,18 @@ impl Metrics {
         let seconds = || Unit::Seconds;
         let help = "From arrival at the gateway to the answer";
         r.register_with_unit("query", help, seconds(), self.query_seconds.clone());
+        let help = "Inputs of queries that were admitted, decoded as far as the gateway can tell";
+        r.register_with_unit("input", help, Unit::Bytes, self.input_bytes.clone());
+        self.goals.register(r);
+        self.applications.register(r);
         let help = "Waiting, at the gateway and at the node, until bound to a variant";
         r.register_with_unit("queue", help, seconds(), self.queue_seconds.clone());
         let help = "On the device, the whole batch";
         r.register_with_unit("run", help, seconds(), self.run_seconds.clone());
         r.register("batch_items", "Queries in the batch of an answered query", self.batch_items.clone());
+        let help = "Time on the device over what was predicted for the batch";
+        r.register("run_over_predicted_ratio", help, self.over_predicted.clone());
+        r.register("cost_usd", "What answers cost in time of devices", self.cost.clone());
         r.register("replicas", "Replicas by state", self.replicas.clone());
         let help = "Live over profiled time of a variant";
         r.register("replica_slowdown", help, self.slowdown.clone());
@@ -316,9 +180,6 @@ impl Metrics {
         r.register("variant_batches_above_p99", help, self.batches_above.clone());
         r.register("feedback", "Verdicts on answers, each query's once", self.feedback.clone());
         self.nodes.register(r);
-        let help =
-            "Queries that a node had when it was lost; each is tried elsewhere once or refused by name";
-        r.register("queries_lost_with_node", help, self.lost_with_node.clone());
         r.register("queries_waiting", "Queries that wait at the gateway", self.waiting.clone());
         r.register("queries_open", "Queries at the gateway or at a node", self.open.clone());
         r.register("connections", "Open HTTP connections", self.connections.clone());
@@ -328,6 +189,8 @@ impl Metrics {
 
     /// The handles of one task.
     pub fn task(&self, task: &str) -> TaskMetrics {
+        let failed = self.triton.failed(task);
+        let task = &*self.tasks.label(task);
         let outcome =
             |outcome| self.queries.get_or_create_owned(&OfOutcome { task: task.to_owned(), outcome });
         let of_task = OfTask { task: task.to_owned() };
@@ -345,7 +208,9 @@ impl Metrics {
             }),
             reasons: Arc::default(),
             refusals: self.refusals.clone(),
-            failed: self.triton.failed(task),
+            failed,
+            input: self.input_bytes.get_or_create_owned(&of_task),
+            goals: self.goals.of(task),
         }
     }
 
@@ -356,12 +221,26 @@ impl Metrics {
 
     /// The handles of one variant.
     pub fn variant(&self, task: &str, variant: &str) -> VariantMetrics {
+        let own = self.variants.has_room(&format!("{task}\n{variant}"));
+        let (task, variant) = if own { (task, variant) } else { (OTHERS, OTHERS) };
         let labels = OfVariant { task: task.to_owned(), variant: variant.to_owned() };
         VariantMetrics {
             queue: self.queue_seconds.get_or_create_owned(&labels),
             run: self.run_seconds.get_or_create_owned(&labels),
             batch: self.batch_items.get_or_create_owned(&labels),
+            over_predicted: self.over_predicted.get_or_create_owned(&labels),
+            cost: self.cost.get_or_create_owned(&labels),
         }
+    }
+
+    /// The handles of one application.
+    pub fn application(&self, tenant: &str, application: &str) -> AppMetrics {
+        self.applications.of(tenant, application)
+    }
+
+    /// The handles of one node.
+    pub fn node(&self, node: &str) -> NodeMetrics {
+        self.nodes.of(node)
     }
 
     /// What a variant did, as Triton counts it; `version` is the variant's number.
@@ -371,7 +250,7 @@ impl Metrics {
 
     /// How long it took to make the table that routing reads.
     pub fn table_updated(&self, took: std::time::Duration) {
-        self.table_update.observe(took.as_secs_f64());
+        self.table_update.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
     /// The state of all nodes, in place of what was said before.
@@ -400,7 +279,7 @@ impl Metrics {
 
     /// A node was lost that had so many queries. Stays when the node does not: it tells what happened.
     pub fn node_lost(&self, node: &str, queries: u64) {
-        self.lost_with_node.get_or_create(&OfNode { node: node.to_owned() }).inc_by(queries);
+        self.nodes.lost(node, queries);
     }
 
     /// How many queries wait at the gateway, and how many are open in all.
@@ -426,12 +305,12 @@ impl Metrics {
     }
 }
 
-fn signed(value: u64) -> i64 {
+pub(crate) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 us is 285 years")]
-fn seconds(time: Micros) -> f64 {
+pub(crate) fn seconds(time: Micros) -> f64 {
     time.0 as f64 / 1e6
 }
 
@@ -451,16 +330,28 @@ pub struct TaskMetrics {
     reasons: Arc<Mutex<Vec<(&'static str, Counter)>>>,
     refusals: Family<OfReason, Counter>,
     failed: Arc<Failed>,
+    input: Histogram,
+    goals: GoalMetrics,
 }
 
 impl TaskMetrics {
+    /// How its queries' goals are kept.
+    pub fn goals(&self) -> &GoalMetrics {
+        &self.goals
+    }
+
+    /// A query was admitted, with an input of this size.
+    pub fn admitted(&self, input: Bytes) {
+        self.input.observe(input.0);
+    }
+
     /// An answer went out.
     pub fn answered(&self, total: Micros, in_time: bool) {
         self.answered.inc();
         if in_time {
             self.in_time.inc();
         }
-        self.seconds.observe(seconds(total));
+        self.seconds.observe(total.0);
     }
 
     /// A query was refused.
@@ -505,20 +396,66 @@ pub struct VariantMetrics {
     queue: Histogram,
     run: Histogram,
     batch: Histogram,
+    over_predicted: Histogram,
+    cost: Counter<f64, AtomicU64>,
+}
+
+/// How an answered query was run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// Waiting, at the gateway and at the node.
+    pub queue: Micros,
+    /// On the device, the whole batch.
+    pub run: Micros,
+    /// What was predicted for that.
+    pub predicted: Micros,
+    /// Queries in the batch.
+    pub batch: u32,
+    /// What the query cost.
+    pub cost: CostPer1k,
 }
 
 impl VariantMetrics {
     /// It answered a query.
-    pub fn answered(&self, queue: Micros, run: Micros, batch: u32) {
-        self.queue.observe(seconds(queue));
-        self.run.observe(seconds(run));
-        self.batch.observe(f64::from(batch));
+    pub fn answered(&self, ran: &Ran) {
+        let Ran { queue, run, predicted, batch, cost } = *ran;
+        self.queue.observe(queue.0);
+        self.run.observe(run.0);
+        self.batch.observe(u64::from(batch));
+        self.over_predicted.observe(run.0.saturating_mul(1_000_000) / predicted.0.max(1));
+        self.cost.inc_by(cost.as_usd() / 1_000.0);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::goals::{Got, Wanted};
+    use modelless_types::Accuracy;
+
+    #[test]
+    fn what_is_beyond_the_bound_of_a_label_is_counted_as_one() {
+        let metrics = Metrics::new();
+        for number in 0..TASKS_MOST + 3 {
+            metrics.task(&format!("t{number}")).cancelled();
+        }
+        for number in 0..203 {
+            metrics.application("default", &format!("a{number}")).cancelled();
+        }
+        let text = metrics.encode();
+        let shown = |line: &str| assert!(text.lines().any(|shown| shown == line), "{line}");
+        shown(r#"modelless_queries_total{task="t499",outcome="cancelled"} 1"#);
+        shown(r#"modelless_queries_total{task="(others)",outcome="cancelled"} 3"#);
+        shown(
+            r#"modelless_application_queries_total{tenant="default",application="a199",outcome="cancelled"} 1"#,
+        );
+        shown(
+            r#"modelless_application_queries_total{tenant="(others)",application="(others)",outcome="cancelled"} 3"#,
+        );
+        shown(r#"nv_inference_request_failure{model="t499",version="0",reason="CANCELED"} 1"#);
+        shown(r#"nv_inference_request_failure{model="(others)",version="0",reason="CANCELED"} 3"#);
+        assert!(!text.contains("t500") && !text.contains("a200"));
+    }
 
     #[test]
     fn what_was_counted_is_shown_in_base_units() {
@@ -529,7 +466,24 @@ mod tests {
         task.refused("too_late");
         task.refused("too_late");
         task.bad_input();
-        metrics.variant("fashion", "cnn_m-fp32").answered(Micros(100), Micros(700), 4);
+        let ran = Ran {
+            queue: Micros(100),
+            run: Micros(700),
+            predicted: Micros(1_000),
+            batch: 4,
+            cost: CostPer1k(2_000_000_000),
+        };
+        metrics.variant("fashion", "cnn_m-fp32").answered(&ran);
+        metrics.node("n").answered(Micros(300));
+        let app = metrics.application("default", "shop");
+        app.answered(Micros(2_000), true, (Micros(500_000), CostPer1k(1_000_000_000)));
+        app.refused();
+        let wanted =
+            Wanted { latency: Some(Micros(4_000)), accuracy: Accuracy::from_ppm(900_000), max_cost: None };
+        let got = Got { total: Micros(2_000), accuracy: Accuracy::from_ppm(905_000), cost: CostPer1k(1) };
+        task.goals().answered(&wanted, &got);
+        task.goals().refused(&wanted);
+        task.admitted(Bytes(3_000));
         metrics.set_open(3, 7);
         metrics.node_lost("n", 2);
         metrics.node_lost("n", 3);
@@ -543,6 +497,20 @@ mod tests {
             r#"modelless_run_seconds_sum{task="fashion",variant="cnn_m-fp32"} 0.0007"#,
             r#"modelless_batch_items_bucket{le="4.0",task="fashion",variant="cnn_m-fp32"} 1"#,
             r#"modelless_queries_lost_with_node_total{node="n"} 5"#,
+            r#"modelless_run_over_predicted_ratio_bucket{le="0.7",task="fashion",variant="cnn_m-fp32"} 1"#,
+            r#"modelless_cost_usd_total{task="fashion",variant="cnn_m-fp32"} 0.002"#,
+            r#"modelless_node_answer_seconds_sum{node="n"} 0.0003"#,
+            r#"modelless_application_queries_total{tenant="default",application="shop",outcome="answered"} 1"#,
+            r#"modelless_application_queries_total{tenant="default",application="shop",outcome="refused"} 1"#,
+            r#"modelless_application_device_seconds_total{tenant="default",application="shop"} 0.5"#,
+            r#"modelless_application_cost_usd_total{tenant="default",application="shop"} 0.001"#,
+            r#"modelless_goals_total{task="fashion",goal="latency",outcome="met"} 1"#,
+            r#"modelless_goals_total{task="fashion",goal="accuracy",outcome="missed"} 1"#,
+            r#"modelless_goals_total{task="fashion",goal="cost",outcome="missed"} 0"#,
+            r#"modelless_goal_latency_ratio_bucket{le="0.5",task="fashion"} 1"#,
+            r#"modelless_goal_accuracy_margin_ratio_bucket{le="0.005",task="fashion"} 1"#,
+            r#"modelless_goal_accuracy_margin_ratio_bucket{le="0.002",task="fashion"} 0"#,
+            r#"modelless_input_bytes_sum{task="fashion"} 3000.0"#,
             "modelless_queries_waiting 3",
             "modelless_queries_open 7",
         ] {
@@ -567,6 +535,9 @@ mod tests {
             used: 5,
             queued: 3,
             crashes: 2,
+            loads: 4,
+            load_time: Micros(1_500_000),
+            evictions: 1,
             replicas: vec![replica.clone(), replica],
             coverage: vec![CoverageGauge { variant: "cnn_m-fp32".to_owned(), batches: 200, above: 2 }],
             ..NodeGauges::default()
@@ -577,6 +548,9 @@ mod tests {
         for line in [
             r#"modelless_node_queries_queued{node="n"} 3"#,
             r#"modelless_node_runner_crashes_total{node="n"} 2"#,
+            r#"modelless_node_loads_total{node="n"} 4"#,
+            r#"modelless_node_load_seconds_total{node="n"} 1.5"#,
+            r#"modelless_node_evictions_total{node="n"} 1"#,
             r#"modelless_replica_slowdown{node="n",variant="cnn_m-fp32"} 1.5"#,
             r#"modelless_variant_batches_total{node="n",variant="cnn_m-fp32"} 200"#,
             r#"modelless_variant_batches_above_p99_total{node="n",variant="cnn_m-fp32"} 2"#,

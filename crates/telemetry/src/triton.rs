@@ -4,6 +4,7 @@
 //! variant, so it stands under version 0. Their type is `unknown` because OpenMetrics would have counters end in `_total`, which
 //! Triton's do not.
 
+use crate::bounded::OTHERS;
 use modelless_types::Micros;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -125,11 +126,32 @@ impl Failed {
     }
 }
 
+/// Variants that have lines of their own, and tasks.
+const SERVED_MOST: usize = 2_000;
+const FAILED_MOST: usize = 500;
+
+/// With whether it has lines of its own: those that came first do.
+type Shown<T> = (Arc<T>, bool);
+
 /// All tasks and variants.
 #[derive(Debug, Default)]
 pub(crate) struct Triton {
-    served: Mutex<BTreeMap<(String, u32), Arc<Served>>>,
-    failed: Mutex<BTreeMap<String, Arc<Failed>>>,
+    served: Mutex<BTreeMap<(String, u32), Shown<Served>>>,
+    failed: Mutex<BTreeMap<String, Shown<Failed>>>,
+}
+
+impl std::ops::AddAssign for Totals {
+    fn add_assign(&mut self, other: Self) {
+        let Self { count, batches, total, queue, input, infer, output, last_unix_ms } = other;
+        self.count += count;
+        self.batches += batches;
+        self.total += total;
+        self.queue += queue;
+        self.input += input;
+        self.infer += infer;
+        self.output += output;
+        self.last_unix_ms = self.last_unix_ms.max(last_unix_ms);
+    }
 }
 
 type Figure = fn(&Totals) -> u64;
@@ -137,18 +159,28 @@ type Figure = fn(&Totals) -> u64;
 impl Triton {
     pub(crate) fn served(&self, task: &str, version: u32) -> Arc<Served> {
         let mut served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(served.entry((task.to_owned(), version)).or_default())
+        let own = served.len() < SERVED_MOST;
+        Arc::clone(&served.entry((task.to_owned(), version)).or_insert_with(|| (Arc::default(), own)).0)
     }
 
     pub(crate) fn failed(&self, task: &str) -> Arc<Failed> {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(failed.entry(task.to_owned()).or_default())
+        let own = failed.len() < FAILED_MOST;
+        Arc::clone(&failed.entry(task.to_owned()).or_insert_with(|| (Arc::default(), own)).0)
     }
 
     pub(crate) fn encode(&self, out: &mut String) {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
-        let totals: Vec<(&(String, u32), Totals)> =
-            served.iter().map(|(key, served)| (key, served.totals())).collect();
+        let mut totals: Vec<(&str, u32, Totals)> = Vec::new();
+        let mut rest: Option<Totals> = None;
+        for ((task, version), (served, own)) in served.iter() {
+            if *own {
+                totals.push((task, *version, served.totals()));
+            } else {
+                *rest.get_or_insert_default() += served.totals();
+            }
+        }
+        totals.extend(rest.map(|rest| (OTHERS, 0, rest)));
         let figures: [(&str, &str, Figure); 8] = [
             ("nv_inference_request_success", "Queries answered", |totals| totals.count),
             ("nv_inference_count", "Queries answered, as Triton counts inferences", |totals| totals.count),
@@ -161,16 +193,29 @@ impl Triton {
         ];
         for (name, help, figure) in figures {
             head(out, name, help);
-            for ((task, version), totals) in &totals {
+            for (task, version, totals) in &totals {
                 let value = figure(totals);
                 let _ = writeln!(out, "{name}{{model=\"{}\",version=\"{version}\"}} {value}", escaped(task));
             }
         }
         let name = "nv_inference_request_failure";
         head(out, name, "Queries that were not answered");
-        for (task, failed) in self.failed.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            for (reason, count) in REASONS.iter().zip(&failed.0) {
-                let (task, count) = (escaped(task), count.load(Ordering::Relaxed));
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts: Vec<(&str, [u64; 4])> = Vec::new();
+        let mut rest: Option<[u64; 4]> = None;
+        for (task, (failed, own)) in failed.iter() {
+            let now = failed.0.each_ref().map(|count| count.load(Ordering::Relaxed));
+            if *own {
+                counts.push((task, now));
+            } else {
+                let rest = rest.get_or_insert_default();
+                rest.iter_mut().zip(now).for_each(|(all, more)| *all += more);
+            }
+        }
+        counts.extend(rest.map(|rest| (OTHERS, rest)));
+        for (task, counts) in counts {
+            for (reason, count) in REASONS.iter().zip(counts) {
+                let task = escaped(task);
                 let _ = writeln!(out, "{name}{{model=\"{task}\",version=\"0\",reason=\"{reason}\"}} {count}");
             }
         }

@@ -1,7 +1,9 @@
 //! Certificates of an authority made here, for clusters and servers whose connections are encrypted.
 
 use anyhow::Result;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, date_time_ymd,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,6 +18,9 @@ impl Authority {
     /// Writes its certificate (`ca.pem`).
     pub fn new(folder: &Path) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
+        // Else its name is that of what it signs, which OpenSSL takes for signed by itself.
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "an authority of tests");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate()?;
         fs::write(folder.join("ca.pem"), params.self_signed(&key)?.pem())?;

@@ -100,6 +100,7 @@ impl Builder {
             binary,
             data,
             address: unknown,
+            encrypted: false,
             ready_after: Duration::ZERO,
             started,
             stdout,
@@ -110,7 +111,8 @@ impl Builder {
         let within = self.ready_within.unwrap_or(READY_WITHIN);
         match server.stdout.wait_for(|line| ready_address(line).is_some(), within) {
             Waited::Line(line, at) => {
-                server.address = ready_address(&line).context("checked above; this is a bug")?;
+                (server.address, server.encrypted) =
+                    ready_address(&line).context("checked above; this is a bug")?;
                 server.ready_after = at.duration_since(started);
                 Ok(server)
             }
@@ -133,6 +135,7 @@ pub struct Server {
     binary: PathBuf,
     data: PathBuf,
     address: SocketAddr,
+    encrypted: bool,
     ready_after: Duration,
     started: Instant,
     stdout: Lines,
@@ -155,7 +158,7 @@ impl Server {
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.address)
     }
 
     /// The rest of the line of its standard output that begins so, once it is written: lines come one by one.
@@ -289,10 +292,16 @@ impl Drop for Server {
     }
 }
 
-/// The address in `ready http://ADDRESS ...`.
-fn ready_address(line: &str) -> Option<SocketAddr> {
+/// The address in `ready http://ADDRESS ...`, and whether it is `https` instead.
+fn ready_address(line: &str) -> Option<(SocketAddr, bool)> {
     let url = line.strip_prefix("ready ")?.split_whitespace().next()?;
-    url.strip_prefix("http://")?.trim_end_matches('/').parse().ok()
+    let (scheme, address) = url.split_once("://")?;
+    let encrypted = match scheme {
+        "http" => false,
+        "https" => true,
+        _ => return None,
+    };
+    Some((address.trim_end_matches('/').parse().ok()?, encrypted))
 }
 
 /// The `modelless` to test: `MODELLESS_BIN`, else what `cargo build` makes now.
@@ -343,7 +352,7 @@ mod tests {
     fn reads_the_address_of_the_ready_line() {
         assert_eq!(
             ready_address("ready http://127.0.0.1:8080 after 1.2 s"),
-            Some(([127, 0, 0, 1], 8080).into())
+            Some((([127, 0, 0, 1], 8080).into(), false))
         );
         assert_eq!(ready_address("ready soon"), None);
         assert_eq!(ready_address("not ready http://127.0.0.1:1"), None);

@@ -52,4 +52,4 @@ pub use seam::{
 pub use shelf::{Piece, Shelf};
 pub use status::{EngineStatus, Gpu, Hardware, LoadTimes, NodeLoad, NodeStatus, PriceOrigin, ReplicaStatus};
 pub use stream::{Address, Listener};
-pub use tls::{RoleNames, TlsAccept, TlsConnect, TlsFiles};
+pub use tls::{Reloading, RoleNames, TlsAccept, TlsConnect, TlsFiles, files as tls_files};

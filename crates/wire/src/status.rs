@@ -164,6 +164,26 @@ pub struct NodeLoad {
     /// Queries given back to their gateways, unstarted.
     #[serde(default)]
     pub handed_back: u64,
+    /// Replicas brought into memory.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub loads: u64,
+    /// What that took, all together.
+    #[serde(default, skip_serializing_if = "took_none")]
+    pub load_time: Micros,
+    /// Replicas taken out of memory to make room for others.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub evictions: u64,
+}
+
+/// Left out where nothing happened, as by nodes that do not know of it yet.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn took_none(time: &Micros) -> bool {
+    time.0 == 0
 }
 
 /// A replica as a node makes it known.

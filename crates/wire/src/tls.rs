@@ -5,29 +5,29 @@
 //! that goes first the next time. Files are read again when they change. Who comes back is remembered, by both sides and in memory
 //! only (`rustls`' own doing, for as long as its configuration is kept, so until files change). Only TLS 1.3, since both sides are ours (`docs/adr/0064-tls.md`).
 
+pub mod files;
 mod names;
 mod reload;
 
 pub use names::RoleNames;
+pub use reload::Reloading;
 
 use crate::codec::Role;
 use crate::lost::Lost;
 use crate::stream::Address;
 use bytes::BufMut;
-use reload::Reloading;
 use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, RootCertStore,
-    ServerConfig, ServerConnection,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, ServerConfig,
+    ServerConnection,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::io::{self, BufRead as _, IoSlice, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -115,7 +115,10 @@ impl TlsFiles {
             .map_err(|error| format!("`tls`: {error}"))?;
         let builder = match &self.ca {
             Some(ca) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
+                let verifier = WebPkiClientVerifier::builder_with_provider(
+                    Arc::new(files::authorities("tls.ca", ca)?),
+                    provider,
+                );
                 let verifier = verifier.build().map_err(|error| format!("`tls.ca`: {error}"))?;
                 builder.with_client_cert_verifier(verifier)
             }
@@ -144,8 +147,10 @@ impl TlsFiles {
             return Err("`tls`: whom the nodes' certificates are to come from is not set; set tls.ca".into());
         };
         let provider: Arc<CryptoProvider> = Arc::new(ring::default_provider());
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots(ca)?), Arc::clone(&provider));
+        let verifier = WebPkiServerVerifier::builder_with_provider(
+            Arc::new(files::authorities("tls.ca", ca)?),
+            Arc::clone(&provider),
+        );
         let verifier = verifier.build().map_err(|error| format!("`tls.ca`: {error}"))?;
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -171,38 +176,7 @@ impl TlsFiles {
                 return Err("`tls.key` is set and `tls.cert` is not; they belong together".into());
             }
         };
-        let chain = certificates("tls.cert", cert)?;
-        let key = PrivateKeyDer::from_pem_file(key)
-            .map_err(|error| unread("tls.key", key, &error, "private key"))?;
-        Ok(Some((chain, key)))
-    }
-}
-
-fn roots(ca: &Path) -> Result<RootCertStore, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates("tls.ca", ca)? {
-        roots.add(certificate).map_err(|error| format!("`tls.ca`: {}: {}", ca.display(), words(&error)))?;
-    }
-    Ok(roots)
-}
-
-fn certificates(setting: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let unread = |error: pem::Error| unread(setting, path, &error, "certificate");
-    let all: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(unread)?.collect();
-    let all = all.map_err(unread)?;
-    if all.is_empty() {
-        return Err(unread(pem::Error::NoItemsFound));
-    }
-    Ok(all)
-}
-
-#[expect(clippy::wildcard_enum_match_arm, reason = "an open list; what is not named here says it itself")]
-fn unread(setting: &str, path: &Path, error: &pem::Error, what: &str) -> String {
-    let path = path.display();
-    match error {
-        pem::Error::NoItemsFound => format!("`{setting}`: {path} holds no {what} in PEM"),
-        pem::Error::Io(error) => format!("`{setting}`: cannot read {path}: {error}"),
-        other => format!("`{setting}`: {path} is no PEM file: {other}"),
+        Ok(Some((files::certificates("tls.cert", cert)?, files::private_key("tls.key", key)?)))
     }
 }
 

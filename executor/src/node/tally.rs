@@ -12,6 +12,9 @@ pub(crate) struct Tally {
     crashes: u64,
     restarts: u64,
     handed_back: u64,
+    loaded: u64,
+    load_time: Micros,
+    evictions: u64,
     /// Lost with their runner and not back yet.
     lost: BTreeSet<VariantId>,
     loads: BTreeMap<VariantId, LoadTimes>,
@@ -37,9 +40,16 @@ impl Tally {
 
     pub(crate) fn loaded(&mut self, variant: VariantId, took: Micros, cold: bool) {
         self.restarts += u64::from(self.lost.remove(&variant));
+        self.loaded += 1;
+        self.load_time += took;
         let known = self.loads.entry(variant).or_default();
         known.count = known.count.saturating_add(1);
         *(if cold { &mut known.cold } else { &mut known.warm }) = Some(took);
+    }
+
+    /// A replica is taken out of memory to make room.
+    pub(crate) fn evicted(&mut self) {
+        self.evictions += 1;
     }
 
     /// Forgets what is registered no longer.
@@ -60,6 +70,9 @@ impl Tally {
             crashes: self.crashes,
             restarts: self.restarts,
             handed_back: self.handed_back,
+            loads: self.loaded,
+            load_time: self.load_time,
+            evictions: self.evictions,
             ..now
         }
     }
@@ -80,6 +93,7 @@ mod tests {
         tally.loaded(a, Micros(6), false);
         let load = tally.with(NodeLoad { queued: 3, ..NodeLoad::default() });
         assert_eq!((load.crashes, load.restarts, load.queued), (1, 1, 3));
+        assert_eq!((load.loads, load.load_time, load.evictions), (4, Micros(41), 0));
         assert_eq!(tally.loads(a), LoadTimes { count: 3, cold: Some(Micros(10)), warm: Some(Micros(6)) });
         tally.keep(|variant| variant == b);
         assert_eq!((tally.loads(a).count, tally.loads(b).count), (0, 1));

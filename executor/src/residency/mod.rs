@@ -7,7 +7,7 @@
 mod warm;
 
 use crate::catalogue::Known;
-use crate::core::Handle;
+use crate::core::{Fetch, Handle};
 use modelless_adapter::Tokenizer;
 use modelless_decision::worker::Event;
 use modelless_engine::{EngineError, LoadSpec, Loaded};
@@ -29,11 +29,12 @@ impl Handle {
     pub(crate) fn load(&self, device: DeviceIx, variant: VariantId) {
         let me = self.clone();
         self.spawn(async move {
-            let event = match me.load_now(variant).await {
-                Ok(Brought { memory, took, cold }) => {
+            let event = match me.load_now(device, variant).await {
+                Ok(Some(Brought { memory, took, cold })) => {
                     me.tally().loaded(variant, took, cold);
                     Event::Loaded { device, variant, memory, took }
                 }
+                Ok(None) => Event::Fetched { device, variant },
                 Err(why) => {
                     tracing::warn!(%variant, why, "a variant would not load");
                     Event::LoadFailed { device, variant, why }
@@ -43,10 +44,18 @@ impl Handle {
         });
     }
 
-    async fn load_now(&self, variant: VariantId) -> Result<Brought, String> {
+    /// Nothing where its file had to be brought to this machine first: by now others may load, so it takes its turn again.
+    async fn load_now(&self, device: DeviceIx, variant: VariantId) -> Result<Option<Brought>, String> {
         let since = Instant::now();
         let known = self.catalogue().variant(variant).ok_or("it is not registered any longer")?;
-        let (artefact, cold) = self.open(&known).await?;
+        let (artefact, cold) = match (self.open_here(&known).await?, self.core().fetch.get()) {
+            (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
+                self.feed(Event::Fetching { device, variant });
+                self.fetch(fetch.as_ref(), &known).await?;
+                return Ok(None);
+            }
+            (opened, _) => opened.map_err(|error| error.to_string())?,
+        };
         let (loaded, verified) =
             tokio::join!(self.bring(variant, &known, &artefact), verify(Arc::clone(&artefact)));
         // A damaged file is the better reason where the engine could not make sense of it either.
@@ -63,7 +72,7 @@ impl Handle {
                 let took = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
                 // What is shared with its runner is memory as well.
                 let memory = known.loaded(&loaded) + loaded.slots;
-                Ok(Brought { memory, took: Micros(took), cold })
+                Ok(Some(Brought { memory, took: Micros(took), cold }))
             }
             (Err(why), Ok(_)) => {
                 let unloaded = self.engine().unload(variant).await;
@@ -108,10 +117,15 @@ impl Handle {
     async fn open(&self, known: &Known) -> Result<(Arc<Opened>, bool), String> {
         match (self.open_here(known).await?, self.core().fetch.get()) {
             (Err(modelless_store::Error::NotFound { .. }), Some(fetch)) => {
-                fetch.fetch(&known.artefact, Some(known.artefact_bytes)).await?;
+                self.fetch(fetch.as_ref(), known).await
             }
-            (opened, _) => return opened.map_err(|error| error.to_string()),
+            (opened, _) => opened.map_err(|error| error.to_string()),
         }
+    }
+
+    /// Brings the file here, and opens it to be sure that it is.
+    async fn fetch(&self, from: &dyn Fetch, known: &Known) -> Result<(Arc<Opened>, bool), String> {
+        from.fetch(&known.artefact, Some(known.artefact_bytes)).await?;
         self.open_here(known).await?.map_err(|error| error.to_string())
     }
 

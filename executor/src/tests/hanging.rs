@@ -6,18 +6,26 @@ use tokio::time::{Instant, timeout};
 
 /// Another model of the task, with one variant, in memory.
 async fn another(bed: &mut Bed) -> Variant {
-    let known = &bed.variants[0];
+    let artefact = (bed.variants[0].artefact.clone(), bed.variants[0].artefact_bytes);
+    let variant = offered(bed, "steady", artefact).await;
+    bed.send(10_000, LONG, [variant.ordinal].into_iter().collect(), distinct(10_000));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    variant
+}
+
+/// Another model of the task, with one variant, that the node knows.
+pub(super) async fn offered(bed: &Bed, name: &str, (artefact, artefact_bytes): (String, Bytes)) -> Variant {
     let variant = NewVariant {
-        name: "steady".into(),
+        name: name.into(),
         settings: VariantSettings::new(EngineKind::Onnx, "fp32", 8),
-        artefact: known.artefact.clone(),
-        artefact_bytes: known.artefact_bytes,
+        artefact,
+        artefact_bytes,
         profiles: vec![profile(850_000, 100.0)],
     };
     let model = NewModel {
         task: bed.task,
         tenant: TenantId::DEFAULT,
-        name: "steady".into(),
+        name: name.into(),
         version: 1,
         architecture: "none".into(),
         licence: "Apache-2.0".into(),
@@ -37,8 +45,6 @@ async fn another(bed: &mut Bed) -> Variant {
         status.info.offers.iter().any(|offer| offer.ordinal == variant.ordinal)
     };
     timeout(LONG, bed.handle.status().wait_for(offered)).await.expect("in time").expect("still there");
-    bed.send(10_000, LONG, [variant.ordinal].into_iter().collect(), distinct(10_000));
-    assert_eq!(bed.wrong_of(1).await, 0);
     variant
 }
 

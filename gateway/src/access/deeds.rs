@@ -1,11 +1,14 @@
 //! What was asked for that changes something: noted after it was answered, and written to the store beside everything else.
 //!
+//! So is what was refused for want of a right, as far as a flood of it leaves room.
+//!
 //! Nobody waits for it. What cannot be written in time is in the log, where each deed stands as well.
 
 use super::{Caller, Needs};
+use crate::errors::ApiError;
 use http::Method;
 use modelless_store::{Deed, Store, UnixMicros};
-use modelless_types::Scope;
+use modelless_types::{Scope, Time};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -18,6 +21,21 @@ const BACKLOG: usize = 1_000;
 const AT_ONCE: usize = 100;
 /// A store that takes longer is away.
 const WITHIN: Duration = Duration::from_secs(5);
+
+/// Somebody who was not let in.
+#[derive(Debug)]
+pub(crate) struct Denied {
+    pub(crate) error: ApiError,
+    /// Whose key it was, as far as it is known.
+    pub(super) who: Caller,
+    pub(super) needs: Needs,
+}
+
+impl From<Denied> for ApiError {
+    fn from(denied: Denied) -> Self {
+        denied.error
+    }
+}
 
 /// Where deeds are noted.
 #[derive(Clone, Debug)]
@@ -37,8 +55,33 @@ impl Deeds {
     }
 
     pub(crate) fn note(&self, caller: &Caller, action: String, target: String, status: u16) {
+        self.noted(caller, caller.shown.clone(), action, target, status);
+    }
+
+    /// Notes what was refused, if it is of a kind that is noted, and its tenant had not too many of them lately: then the next that is noted
+    /// says how many there were.
+    pub(crate) fn refuse(
+        &self,
+        denied: &Denied,
+        now: Time,
+        (action, target): (impl FnOnce() -> String, &str),
+        status: u16,
+    ) {
+        if denied.needs.scope().is_none_or(|scope| scope == Scope::Query) {
+            return; // queries, which are many
+        }
+        let Some(unsaid) = denied.who.refused(now) else { return };
+        let who = if denied.who.key.is_none() { denied.error.reason } else { &denied.who.shown };
+        let who = match unsaid {
+            0 => who.to_owned(),
+            unsaid => format!("{who}; {unsaid} more before that are not listed"),
+        };
+        self.noted(&denied.who, who, action(), target.to_owned(), status);
+    }
+
+    fn noted(&self, caller: &Caller, who: String, action: String, target: String, status: u16) {
         let at = UnixMicros::of(SystemTime::now());
-        let (tenant, key, who) = (caller.tenant, caller.key, caller.shown.clone());
+        let (tenant, key) = (caller.tenant, caller.key);
         tracing::info!(%tenant, who, action, target, status, "done");
         let deed = Deed { at, tenant, key, who, action, target, status };
         if let Err(error) = self.0.try_send(deed) {

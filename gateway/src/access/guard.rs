@@ -75,7 +75,12 @@ where
                     answer
                 })))
             }
-            Err(error) => Either::Left(ready(Ok(refused(request.uri().path(), error)))),
+            Err(denied) => {
+                let (now, target) = (app.core.driver.clock().now(), request.uri().path());
+                let action = || format!("{} {path}", request.method());
+                app.deeds.refuse(&denied, now, (action, target), denied.error.status.as_u16());
+                Either::Left(ready(Ok(refused(target, denied.error))))
+            }
         }
     }
 }

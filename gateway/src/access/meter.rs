@@ -20,6 +20,9 @@ const HOUR_S: u64 = 3_600;
 /// What changes something: so many of them a second, and so many at once.
 const CHANGES_PER_S: u64 = 20;
 const CHANGES_AT_ONCE: u64 = 200;
+/// Refusals that are noted: one in so long, and so many at once.
+const REFUSED_EVERY_US: u64 = 10 * SECOND_US;
+const REFUSED_AT_ONCE: u64 = 60;
 /// Nobody is told to come again later than in an hour.
 const LATEST_S: u64 = 3_600;
 
@@ -36,6 +39,9 @@ pub(crate) struct Meter {
     requests: Bucket,
     device: Bucket,
     changes: Bucket,
+    refusals: Bucket,
+    /// Refusals that were not noted since the last one that was.
+    unsaid: AtomicU64,
     open: AtomicU32,
     uploads: AtomicU32,
     /// Bytes of bodies.
@@ -107,6 +113,8 @@ impl Meter {
             requests: Bucket::default(),
             device: Bucket::default(),
             changes: Bucket::default(),
+            refusals: Bucket::default(),
+            unsaid: AtomicU64::new(0),
             open: AtomicU32::new(0),
             uploads: AtomicU32::new(0),
             held: AtomicU64::new(0),
@@ -144,6 +152,15 @@ impl Meter {
         self.changes.take(now.0, cost, burst).map_err(|wait| {
             self.over(&format!("{CHANGES_PER_S} changes a second, {CHANGES_AT_ONCE} at once"), wait)
         })
+    }
+
+    /// Something was refused for want of a right: whether that is to be noted, and how many were not since the last one that was.
+    pub(crate) fn refused(&self, now: Time) -> Option<u64> {
+        if self.refusals.take(now.0, REFUSED_EVERY_US, REFUSED_EVERY_US * REFUSED_AT_ONCE).is_err() {
+            self.unsaid.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(self.unsaid.swap(0, Ordering::Relaxed))
     }
 
     fn enter(&self) -> Result<Open<'_>, ApiError> {
@@ -247,6 +264,17 @@ mod tests {
         let refused = meter.change(Time(1_000_000)).unwrap_err();
         assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", Some(1)));
         assert_eq!(changed(2_000_000), 20);
+    }
+
+    #[test]
+    fn a_flood_of_refusals_is_noted_in_part_and_its_rest_counted() {
+        let meter = meter(Quota::default(), 1);
+        let noted =
+            |at: u64, all: usize| (0..all).filter_map(|_| meter.refused(Time(at))).collect::<Vec<_>>();
+        assert_eq!(noted(1_000_000, 10_000), [0; 60]);
+        assert!(noted(10_999_999, 50).is_empty(), "not before ten seconds are over");
+        assert_eq!(noted(11_000_000, 50), [9_940 + 50]);
+        assert_eq!(noted(21_000_000, 1), [49]);
     }
 
     #[test]

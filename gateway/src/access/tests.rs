@@ -31,14 +31,14 @@ fn with(name: &'static str, value: &str) -> HeaderMap {
     headers
 }
 
-fn reason(result: Result<Caller, ApiError>) -> (u16, &'static str) {
-    let error = result.unwrap_err();
+fn reason(result: Result<Caller, Denied>) -> (u16, &'static str) {
+    let Denied { error, .. } = result.unwrap_err();
     (error.status.as_u16(), error.reason)
 }
 
 #[test]
 fn without_any_key_everybody_may_and_with_one_only_who_has_it() {
-    let gate = Gate::new(doors(vec![]));
+    let gate = Gate::new(doors(vec![]), Arc::default());
     assert!(gate.admit(&HeaderMap::new(), Needs::Operator).unwrap().is_operator());
     let (secret, known) = key(1, 7, Scopes::ALL);
     gate.set(doors(vec![known]));
@@ -63,7 +63,7 @@ fn without_any_key_everybody_may_and_with_one_only_who_has_it() {
 fn a_key_opens_what_its_scopes_say_and_only_the_first_tenant_sees_machines() {
     let (asks, first) = key(1, 1, [Scope::Query].into_iter().collect());
     let (other, second) = key(2, 2, Scopes::ALL);
-    let gate = Gate::new(doors(vec![first, second]));
+    let gate = Gate::new(doors(vec![first, second]), Arc::default());
     let asks = with("api-key", asks.expose());
     assert!(gate.admit(&asks, Needs::QUERY).is_ok());
     for needs in [Needs::REGISTER, Needs::ADMIN, Needs::Operator] {
@@ -82,9 +82,9 @@ fn what_has_ended_opens_nothing_and_says_so_without_the_secret() {
     revoked.revoked = Some(UnixMicros(2));
     let (later, mut valid) = key(3, 3, Scopes::ALL);
     valid.expires = Some(UnixMicros(i64::MAX.unsigned_abs()));
-    let gate = Gate::new(doors(vec![expired, revoked, valid]));
+    let gate = Gate::new(doors(vec![expired, revoked, valid]), Arc::default());
     for (secret, why) in [(old, "expired_key"), (gone, "revoked_key")] {
-        let error = gate.admit(&with("api-key", secret.expose()), Needs::QUERY).unwrap_err();
+        let error = gate.admit(&with("api-key", secret.expose()), Needs::QUERY).unwrap_err().error;
         assert_eq!((error.status.as_u16(), error.reason), (401, why));
         assert!(!error.message.contains(secret.expose()), "{}", error.message);
     }
@@ -94,7 +94,7 @@ fn what_has_ended_opens_nothing_and_says_so_without_the_secret() {
 #[test]
 fn two_different_keys_or_none_that_is_one_are_refused() {
     let (secret, known) = key(1, 1, Scopes::ALL);
-    let gate = Gate::new(doors(vec![known]));
+    let gate = Gate::new(doors(vec![known]), Arc::default());
     let mut both = with("api-key", secret.expose());
     both.append("authorization", format!("Bearer {}", secret.expose()).parse().unwrap());
     assert!(gate.admit(&both, Needs::QUERY).is_ok(), "the same one twice");

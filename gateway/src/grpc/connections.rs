@@ -1,6 +1,7 @@
 //! Connections for gRPC, up to a bound: what comes beyond it is closed at once.
 
 use crate::http::places::{Place, Places};
+use crate::tls::{Socket, Tls};
 use futures_util::{Stream, stream};
 use std::io;
 use std::net::SocketAddr;
@@ -9,8 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tonic::transport::server::Connected;
 
 /// After an accept that failed (no file descriptor left), others get a moment to close theirs.
@@ -20,39 +22,58 @@ pub(super) struct Connections {
     listener: TcpListener,
     room: Arc<Semaphore>,
     places: Arc<Places>,
+    tls: Option<Tls>,
+    /// Those that are not done with their TLS greeting yet.
+    greeting: JoinSet<Option<Connection>>,
 }
 
 /// One of them.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Socket,
     _place: (OwnedSemaphorePermit, Place),
 }
 
 impl Connections {
     /// So many, and of each address no more than that.
-    pub(super) fn new(listener: TcpListener, most: usize, of_address: usize) -> Self {
+    pub(super) fn new((listener, tls): (TcpListener, Option<Tls>), most: usize, of_address: usize) -> Self {
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self { listener, room, places: Places::new(of_address) }
+        Self { listener, room, places: Places::new(of_address), tls, greeting: JoinSet::new() }
     }
 
     /// As they come. It never ends by itself.
     pub(super) fn stream(self) -> impl Stream<Item = io::Result<Connection>> {
-        stream::unfold(self, async |connections| {
+        stream::unfold(self, async |mut connections| {
             let next = connections.next().await;
             Some((Ok(next), connections))
         })
     }
 
-    async fn next(&self) -> Connection {
+    async fn next(&mut self) -> Connection {
         loop {
-            match self.listener.accept().await {
+            let accepted = tokio::select! {
+                Some(greeted) = self.greeting.join_next() => match greeted {
+                    Ok(Some(connection)) => return connection,
+                    Ok(None) | Err(_) => continue,
+                },
+                accepted = self.listener.accept() => accepted,
+            };
+            match accepted {
                 Ok((stream, from)) => {
                     // One too many is dropped, which closes it.
                     let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { continue };
                     let Some(place) = self.places.take(from.ip()) else { continue };
-                    if stream.set_nodelay(true).is_ok() {
-                        return Connection { stream, _place: (room, place) };
+                    if stream.set_nodelay(true).is_err() {
+                        continue;
                     }
+                    let place = (room, place);
+                    let Some(tls) = &self.tls else {
+                        return Connection { stream: Socket::Plain(stream), _place: place };
+                    };
+                    let Some(greeting) = tls.begin(from.ip()) else { continue };
+                    self.greeting.spawn(async move {
+                        let stream = Socket::Tls(Box::new(greeting.finish(stream).await?));
+                        Some(Connection { stream, _place: place })
+                    });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -67,7 +88,7 @@ impl Connected for Connection {
     type ConnectInfo = Option<SocketAddr>;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.peer_addr().ok()
+        self.stream.tcp().peer_addr().ok()
     }
 }
 

@@ -9,6 +9,7 @@ mod service;
 
 use crate::errors::Error;
 use crate::routes::Shared;
+use crate::tls::Tls;
 use connections::Connections;
 use service::Inference;
 use std::sync::Arc;
@@ -27,7 +28,11 @@ const PONG_WITHIN: Duration = Duration::from_secs(20);
 const LAST: Duration = Duration::from_millis(200);
 
 /// Serves until stopped.
-pub(crate) async fn serve(listener: TcpListener, app: Shared, stop: CancellationToken) -> Result<(), Error> {
+pub(crate) async fn serve(
+    listener: (TcpListener, Option<Tls>),
+    app: Shared,
+    stop: CancellationToken,
+) -> Result<(), Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
     let mut ready = app.core.ready.subscribe();
     let follow = async {

@@ -130,7 +130,13 @@ async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<B
     let needs = needs(&name);
     let caller = match app.core.gate.admit(request.headers(), needs) {
         Ok(caller) => caller,
-        Err(error) => return status(&error).into_http(),
+        Err(denied) => {
+            let said = status(&denied.error);
+            let (now, action) = (app.core.driver.clock().now(), || format!("gRPC {name}"));
+            let code = u16::try_from(i32::from(said.code())).unwrap_or_default();
+            app.deeds.refuse(&denied, now, (action, request.uri().path()), code);
+            return said.into_http();
+        }
     };
     let changes = Deeds::counts(needs, request.method());
     if changes && let Err(error) = caller.change(app.core.driver.clock().now()) {
@@ -271,8 +277,11 @@ async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Bod
             let answered = requests_of(requests).map(move |request| {
                 let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
                 async move {
-                    let caller =
-                        app.core.gate.admit(&headers, Needs::QUERY).map_err(|error| status(&error))?;
+                    let caller = app
+                        .core
+                        .gate
+                        .admit(&headers, Needs::QUERY)
+                        .map_err(|denied| status(&denied.error))?;
                     Ok(infer::streamed(&app.core, (&headers, &caller), request?).await)
                 }
             });

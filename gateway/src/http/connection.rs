@@ -174,7 +174,7 @@ fn head_bytes<B>(request: &Request<B>) -> usize {
     line + request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum::<usize>()
 }
 
-fn head_too_large(limit: usize) -> ApiError {
+pub(super) fn head_too_large(limit: usize) -> ApiError {
     let message =
         format!("the request's first line and headers are longer than {limit} bytes, which is the limit");
     ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", message)

@@ -2,7 +2,9 @@
 
 use super::connection;
 use super::places::Places;
+use super::two;
 use crate::core::Core;
+use crate::tls::{Greeting, Tls, speaks_h2};
 use axum::Router;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +22,18 @@ const FULL: &str =
 const FULL_FOR_YOU: &str = r#"{"error":"this gateway has as many connections of your address as it takes","reason":"too_many_connections"}"#;
 
 /// Serves until stopped, then lets requests at hand finish.
-pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>, stop: CancellationToken) {
+pub(crate) async fn serve(
+    (listener, tls): (TcpListener, Option<Tls>),
+    router: Router,
+    core: Arc<Core>,
+    stop: CancellationToken,
+) {
+    // What it is told would be no TLS.
+    let turn_away = |stream: &TcpStream, body: &str| {
+        if tls.is_none() {
+            turn_away(stream, body);
+        }
+    };
     let mut connections = JoinSet::new();
     let places = Places::new(core.config.max_connections_per_address);
     loop {
@@ -43,10 +56,22 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>
                         continue;
                     }
                     let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
+                    let greeting = match &tls {
+                        None => None,
+                        Some(tls) => match tls.begin(from.ip()) {
+                            Some(greeting) => Some(greeting),
+                            None => continue,
+                        },
+                    };
                     connections.spawn(async move {
                         let _place = place; // given back at the end
-                        let leaving = Arc::clone(&core.leaving);
-                        connection::serve(stream, router, &core.config, leaving, stop).await;
+                        match greeting {
+                            None => {
+                                let leaving = Arc::clone(&core.leaving);
+                                connection::serve(stream, router, &core.config, leaving, stop).await;
+                            }
+                            Some(greeting) => greeted(greeting, stream, router, &core, stop).await,
+                        }
                     });
                 }
                 Err(error) => {
@@ -67,6 +92,27 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, core: Arc<Core>
         tracing::warn!(open = connections.len(), "connections were closed that did not end by themselves");
     }
     connections.shutdown().await;
+}
+
+/// Serves what both sides agree on, once they have.
+async fn greeted(
+    greeting: Greeting,
+    stream: TcpStream,
+    router: Router,
+    core: &Core,
+    stop: CancellationToken,
+) {
+    let stream = tokio::select! {
+        stream = greeting.finish(stream) => stream,
+        () = stop.cancelled() => None,
+    };
+    let Some(stream) = stream else { return };
+    let leaving = Arc::clone(&core.leaving);
+    if speaks_h2(&stream) {
+        two::serve(stream, router, &core.config, leaving, stop).await;
+    } else {
+        connection::serve(stream, router, &core.config, leaving, stop).await;
+    }
 }
 
 /// A handler that panicked has lost its connection, and nothing else.

@@ -2,6 +2,7 @@
 
 use super::{Doc, path, query_parameter};
 use crate::routes::{AUDIT_SHOWN, AUDIT_SHOWN_MAX, EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
+use modelless_types::Priority;
 use serde_json::{Value, json};
 
 fn key() -> Value {
@@ -117,6 +118,8 @@ fn quota() -> Value {
             "concurrency": bound("Queries that are open at one time."),
             "body_bytes": bytes("Bytes of one body."),
             "artefact_bytes": bytes("Bytes of all artefacts of registered models."),
+            "highest_priority": {"type": "integer", "minimum": 1, "maximum": Priority::LOWEST,
+                "description": "The highest level of priority that queries may ask for; 1 is the highest of all. Who asks for a higher one gets 403."},
         },
     })
 }
@@ -152,7 +155,7 @@ pub(crate) fn audit() -> Doc {
     let entry = json!({"type": "object", "properties": {
         "seq": {"type": "integer"}, "at_unix_us": {"type": "integer"},
         "tenant": {"type": ["string", "null"]}, "key": {"type": ["integer", "null"]},
-        "who": {"type": "string", "description": "How the key begins, and its name."},
+        "who": {"type": "string", "description": "How the key begins, and its name; without a key that is known, why it was refused."},
         "action": {"type": "string", "description": "A method and a route, or a call of gRPC."},
         "target": {"type": "string"},
         "status": {"type": "integer", "description": "Of HTTP; of gRPC for its calls."},
@@ -161,7 +164,10 @@ pub(crate) fn audit() -> Doc {
     let number = json!({"type": "integer", "minimum": 1, "maximum": AUDIT_SHOWN_MAX, "default": AUDIT_SHOWN});
     let before = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
     Doc::new("listAudit", "access", "What was asked for that changes something")
-        .describe("Of your tenant; for the operator of all. What is only asked or looked at is not in it.")
+        .describe(
+            "Of your tenant; for the operator of all. What is only asked or looked at is not in it, unless that was refused for want of the scope \
+             `register` or `admin`. Whoever came without a key that is known has no tenant.",
+        )
         .parameter(query_parameter("limit", "So many at most.", &number))
         .parameter(query_parameter("before", "Only those with a lower `seq`.", &before))
         .answers(200, "Newest first.", &schema)

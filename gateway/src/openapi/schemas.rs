@@ -368,11 +368,7 @@ fn answers() -> Value {
             "lanes": count(), "price_usd_per_hour": number(),
             "price_provenance": {"type": "string", "enum": ["declared", "listed", "default"]},
             "price_source": text_or_null(), "started_unix_us": count(), "uptime_s": count(),
-            "load": object(json!({
-                "lanes_busy": count(), "queued": count(), "running": count(), "batches": count(),
-                "queries": count(), "runner_crashes": count(), "replica_restarts": count(),
-                "handed_back": count(),
-            }), &["lanes_busy", "queued", "running", "batches", "queries", "runner_crashes", "replica_restarts", "handed_back"]),
+            "load": load(),
             "memory": object(json!({
                 "used_bytes": count(), "budget_bytes": count(),
             }), &["used_bytes", "budget_bytes"]),
@@ -380,4 +376,23 @@ fn answers() -> Value {
             "warnings": {"type": "array", "items": text()},
         }), &["id", "name", "connected"]),
     })
+}
+
+/// What a node has at hand and has done: counts.
+fn load() -> Value {
+    const COUNTS: [&str; 11] = [
+        "lanes_busy",
+        "queued",
+        "running",
+        "batches",
+        "queries",
+        "runner_crashes",
+        "replica_restarts",
+        "handed_back",
+        "loads",
+        "load_us",
+        "evictions",
+    ];
+    let counts = COUNTS.map(|name| (name.to_owned(), json!({"type": "integer", "minimum": 0})));
+    object(Value::Object(counts.into_iter().collect()), &COUNTS)
 }

@@ -147,7 +147,19 @@ fn hardware(hardware: &Hardware) -> Value {
 }
 
 fn load(load: &NodeLoad) -> Value {
-    let NodeLoad { lanes_busy, queued, running, batches, queries, crashes, restarts, handed_back } = load;
+    let NodeLoad {
+        lanes_busy,
+        queued,
+        running,
+        batches,
+        queries,
+        crashes,
+        restarts,
+        handed_back,
+        loads,
+        load_time,
+        evictions,
+    } = load;
     json!({
         "lanes_busy": lanes_busy,
         "queued": queued,
@@ -157,6 +169,9 @@ fn load(load: &NodeLoad) -> Value {
         "runner_crashes": crashes,
         "replica_restarts": restarts,
         "handed_back": handed_back,
+        "loads": loads,
+        "load_us": load_time,
+        "evictions": evictions,
     })
 }
 

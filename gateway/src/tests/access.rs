@@ -520,3 +520,64 @@ async fn what_changes_something_is_noted_with_who_asked_and_what_came_of_it() {
     .await;
     run.stop().await;
 }
+
+/// The log's entries once there are so many.
+fn noted(
+    connection: &mut modelless_testkit::Connection,
+    key: &SecretKey,
+    wanted: impl Fn(&[Value]) -> bool,
+) -> Vec<Value> {
+    modelless_testkit::wait::until(std::time::Duration::from_secs(10), || {
+        let request = modelless_testkit::Request::get("/v1/audit?limit=1000").header("api-key", key.expose());
+        let entries = connection.exchange(&request)?.json()?["entries"].take();
+        let entries = entries.as_array().cloned().unwrap_or_default();
+        Ok(if wanted(&entries) { Ok(entries) } else { Err(format!("{} entries", entries.len())) })
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn who_is_refused_for_want_of_a_right_is_noted_and_a_flood_of_it_in_part() {
+    let (world, all, without) = locked().await;
+    let asks = without.iter().find(|(scope, _)| *scope == Scope::Admin).unwrap().1.clone();
+    let config = Config { grpc: Some(([127, 0, 0, 1], 0).into()), ..Config::default() };
+    let world = World::with(Setup { store: Some(world.store), config, ..Setup::default() }).await;
+    let run = world.run().await;
+
+    let address = format!("http://{}", run.addresses.grpc.unwrap());
+    let channel = tonic::transport::Endpoint::try_from(address).unwrap().connect().await.unwrap();
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.unwrap();
+    let mut request = tonic::Request::new(ModelName { name: "fashion".to_owned(), ..Default::default() });
+    request.metadata_mut().insert("api-key", asks.expose().parse().unwrap());
+    let path = http::uri::PathAndQuery::from_static("/inference.GRPCInferenceService/RepositoryModelUnload");
+    let refused: Result<tonic::Response<ModelMetadata>, _> =
+        grpc.unary(request, path, ProstCodec::default()).await;
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+
+    run.with_connection(move |mut connection| {
+        let mut ask = |method: &str, path: &str, key: &str| {
+            let request = modelless_testkit::Request::new(method, path).header("api-key", key);
+            connection.exchange(&request).unwrap().status
+        };
+        assert_eq!(ask("DELETE", "/v1/keys/1", asks.expose()), 403);
+        assert_eq!(ask("DELETE", "/v1/models/fashion/small", all.expose()), 200);
+        assert_eq!(ask("GET", "/v1/tasks", "mlk_nobody"), 401, "what only asks is not noted");
+        for _ in 0..300 {
+            assert_eq!(ask("GET", "/v1/keys", "mlk_nobody"), 401);
+        }
+        let entries = noted(&mut connection, &all, |entries| entries.len() == 63);
+        let of =
+            |status: u16| entries.iter().filter(move |entry| entry["status"] == status).collect::<Vec<_>>();
+        let (denied, unloads, unknown) = (of(403), of(7), of(401));
+        assert_eq!((denied.len(), unloads.len(), unknown.len(), of(200).len()), (1, 1, 60, 1));
+        assert_eq!(denied[0]["action"], "DELETE /v1/keys/{key}");
+        assert_eq!((&denied[0]["tenant"], &denied[0]["target"]), (&json!("default"), &json!("/v1/keys/1")));
+        assert!(denied[0]["who"].as_str().unwrap().starts_with(&asks.expose()[..12]), "{denied:?}");
+        assert_eq!(unloads[0]["action"], "gRPC RepositoryModelUnload");
+        assert_eq!((&unknown[0]["tenant"], &unknown[0]["who"]), (&Value::Null, &json!("unknown_key")));
+        assert!(!json!(entries).to_string().contains("mlk_nobody"), "nothing of what was presented");
+    })
+    .await;
+    run.stop().await;
+}

@@ -10,5 +10,6 @@ mod queries;
 mod quotas;
 mod routes;
 mod sockets;
+mod tls;
 mod versions;
 pub(crate) mod world;

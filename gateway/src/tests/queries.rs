@@ -384,3 +384,28 @@ async fn waiting_queries_are_bounded_and_the_bound_has_a_name() {
     tasks.shutdown().await;
     assert_eq!(world.handle.open_queries(), 0, "those whose clients went away are forgotten");
 }
+
+#[tokio::test]
+async fn metrics_tell_of_each_query_whose_it_was_where_it_was_answered_and_whether_it_got_what_it_wanted() {
+    let world = World::new().await;
+    let png = "image/png";
+    assert_eq!(world.post("/v1/tasks/fashion?accuracy=0.9&max_cost=1", png, PNG).await.status, 200);
+    assert_eq!(world.post("/v1/tasks/fashion?accuracy=0.99", png, PNG).await.status, 422);
+    let text = String::from_utf8(world.get("/metrics").await.body.to_vec()).unwrap();
+    for line in [
+        r#"modelless_goals_total{task="fashion",goal="latency",outcome="met"} 1"#,
+        r#"modelless_goals_total{task="fashion",goal="latency",outcome="missed"} 1"#,
+        r#"modelless_goals_total{task="fashion",goal="accuracy",outcome="met"} 1"#,
+        r#"modelless_goals_total{task="fashion",goal="accuracy",outcome="missed"} 1"#,
+        r#"modelless_goals_total{task="fashion",goal="cost",outcome="met"} 1"#,
+        r#"modelless_goals_total{task="fashion",goal="cost",outcome="missed"} 0"#,
+        r#"modelless_goal_latency_ratio_count{task="fashion"} 1"#,
+        r#"modelless_goal_accuracy_margin_ratio_count{task="fashion"} 1"#,
+        r#"modelless_application_queries_total{tenant="default",application="default",outcome="answered"} 1"#,
+        r#"modelless_application_queries_total{tenant="default",application="default",outcome="refused"} 1"#,
+        r#"modelless_node_answer_seconds_count{node="node-a"} 1"#,
+        r#"modelless_input_bytes_count{task="fashion"} 1"#,
+    ] {
+        assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
+    }
+}

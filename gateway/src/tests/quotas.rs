@@ -119,6 +119,35 @@ async fn an_applications_quota_and_its_tenants_both_hold() {
     }
 }
 
+#[tokio::test]
+async fn nobody_goes_before_others_who_may_not() {
+    let most = |level| Quota { highest_priority: Some(level), ..Quota::default() };
+    for (of_tenant, asked, gets) in [
+        (most(3), "", Some(5)),
+        (most(3), "?priority=3", Some(3)),
+        (most(3), "?priority=9", Some(9)),
+        (most(3), "?priority=2", None),
+        (most(7), "", Some(7)),
+        (most(7), "?priority=0", Some(7)),
+        (most(7), "?priority=6", None),
+        (Quota::default(), "?priority=1", Some(1)),
+    ] {
+        let (mut world, key) = bounded(of_tenant.clone(), Setup::default()).await;
+        let asking = Request::post(format!("/v1/tasks/fashion{asked}")).header("api-key", key.expose());
+        let asking = asking.header("content-type", "image/png").body(Body::from(PNG)).unwrap();
+        let got = send(world.router(), asking).await;
+        let Some(level) = gets else {
+            assert_eq!(got.refusal(), (403, "priority_too_high".to_owned()), "{of_tenant:?} {asked}");
+            continue;
+        };
+        assert_eq!(got.status, StatusCode::OK, "{got:?}");
+        let modelless_wire::ToNode::Query(frame) = world.seen.recv().await.unwrap() else {
+            panic!("no query")
+        };
+        assert_eq!(frame.priority.level(), level, "{of_tenant:?} {asked}");
+    }
+}
+
 async fn put(world: &World, key: &SecretKey, bytes: usize) -> Got {
     let request = Request::put("/v1/artefacts").header("api-key", key.expose());
     send(world.router(), request.body(Body::from(vec![7; bytes])).unwrap()).await

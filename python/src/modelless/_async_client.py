@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, Union, overload
 
@@ -14,7 +15,7 @@ from ._goals import Goals, GoalsGiven
 from ._inputs import Input
 from ._register import Options, Wanted, register, who
 from ._retry import Retries
-from ._settings import Settings, parameters as _parameters
+from ._settings import Certificate, Settings, Trust, parameters as _parameters
 from ._shown import Explanation, Model, Registered, Task, Verdict
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ class AsyncClient:
 
     `server` is its address; left out, `MODELLESS_SERVER` or the usual one. `headers` go with every request, and so
     does `api_key`; left out, that is `MODELLESS_KEY`, if it is set.
-    `connections` is how many are open at most, `at_once` how many inputs of one list are asked side by side. `verify` is httpx's,
-    for https.
+    `connections` is how many are open at most, `at_once` how many inputs of one list are asked side by side. For https,
+    `ca` is a file with the authorities that the server's certificate may come from (left out, `MODELLESS_CA` or those that httpx
+    believes), and `certificate` a pair of files, certificate and key, to show to a server that wants one. `verify` is httpx's.
     """
 
     def __init__(
@@ -40,8 +42,11 @@ class AsyncClient:
         connections: int = 64,
         at_once: int = 16,
         verify: Any = True,
+        ca: Optional[Union[str, PathLike[str]]] = None,
+        certificate: Optional[Certificate] = None,
     ):
-        settings = Settings(server, api_key, headers, retries, connections, at_once, verify)
+        trust = Trust(verify, ca, certificate)
+        settings = Settings(server, api_key, headers, retries, connections, at_once, trust)
         self.server = settings.server
         self._core = settings.core
         self._http = httpx.AsyncClient(**settings.http)

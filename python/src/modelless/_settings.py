@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Mapping, Optional
+import ssl
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
 from urllib.parse import urlsplit
 
 import httpx
@@ -19,6 +22,39 @@ USUAL_SERVER = "http://127.0.0.1:8080"
 #: Seconds for which a connection is kept open after it was used last.
 KEPT = 30.0
 
+#: A certificate and its key, in PEM files.
+Certificate = Tuple[Union[str, "PathLike[str]"], Union[str, "PathLike[str]"]]
+
+
+@dataclass
+class Trust:
+    """Whom an https server is believed, and what is shown to it."""
+
+    verify: Any
+    ca: Optional[Union[str, PathLike[str]]]
+    certificate: Optional[Certificate]
+
+    def context(self) -> Any:
+        """As httpx takes it."""
+        ca = self.ca or os.environ.get("MODELLESS_CA") or None
+        if self.verify is not True:
+            if self.ca is not None or self.certificate is not None:
+                raise InputError("give either verify, or ca and certificate")
+            return self.verify
+        if ca is None and self.certificate is None:
+            return True
+        try:
+            context = httpx.create_ssl_context() if ca is None else ssl.create_default_context(cafile=os.fspath(ca))
+        except OSError as error:  # of which those of ssl are
+            raise InputError(f"ca: {os.fspath(ca or '')!r} is no file of certificates in PEM: {error}") from error
+        if self.certificate is not None:
+            cert, key = (os.fspath(path) for path in self.certificate)
+            try:
+                context.load_cert_chain(cert, key)
+            except OSError as error:  # of which those of ssl are
+                raise InputError(f"certificate: {cert!r} and {key!r} are no certificate and its key in PEM: {error}") from error
+        return context
+
 
 class Settings:
     """The same for both clients."""
@@ -31,7 +67,7 @@ class Settings:
         retries: Optional[Retries],
         connections: int,
         at_once: int,
-        verify: Any,
+        trust: Trust,
     ):
         if connections < 1 or at_once < 1:
             raise InputError("connections and at_once are at least 1")
@@ -40,7 +76,7 @@ class Settings:
         self.requests = Requests(self.server, _headers(self.server, key(api_key), headers or {}))
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEPT)
         # Reading all certificates takes longer than many a query, and http needs none.
-        secure = verify if self.server.startswith("https:") else False
+        secure = trust.context() if self.server.startswith("https:") else False
         self.http: Dict[str, Any] = {"limits": limits, "verify": secure, "timeout": None}
 
 

@@ -16,7 +16,7 @@ fn tried(script: &str, args: &[&str]) -> Result<Vec<String>> {
 }
 
 /// The same, where each line is a call, and all of so many are made.
-fn all_calls(script: &str, args: &[&str], least: usize) -> Result<()> {
+pub(crate) fn all_calls(script: &str, args: &[&str], least: usize) -> Result<()> {
     let calls = tried(script, args)?;
     ensure!(calls.len() >= least, "{} calls of {least}: {calls:?}", calls.len());
     let bad: Vec<_> = calls.iter().filter(|call| !call.ends_with("\tok")).collect();

@@ -16,6 +16,7 @@ mod encrypted;
 mod ending;
 mod engines;
 mod feedback;
+mod front_tls;
 #[cfg(any(feature = "generator", feature = "torch"))]
 mod generating;
 mod goals;

@@ -135,7 +135,8 @@ impl Site {
         let scopes = ["--scopes", "query,register,admin"];
         let first = [&["key", "create", "operator", "--data", folder][..], &scopes].concat();
         let operator = run(binary, &first, "")?;
-        let server = Server::builder().binary(binary).data(data.path()).http("0.0.0.0:0").start()?;
+        let server =
+            Server::builder().binary(binary).data(data.path()).http("0.0.0.0:0").arg("--insecure").start()?;
         let url = format!("http://127.0.0.1:{}", server.address().port());
         let at = ["--server", url.as_str()];
         let key = |tenant: &str| {

@@ -2,8 +2,16 @@
 //!
 //! Three models answer at once while every two seconds some runner that serves one gets SIGKILL. Blocks with and without kills
 //! alternate. What another model feels is told by the queries that did not come while their own model's runner had just died.
+//!
+//! Only a kill that hits a runner with a batch in it can lose anything, so only those count towards how many are asked for: blocks
+//! go on until there are as many, within a bound. Which did is told afterwards by the server, that a batch ended with its runner;
+//! to hit more often than by chance, it is waited for a moment until the runner seems to be at work, and it is held until a query
+//! of its model must have come.
 
-use std::time::{Duration, SystemTime};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::turns::Side;
@@ -16,7 +24,8 @@ use crate::say;
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "chaos",
-    what: "kill -9 of a random runner every 2 s under load: queries lost or wrong, p99 of the other models",
+    what: "kill -9 of a random runner every 2 s under load, until 30 had a batch in them: queries lost or wrong, p99 of the other \
+           models",
     run: measure,
 };
 
@@ -26,9 +35,36 @@ const EVERY: Duration = Duration::from_secs(2);
 const LATENCY_MS: u32 = 2_000;
 /// For so long after its runner's death a model is its own concern.
 const RECOVERS_MS: u64 = 1_000;
+/// A batch that ended with its runner is told within so long of the runner's death, before or after.
+const TOGETHER_MS: u64 = 500;
+/// From so long before it was stopped: those in the batch that died came before it did.
+const BEFORE_MS: u64 = 100;
+/// So long it is waited until a runner seems to be at work.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// A runner that ran at least so many batches since the last kill is asked for.
+const SERVES: u64 = 5;
+/// Then it is stopped for as long as so many queries of its model take to come, on average.
+const HELD_FOR: f64 = 3.0;
+/// And never so long that the server takes the batch for one that runs far too long, which is another measure's matter.
+const HELD_MOST: Duration = Duration::from_millis(20);
+/// Between two looks at whether it is: a batch takes some hundred microseconds.
+const LOOKS: Duration = Duration::from_micros(50);
+
+/// How often and how long.
+struct Plan {
+    /// At least so many blocks, and at most.
+    blocks: (u64, u64),
+    ms: u64,
+    rate: f64,
+    /// Kills that hit.
+    asked: usize,
+}
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let (blocks, ms, rate) = context.choose((3, 20_000, 500.0), (1, 5_000, 30.0));
+    let Plan { blocks: (least, most), ms, rate, asked } = context.choose(
+        Plan { blocks: (3, 9), ms: 20_000, rate: 500.0, asked: 30 },
+        Plan { blocks: (1, 3), ms: 5_000, rate: 30.0, asked: 1 },
+    );
     let server = Server::builder().binary(context.binary()?).start()?;
     demo::register(&server, &many(&context.root))?;
     let streams: Vec<Value> = SERVED.iter().map(|variant| many_stream(variant, LATENCY_MS)).collect();
@@ -36,29 +72,43 @@ fn measure(context: &Context) -> Result<Outcome> {
     load.ask(&json!({"do": "learn"}))?;
     let mut rng = Rng::new(context.seed);
     let (mut rows, mut ratios, mut total) = (Vec::new(), Vec::new(), Total::default());
-    for block in 0..blocks {
+    let mut block = 0;
+    while block < least || (total.hit < asked && block < most) {
         let question = json!({
             "do": "paced", "per_second": vec![rate; SERVED.len()], "ms": ms, "seed": context.seed + block,
         });
         let kills_first = block % 2 == 1;
         let mut calm = if kills_first { None } else { Some(load.ask(&question)?) };
-        let (raw, killed) = under_fire(&mut load, &question, &server, Duration::from_millis(ms), &mut rng)?;
+        let held = Duration::from_secs_f64(HELD_FOR / rate).min(HELD_MOST);
+        let times = (Duration::from_millis(ms), held);
+        let lead = BEFORE_MS + u64::try_from(held.as_millis())?;
+        let (raw, killed) = under_fire(&mut load, &question, &server, times, &mut rng)?;
         if calm.is_none() {
             calm = Some(load.ask(&question)?);
         }
         let calm = calm.context("asked before or after; this is a bug")?;
-        let deaths = deaths(&server, &raw)?;
+        let died = once(told_of(&server, &raw, "a runner died")?);
+        let hits = hits(&died, &told_of(&server, &raw, "a batch ended with its runner")?);
+        let deaths: Vec<Death> = died
+            .into_iter()
+            .zip(hits)
+            .map(|((at, of), hit)| Death { at, since: at.saturating_sub(lead), of, hit })
+            .collect();
         let (of_calm, of_raw) = (p99(&others(&calm, &[])?)?, p99(&others(&raw, &deaths)?)?);
         ratios.push(of_raw / of_calm);
         total.add(&calm, 0)?;
         total.add(&raw, killed)?;
+        let hit = deaths.iter().filter(|death| death.hit).count();
+        total.hit += hit;
         let deaths: Vec<Value> =
-            deaths.iter().map(|(at, model)| json!({"at_ms": at, "stream": model})).collect();
+            deaths.iter().map(|d| json!({"at_ms": d.at, "stream": d.of, "had_work": d.hit})).collect();
         rows.push(json!({
-            "p99_us_calm": of_calm, "p99_us_of_others": of_raw, "killed": killed, "deaths": deaths,
-            "calm": demo::bare(calm), "under_fire": demo::bare(raw),
+            "p99_us_calm": of_calm, "p99_us_of_others": of_raw, "killed": killed, "killed_with_work": hit,
+            "deaths": deaths, "calm": demo::bare(calm), "under_fire": demo::bare(raw),
         }));
+        block += 1;
     }
+    let missed = total.killed.saturating_sub(total.hit);
     drop(load);
     server.stop()?;
     let of = |percent| stats::percentile(&ratios, percent).context("no blocks");
@@ -67,23 +117,24 @@ fn measure(context: &Context) -> Result<Outcome> {
         say(format!("lost: {}", total.reasons.join(", ")));
     }
     Ok(Outcome {
-        seeds: (0..blocks).map(|block| context.seed + block).collect(),
+        seeds: (0..block).map(|block| context.seed + block).collect(),
         repetitions: Value::Array(rows),
         summary: json!({
-            "killed": total.killed, "sent": total.sent, "lost": total.lost, "wrong": total.wrong,
+            "killed": total.killed, "killed_with_work": total.hit, "killed_without_work": missed,
+            "asked_with_work": asked, "sent": total.sent, "lost": total.lost, "wrong": total.wrong,
             "p99_of_others_ratio_median": median, "p99_of_others_ratio_worst": worst, "reasons": total.reasons,
         }),
         result: format!(
-            "{} runners killed, {} of {} queries lost, {} wrong; p99 of the other models {median:.2} times that without kills \
-             (worst block {worst:.2})",
-            total.killed, total.lost, total.sent, total.wrong
+            "{} runners killed with a batch in them and {missed} without, {} of {} queries lost, {} wrong; p99 of the other models \
+             {median:.2} times that without kills (worst block {worst:.2})",
+            total.hit, total.lost, total.sent, total.wrong
         ),
         checks: vec![
             Check { what: "queries lost", value: count(total.lost)?, limit: 0.0, unit: "" },
             Check { what: "wrong answers", value: count(total.wrong)?, limit: 0.0, unit: "" },
             Check {
-                what: "blocks in which nothing was killed",
-                value: flag(total.killed == 0),
+                what: "kills of a runner with a batch in it, fewer than asked for",
+                value: count(u64::try_from(asked.saturating_sub(total.hit))?)?,
                 limit: 0.0,
                 unit: "",
             },
@@ -102,19 +153,21 @@ fn under_fire(
     load: &mut Side,
     question: &Value,
     server: &Server,
-    time: Duration,
+    (time, held): (Duration, Duration),
     rng: &mut Rng,
 ) -> Result<(Value, usize)> {
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| load.ask(question));
         let (mut killed, rounds) = (0, time.as_millis() / EVERY.as_millis());
         for _ in 0..rounds {
+            let before: BTreeMap<u32, u64> =
+                process::children(server.pid())?.into_iter().map(|(pid, _)| (pid, turns(pid))).collect();
             std::thread::sleep(EVERY);
             let mut runners = process::children(server.pid())?;
-            // Not the spare, and not what is kept for poison: those have no lane yet.
-            runners.retain(|(pid, _)| has_lane(*pid));
+            // Not the spare, not what is kept for poison, and not what is in memory though nobody asks for it.
+            runners.retain(|(pid, _)| turns(*pid) >= before.get(pid).copied().unwrap_or(0) + SERVES);
             if !runners.is_empty() && !asked.is_finished() {
-                killed += usize::from(process::kill(rng.pick(&runners).0));
+                killed += usize::from(strike(rng.pick(&runners).0, held));
             }
         }
         let answer = asked.join().map_err(|_| anyhow::anyhow!("the load generator's thread panicked"))??;
@@ -122,16 +175,81 @@ fn under_fire(
     })
 }
 
-/// Whether a runner has a thread that runs batches.
-fn has_lane(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok())
-        .any(|name| name.starts_with("lane-"))
+/// How often the threads of a runner that run batches have gone to sleep: about once a batch.
+fn turns(pid: u32) -> u64 {
+    let slept = |lane: PathBuf| {
+        let status = fs::read_to_string(lane.join("status")).ok()?;
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse::<u64>().ok()
+    };
+    lanes(pid).into_iter().filter_map(slept).sum()
 }
 
-/// When runners died during a load, in milliseconds since it began, and of which stream, as the server's log tells.
-fn deaths(server: &Server, load: &Value) -> Result<Vec<(u64, usize)>> {
+/// Where the kernel tells of the threads of a runner that run batches.
+fn lanes(pid: u32) -> Vec<PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let is_lane = |thread: &PathBuf| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("lane-"))
+    };
+    threads.map(|thread| thread.path()).filter(is_lane).collect()
+}
+
+/// Kills a runner with a batch in it: one that it was at, or that it was handed while it was stopped. Whether it was there.
+fn strike(pid: u32, held: Duration) -> bool {
+    wait_for_work(pid);
+    let Ok(victim) = process::Other::open(pid) else { return false };
+    if victim.freeze().is_ok() {
+        std::thread::sleep(held);
+    }
+    process::kill(pid)
+}
+
+/// Until one of its lanes is at work, or for a while.
+fn wait_for_work(pid: u32) {
+    let until = Instant::now() + PATIENCE;
+    let lanes = lanes(pid);
+    let runs = |lane: &PathBuf| fs::read_to_string(lane.join("stat")).is_ok_and(|stat| is_running(&stat));
+    while Instant::now() < until && !lanes.iter().any(runs) {
+        std::thread::sleep(LOOKS);
+    }
+}
+
+/// What the kernel says of a thread: its number, its name in brackets, its state.
+fn is_running(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('R'))
+}
+
+/// A runner that died, when, of which stream, and whether a batch ended with it.
+struct Death {
+    at: u64,
+    /// From when on its own model may have felt it: a little before it was stopped.
+    since: u64,
+    of: usize,
+    hit: bool,
+}
+
+/// Each death is told twice: by who keeps the runner and by who is served by it.
+fn once(told: Vec<(u64, usize)>) -> Vec<(u64, usize)> {
+    let mut deaths: Vec<(u64, usize)> = Vec::new();
+    for (at, of) in told {
+        if !deaths.iter().any(|(when, whose)| *whose == of && when.abs_diff(at) <= TOGETHER_MS) {
+            deaths.push((at, of));
+        }
+    }
+    deaths
+}
+
+/// Of each death whether a batch of the same model ended at about the same time.
+fn hits(deaths: &[(u64, usize)], ended: &[(u64, usize)]) -> Vec<bool> {
+    let with = |(at, of): &(u64, usize)| {
+        ended.iter().any(|(when, whose)| whose == of && when.abs_diff(*at) <= TOGETHER_MS)
+    };
+    deaths.iter().map(with).collect()
+}
+
+/// When the server said something of a model during a load, in milliseconds since it began, and of which stream.
+fn told_of(server: &Server, load: &Value, what: &str) -> Result<Vec<(u64, usize)>> {
+    let words = format!("{what} model=model-");
     let began = load["began_unix_ms"].as_u64().context("when did it begin?")?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
     let started = u64::try_from(now.saturating_sub(server.up_for()).as_millis())?;
@@ -143,24 +261,23 @@ fn deaths(server: &Server, load: &Value) -> Result<Vec<(u64, usize)>> {
     };
     let mut found = Vec::new();
     for (at, line) in server.timeline() {
-        let Some(id) = line.split_once("a runner died model=model-").map(|(_, rest)| rest) else { continue };
+        let Some(id) = line.split_once(&words).map(|(_, rest)| rest) else { continue };
         let id: String = id.chars().take_while(char::is_ascii_digit).collect();
         let at = (started + u64::try_from(at.as_millis())?).checked_sub(began);
         found.extend(at.zip(id.parse().ok().and_then(stream_of)));
     }
-    found.dedup();
     Ok(found)
 }
 
 /// Latencies of queries that did not come while their own model's runner had just died.
-fn others(load: &Value, deaths: &[(u64, usize)]) -> Result<Vec<u64>> {
+fn others(load: &Value, deaths: &[Death]) -> Result<Vec<u64>> {
     let mut kept = Vec::new();
     for (number, stream) in load["streams"].as_array().context("no streams")?.iter().enumerate() {
         for pair in stream["answers"].as_array().context("no answers")? {
             let (at, took) = (pair[0].as_u64().context("when?")?, pair[1].as_u64().context("how long?")?);
-            // From a little before: those in the batch that died came before it did.
-            let own = |(died, of): &(u64, usize)| {
-                *of == number && (died.saturating_sub(100)..died + RECOVERS_MS).contains(&at)
+            let own = |death: &Death| {
+                let felt = death.since..death.at + RECOVERS_MS;
+                death.of == number && felt.contains(&at)
             };
             if !deaths.iter().any(own) {
                 kept.push(took);
@@ -179,6 +296,8 @@ fn p99(latencies: &[u64]) -> Result<f64> {
 #[derive(Default)]
 struct Total {
     killed: usize,
+    /// Those of them that had a batch.
+    hit: usize,
     sent: u64,
     lost: u64,
     wrong: u64,
@@ -204,10 +323,6 @@ fn count(of: u64) -> Result<f64> {
     Ok(f64::from(u32::try_from(of)?))
 }
 
-fn flag(is: bool) -> f64 {
-    f64::from(u8::from(is))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,7 +331,23 @@ mod tests {
     fn what_a_model_feels_of_its_own_death_is_not_what_others_feel() {
         let load = json!({"streams": [{"answers": [[500, 9], [1_000, 900], [1_500, 800]]}, {"answers": [[1_000, 7]]}]});
         assert_eq!(others(&load, &[]).unwrap(), [9, 900, 800, 7]);
-        assert_eq!(others(&load, &[(1_050, 0)]).unwrap(), [9, 7]);
+        assert_eq!(others(&load, &[Death { at: 1_050, since: 950, of: 0, hit: true }]).unwrap(), [9, 7]);
         assert!(others(&json!({"streams": []}), &[]).is_err());
+    }
+
+    #[test]
+    fn a_kill_hits_where_a_batch_of_the_same_model_ended_with_its_runner() {
+        let deaths = once(vec![(2_000, 0), (2_001, 0), (4_000, 1), (6_000, 0)]);
+        // One of another model at the same time, and one of the same model at another.
+        let ended = [(1_990, 0), (4_010, 2), (9_000, 0)];
+        assert_eq!(hits(&deaths, &ended), [true, false, false]);
+    }
+
+    #[test]
+    fn a_thread_is_at_work_when_the_kernel_says_that_it_runs() {
+        assert!(is_running("17 (lane-0) R 1 1 0"));
+        assert!(!is_running("17 (lane-0) S 1 1 0"));
+        assert!(is_running("17 (odd) name) R 1"), "a name may hold a bracket");
+        assert!(!is_running(""));
     }
 }

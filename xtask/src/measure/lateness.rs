@@ -3,7 +3,9 @@
 //! *Late* is what is answered after its bound; *refused* is what was not answered because it would have been; *missed* is both, for
 //! whoever refuses everything is never late. Each is told. Beside them stands the least that any policy could have missed:
 //! found for the very same arrivals by somebody who knows them all, and to whom a batch takes what its profile says and nothing
-//! else takes any time. And the same arrivals, with the same profile, in the simulator.
+//! else takes any time. Twice: of the arrivals as they were planned, which the simulator has as well, and of each run's as they
+//! were really sent, by a generator that may have fallen behind. And the same arrivals, with the same profile, in the simulator.
+//! All of it stands beside each other for each round and over all that was sent.
 //!
 //! Both late and missed are held to 0.5 %. Where even the least misses more than that, it is what is missed beyond the least that
 //! is held to 0.5 points: see `docs/adr/0138-late-and-missed.md`.
@@ -15,7 +17,7 @@
 //! Where not even the least is at most 0.5 % at 70 % of the peak, the peak is not what can be kept in this bound. Then it is
 //! measured once more at 70 % of the highest rate of which at least 99.5 % could be answered in time, and this is called `kept`.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::stats;
 use modelless_testkit::turns::Side;
 use serde_json::{Map, Value, json};
@@ -74,11 +76,18 @@ fn measure(context: &Context) -> Result<Outcome> {
                         "missed_percent_median": missed, "missed_percent_worst": worst(&share.missed)?,
                         "simulated_late_percent_median": sim_late, "simulated_missed_percent_median": sim,
                         "least_percent_median": least, "per_second": load.per_second,
+                        "least_as_sent_percent_median": middle(&share.least_sent)?, "over_all_sent": share.over_all(),
                     }),
                 );
             }
-            let at = format!("{} {} {:.0} a second", model.name, load.shape, load.per_second);
-            results.push(format!("{at}, in per cent: least {least:.2}, {}", ways.join(", ")));
+            let bound = load.shares.first().context("nobody was asked")?;
+            let (sent, as_sent) = (bound.sent.iter().sum::<f64>(), middle(&bound.least_sent)?);
+            let at =
+                format!("{} {} {:.0} a second ({sent:.0} sent)", model.name, load.shape, load.per_second);
+            results.push(format!(
+                "{at}, in per cent: least {least:.2} ({as_sent:.2} as it was sent), {}",
+                ways.join(", ")
+            ));
             if load.shape != SHAPES[1].0 {
                 check(context, model, load, &mut checks)?;
             }
@@ -197,9 +206,41 @@ struct Share {
     missed: Vec<f64>,
     simulated_late: Vec<f64>,
     simulated: Vec<f64>,
+    /// The least of the arrivals as they were planned, and as they were sent.
+    least: Vec<f64>,
+    least_sent: Vec<f64>,
+    /// How many were sent.
+    sent: Vec<f64>,
 }
 
 impl Share {
+    fn new(mode: &'static str) -> Self {
+        Self {
+            mode,
+            late: Vec::new(),
+            missed: Vec::new(),
+            simulated_late: Vec::new(),
+            simulated: Vec::new(),
+            least: Vec::new(),
+            least_sent: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// Of all that was sent in all rounds, in per cent: ours beside the least, live and simulated.
+    fn over_all(&self) -> Value {
+        let sent: f64 = self.sent.iter().sum();
+        let share = |each: &[f64]| {
+            each.iter().zip(&self.sent).map(|(percent, sent)| percent * sent).sum::<f64>() / sent.max(1.0)
+        };
+        json!({
+            "sent": sent, "late_percent": share(&self.late), "missed_percent": share(&self.missed),
+            "least_percent": share(&self.least), "least_as_sent_percent": share(&self.least_sent),
+            "simulated_late_percent": share(&self.simulated_late),
+            "simulated_missed_percent": share(&self.simulated),
+        })
+    }
+
     /// What was not answered at all, in each round.
     fn refused(&self) -> Vec<f64> {
         self.missed.iter().zip(&self.late).map(|(missed, late)| missed - late).collect()
@@ -264,15 +305,17 @@ fn late(context: &Context, model: &Model) -> Result<Found> {
             let row = simulator.ask(load.per_second, load.cv, seed, &ways.collect::<Vec<_>>())?;
             load.least.push(share_of(&row, "least")?);
             for (at, side) in sides.iter_mut().take(asked).enumerate() {
-                let answer = side.executor.ask(&json!({
+                let mut answer = side.executor.ask(&json!({
                     "do": "open", "per_second": load.per_second, "cv": load.cv, "ms": ms, "seed": seed,
                     "bound_us": bound_us,
                 }))?;
-                note(load, side.mode, &answer, &row["rows"][at])?;
+                let as_sent = simulator.as_sent(&mut answer, &row)?;
+                note(load, side.mode, &answer, &row["rows"][at], [&row, &as_sent])?;
                 raw.push(json!({
                     "mode": side.mode, "batching": side.batching, "arrivals": load.shape, "seed": seed,
                     "per_second": load.per_second, "cv": load.cv, "ms": ms, "bound_us": bound_us,
-                    "least": row["least"], "simulated": row["rows"][at], "seen": answer,
+                    "least": row["least"], "least_as_sent": as_sent["least"], "simulated": row["rows"][at],
+                    "seen": answer,
                 }));
             }
         }
@@ -349,6 +392,22 @@ impl Simulator {
         self.side.ask(&question)
     }
 
+    /// The least of what was really sent, which leaves the answer. It was what was planned, and nothing else.
+    fn as_sent(&mut self, answer: &mut Value, planned: &Value) -> Result<Value> {
+        let sent = answer.as_object_mut().and_then(|answer| answer.remove("arrivals"));
+        let mut question = self.given.clone();
+        let fields = question.as_object_mut().context("an object; this is a bug")?;
+        fields.insert("arrivals".to_owned(), json!("as sent"));
+        fields.insert("sent".to_owned(), sent.context("it was not told when queries were sent")?);
+        let found = self.side.ask(&question)?;
+        let counts = [&found["queries"], &planned["queries"], &answer["seen"]["sent"]];
+        ensure!(
+            counts.iter().all(|count| count.is_u64() && *count == counts[0]),
+            "of what was sent, planned and seen the numbers differ: {counts:?}"
+        );
+        Ok(found)
+    }
+
     /// The highest rate below `per_second` of which hardly anything must be missed; `None` if that can be kept itself.
     fn kept(&mut self, per_second: f64, seed: u64) -> Result<Option<f64>> {
         let mut can = |rate: f64| -> Result<bool> {
@@ -381,15 +440,15 @@ fn percent(answer: &Value, which: &str) -> Result<f64> {
     Ok(count(which)? * 100.0 / count("sent")?.max(1.0))
 }
 
-fn note(load: &mut Load, mode: &'static str, answer: &Value, simulated: &Value) -> Result<()> {
+fn note(
+    load: &mut Load,
+    mode: &'static str,
+    answer: &Value,
+    simulated: &Value,
+    [planned, as_sent]: [&Value; 2],
+) -> Result<()> {
     let at = load.shares.iter().position(|share| share.mode == mode).unwrap_or_else(|| {
-        load.shares.push(Share {
-            mode,
-            late: Vec::new(),
-            missed: Vec::new(),
-            simulated_late: Vec::new(),
-            simulated: Vec::new(),
-        });
+        load.shares.push(Share::new(mode));
         load.shares.len() - 1
     });
     let share = &mut load.shares[at];
@@ -397,6 +456,9 @@ fn note(load: &mut Load, mode: &'static str, answer: &Value, simulated: &Value) 
     share.missed.push(percent(answer, "missed")?);
     share.simulated_late.push(share_of(simulated, "late")?);
     share.simulated.push(share_of(simulated, "missed")?);
+    share.least.push(share_of(planned, "least")?);
+    share.least_sent.push(share_of(as_sent, "least")?);
+    share.sent.push(answer["seen"]["sent"].as_f64().context("how many were sent?")?);
     Ok(())
 }
 
@@ -416,14 +478,27 @@ mod tests {
     fn what_is_missed_is_bound_itself_unless_nobody_could_keep_that() {
         assert!((beyond(0.9, 0.7, 0.2) - 0.9).abs() < 1e-9, "the least could be kept");
         assert!((beyond(1.6, 0.7, 0.9) - 0.7).abs() < 1e-9, "the least could not");
-        let share = Share {
-            mode: MODES[0],
-            late: vec![0.25],
-            missed: vec![1.0],
-            simulated_late: Vec::new(),
-            simulated: Vec::new(),
-        };
+        let share = Share { late: vec![0.25], missed: vec![1.0], ..Share::new(MODES[0]) };
         assert_eq!(share.refused(), [0.75]);
+    }
+
+    #[test]
+    fn over_all_that_was_sent_each_query_counts_as_much_as_another() {
+        let mut load =
+            Load { shape: "poisson", cv: 1.0, per_second: 1.0, least: Vec::new(), shares: Vec::new() };
+        for (sent, missed, least, as_sent) in [(100, 1, 0.0, 0.01), (300, 12, 0.02, 0.03)] {
+            let answer = json!({"seen": {"sent": sent, "late": 0, "missed": missed}});
+            let simulated = json!({"late": 0.0, "missed": 0.08});
+            let least = [&json!({"least": least}), &json!({"least": as_sent})];
+            note(&mut load, MODES[0], &answer, &simulated, least).unwrap();
+        }
+        let told = load.shares[0].over_all();
+        let percent = |which: &str| told[which].as_f64().unwrap();
+        assert!((percent("sent") - 400.0).abs() < 1e-9);
+        assert!((percent("missed_percent") - 3.25).abs() < 1e-9, "{told}");
+        assert!((percent("least_percent") - 1.5).abs() < 1e-9, "{told}");
+        assert!((percent("least_as_sent_percent") - 2.5).abs() < 1e-9, "{told}");
+        assert!((percent("simulated_missed_percent") - 8.0).abs() < 1e-9, "{told}");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 //! takes many for a percentile that stands for more than two queries.
 //!
 //! A third kind of run tells what a load costs on this machine whoever does it: a process that only loads the same file, at idle
-//! priority from its first instruction on.
+//! priority from its first instruction on. A fourth, whether it is the load at all: in two rounds a process that only
+//! reckons, in the next two one that only moves memory about, at idle priority and for as long as a load takes. What those cost
+//! is the machine's part: cores that share a cache, a clock and a way to memory, and a host that lends them.
 //!
 //! A round counts only if the machine was quiet meanwhile: the generator, which shares it, sent its queries in time in
 //! the runs that are compared, and the host gave next to nothing of it to others. A round that does not is made again, up to a number of tries; all
@@ -16,6 +18,8 @@ use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::stats;
 use modelless_testkit::turns::Side;
 use serde_json::{Value, json};
+
+use std::time::Duration;
 
 use super::host::Load;
 use super::models::{Model, cnn_m, made};
@@ -55,11 +59,13 @@ fn measure(context: &Context) -> Result<Outcome> {
             break;
         }
         let seed = context.seed + attempt;
-        let round = round(&mut side, (rate, ms, every_ms, seed), attempt % 2 == 0)?;
+        let control = CONTROLS[usize::try_from(attempt / 2 % 2)?];
+        let round = round(&mut side, (rate, ms, every_ms, seed), attempt % 2 == 0, control)?;
         loads += round.beside["loads"].as_u64().unwrap_or(0);
         seeds.push(seed);
         rows.push(json!({
-            "calm": round.calm, "beside": round.beside, "bare": round.bare, "steal_percent": round.steal_percent,
+            "calm": round.calm, "beside": round.beside, "bare": round.bare,
+            "control": {"what": round.control.0, "seen": round.control.1}, "steal_percent": round.steal_percent,
             "noisy": round.noisy,
         }));
         // A development build on a machine that does other things as well is never quiet.
@@ -74,6 +80,12 @@ fn measure(context: &Context) -> Result<Outcome> {
     let (median, worst) = (of(|r| r.beside, 50), of(|r| r.beside, 100));
     let (least_median, least_worst) = (of(|r| r.bare, 50), of(|r| r.bare, 100));
     let over_least = of(|r| r.beside / r.bare, 50);
+    let control = |what| {
+        let of_it = counted.iter().filter(|r| r.control.0 == what).map(|r| r.control.1);
+        stats::median(&of_it.collect::<Vec<_>>())
+    };
+    let [arithmetic, bandwidth] = CONTROLS.map(control);
+    let machine = arithmetic.into_iter().chain(bandwidth).reduce(f64::max).map(|most| part(most, median));
     let (quiet, made) = (counted.len(), rows.len());
     let missing = u32::try_from(usize::try_from(rounds)?.saturating_sub(quiet))?;
     Ok(Outcome {
@@ -82,13 +94,18 @@ fn measure(context: &Context) -> Result<Outcome> {
         summary: json!({
             "p99_ratio_median": median, "p99_ratio_worst": worst,
             "bare_ratio_median": least_median, "bare_ratio_worst": least_worst, "over_bare_median": over_least,
+            "arithmetic_ratio_median": arithmetic, "bandwidth_ratio_median": bandwidth, "part_of_the_machine": machine,
             "loads": loads, "loaded": loaded.name, "quiet_rounds": quiet, "rounds": made,
             "per_second": rate,
         }),
         result: format!(
             "{loads} loads of {}, in {quiet} quiet rounds of {made}: p99 during them {worst:.2} times that without at worst (median \
-             {median:.2}); beside a process that only loads, at idle priority: {least_worst:.2} (median {least_median:.2})",
-            loaded.name
+             {median:.2}); beside a process that only loads, at idle priority: {least_worst:.2} (median {least_median:.2}); beside \
+             one that only reckons {}, that only moves memory {}, median: {} of what loads add is the machine's",
+            loaded.name,
+            shown(arithmetic),
+            shown(bandwidth),
+            machine.map_or_else(|| "an unknown part".to_owned(), |part| format!("{:.0} %", part * 100.0)),
         ),
         checks: vec![
             Check {
@@ -108,11 +125,24 @@ fn measure(context: &Context) -> Result<Outcome> {
     })
 }
 
-/// Runs without loads, with them, and beside a process that only loads.
+/// What runs beside as a control, in turns from round to round.
+const CONTROLS: [&str; 2] = ["arithmetic", "bandwidth"];
+
+/// What part of what loads add to the p99 is there without any load, by both ratios to that of calm.
+fn part(control: f64, loads: f64) -> f64 {
+    if loads <= 1.0 { 0.0 } else { ((control - 1.0) / (loads - 1.0)).clamp(0.0, 1.0) }
+}
+
+fn shown(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "unknown".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+/// Runs without loads, with them, beside a process that only loads, and beside a control.
 struct Round {
     calm: Value,
     beside: Value,
     bare: Value,
+    control: (&'static str, Value),
     steal_percent: f64,
     /// Why it does not count.
     noisy: Vec<String>,
@@ -122,35 +152,40 @@ struct Round {
 struct Ratios {
     beside: f64,
     bare: f64,
+    control: (&'static str, f64),
 }
 
 fn round(
     side: &mut Side,
     (rate, ms, every_ms, seed): (f64, u64, u64, u64),
     calm_first: bool,
+    control: &'static str,
 ) -> Result<Round> {
     let before = Load::read()?;
-    let mut serve = |every_ms, bare| {
+    let mut serve = |every_ms, bare, burn: Value| {
         side.ask(&json!({
-            "do": "serve", "per_second": rate, "ms": ms, "every_ms": every_ms, "bare": bare, "seed": seed,
+            "do": "serve", "per_second": rate, "ms": ms, "every_ms": every_ms, "bare": bare, "burn": burn, "seed": seed,
         }))
     };
     let (calm, beside) = if calm_first {
-        let calm = serve(0, false)?;
-        (calm, serve(every_ms, false)?)
+        let calm = serve(0, false, Value::Null)?;
+        (calm, serve(every_ms, false, Value::Null)?)
     } else {
-        let beside = serve(every_ms, false)?;
-        (serve(0, false)?, beside)
+        let beside = serve(every_ms, false, Value::Null)?;
+        (serve(0, false, Value::Null)?, beside)
     };
-    let bare = serve(every_ms, true)?;
+    let bare = serve(every_ms, true, Value::Null)?;
+    let load_us = beside["load"]["p50_us"].as_f64().context("nothing was loaded")?;
+    let burn = json!({"what": control, "ms": Duration::from_secs_f64(load_us / 1e6).as_millis().max(1)});
+    let control = (control, serve(every_ms, false, burn)?);
     let steal_percent =
         before.between(&Load::read()?)["steal_percent"].as_f64().context("no steal was read")?;
-    for seen in [&calm, &beside, &bare] {
+    for seen in [&calm, &beside, &bare, &control.1] {
         ensure!(seen["seen"]["sent"] == seen["seen"]["in_time"], "queries were refused: {}", seen["seen"]);
     }
     let sent_late = |of: &Value| of["seen"]["sent_after_due"]["p99_us"].as_f64().context("nothing was sent");
     let noisy = noise(&[("calm", sent_late(&calm)?), ("beside", sent_late(&beside)?)], steal_percent);
-    Ok(Round { calm, beside, bare, steal_percent, noisy })
+    Ok(Round { calm, beside, bare, control, steal_percent, noisy })
 }
 
 impl Round {
@@ -162,6 +197,7 @@ impl Round {
         Ok(Ratios {
             beside: p99(&self.beside, "during")? / without,
             bare: p99(&self.bare, "during")? / without,
+            control: (self.control.0, p99(&self.control.1, "during")? / without),
         })
     }
 }
@@ -185,6 +221,16 @@ pub(crate) fn cycle(context: &Context, served: &Model, loaded: &Model) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_control_costs_as_well_is_the_machines_part() {
+        assert!((part(1.1, 1.2) - 0.5).abs() < 1e-9);
+        assert!((part(1.5, 1.2) - 1.0).abs() < 1e-9, "no more than all of it");
+        assert!(
+            part(1.1, 0.9) < 1e-9 && part(0.9, 1.2) < 1e-9,
+            "nothing was added, or nothing by the control"
+        );
+    }
 
     #[test]
     fn a_round_counts_only_if_queries_were_sent_in_time_and_the_host_took_nothing_away() {

@@ -12,6 +12,9 @@ use modelless_types::{
 };
 use serde::{Deserialize, Serialize};
 
+/// Why a replica goes that made room; nothing else has this cause.
+pub const EVICTED: &str = "evicted for another that is wanted";
+
 /// A lane: one place of a device where one batch runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct LaneIx(pub u16);
@@ -68,6 +71,10 @@ pub struct WorkerConfig {
     /// Batches that another server computes hold no lane meanwhile. In recordings from before there was such a thing they do.
     #[serde(default)]
     pub servers_apart: bool,
+    /// So many loads of a device may take far longer than they were measured to while another begins. Zero, as in recordings from
+    /// before there was such a thing: what loads keeps all others waiting until it ends.
+    #[serde(default)]
+    pub overdue_loads: u16,
 }
 
 /// How far a worker looks ahead when it chooses what runs next. `docs/policies.md` tells why each is as it is; each can be switched
@@ -109,6 +116,7 @@ impl Default for WorkerConfig {
             foresight: Foresight::default(),
             suspect_after: Micros::from_millis(50),
             servers_apart: true,
+            overdue_loads: 2,
         }
     }
 }
@@ -279,6 +287,20 @@ pub enum Event {
         /// How long it really took.
         took: Micros,
     },
+    /// What a load needs is not on this machine and is brought here: until then it keeps no other load waiting.
+    Fetching {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+    },
+    /// It is here: [`Action::Load`] is given again when the load's turn comes.
+    Fetched {
+        /// Where.
+        device: DeviceIx,
+        /// What.
+        variant: VariantId,
+    },
     /// A replica would not load.
     LoadFailed {
         /// Where.
@@ -375,6 +397,8 @@ impl Ranked for Event {
             | Self::Done { .. }
             | Self::Loaded { .. }
             | Self::LoadFailed { .. }
+            | Self::Fetching { .. }
+            | Self::Fetched { .. }
             | Self::Weighed { .. }
             | Self::Unloaded { .. }
             | Self::RunnerDied { .. }
@@ -490,7 +514,7 @@ pub enum Action {
         /// How many there are.
         lanes: u16,
     },
-    /// Bring a variant into memory.
+    /// Bring a variant into memory. For one that was being fetched: it is here, go on.
     Load {
         /// Where.
         device: DeviceIx,

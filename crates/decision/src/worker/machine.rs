@@ -303,6 +303,8 @@ impl Machine for Worker {
             Event::LoadFailed { device, variant, why } => {
                 self.residency.load_failed(now, device, variant, &why, &mut self.actions);
             }
+            Event::Fetching { device, variant } => self.residency.fetching(device, variant),
+            Event::Fetched { device, variant } => self.residency.fetched(device, variant),
             Event::Weighed { device, variant, memory } => self.residency.weighed(device, variant, memory),
             Event::Unloaded { device, variant } => {
                 self.residency.unloaded(now, device, variant, &mut self.actions);
@@ -369,6 +371,8 @@ impl Machine for Worker {
         let needs = Needs { queue: &self.queue, rates: &self.rates, now: self.now };
         let room = self.residency.next_room(self.now, needs);
         let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });
+        let load = self.residency.next_overdue_load(self.now);
+        let load = load.map(|at| Wake { at, why: "a load takes far too long, and another may begin" });
         let calm = self.residency.next_look();
         let calm = calm.map(|at| Wake { at, why: "a replica's trouble may be over" });
         let cut = self.next_reconsideration();
@@ -391,6 +395,7 @@ impl Machine for Worker {
             .chain(calm)
             .chain(back)
             .chain(overdue)
+            .chain(load)
             .min()
     }
 

@@ -59,7 +59,7 @@ mod times;
 mod trust;
 
 pub use api::{
-    Action, BatchId, DeviceConfig, Event, Failure, Foresight, LaneIx, Outcome, Reason, WorkerConfig,
+    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, Foresight, LaneIx, Outcome, Reason, WorkerConfig,
     WorkerVariant,
 };
 pub(crate) use api::{draining, is_draining};

@@ -10,6 +10,7 @@ mod cutting;
 mod evicting;
 mod learning;
 mod lending;
+mod loading;
 mod losing;
 mod picking;
 mod priority;

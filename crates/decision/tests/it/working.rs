@@ -147,6 +147,7 @@ fn config(lanes: u16, devices: usize, batching: Batching) -> WorkerConfig {
         foresight: Foresight::default(),
         suspect_after: Micros(2_000),
         servers_apart: true,
+        overdue_loads: 2,
     }
 }
 

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Where machines keep the certificates of all whom they believe.
-const USUAL: [&str; 4] = [
+pub const USUAL_AUTHORITIES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
@@ -53,7 +53,7 @@ pub(super) fn of(config: &ProcessConfig, artefact: &File) -> Result<Access, Stri
 }
 
 fn roots(ca: Option<&Path>, server: &str) -> Result<OwnedFd, String> {
-    let usual = || USUAL.iter().map(Path::new).find(|path| path.is_file());
+    let usual = || USUAL_AUTHORITIES.iter().map(Path::new).find(|path| path.is_file());
     let path = ca.or_else(usual).ok_or_else(|| {
         format!(
             "this machine has no certificates of authorities in a usual place: name those of {server} with `ca` under [remotes] in \

@@ -141,12 +141,12 @@ pub(super) struct Keeper {
     pub(super) number: u64,
     /// What its runner reaches in place of a library that it opens.
     server: Option<String>,
-    runner: Arc<Runner>,
+    pub(super) runner: Arc<Runner>,
     pub(super) bell: Arc<OwnedFd>,
     readers: Vec<JoinHandle<()>>,
     resident: Vec<VariantId>,
     /// What their loads said that the runner may hold.
-    allowed: BTreeMap<VariantId, Option<Bytes>>,
+    pub(super) allowed: BTreeMap<VariantId, Option<Bytes>>,
     /// The time within which it did not answer.
     stuck: Cell<Option<Duration>>,
 }
@@ -229,7 +229,7 @@ impl Keeper {
     /// A library that gets no memory says so in its own words, and none says why there was none.
     fn name_memory(&self, cause: String) -> String {
         let starved = ["bad_alloc", "memory allocation of", "Cannot allocate memory", "out of memory"];
-        match self.inner.config.memory_limit {
+        match self.may_hold() {
             Some(limit) if starved.iter().any(|words| cause.contains(words)) => {
                 format!("it wanted more memory than the {limit} that it may hold; {cause}")
             }
@@ -310,6 +310,7 @@ impl Keeper {
                     if !self.resident.contains(&spec.variant) {
                         self.allowed.remove(&spec.variant);
                         self.allow();
+                        self.bound(process);
                     }
                     let _ = reply.send(Err(error));
                     Ok(None)
@@ -374,6 +375,7 @@ impl Keeper {
         self.open_lanes(process, *lanes)?;
         self.allowed.insert(variant, *memory_limit);
         self.allow();
+        self.bound(process);
         // The process came for the first of its variants: what it took to get ready is that one's.
         let before = if self.resident.is_empty() { Bytes(0) } else { self.runner.held() };
         let gently = self.way(process, gently);
@@ -509,16 +511,6 @@ impl Keeper {
         Ok(())
     }
 
-    /// The runner may hold what the loads of its variants say together.
-    fn allow(&self) {
-        let said = self.allowed.values().copied().collect::<Option<Vec<_>>>();
-        let said = said.filter(|said| !said.is_empty());
-        let said =
-            said.map(|said| said.into_iter().fold(Bytes(0), |sum, one| Bytes(sum.0.saturating_add(one.0))));
-        let most = self.inner.config.memory_limit;
-        self.runner.allow(said.into_iter().chain(most).min());
-    }
-
     fn unload(&mut self, process: &mut Process, variant: VariantId) -> Result<Freed, Lost> {
         let before = self.runner.held();
         self.resident.retain(|resident| *resident != variant);
@@ -526,6 +518,8 @@ impl Keeper {
         self.allow();
         match self.exchange(process, &Ask::Unload { variant: variant.0 }, &[])? {
             Say::Done => {
+                // Not before: it may need some to give some back.
+                self.bound(process);
                 let left = self.runner.held();
                 Ok(Freed { memory: Bytes(before.0.saturating_sub(left.0)), process_ended: false, left })
             }

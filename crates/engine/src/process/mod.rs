@@ -7,6 +7,7 @@
 
 mod access;
 mod behind;
+mod bound;
 mod keeper;
 mod lane;
 mod spare;
@@ -19,7 +20,7 @@ use crate::seam::{Availability, Done, Engine, EngineError, EngineEvent, Freed, L
 use crate::slot::{BatchSlot, Layout, Vacancy};
 use crate::{clock, library, runner};
 use crate::{seam::BatchError, shm::Mapping};
-pub use access::ServerFiles;
+pub use access::{ServerFiles, USUAL_AUTHORITIES};
 use async_trait::async_trait;
 use keeper::{Handle, Job};
 use lane::Lane;

@@ -1,13 +1,13 @@
 //! A runner process: starting it, asking it, hearing from it, reaping it.
 
 use super::ProcessConfig;
+use super::bound::RESERVED;
 use super::lane::Usage;
 use crate::clock;
 use crate::control::{self, Ask, Gently, Say};
 use crate::heap::TUNED;
 use crate::sandbox::{Confinement, LIBRARIES, Layer, State};
 use crate::seam::EngineError;
-use modelless_types::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -26,9 +26,6 @@ const PRINTED: usize = 256 << 10;
 /// What is read at once, and what a pipe holds.
 const CHUNK: usize = 1 << 10;
 const PIPE: usize = 64 << 10;
-
-/// Memory that a library reserves, as for stacks, and never touches: the kernel counts it, we do not.
-const RESERVED: Bytes = Bytes::from_mib(256);
 
 /// ONNX Runtime reports on its use to its makers by itself: it writes to a database in the user's cache folder, and
 /// from there to the network, on a thread that starts too early to be confined. Only the environment stops it.

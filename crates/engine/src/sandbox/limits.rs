@@ -9,7 +9,15 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 /// Descriptors: a message brings up to 64, and hardly any stay open.
 const DESCRIPTORS: u64 = 256;
 
-/// No core dump with tenants' data in it, no file that grows, few descriptors, and so much memory.
+/// What the kernel adds to a runner's share of the machine's memory, in thousandths, when it has to end somebody for want of memory:
+/// so a runner goes before whoever holds up to half of the machine more, the server among them. Not all thousand: then a
+/// runner would go before whatever fills the machine.
+const SOONER: i32 = 500;
+/// The most that there is.
+const FIRST_OF_ALL: i32 = 1_000;
+
+/// No core dump with tenants' data in it, no file that grows, few descriptors, and so much memory; and it goes before the
+/// server where the machine has none left.
 ///
 /// Memory is what the process alone can write to: an inference library reserves address space that it never uses, so
 /// a limit of that says nothing. There is no limit on processes: it would count those of the user, not of the runner,
@@ -23,7 +31,23 @@ pub(super) fn limit(policy: &Policy) -> State {
         wanted.extend([(Resource::Fsize, 0), (Resource::Nofile, DESCRIPTORS)]);
     }
     wanted.extend(policy.memory.map(|bytes| (Resource::Data, bytes.0)));
-    set(&wanted)
+    let goes = go_sooner();
+    match (set(&wanted), goes) {
+        (State::On, Err(error)) => State::Partly(format!(
+            "where the machine's memory ends, the server may be ended before a model's process: {GOES_BY}: {error}"
+        )),
+        (state, _) => state,
+    }
+}
+
+/// Whom the kernel ends first.
+const GOES_BY: &str = "/proc/self/oom_score_adj";
+
+/// Sooner than whoever started it. That needs no right; to take it back does, or a file that it cannot open.
+fn go_sooner() -> std::io::Result<()> {
+    let before = std::fs::read_to_string(GOES_BY)?;
+    let before: i32 = before.trim().parse().map_err(std::io::Error::other)?;
+    std::fs::write(GOES_BY, (before + SOONER).min(FIRST_OF_ALL).to_string())
 }
 
 /// For a program of others: so much memory, address space and time, and no file larger than that.

@@ -26,6 +26,20 @@ const EFBIG: i32 = 27;
 /// Beyond what ONNX Runtime needs to start, below what the probe asks for.
 const LIMIT: Bytes = Bytes::from_mib(1_024);
 
+/// What its model may touch: more than any engine holds when it has started.
+const MEASURED: Bytes = Bytes::from_mib(192);
+
+/// What the kernel lets a runner with one variant have that may touch so much, by what an engine says of it.
+fn bound(touched: Bytes) -> u64 {
+    let cores = std::thread::available_parallelism().unwrap().get() as u64;
+    touched.0 * 3 / 2 + (Bytes::from_mib(256) + Bytes::from_mib(8 * 2 * cores)).0
+}
+
+/// What the kernel adds to a process's share of memory when it chooses whom to end.
+fn goes_by(process: &str) -> i32 {
+    std::fs::read_to_string(format!("/proc/{process}/oom_score_adj")).unwrap().trim().parse().unwrap()
+}
+
 /// Every attempt of the probe with the layers of which each alone stops it, and what it says where the filter of system
 /// calls (which says `EPERM` to everything) is not there.
 fn stoppers(rights: Rights) -> Vec<(&'static str, Vec<Layer>, i32)> {
@@ -75,7 +89,15 @@ fn stoppers(rights: Rights) -> Vec<(&'static str, Vec<Layer>, i32)> {
         ("make a file in memory", vec![Seccomp], EPERM),
         ("come before others", if rights.nice() { vec![Capabilities, Seccomp] } else { vec![] }, EACCES),
         ("take too much memory", vec![Limits], ENOMEM),
+        ("take more memory than its model needs", vec![Limits], ENOMEM),
         ("take memory that no limit counts", vec![Seccomp], EPERM),
+        // A process whose memory is hidden has files of root's in /proc.
+        (
+            "be ended no sooner than the executor",
+            with(vec![Landlock, Seccomp], unless(is_root(), Undumpable)),
+            EACCES,
+        ),
+        ("raise its limit to the node's", vec![Seccomp], EPERM),
         ("raise its own limit", with(vec![Seccomp], unless(rights.limits(), Limits)), EPERM),
     ]
 }
@@ -88,6 +110,10 @@ fn stops(attempt: &str, mut alone: Vec<Layer>, entered: &BTreeSet<Layer>, rights
                 alone.push(Undumpable);
             }
             "raise its own limit" => alone.push(Limits),
+            // What was raised with that right is lowered with it only.
+            "be ended no sooner than the executor" if rights.limits() && entered.contains(&Limits) => {
+                alone.push(Limits);
+            }
             _ => {}
         }
     }
@@ -141,6 +167,8 @@ async fn probe_in(
         "unix_abstract": name,
         "unix_path": path,
         "too_much": 2 * LIMIT.0,
+        "more_than_measured": bound(MEASURED) + Bytes::from_mib(64).0,
+        "goes_by": goes_by("self"),
     });
     let prober = engine_of(kind, |config| {
         config.sandbox = sandbox;
@@ -152,7 +180,8 @@ async fn probe_in(
             vec![runner(), "probe".to_owned(), targets.to_string(), kind.name().to_owned()]
         };
     });
-    let said = refused(&prober, spec(2, "echo.onnx")).await;
+    let measured = LoadSpec { memory_limit: Some(MEASURED), ..spec(2, "echo.onnx") };
+    let said = refused(&prober, measured).await;
     let confinement = prober.confinement().unwrap();
     for layer in Layer::ALL {
         let found = &confinement.layers[&layer];
@@ -218,8 +247,22 @@ async fn a_hostile_model_can_do_nothing() {
     let tried = probe(&BTreeSet::new()).await;
     assert_eq!(tried.len(), stoppers(rights).len(), "{tried:?}");
     for (attempt, errno) in &tried {
-        let expected = if attempt == "take too much memory" { ENOMEM } else { EPERM };
+        let expected = if TOO_MUCH.contains(&attempt.as_str()) { ENOMEM } else { EPERM };
         assert_eq!(*errno, expected, "{attempt}");
+    }
+}
+
+/// What the limits of memory stop, in their own way.
+const TOO_MUCH: [&str; 2] = ["take too much memory", "take more memory than its model needs"];
+
+#[tokio::test]
+async fn a_runner_goes_before_the_executor_where_memory_ends() {
+    let own = goes_by("self");
+    for (without, expected) in [(BTreeSet::new(), (own + 500).min(1_000)), (BTreeSet::from([Limits]), own)] {
+        let engine = engine_with(|config| config.sandbox = Sandbox { without });
+        load(&engine, 1, "echo.onnx").await;
+        let pid = engine.runners()[0].pid.unwrap();
+        assert_eq!(goes_by(&pid.to_string()), expected);
     }
 }
 
@@ -232,7 +275,7 @@ async fn a_runner_that_needs_one_connection_gets_that_and_nothing_else() {
             "connect by TCP to where it may" => 0,
             // To another port: a matter of landlock's, for the call is allowed.
             "connect by TCP" => EACCES,
-            "take too much memory" => ENOMEM,
+            much if TOO_MUCH.contains(&much) => ENOMEM,
             _ => EPERM,
         };
         assert_eq!(errno, expected, "{attempt}");
@@ -249,7 +292,9 @@ async fn a_model_on_a_gpu_reaches_no_file_no_network_and_no_other_process() {
             | "listen on a Unix socket"
             | "make code at run time"
             | "make a file in memory"
-            | "take memory that no limit counts" => &[0],
+            | "take memory that no limit counts"
+            // Nor is it held to what its model needs: a driver reserves many times what it touches.
+            | "take more memory than its model needs" => &[0],
             "take too much memory" => &[ENOMEM],
             _ => &[EPERM, EACCES],
         };
@@ -301,7 +346,7 @@ async fn reads_its_own_parts_only(kind: Kind) {
     for (attempt, errno) in probe_of(kind, &BTreeSet::new(), None).await {
         let expected = match attempt.as_str() {
             "look whether a file is there" | "make code at run time" => 0,
-            "take too much memory" => ENOMEM,
+            much if TOO_MUCH.contains(&much) => ENOMEM,
             late if LATE.contains(&late) => EACCES,
             _ => EPERM,
         };
@@ -360,7 +405,7 @@ async fn every_layer_stops_what_it_should(kind: Kind, tried: fn(usize) -> bool) 
             let stopped = stops(attempt, alone.clone(), &entered, rights);
             let expected = match (stopped, *attempt) {
                 (false, _) => 0,
-                (true, "take too much memory") => ENOMEM,
+                (true, much) if TOO_MUCH.contains(&much) => ENOMEM,
                 (true, late_one) if late.contains(&late_one) => *otherwise,
                 (true, _) if entered.contains(&Seccomp) => EPERM,
                 (true, "fill a file") if !entered.contains(&Landlock) => EFBIG,

@@ -1,7 +1,7 @@
 //! Models that take what they can get: memory, time, the attention of the server. Others are served meanwhile.
 
 use super::*;
-use modelless_engine::{BatchError, EngineEvent};
+use modelless_engine::{BatchError, EngineEvent, Layer, Sandbox};
 use modelless_types::{Bytes, Micros};
 use tokio::time::Instant;
 
@@ -57,6 +57,37 @@ async fn a_model_that_asks_for_too_much_at_once_gets_none_and_lives() {
     let BatchError::Model(why) = &error else { panic!("{error:?}") };
     assert!(why.contains("allocate memory"), "{why}");
     assert_eq!(i64s(run(&engine, 1, 1, &[&bytes_i64([8])]).await.unwrap().output(0)), [8]);
+}
+
+#[tokio::test]
+async fn a_model_that_asks_for_far_more_than_it_was_measured_to_need_gets_none_by_its_own_limit() {
+    let limited = |without: Vec<Layer>| {
+        engine_with(|config| {
+            config.memory_limit = Some(Bytes::from_mib(16 << 10));
+            config.sandbox = Sandbox::without(without);
+        })
+    };
+    let engine = limited(Vec::new());
+    let mut events = engine.events().unwrap();
+    let needs = |n| LoadSpec { memory_limit: Some(Bytes::from_mib(192)), ..spec(n, "gulps.onnx") };
+    engine.load(needs(1)).await.unwrap();
+    let error = run(&engine, 1, 1, &[&bytes_i64([2 << 30])]).await.unwrap_err();
+    let BatchError::Model(why) = &error else { panic!("{error:?}") };
+    assert!(why.contains("allocate memory"), "{why}");
+    assert_eq!(i64s(run(&engine, 1, 1, &[&bytes_i64([8])]).await.unwrap().output(0)), [8], "and lives");
+    // With another variant in the runner it may have what both need, and no longer than that.
+    engine.load(LoadSpec { model: ModelId(1), memory_limit: None, ..spec(2, "echo.onnx") }).await.unwrap();
+    engine.unload(VariantId(2)).await.unwrap();
+    let error = run(&engine, 1, 1, &[&bytes_i64([2 << 30])]).await.unwrap_err();
+    assert!(matches!(&error, BatchError::Model(_)), "{error:?}");
+    assert!(events.try_recv().is_err(), "nothing died");
+
+    // Without the layer it gets it, until somebody looks.
+    let engine = limited(vec![Layer::Limits]);
+    engine.load(needs(1)).await.unwrap();
+    let error = run(&engine, 1, 1, &[&bytes_i64([2 << 30])]).await.unwrap_err();
+    let BatchError::Crashed(why) = &error else { panic!("{error:?}") };
+    assert!(why.contains("of memory, more than the 192.0 MiB that it may"), "{why}");
 }
 
 #[tokio::test]

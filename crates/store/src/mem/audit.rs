@@ -1,7 +1,7 @@
 //! What was done, in the fake.
 
 use super::MemStore;
-use crate::audit::{AUDIT_KEPT, Audit, Deed, Entry};
+use crate::audit::{AUDIT_KEPT, Audit, Deed, Entry, REFUSED_KEPT};
 use crate::error::Result;
 use async_trait::async_trait;
 use modelless_types::TenantId;
@@ -15,15 +15,15 @@ impl Audit for MemStore {
                 let seq = state.next("audit");
                 state.audit.push(Entry { seq, deed: deed.cut() });
             }
-            let mut rest: BTreeMap<TenantId, u64> = BTreeMap::new();
-            for known in &state.audit {
-                *rest.entry(known.deed.tenant).or_default() += 1;
+            let mut rest: BTreeMap<(TenantId, bool), u64> = BTreeMap::new();
+            for Entry { deed, .. } in &state.audit {
+                *rest.entry((deed.tenant, deed.refused())).or_default() += 1;
             }
             // The oldest come first.
-            state.audit.retain(|known| {
-                let rest = rest.entry(known.deed.tenant).or_default();
+            state.audit.retain(|Entry { deed, .. }| {
+                let rest = rest.entry((deed.tenant, deed.refused())).or_default();
                 *rest -= 1;
-                *rest < AUDIT_KEPT
+                *rest < if deed.refused() { REFUSED_KEPT } else { AUDIT_KEPT }
             });
             Ok(())
         })

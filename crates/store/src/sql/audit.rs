@@ -2,7 +2,7 @@
 
 use super::SqlStore;
 use super::conn::{Columns, args};
-use crate::audit::{AUDIT_KEPT, Audit, Deed, Entry};
+use crate::audit::{AUDIT_KEPT, Audit, Deed, Entry, REFUSED_KEPT};
 use crate::check;
 use crate::error::Result;
 use crate::records::UnixMicros;
@@ -14,9 +14,21 @@ const OF_ALL: &str = "SELECT seq, at_us, tenant, key_id, who, action, target, st
                       WHERE seq < $1 ORDER BY seq DESC LIMIT $2";
 const OF_ONE: &str = "SELECT seq, at_us, tenant, key_id, who, action, target, status FROM audit \
                       WHERE seq < $1 AND tenant = $3 ORDER BY seq DESC LIMIT $2";
-/// Its newest so many stay.
-const FORGET: &str = "DELETE FROM audit WHERE tenant = $1 AND seq <= \
-                      (SELECT seq FROM audit WHERE tenant = $1 ORDER BY seq DESC LIMIT 1 OFFSET $2)";
+/// Its newest so many stay, of what was done and of what was refused.
+const FORGET: [(&str, u64); 2] = [
+    (
+        "DELETE FROM audit WHERE tenant = $1 AND status NOT IN (401, 403, 7, 16) AND seq <= \
+         (SELECT seq FROM audit WHERE tenant = $1 AND status NOT IN (401, 403, 7, 16) \
+          ORDER BY seq DESC LIMIT 1 OFFSET $2)",
+        AUDIT_KEPT,
+    ),
+    (
+        "DELETE FROM audit WHERE tenant = $1 AND status IN (401, 403, 7, 16) AND seq <= \
+         (SELECT seq FROM audit WHERE tenant = $1 AND status IN (401, 403, 7, 16) \
+          ORDER BY seq DESC LIMIT 1 OFFSET $2)",
+        REFUSED_KEPT,
+    ),
+];
 
 #[async_trait]
 impl Audit for SqlStore {
@@ -43,7 +55,9 @@ impl Audit for SqlStore {
             .await?;
         }
         for tenant in tenants {
-            tx.exec(FORGET, args![tenant.0, AUDIT_KEPT.cast_signed()]).await?;
+            for (forget, kept) in FORGET {
+                tx.exec(forget, args![tenant.0, kept.cast_signed()]).await?;
+            }
         }
         tx.commit().await
     }

@@ -12,7 +12,8 @@ type Stamp = Option<(SystemTime, u64)>;
 /// How it is made.
 type Make<T> = dyn Fn() -> Result<Arc<T>, String> + Send + Sync;
 
-pub(super) struct Reloading<T> {
+/// Something that is made of files.
+pub struct Reloading<T> {
     files: Vec<PathBuf>,
     make: Box<Make<T>>,
     now: Mutex<(Vec<Stamp>, Arc<T>)>,
@@ -20,7 +21,7 @@ pub(super) struct Reloading<T> {
 
 impl<T> Reloading<T> {
     /// Made once now, which must succeed.
-    pub(super) fn new(
+    pub fn new(
         files: Vec<PathBuf>,
         make: impl Fn() -> Result<Arc<T>, String> + Send + Sync + 'static,
     ) -> Result<Arc<Self>, String> {
@@ -31,7 +32,7 @@ impl<T> Reloading<T> {
     }
 
     /// What the files say now. Asked once for each connection; a look at three files takes microseconds.
-    pub(super) fn get(&self) -> Arc<T> {
+    pub fn get(&self) -> Arc<T> {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         let stamps = stamps(&self.files);
         if now.0 != stamps {
@@ -48,6 +49,12 @@ impl<T> Reloading<T> {
             }
         }
         Arc::clone(&now.1)
+    }
+}
+
+impl<T> fmt::Debug for Reloading<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reloading").field(&self.files).finish()
     }
 }
 

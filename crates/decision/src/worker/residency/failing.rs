@@ -30,7 +30,7 @@ impl Residency {
         why: &str,
         actions: &mut VecDeque<Action>,
     ) {
-        self.device_mut(device).loading.take_if(|loading| *loading == variant);
+        self.device_mut(device).line.ended(variant);
         let event = match self.state(device, variant) {
             ReplicaState::Loading => ReplicaEvent::LoadFailed,
             ReplicaState::Draining => ReplicaEvent::Crashed,

@@ -2,7 +2,7 @@
 //!
 //! The plan pins a set; everything else is loaded on demand and evicted by GreedyDual-Size-Frequency: what was used
 //! often, takes long to load and little room stays. A device loads one thing at a time, so that a load disturbs the
-//! others as little as possible.
+//! others as little as possible, unless that one takes far too long (`line`).
 //!
 //! Never evicted are: what the plan pins; what was loaded moments ago; anything, if the load it would make room for
 //! would not fit all the same. Only for something that has been waited for as long as its load takes: what is busy
@@ -18,11 +18,13 @@ use crate::replica::{self, ReplicaEvent};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
+use line::Line;
 use modelless_types::{Bytes, DeviceIx, Engine, Micros, ReplicaState, TaskId, Time, VariantId};
 use pressure::Trouble;
 
 mod catalog;
 mod failing;
+mod line;
 mod pressure;
 mod room;
 mod ward;
@@ -36,8 +38,6 @@ pub(in crate::worker) struct Replica {
     pub(in crate::worker) state: ReplicaState,
     /// What it takes, as measured at load or else as profiled.
     pub(in crate::worker) memory: Bytes,
-    /// When a load was asked for.
-    asked: Time,
     /// When a failed one may be tried again.
     rest_until: Time,
     failures: u32,
@@ -77,8 +77,9 @@ struct Device {
     memory: Bytes,
     pinned: BTreeSet<VariantId>,
     replicas: BTreeMap<VariantId, Replica>,
-    loading: Option<VariantId>,
-    /// Wanted, in order of asking; bounded by the number of variants.
+    /// What loads.
+    line: Line,
+    /// Wanted and not begun, in order of asking; bounded by the number of variants.
     wanted: VecDeque<Wanted>,
     /// GreedyDual's clock: the worth of what was evicted last.
     clock: f64,
@@ -118,6 +119,7 @@ impl Residency {
         let device = |d: &DeviceConfig| Device {
             cut: Some(Cut::new(d.lanes, d.width)),
             memory: d.memory,
+            line: Line::new(config.overdue_loads),
             ..Device::default()
         };
         Self {
@@ -255,6 +257,16 @@ impl Residency {
         Bytes(replicas.sum::<u64>() + device.ward.0)
     }
 
+    /// Until a load could begin that comes to this device now, or that stands in its line: what loads has to end, and so have
+    /// those that stand before it. They may go sooner, in another order, or find no room; when, nobody knows yet.
+    fn line_before(&self, now: Time, device: DeviceIx, variant: VariantId) -> Micros {
+        let device = self.device(device);
+        let first = device.wanted.iter().map(|wanted| wanted.variant).take_while(|id| *id != variant);
+        let takes = first.filter_map(|id| self.variants.get(&id)).map(|known| known.load_time.0);
+        let of_line = device.line.before(now, variant);
+        Micros(takes.fold(of_line.0, u64::saturating_add))
+    }
+
     /// Until a variant could serve on a device, zero if it does; or why it cannot.
     pub(in crate::worker) fn ready_in(
         &self,
@@ -273,12 +285,14 @@ impl Residency {
         match state {
             ReplicaState::Active | ReplicaState::Overloaded | ReplicaState::Interfered => Ok(Micros::ZERO),
             ReplicaState::Loading => {
-                let since = replica.map_or(Micros::ZERO, |r| now - r.asked);
-                Ok(known.load_time.saturating_sub(since).max(NOT_YET))
+                let line = &self.device(device).line;
+                let left = line.left(now, variant).unwrap_or(known.load_time);
+                Ok((line.before(now, variant) + left).max(NOT_YET))
             }
             ReplicaState::Failed => match replica {
                 Some(r) if r.failures < self.give_up_after || (r.wary && r.rest_until <= now) => {
-                    Ok(((r.rest_until - now) + known.load_time).max(NOT_YET))
+                    let begins = (r.rest_until - now).max(self.line_before(now, device, variant));
+                    Ok((begins + known.load_time).max(NOT_YET))
                 }
                 _ => Err(Unavailable::Failed(replica.map(|r| r.why_failed.clone()).unwrap_or_default())),
             },
@@ -288,7 +302,7 @@ impl Residency {
                 if needs > budget {
                     Err(Unavailable::TooBig { needs, budget })
                 } else {
-                    Ok(known.load_time.max(NOT_YET))
+                    Ok((self.line_before(now, device, variant) + known.load_time).max(NOT_YET))
                 }
             }
         }

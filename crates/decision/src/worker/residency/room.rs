@@ -2,7 +2,7 @@
 
 use super::{Replica, Residency, Wanted};
 use crate::replica::ReplicaEvent;
-use crate::worker::api::Action;
+use crate::worker::api::{Action, EVICTED, Runner, WorkerVariant};
 use crate::worker::needs::Needs;
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -88,19 +88,69 @@ impl Residency {
         }
     }
 
-    /// Starts the next wanted load of each device that is not loading and has, or can be made to have, room. Called last, when every lane has taken what it can:
-    /// what was just loaded must not go before it served.
+    /// The first in line that a load may begin for now.
+    fn next_wanted(&self, now: Time, device: DeviceIx) -> Option<Wanted> {
+        let device = self.device(device);
+        let mut able =
+            device.wanted.iter().filter(|wanted| !device.line.keeps(self.runner_of(wanted.variant)));
+        able.next().filter(|_| device.line.is_free(now)).copied()
+    }
+
+    fn runner_of(&self, variant: VariantId) -> Option<Runner> {
+        self.variants.get(&variant).map(WorkerVariant::runner)
+    }
+
+    fn no_longer_wanted(&mut self, device: DeviceIx, variant: VariantId) {
+        self.device_mut(device).wanted.retain(|wanted| wanted.variant != variant);
+    }
+
+    /// What a load needs is not on this machine: it is brought here first.
+    pub(in crate::worker) fn fetching(&mut self, device: DeviceIx, variant: VariantId) {
+        self.device_mut(device).line.fetches(variant);
+    }
+
+    /// It is here.
+    pub(in crate::worker) fn fetched(&mut self, device: DeviceIx, variant: VariantId) {
+        self.device_mut(device).line.fetched(variant);
+    }
+
+    /// When another load may begin beside one that takes far too long, if anything waits for that.
+    pub(in crate::worker) fn next_overdue_load(&self, now: Time) -> Option<Time> {
+        let waits = |at: &DeviceIx| {
+            let device = self.device(*at);
+            !device.wanted.is_empty() || device.line.waiting().next().is_some()
+        };
+        self.device_ids().filter(waits).filter_map(|at| self.device(at).line.next_overdue(now)).min()
+    }
+
+    /// Loads whose files came go on, one after another; they were asked for before anything that is only wanted.
+    fn go_on(&mut self, now: Time, device: DeviceIx, actions: &mut VecDeque<Action>) {
+        let waiting: Vec<VariantId> = self.device(device).line.waiting().collect();
+        for variant in waiting {
+            // Unwanted while it was brought here.
+            if self.state(device, variant) != ReplicaState::Loading {
+                self.device_mut(device).line.ended(variant);
+                actions.push_back(Action::Unload { device, variant });
+            }
+        }
+        if let Some(variant) = self.device(device).line.next(now) {
+            self.device_mut(device).line.goes_on(now, variant);
+            actions.push_back(Action::Load { device, variant });
+        }
+    }
+
+    /// Starts the next wanted load of each device whose line lets another begin and that has, or can be made to have, room.
+    /// Called last, when every lane has taken what it can: what was just loaded must not go before it served.
     pub(in crate::worker) fn advance(&mut self, now: Time, needs: Needs, actions: &mut VecDeque<Action>) {
         for device in self.device_ids() {
             // What was loaded may have turned out larger than it was thought to be.
             if self.used(device) > self.device(device).memory {
                 self.make_room(now, device, Bytes(0), Press::Over, needs, actions);
             }
-            while self.device(device).loading.is_none()
-                && let Some(&Wanted { variant, since }) = self.device(device).wanted.front()
-            {
+            self.go_on(now, device, actions);
+            while let Some(Wanted { variant, since }) = self.next_wanted(now, device) {
                 let Some(memory) = self.to_load(device, variant) else {
-                    self.device_mut(device).wanted.pop_front();
+                    self.no_longer_wanted(device, variant);
                     continue;
                 };
                 let last = self.last_from(device, variant, since, needs);
@@ -117,9 +167,7 @@ impl Residency {
                         let Some((variant, memory)) = next else { break }; // tried again when something ends
                         self.load(now, device, variant, memory, actions);
                     }
-                    Room::Never => {
-                        self.device_mut(device).wanted.pop_front();
-                    }
+                    Room::Never => self.no_longer_wanted(device, variant),
                 }
             }
         }
@@ -158,6 +206,7 @@ impl Residency {
         let taken = self.used(device) + self.claimed(device);
         let free = Bytes(state.memory.0.saturating_sub(taken.0));
         let wanted = state.wanted.iter().map(|w| w.variant);
+        let wanted = wanted.filter(|id| !state.line.keeps(self.runner_of(*id)));
         let mut fits = wanted.filter_map(|id| Some((id, self.to_load(device, id)?)));
         fits.find(|(_, memory)| *memory <= free)
     }
@@ -166,7 +215,7 @@ impl Residency {
     pub(in crate::worker) fn next_room(&self, now: Time, needs: Needs) -> Option<Time> {
         let moments = self.device_ids().filter_map(|at| {
             let device = self.device(at);
-            let front = device.wanted.front().filter(|_| device.loading.is_none());
+            let front = self.next_wanted(now, at);
             let load = front.map(|front| self.firm_from(at, front.variant, front.since));
             let last = front.and_then(|front| self.last_from(at, front.variant, front.since, needs));
             let firm: Vec<Time> = load.into_iter().chain(last).chain(self.claim_firm_from(at)).collect();
@@ -189,13 +238,14 @@ impl Residency {
         memory: Bytes,
         actions: &mut VecDeque<Action>,
     ) {
+        self.no_longer_wanted(device, variant);
+        let takes = self.variants.get(&variant).map_or(Micros::ZERO, |v| v.load_time);
+        let runner = self.runner_of(variant);
         let state = self.device_mut(device);
-        state.wanted.retain(|wanted| wanted.variant != variant);
-        state.loading = Some(variant);
+        state.line.begins(now, variant, runner, takes);
         let fresh = Replica {
             state: ReplicaState::Inactive,
             memory,
-            asked: now,
             rest_until: Time::ZERO,
             failures: 0,
             wary: false,
@@ -211,7 +261,6 @@ impl Residency {
             trouble: super::Trouble::default(),
         };
         let replica = state.replicas.entry(variant).or_insert(fresh);
-        replica.asked = now;
         replica.memory = memory;
         // What it was used for long ago says half as much each time.
         replica.uses /= 2;
@@ -278,7 +327,7 @@ impl Residency {
             if let Some(replica) = state.replicas.get_mut(&victim) {
                 replica.left = now;
             }
-            self.step(device, victim, ReplicaEvent::Unwanted, "evicted for another that is wanted", actions);
+            self.step(device, victim, ReplicaEvent::Unwanted, EVICTED, actions);
             if busy == 0 {
                 actions.push_back(Action::Unload { device, variant: victim });
             }
@@ -296,7 +345,7 @@ impl Residency {
         actions: &mut VecDeque<Action>,
     ) {
         let state = self.state(device, variant);
-        self.device_mut(device).loading.take_if(|loading| *loading == variant);
+        self.device_mut(device).line.ended(variant);
         if let Some(known) = self.variants.get_mut(&variant) {
             known.memory = memory;
             // What came out of the page cache this time may come from the disk the next: a slow load counts at once, a

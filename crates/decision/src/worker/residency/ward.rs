@@ -45,7 +45,7 @@ impl Residency {
         self.device_mut(device).claim = None;
         let room = self.make_room(now, device, memory, press, needs, actions);
         // What loads now can be sent away afterwards.
-        let loading = self.device(device).loading.is_some();
+        let loading = !self.device(device).line.is_empty();
         let room = if room == Room::Never && loading { Room::Later } else { room };
         self.device_mut(device).ward = if room == Room::Made { memory } else { before };
         room

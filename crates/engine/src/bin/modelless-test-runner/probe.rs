@@ -33,6 +33,10 @@ pub(crate) struct Targets {
     unix_path: String,
     /// More private memory than it may hold.
     too_much: u64,
+    /// More than its model was measured to need.
+    more_than_measured: u64,
+    /// What the kernel adds to the executor's share of memory when it chooses whom to end.
+    goes_by: i32,
 }
 
 type Attempt = fn(&Targets) -> io::Result<()>;
@@ -119,8 +123,29 @@ const ATTEMPTS: &[(&str, Attempt)] = &[
         done(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, before - 1) })
     }),
     ("take too much memory", |t| map(t.too_much, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE)),
+    ("take more memory than its model needs", |t| {
+        map(t.more_than_measured, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE)
+    }),
     ("take memory that no limit counts", |_| {
         map(1 << 20, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)
+    }),
+    ("be ended no sooner than the executor", |t| {
+        let fd = open("/proc/self/oom_score_adj", libc::O_WRONLY)?;
+        let number = t.goes_by.to_string();
+        // SAFETY: bytes that are there.
+        let wrote = unsafe { libc::write(fd, number.as_ptr().cast(), number.len()) };
+        let result = if wrote < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+        close(fd);
+        result
+    }),
+    ("raise its limit to the node's", |_| {
+        // SAFETY: a struct that is written, then read.
+        unsafe {
+            let mut limit: libc::rlimit = std::mem::zeroed();
+            done(libc::getrlimit(libc::RLIMIT_DATA, &raw mut limit))?;
+            limit.rlim_cur = limit.rlim_max;
+            done(libc::setrlimit(libc::RLIMIT_DATA, &raw const limit))
+        }
     }),
     // The last one, because it may succeed.
     ("raise its own limit", |_| {

@@ -147,7 +147,7 @@ async fn a_quota_is_kept_until_another_takes_its_place(backend: Backend) {
     let quota =
         Quota { requests_per_s: Some(10), burst: Some(2), artefact_bytes: Some(1 << 40), ..Quota::default() };
     store.access().set_quota(Owner::Tenant(TenantId::DEFAULT), quota.clone()).await.unwrap();
-    let other = Quota { concurrency: Some(3), ..Quota::default() };
+    let other = Quota { concurrency: Some(3), highest_priority: Some(4), ..Quota::default() };
     store.access().set_quota(Owner::App(AppId::DEFAULT), other.clone()).await.unwrap();
     assert!(store.catalog_version().await.unwrap() > version);
     let quotas = async || backend.open().await.access().doors().await.unwrap().quotas;
@@ -161,6 +161,8 @@ async fn a_quota_is_kept_until_another_takes_its_place(backend: Backend) {
         Quota { requests_per_s: Some(0), ..Quota::default() },
         Quota { burst: Some(1), ..Quota::default() },
         Quota { body_bytes: Some(0), ..Quota::default() },
+        Quota { highest_priority: Some(0), ..Quota::default() },
+        Quota { highest_priority: Some(10), ..Quota::default() },
     ] {
         refused(store.access().set_quota(Owner::App(AppId::DEFAULT), wrong).await);
     }

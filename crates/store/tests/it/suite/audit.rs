@@ -2,12 +2,13 @@
 
 use super::store_suite;
 use crate::backends::Backend;
-use modelless_store::{AUDIT_KEPT, Deed, UnixMicros};
+use modelless_store::{AUDIT_KEPT, Deed, REFUSED_KEPT, STRANGERS, UnixMicros};
 use modelless_types::{KeyId, TenantId};
 
 store_suite! {
     deeds_come_back_newest_first_and_each_tenant_sees_its_own,
     a_tenants_oldest_deeds_are_forgotten_and_nobody_elses,
+    what_was_refused_pushes_out_nothing_that_was_done,
 }
 
 fn deed(number: u64, tenant: u32) -> Deed {
@@ -48,4 +49,18 @@ async fn a_tenants_oldest_deeds_are_forgotten_and_nobody_elses(backend: Backend)
     let kept = of(1).await;
     assert_eq!((kept.len() as u64, kept.last().unwrap().deed.at), (AUDIT_KEPT, UnixMicros(2)));
     assert_eq!(of(2).await.len(), 1, "another tenant cannot push it out");
+}
+
+async fn what_was_refused_pushes_out_nothing_that_was_done(backend: Backend) {
+    let store = backend.open().await;
+    store.audit().note(vec![deed(0, 1)]).await.unwrap();
+    let refused =
+        |at: u64| Deed { status: [401, 403, 7, 16][usize::try_from(at % 4).unwrap()], ..deed(at, 1) };
+    store.audit().note((1..=REFUSED_KEPT + 5).map(refused).collect()).await.unwrap();
+    store.audit().note(vec![Deed { tenant: STRANGERS, ..refused(1) }]).await.unwrap();
+    let kept = store.audit().noted(Some(TenantId(1)), None, u32::MAX).await.unwrap();
+    let [.., oldest, done] = &kept[..] else { panic!("{kept:?}") };
+    assert_eq!((done.deed.status, done.deed.at), (200, UnixMicros(0)));
+    assert_eq!((kept.len() as u64 - 1, oldest.deed.at), (REFUSED_KEPT, UnixMicros(6)));
+    assert_eq!(store.audit().noted(Some(STRANGERS), None, 10).await.unwrap().len(), 1);
 }

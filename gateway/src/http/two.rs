@@ -1,0 +1,151 @@
+//! One connection by HTTP/2, which clients can agree upon in a TLS greeting: many requests side by side, the same limits for each.
+
+use crate::config::Config;
+use crate::http::connection::head_too_large;
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tower::Service as _;
+
+/// Requests that are open at one time on one connection.
+const STREAMS: u32 = 128;
+/// A connection that says nothing is asked whether it lives, and closed when it does not say so.
+const PING_AFTER: Duration = Duration::from_mins(1);
+const PONG_WITHIN: Duration = Duration::from_secs(20);
+/// How long a client has to say goodbye.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How many requests have come on a connection and how many have ended.
+#[derive(Default)]
+struct Counts {
+    came: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// A request at hand; it ends also when nobody waits for its answer any longer.
+struct AtHand(Arc<Counts>);
+
+impl Drop for AtHand {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Hands requests to the routes.
+struct Entrance {
+    router: Router,
+    counts: Arc<Counts>,
+    max_headers: usize,
+    max_header_bytes: usize,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Entrance {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.counts.came.fetch_add(1, Ordering::Relaxed);
+        let at_hand = AtHand(Arc::clone(&self.counts));
+        if request.headers().len() > self.max_headers {
+            let error = head_too_large(self.max_header_bytes);
+            return Box::pin(async move {
+                let _at_hand = at_hand;
+                Ok(error.into_response())
+            });
+        }
+        let answer = self.router.clone().call(request.map(Body::new));
+        Box::pin(async move {
+            let _at_hand = at_hand;
+            answer.await
+        })
+    }
+}
+
+/// Serves a connection until either side ends it. After `stop`, or while `leaving`, requests at hand are finished and the client is told
+/// to ask elsewhere.
+pub(super) async fn serve<S>(
+    stream: S,
+    router: Router,
+    config: &Config,
+    leaving: Arc<AtomicBool>,
+    stop: CancellationToken,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let counts = Arc::new(Counts::default());
+    let (max_headers, max_header_bytes) = (config.max_headers, config.max_header_bytes);
+    let entrance = Entrance { router, counts: Arc::clone(&counts), max_headers, max_header_bytes };
+    let mut connection = pin!(
+        http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS)
+            .max_header_list_size(u32::try_from(max_header_bytes).unwrap_or(u32::MAX))
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PONG_WITHIN)
+            .serve_connection(TokioIo::new(stream), entrance)
+    );
+    let mut stop = pin!(stop.cancelled_owned());
+    let (mut seen, mut since) = ((0, 0), Instant::now());
+    let mut alarm = pin!(sleep(config.header_timeout()));
+    let mut ending = false;
+    std::future::poll_fn(|cx| {
+        loop {
+            if let Poll::Ready(end) = connection.as_mut().poll(cx) {
+                if let Err(error) = end {
+                    tracing::debug!(%error, "a connection ended");
+                }
+                return Poll::Ready(());
+            }
+            if !ending && (leaving.load(Ordering::Relaxed) || stop.as_mut().poll(cx).is_ready()) {
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+                continue;
+            }
+            let now = (counts.came.load(Ordering::Relaxed), counts.ended.load(Ordering::Relaxed));
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
+            let idle = now.0 == now.1;
+            // Whoever connects is about to ask. Later a head that does not come to its end counts as none.
+            let patience = match (ending, now.0) {
+                (true, _) => FAREWELL,
+                (false, 0) => config.header_timeout(),
+                (false, _) => config.idle_timeout(),
+            };
+            let due = if idle { since + patience } else { Instant::now() + config.idle_timeout() };
+            if idle && Instant::now() >= due {
+                if ending {
+                    return Poll::Ready(());
+                }
+                tracing::debug!("a connection is closed because nothing came");
+                // Said first, so that a request that crosses this is asked again instead of lost.
+                (ending, since) = (true, Instant::now());
+                connection.as_mut().graceful_shutdown();
+                continue;
+            }
+            // An alarm that rings too early costs one wake now and then; one that is set with each request costs more.
+            if alarm.is_elapsed() {
+                alarm.as_mut().reset(due);
+            }
+            if alarm.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
+}
