@@ -23,6 +23,7 @@ mod signals;
 mod simulate;
 mod table;
 mod up;
+mod way;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;

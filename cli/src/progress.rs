@@ -38,6 +38,19 @@ impl Phase {
         }
     }
 
+    /// The same with how far all of it is: a bar on a terminal, and a few words beside the name.
+    pub(crate) fn on_the_way(&mut self, way: (u64, u64), name: &str, detail: &str, words: &str) {
+        self.share(way.0, way.1);
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("{}: {name} ({words}): {detail}", self.what)),
+            None if self.told != name => {
+                name.clone_into(&mut self.told);
+                eprintln!("  {name} ({words})");
+            }
+            None => {}
+        }
+    }
+
     /// How much of a known amount is done.
     pub(crate) fn bytes(&mut self, done: u64, of: u64) {
         if let Some(bar) = &self.bar {

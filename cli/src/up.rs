@@ -16,7 +16,7 @@ use crate::replay::{RouterSettings, record};
 use crate::roles::{Measurer, clearing};
 use crate::signals::{Signals, until_second_signal};
 use crate::{engines, exposed, out};
-use admin::{Places, Registry};
+use admin::{Going, Places, Registry};
 use anyhow::Context;
 use async_trait::async_trait;
 use config::Config;
@@ -125,6 +125,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         tasks: TaskTracker::new(),
         stop: stop.clone(),
         places: Places::default(),
+        going: Going::default(),
         executor: Arc::clone(&executor_handle),
     };
     let folder = data.path().join("demo");
@@ -132,7 +133,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         Some(demo) => demo.packages(&folder).await?,
         None => Vec::new(),
     };
-    let mut warnings = measure(&registry, &packages, Rest::Now).await?;
+    let mut warnings = measure(&registry, &packages, Rest::Now, options.budget).await?;
     let gpus = &config.executor.hardware.gpus;
     let engine = engines::serving(library.clone(), config.executor.memory, gpus, &servers)?;
     let quarantine = engines::quarantine(library, config.executor.memory, gpus, &servers)?;

@@ -45,9 +45,9 @@ pub struct RegisterRequest {
     /// The accuracy its owner claims, where it cannot be measured here.
     #[serde(default)]
     pub declared_accuracy: Option<f64>,
-    /// So long at most measuring may take, in milliseconds, and the best that is known then. A cluster's nodes measure when
-    /// they have nothing else to do, and without it.
-    #[serde(default)]
+    /// So long at most measuring may take, in milliseconds, and the best that is known then; `null`: as long as it takes. A
+    /// cluster's nodes measure when they have nothing else to do, and without it.
+    #[serde(default = "usual_budget")]
     pub budget_ms: Option<u64>,
 }
 
@@ -95,6 +95,12 @@ pub struct SetRef {
     pub artefact_sha256: String,
 }
 
+/// Within a minute there is something to go by; what is coarse then is measured again by itself.
+#[expect(clippy::unnecessary_wraps, reason = "what is left out is a minute, and null is none")]
+const fn usual_budget() -> Option<u64> {
+    Some(60_000)
+}
+
 const fn first_version() -> u32 {
     1
 }
@@ -125,10 +131,38 @@ pub enum AdminError {
     Unavailable(String),
 }
 
+/// How far a registration is that is being measured here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct UnderWay {
+    /// The task's name.
+    pub task: String,
+    /// The model's.
+    pub model: String,
+    /// Its version.
+    pub version: u32,
+    /// What is measured now; `None`: it waits for its turn.
+    pub variant: Option<String>,
+    /// What is done with it, for people.
+    pub progress: String,
+    /// Which of its variants it is, from 1.
+    pub at: usize,
+    /// How many there are.
+    pub of: usize,
+    /// About so many thousandths of all of it are done.
+    pub permille: u64,
+    /// About how much longer it takes; `None`: nobody can tell yet.
+    pub left_ms: Option<u64>,
+}
+
 /// Registers models.
 #[async_trait]
 pub trait Admin: Send + Sync {
     /// For a tenant. Looks into the artefacts, measures each variant, and stores the model with what was found; or stores it, and
     /// whoever runs it measures it then. The profiles tell which.
     async fn register(&self, tenant: TenantId, request: RegisterRequest) -> Result<Registered, AdminError>;
+
+    /// What of a tenant's is being registered just now. Nothing, where others measure and say so with the model.
+    fn under_way(&self, _tenant: TenantId) -> Vec<UnderWay> {
+        Vec::new()
+    }
 }

@@ -46,7 +46,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use admin::{Admin, AdminError, RegisterRequest, RegisterVariant, SetRef};
+pub use admin::{Admin, AdminError, RegisterRequest, RegisterVariant, SetRef, UnderWay};
 pub use config::Config;
 pub use demand::{ClassDemand, DemandTold};
 pub use errors::Error;

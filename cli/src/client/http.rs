@@ -19,6 +19,10 @@ const MAX_ANSWER: usize = 256 << 20;
 /// Registering measures; everything else is far quicker.
 const WITHIN: Duration = Duration::from_hours(1);
 
+/// Between two looks how far a long answer is, and how long one may take.
+const WATCH_EVERY: Duration = Duration::from_millis(500);
+const WATCH_WITHIN: Duration = Duration::from_secs(2);
+
 /// A server looks at its store about once a second.
 const SOON_TRIES: u32 = 50;
 const SOON_PAUSE: Duration = Duration::from_millis(100);
@@ -84,6 +88,33 @@ impl Api {
         self.send(Method::POST, path, Some("application/json"), body.to_string().into())
     }
 
+    /// The same where the answer takes long: meanwhile what this other path answers is told every now and then. It is only for
+    /// people, so that it may fail.
+    pub(crate) fn post_json_watching(
+        &self,
+        path: &str,
+        body: &Value,
+        (look, tell): (&str, &mut dyn FnMut(&Value)),
+    ) -> anyhow::Result<Reply> {
+        let request = self.request(Method::POST, path, Some("application/json"), body.to_string().into())?;
+        self.runtime.block_on(async {
+            let mut answer = std::pin::pin!(self.exchange(request));
+            loop {
+                let seen = async {
+                    tokio::time::sleep(WATCH_EVERY).await;
+                    let request = self.request(Method::GET, look, None, Bytes::new()).ok()?;
+                    let seen = tokio::time::timeout(WATCH_WITHIN, self.exchange(request)).await.ok()?.ok()?;
+                    seen.ok().ok()?.json().ok()
+                };
+                tokio::select! {
+                    biased;
+                    answer = &mut answer => return answer,
+                    seen = seen => if let Some(seen) = seen { tell(&seen) },
+                }
+            }
+        })
+    }
+
     pub(crate) fn send(
         &self,
         method: Method,
@@ -91,6 +122,17 @@ impl Api {
         media: Option<&str>,
         body: Bytes,
     ) -> anyhow::Result<Reply> {
+        let request = self.request(method, path, media, body)?;
+        self.runtime.block_on(self.exchange(request))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        media: Option<&str>,
+        body: Bytes,
+    ) -> anyhow::Result<Request<Full<Bytes>>> {
         let uri = format!("{}{path}", self.base);
         let mut request = Request::builder().method(method).uri(&uri);
         if let Some(media) = media {
@@ -100,20 +142,20 @@ impl Api {
             request = request.header(http::header::AUTHORIZATION, key);
         }
         let request = request.body(Full::new(body));
-        let request = request.map_err(|error| usage(format!("{uri} is no address: {error}")))?;
-        self.runtime.block_on(async {
-            let exchange = async {
-                let response =
-                    self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
-                let (head, body) = response.into_parts();
-                let body = Limited::new(body, MAX_ANSWER).collect().await;
-                let body =
-                    body.map_err(|error| anyhow::anyhow!("the answer of {} broke off: {error}", self.base))?;
-                Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
-            };
-            let late = || anyhow::anyhow!("{} did not answer within an hour", self.base);
-            tokio::time::timeout(WITHIN, exchange).await.map_err(|_| late())?
-        })
+        request.map_err(|error| usage(format!("{uri} is no address: {error}")))
+    }
+
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> anyhow::Result<Reply> {
+        let exchange = async {
+            let response = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, MAX_ANSWER).collect().await;
+            let body =
+                body.map_err(|error| anyhow::anyhow!("the answer of {} broke off: {error}", self.base))?;
+            Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
+        };
+        let late = || anyhow::anyhow!("{} did not answer within an hour", self.base);
+        tokio::time::timeout(WITHIN, exchange).await.map_err(|_| late())?
     }
 
     /// Has `each` read what is told by server-sent events, one at a time, until the server ends the answer.
@@ -317,6 +359,41 @@ mod tests {
             Api::new(&url, None, &TlsOptions::default()).unwrap().get_soon("/v1/tasks/new").unwrap().status,
             StatusCode::OK
         );
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn while_an_answer_takes_long_it_is_looked_at_how_far_it_is() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answer = |mut stream: &std::net::TcpStream, status: &str, body: &str| {
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+            stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        };
+        let serving = std::thread::spawn(move || {
+            let asked = |mut stream: &std::net::TcpStream| {
+                let mut head = [0; 4096];
+                let read = stream.read(&mut head).unwrap();
+                String::from_utf8_lossy(&head[..read]).into_owned()
+            };
+            let (long, _) = listener.accept().unwrap();
+            assert!(asked(&long).starts_with("POST /long"));
+            for (status, body) in [("404 Not Found", "{}"), ("200 OK", "{\"far\": 3}")] {
+                let (look, _) = listener.accept().unwrap();
+                assert!(asked(&look).starts_with("GET /look"));
+                answer(&look, status, body);
+            }
+            // The next look says that the one before was told.
+            let (_next, _) = listener.accept().unwrap();
+            answer(&long, "201 Created", "{\"done\": true}");
+        });
+        let mut seen = Vec::new();
+        let api = Api::new(&url, None).unwrap();
+        let tell = &mut |far: &Value| seen.push(far["far"].clone());
+        let reply = api.post_json_watching("/long", &serde_json::json!({}), ("/look", tell)).unwrap();
+        assert_eq!(reply.json().unwrap()["done"], true);
+        assert_eq!(seen, [3], "what cannot be told is not told");
         serving.join().unwrap();
     }
 

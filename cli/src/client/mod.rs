@@ -19,6 +19,7 @@ pub(crate) mod replica;
 mod sharing;
 pub(crate) mod task;
 pub(crate) mod tenant;
+mod under_way;
 mod tls;
 pub(crate) mod variant;
 mod versions;

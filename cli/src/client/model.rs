@@ -1,12 +1,14 @@
 //! `modelless model`: what answers.
 
 use super::feedback::warnings;
+use super::under_way::{Left, going};
 use super::versions::{self, history, path, stands, who};
 use super::{Api, Server, list, measuring, segment, sharing, task, text};
 use crate::exit::usage;
 use crate::out;
 use crate::progress::{Phase, count};
 use crate::table::Table;
+use crate::way::{self, Budget};
 use anyhow::Context;
 use bytes::Bytes;
 use clap::{Args, Subcommand};
@@ -18,7 +20,6 @@ use modelless_types::Engine;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -61,10 +62,11 @@ pub(crate) struct Register {
     /// Whom to ask about it, in place of what the manifest says.
     #[arg(long)]
     owner: Option<String>,
-    /// So long at most for measuring each model, such as 60s, and the best that is known then. Nodes of a cluster measure
-    /// when they have nothing else to do, and without it.
-    #[arg(long, value_name = "TIME", value_parser = crate::profile::duration)]
-    budget: Option<Duration>,
+    /// So long at most for measuring, all models together, such as 60s, and the best that is known then; it is measured again
+    /// while nothing is asked. Or none, for as long as it takes. Nodes of a cluster measure when they have nothing else to do,
+    /// and without it.
+    #[arg(long, value_name = "TIME", default_value = way::USUAL, value_parser = Budget::parse)]
+    budget: Budget,
     /// Do not wait until the nodes of a cluster have measured it. `modelless model show` tells how far they are.
     #[arg(long)]
     no_wait: bool,
@@ -354,7 +356,7 @@ pub(crate) fn register_folder(folder: &Path, server: &Server) -> anyhow::Result<
         set_name: None,
         promote: false,
         owner: None,
-        budget: None,
+        budget: Budget::default(),
         no_wait: false,
         server: server.clone(),
     })
@@ -376,6 +378,7 @@ fn register(options: &Register) -> anyhow::Result<()> {
         None => None,
     };
     let (mut registered, mut accepted) = (Vec::new(), Vec::new());
+    let mut left = Left::of(options.budget, wanted.models.iter().map(|model| model.variants.len()).sum());
     for model in &wanted.models {
         phase.at(&model.name, "sending");
         let mut variants = Vec::new();
@@ -412,10 +415,11 @@ fn register(options: &Register) -> anyhow::Result<()> {
             "variants": variants,
             "set": set,
             "declared_accuracy": model.accuracy,
-            "budget_ms": options.budget.map(|budget| u64::try_from(budget.as_millis()).unwrap_or(u64::MAX)),
+            "budget_ms": left.next(model.variants.len()),
         });
         phase.at(&model.name, "being measured");
-        let reply = api.post_json("/v1/models", &body)?.ok()?;
+        let tell = &mut |seen: &Value| going(&mut phase, seen, &wanted.task, (&model.name, model.version));
+        let reply = api.post_json_watching("/v1/models", &body, ("/v1/registrations", tell))?.ok()?;
         accepted.push(reply.status == StatusCode::ACCEPTED);
         registered.push(reply.json()?);
     }

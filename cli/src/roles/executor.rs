@@ -12,11 +12,12 @@ use super::{
 };
 use crate::engines::{self, LibraryOption};
 use crate::exit::usage;
-use crate::up::admin::{Places, Registry};
+use crate::up::admin::{Going, Places, Registry};
 use crate::up::config::default_data;
 use crate::up::measure::{Rest, measure};
 use crate::up::node::NodeOptions;
 use crate::up::remotes;
+use crate::way::Budget;
 use crate::{demo, out};
 use anyhow::Context;
 use modelless_decision::plan::Plan;
@@ -204,12 +205,16 @@ async fn serve(
         tasks: TaskTracker::new(),
         stop: stop.clone(),
         places: Places::default(),
+        going: Going::default(),
         executor: Arc::default(), // nothing is registered through this node
     };
     let packages = if settings.demo { demo::unpack(&settings.artefacts.join("demo"))? } else { Vec::new() };
     // What others registered is measured later, beside serving: it may have to be fetched first.
     let measured = async {
-        if packages.is_empty() { Ok(Vec::new()) } else { measure(&registry, &packages, Rest::Later).await }
+        if packages.is_empty() {
+            return Ok(Vec::new());
+        }
+        measure(&registry, &packages, Rest::Later, Budget(None)).await
     };
     let mut warnings = tokio::select! {
         biased;

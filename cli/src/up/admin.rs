@@ -2,21 +2,24 @@
 
 use crate::engines;
 use crate::giving_way;
+use crate::profile::detail;
+use crate::way::Way;
 use async_trait::async_trait;
 use modelless_adapter::AdapterSpec;
 use modelless_engine::{Engine, EngineError};
 use modelless_executor as executor;
-use modelless_gateway::{Admin, AdminError, RegisterRequest};
+use modelless_gateway::{Admin, AdminError, RegisterRequest, UnderWay};
 use modelless_profiler::{
-    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Registrar,
-    usual_variant_name,
+    Config, Error, Known, LabelledSet, NewRegistration, NewRegistrationVariant, Profiler, Progress,
+    Registrar, Report, usual_variant_name,
 };
 use modelless_store::{Artefacts, Registered, SetArtefact, Signed, Store, UnixMicros};
 use modelless_types::{Accuracy, Model, Task, TenantId, Variant, VariantSettings};
 use modelless_wire::{Gpu, NodeStatus};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
@@ -41,6 +44,8 @@ pub(crate) struct Registry {
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
     pub(crate) places: Places,
+    /// How far what is being registered is.
+    pub(crate) going: Going,
     /// What will run it. Set once it is built.
     pub(crate) executor: Arc<OnceLock<executor::Handle>>,
 }
@@ -120,6 +125,80 @@ impl Places {
     }
 }
 
+/// How far what is being registered is, in the order of asking. No more than there are places.
+#[derive(Clone, Default)]
+pub(crate) struct Going(Arc<Mutex<BTreeMap<u64, One>>>);
+
+/// One registration, from its coming until it ends, however that is.
+struct One {
+    tenant: TenantId,
+    told: UnderWay,
+    way: Way,
+}
+
+/// Held while it goes on.
+struct Held {
+    going: Going,
+    number: u64,
+}
+
+impl Going {
+    fn begin(&self, tenant: TenantId, request: &RegisterRequest) -> Held {
+        let (task, model) = (request.task.clone(), request.name.clone());
+        let of = request.variants.len();
+        let progress = "waiting until another is measured".to_owned();
+        let (version, budget) = (request.version, request.budget_ms.map(Duration::from_millis));
+        let told =
+            UnderWay { task, model, version, variant: None, progress, at: 1, of, permille: 0, left_ms: None };
+        let mut all = self.all();
+        let number = all.keys().next_back().map_or(0, |last| last + 1);
+        all.insert(number, One { tenant, told, way: Way::new(of, budget) });
+        Held { going: self.clone(), number }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, One>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, tenant: TenantId) -> Vec<UnderWay> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let all = self.all();
+        let own = all.values().filter(|one| one.tenant == tenant);
+        own.map(|One { told, way, .. }| {
+            let ((at, of), (done, all)) = (way.place(), way.done());
+            // Before its turn its time does not run.
+            let left_ms = told.variant.as_ref().and_then(|_| way.left()).map(millis);
+            UnderWay { at, of, permille: done.saturating_mul(1_000) / all, left_ms, ..told.clone() }
+        })
+        .collect()
+    }
+}
+
+impl Held {
+    /// Its turn has come: its time runs from now on.
+    fn starts(&self, budget: Option<Duration>) {
+        if let Some(one) = self.going.all().get_mut(&self.number) {
+            one.way = Way::new(one.told.of, budget);
+        }
+    }
+
+    fn report(&self) -> impl FnMut(&str, Progress) + Send + '_ {
+        move |name, progress| {
+            if let Some(one) = self.going.all().get_mut(&self.number) {
+                one.way.at(name, progress);
+                one.told.variant = Some(name.to_owned());
+                one.told.progress = detail(progress);
+            }
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.going.all().remove(&self.number);
+    }
+}
+
 impl Registry {
     /// Something to register with, and its engine, to be shut down afterwards.
     pub(crate) fn registrar(
@@ -143,6 +222,7 @@ impl Registry {
     ) -> Result<Registered, AdminError> {
         let ending = || AdminError::Unavailable("the server is shutting down".to_owned());
         let _asked = self.places.ask();
+        let held = self.going.begin(tenant, &request);
         let _measuring = tokio::select! {
             turn = self.places.measuring.acquire() => turn.map_err(|_| ending())?,
             () = self.stop.cancelled() => return Err(ending()),
@@ -151,10 +231,12 @@ impl Registry {
             .registrar("modelless model register", (Beside::Serving, tenant))
             .map_err(|error| AdminError::Unavailable(error.to_string()))?;
         let (busy, watched) = watch::channel(false);
-        registrar.profiler =
-            registrar.profiler.beside(watched).within(request.budget_ms.map(Duration::from_millis));
+        let budget = request.budget_ms.map(Duration::from_millis);
+        registrar.profiler = registrar.profiler.beside(watched).within(budget);
+        held.starts(budget);
+        let mut report = held.report();
         let registered = tokio::select! {
-            registered = register(&registrar, request) => registered,
+            registered = register(&registrar, request, &mut report) => registered,
             () = self.stop.cancelled() => Err(ending()),
             never = self.give_way(&busy) => match never {},
         };
@@ -201,16 +283,24 @@ impl Admin for Registry {
             ))
         })
     }
+
+    fn under_way(&self, tenant: TenantId) -> Vec<UnderWay> {
+        self.going.of(tenant)
+    }
 }
 
-async fn register(registrar: &Registrar, request: RegisterRequest) -> Result<Registered, AdminError> {
+async fn register(
+    registrar: &Registrar,
+    request: RegisterRequest,
+    report: Report<'_>,
+) -> Result<Registered, AdminError> {
     if let Some(there) = already(&*registrar.store, registrar.tenant, &request).await? {
         return Ok(there);
     }
     let task = task_of(&*registrar.store, registrar.tenant, &request).await?;
     let set = labelled(&registrar.artefacts, &task, &request).await?;
     let model = registration(request)?;
-    registrar.model(&task, model, (set.as_ref(), &Known::new()), &mut |_, _| ()).await.map_err(admin)
+    registrar.model(&task, model, (set.as_ref(), &Known::new()), report).await.map_err(admin)
 }
 
 /// The task, which must be there, for a model that must not. Said before minutes are spent on measuring.
@@ -374,6 +464,39 @@ mod tests {
         assert!(matches!(places.take(), Err(AdminError::Unavailable(why)) if why.contains("try again")));
         drop(taken);
         assert!(places.take().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_registered_is_told_to_its_tenant_until_it_ends() {
+        let request = |name: &str| -> RegisterRequest {
+            let variant = serde_json::json!({"precision": "fp32", "artefact_sha256": "ab".repeat(32)});
+            let request =
+                serde_json::json!({"task": "t", "name": name, "adapter": {}, "variants": [variant, variant]});
+            serde_json::from_value(request).unwrap()
+        };
+        let going = Going::default();
+        let (mine, other) = (TenantId(1), TenantId(2));
+        let first = going.begin(mine, &request("a"));
+        let second = going.begin(mine, &request("b"));
+        tokio::time::advance(Duration::from_secs(9)).await;
+        first.starts(Some(Duration::from_mins(1)));
+        first.report()("a-fp32", Progress::Loading);
+        let told = going.of(mine);
+        assert_eq!(told.iter().map(|one| one.model.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!((told[0].variant.as_deref(), told[0].progress.as_str()), (Some("a-fp32"), "loading"));
+        assert_eq!(
+            (told[0].at, told[0].of, told[0].left_ms),
+            (1, 2, Some(60_000)),
+            "its time ran from its turn on"
+        );
+        assert!(
+            told[1].variant.is_none() && told[1].progress.contains("waiting") && told[1].left_ms.is_none()
+        );
+        assert_eq!(going.of(other), []);
+        drop(first);
+        assert_eq!(going.of(mine).len(), 1);
+        drop(second);
+        assert_eq!(going.of(mine), []);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use super::node::NodeOptions;
 use crate::demo::Demo;
 use crate::engines::LibraryOption;
 use crate::exit::usage;
+use crate::way::{self, Budget};
 use crate::exposed::TlsOptions;
 use clap::Args;
 use modelless_types::Micros;
@@ -24,6 +25,10 @@ pub(crate) struct Options {
     /// Register and measure a demo: the small one inside of this program, or another by its name.
     #[arg(long, value_name = "WHICH", num_args = 0..=1, default_missing_value = "fashion")]
     pub(crate) demo: Option<Demo>,
+    /// How long measuring what has no profile may take before it is served, all of it together: a time such as 60s, or none for as
+    /// long as it takes. What is known coarsely then is measured again while nothing is asked.
+    #[arg(long, value_name = "TIME", default_value = way::USUAL, value_parser = Budget::parse)]
+    pub(crate) budget: Budget,
     /// Where everything is kept. Otherwise modelless in the user's data folder.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,

@@ -74,8 +74,12 @@ impl Builder {
         let data = self.data.or_else(|| own_data.as_ref().map(|folder| folder.path().to_owned()));
         let data = data.context("one of the two is there; this is a bug")?;
         let started = Instant::now();
+        // What is measured is what a test or a measurement goes by, however long it takes here, unless it says otherwise.
+        let unhurried: &[&str] =
+            if self.args.iter().any(|arg| arg == "--budget") { &[] } else { &["--budget", "none"] };
         let mut child = Command::new(&binary)
             .arg("up")
+            .args(unhurried)
             .arg("--data")
             .arg(&data)
             .args(["--http", self.http.as_deref().unwrap_or("127.0.0.1:0")])

@@ -69,6 +69,16 @@ pub(crate) fn share() -> Doc {
         .errors(&[400, 403, 404, 408, 413, 415, 503])
 }
 
+pub(crate) fn registrations() -> Doc {
+    Doc::new("listRegistrations", "models", "Models that are being registered just now")
+        .describe(
+            "Of the caller's tenant, while this server measures them: what is being measured, and how long it still takes. Nodes \
+             of a cluster say the same with the model, as `measuring` of its variants.",
+        )
+        .answers(200, "In the order in which they were asked for.", &listed("registrations", "Registration"))
+        .errors(&[])
+}
+
 pub(crate) fn register() -> Doc {
     let schema = json!({"type": "object", "properties": {
         "id": {"type": "integer"}, "name": {"type": "string"}, "version": {"type": "integer"},

@@ -215,7 +215,7 @@ fn requests() -> Value {
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
             "set": reference("LabelledSet"),
             "declared_accuracy": {"type": "number", "minimum": 0, "maximum": 1},
-            "budget_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": 86_400_000, "description": "So long at most measuring may take. What is not known well by then is marked as coarse."},
+            "budget_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": 86_400_000, "default": 60_000, "description": "So long at most measuring may take; null is as long as it takes. What is not known well by then is marked as coarse, and measured again by itself when nothing is asked."},
         }), &["task", "name", "adapter", "variants"]),
         "RegisterVariant": strict(json!({
             "name": text(),
@@ -229,6 +229,11 @@ fn requests() -> Value {
             "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),
         }), &["precision", "artefact_sha256"]),
+        "Registration": object(json!({
+            "task": text(), "model": text(), "version": json!({"type": "integer", "minimum": 0}),
+            "variant": {"type": ["string", "null"], "description": "What is measured now; null while it waits for its turn."},
+            "progress": text(), "at": json!({"type": "integer", "minimum": 0}), "of": json!({"type": "integer", "minimum": 0}), "permille": json!({"type": "integer", "minimum": 0}), "left_ms": json!({"type": ["integer", "null"], "minimum": 0}),
+        }), &["task", "model", "version", "progress", "at", "of"]),
         "ProfileFile": object(json!({
             "format": {"const": PROFILES}, "version": {"const": PROFILES_VERSION},
             "profiles": {"type": "array", "items": reference("ProfileEntry"), "example": []},

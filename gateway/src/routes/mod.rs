@@ -163,6 +163,13 @@ pub(crate) const ROUTES: &[Route] = &[
     route(Method::POST, "/v1/models", Needs::REGISTER, || post(models::register), openapi::models::register),
     route(
         Method::GET,
+        "/v1/registrations",
+        Needs::REGISTER,
+        || get(models::registrations),
+        openapi::models::registrations,
+    ),
+    route(
+        Method::GET,
         "/v1/models/{task}/{model}",
         Needs::QUERY,
         || get(models::show),

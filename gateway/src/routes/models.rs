@@ -139,6 +139,12 @@ pub(super) async fn register(State(app): FromApp, caller: Caller, request: Reque
     Ok(json_response(status, &body))
 }
 
+/// What is being registered just now, and how far that is.
+pub(super) async fn registrations(State(app): FromApp, caller: Caller) -> Answer {
+    let under_way = app.admin.as_ref().map(|admin| admin.under_way(caller.tenant)).unwrap_or_default();
+    Ok(json_response(StatusCode::OK, &json!({"registrations": under_way})))
+}
+
 fn is_measured(variant: &Variant) -> bool {
     variant.profiles.iter().any(|profile| !profile.is_estimated())
 }

@@ -54,8 +54,9 @@ class Options(TypedDict, total=False):
     set_name: str
     #: Make it the default version.
     promote: bool
-    #: So many seconds at most for measuring.
-    budget_s: float
+    #: So many seconds at most for measuring each model, 60 where nothing is said; None is as long as it takes. What is known
+    #: coarsely then is measured again by itself.
+    budget_s: Optional[float]
     #: Whether to wait until the nodes of a cluster have measured it.
     wait: bool
     progress: Progress
@@ -85,7 +86,7 @@ class Wanted:
     labelled_set: Any = None
     set_name: Optional[str] = None
     promote: bool = False
-    budget_s: Optional[float] = None
+    budget_s: Optional[float] = 60.0
     wait: bool = True
     progress: Progress = False
     example: Any = None

@@ -2,7 +2,7 @@
 //! somebody registers meanwhile.
 
 use crate::database::Database;
-use crate::demo::{Place, fashion};
+use crate::demo::{Place, ask, fashion};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::{Server, wait};
 use serde_json::Value;
@@ -34,7 +34,12 @@ fn register(server: &Server, folder: &Path, name: &str) -> Result<()> {
     let path = folder.to_str().context("a path")?;
     let url = server.url();
     let registered = server.command(&["model", "register", path, "--budget", "1s", "--server", &url])?;
-    ensure!(registered.status.success(), "{}", String::from_utf8_lossy(&registered.stderr));
+    let said = String::from_utf8_lossy(&registered.stderr);
+    ensure!(registered.status.success(), "{said}");
+    ensure!(
+        said.contains("-fp32 (1 of 1, about") && said.contains(" left)"),
+        "it says how long is left: {said}"
+    );
     Ok(())
 }
 
@@ -70,5 +75,37 @@ fn what_was_measured_in_a_hurry_is_measured_again_and_makes_way_for_a_registrati
             Ok(if well && profile["accuracy"]["samples"] == 2_000 { Ok(()) } else { Err(now.to_string()) })
         })?;
     }
+    server.stop()
+}
+
+#[test]
+fn up_is_ready_within_its_budget_and_what_it_knows_coarsely_then_is_refined_while_nothing_is_asked()
+-> Result<()> {
+    let server = Server::builder().arg("--demo").arg("--budget").arg("4s").start()?;
+    let said = server.output();
+    for words in [
+        "measuring 13 variants, at most 4.0 s",
+        "(1 of 13, about",
+        "only coarsely",
+        "measured again when nothing",
+    ] {
+        ensure!(said.contains(words), "{words}: {said}");
+    }
+    let coarse = |server: &Server| -> Result<Vec<String>> {
+        let page = server.get_json("/v1/variants?task=fashion")?;
+        let all = page["variants"].as_array().context("variants")?;
+        ensure!(all.len() == 12, "{page}");
+        let coarse = all.iter().filter(|variant| variant["profiles"][0]["coarse"] == true);
+        Ok(coarse.filter_map(|variant| variant["name"].as_str().map(str::to_owned)).collect())
+    };
+    let before = coarse(&server)?;
+    ensure!(before.len() > 6, "a third of a second each is too short: {before:?}");
+    // There is a usable frontier meanwhile.
+    let answer = server.connect()?.exchange(&ask("boot.png", "?accuracy=0.8"))?;
+    ensure!(answer.status == 200, "{}", answer.text());
+    wait::until(PATIENCE, || {
+        let now = coarse(&server)?;
+        Ok(if now.len() + 2 <= before.len() { Ok(()) } else { Err(format!("{now:?} of {before:?}")) })
+    })?;
     server.stop()
 }

@@ -39,5 +39,6 @@ mod store;
 mod strings;
 mod texts;
 mod twins;
+mod unsteady;
 mod versions;
 mod what_if;

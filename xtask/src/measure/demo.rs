@@ -21,7 +21,7 @@ pub(crate) fn start(context: &Context) -> Result<Server> {
 
 /// Registers a package with the command line a user would use.
 pub(crate) fn register(server: &Server, package: &Path) -> Result<()> {
-    register_with(server, package, &[])
+    register_with(server, package, &["--budget", "none"])
 }
 
 /// The same with more options.
