@@ -389,7 +389,7 @@ mod tests {
             answer(&long, "201 Created", "{\"done\": true}");
         });
         let mut seen = Vec::new();
-        let api = Api::new(&url, None).unwrap();
+        let api = Api::new(&url, None, &TlsOptions::default()).unwrap();
         let tell = &mut |far: &Value| seen.push(far["far"].clone());
         let reply = api.post_json_watching("/long", &serde_json::json!({}), ("/look", tell)).unwrap();
         assert_eq!(reply.json().unwrap()["done"], true);

@@ -19,8 +19,8 @@ pub(crate) mod replica;
 mod sharing;
 pub(crate) mod task;
 pub(crate) mod tenant;
-mod under_way;
 mod tls;
+mod under_way;
 pub(crate) mod variant;
 mod versions;
 
