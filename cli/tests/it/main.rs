@@ -148,7 +148,7 @@ fn there_is_a_page_for_each_command() {
     let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
     assert!(page("modelless.1").contains("modelless\\-query(1)"), "the first names the others");
     assert!(page("modelless-query.1").contains("\\-\\-accuracy"), "options are told");
-    assert!(page("modelless-model-register.1").contains(".TH modelless\\-model\\-register"), "names in full");
+    assert!(page("modelless-model-register.1").contains(".TH modelless-model-register"), "names in full");
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
     check(&["manual", "--out", file.to_str().unwrap()], 64, "not a folder");
