@@ -5,7 +5,7 @@
 //! is what the others have in common. With many batches of its own it goes by these alone, with none by the others.
 //!
 //! What the others have in common is a mean of logarithms, each by the share that its own batches say, drawn towards "nothing
-//! happened" as if that had been seen too, and each no further from the middle one than [`NEAR`]: a variant whose profile is
+//! happened" as if that had been seen too, and each no further from the middle one than `NEAR`: a variant whose profile is
 //! wrong says nothing of the machine, and where three ran it does not count for more than one that is a little off.
 
 use alloc::vec::Vec;
