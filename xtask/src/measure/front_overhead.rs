@@ -1,7 +1,6 @@
 //! What TLS and counting cost: the same query over plain HTTP and over HTTPS, in turns at two servers; and what a gateway counts of
 //! a query, alone in a loop, over the processor's time that a query takes of the server.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -69,12 +68,14 @@ fn measure(context: &Context) -> Result<Outcome> {
         program(&context.root, context.bench_program("certificates")?).arg(folder.path()).arg("127.0.0.1"),
     )?;
     let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-    let plain = Side::new(context, demo::start(context)?, None)?;
-    let binary: &Path = context.binary()?;
-    let server = Server::builder().binary(binary).arg("--demo");
+    let plain = demo::start(context)?;
+    let server = Server::builder().binary(context.binary()?).arg("--demo");
     let server =
         server.arg("--tls-cert").arg(file("127.0.0.1.pem")).arg("--tls-key").arg(file("127.0.0.1.key"));
-    let tls = Side::new(context, server.start()?, Some(&file("ca.pem")))?;
+    let tls = server.start()?;
+    // Both servers are there before anybody connects: who connects and does not ask is cut off.
+    let plain = Side::new(context, plain, None)?;
+    let tls = Side::new(context, tls, Some(&file("ca.pem")))?;
     let mut sides = [plain, tls];
     for side in &mut sides {
         // Not counted: caches, the connection and the replica's own load.
