@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const VARIANT: &str = "cnn_l-fp32";
 
-/// Has the variant's profile be one of a bad minute: half again as slow, and marked. Those of the others are of good ones.
+/// Has the variant's profile be one of a bad minute: ten times as slow, and marked. Those of the others are of good ones.
 fn falsify(folder: &Path) -> Result<()> {
     let script = r"
 import json, sqlite3, sys
