@@ -4,7 +4,7 @@
 //! registration that fails leaves nothing behind but an artefact that nobody needs. Doing it again is harmless.
 
 use crate::doubts::doubts;
-use crate::earlier;
+use crate::earlier::{self, Keys};
 use crate::error::Error;
 use crate::manifest::{ModelManifest, Package, TaskManifest};
 use crate::profile::{Profiler, Report, Subject};
@@ -118,8 +118,8 @@ impl Registrar {
             };
             let profiler = self.profiler.share(since, count - measured.len());
             let evidence = (model.set.as_ref(), set.is_some());
-            let key = earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await;
-            let mut profile = self.measured(&profiler, subject, (set, key.as_deref()), &mut *report).await?;
+            let keys = earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await;
+            let mut profile = self.measured(&profiler, subject, (set, keys.as_ref()), &mut *report).await?;
             profile.also = known.get(&variant.name).cloned().unwrap_or_default();
             profile.detail.doubts.extend(doubts(&profile.accuracy, set, model.declared));
             measured.push(variant.stored(bytes, vec![profile]));
@@ -133,14 +133,14 @@ impl Registrar {
         &self,
         profiler: &Profiler,
         subject: Subject<'_>,
-        (set, key): (Option<&LabelledSet>, Option<&str>),
+        (set, keys): (Option<&LabelledSet>, Option<&Keys>),
         report: Report<'_>,
     ) -> Result<Profile, Error> {
-        if let Some(profile) = earlier::found(&*self.store, key).await? {
+        if let Some(profile) = earlier::found(&*self.store, keys).await? {
             return Ok(profile);
         }
         let profile = profiler.profile(subject, set, report).await?;
-        earlier::keep(&*self.store, key, &profile).await;
+        earlier::keep(&*self.store, keys, &profile).await;
         Ok(profile)
     }
 
@@ -292,13 +292,13 @@ impl Registrar {
         let known = self.store.evidence(model.id).await?.set;
         let known = known.filter(|known| set.is_some_and(|set| set.name() == known.name));
         // One that is measured for the second time here is measured anew; registered again after it was removed it is not.
-        let key = if before.is_none() {
+        let keys = if before.is_none() {
             let evidence = (known.as_ref(), set.is_some());
             earlier::key(&self.profiler, &subject, &variant.artefact, evidence).await
         } else {
             None
         };
-        let mut profile = self.measured(&self.profiler, subject, (set, key.as_deref()), report).await?;
+        let mut profile = self.measured(&self.profiler, subject, (set, keys.as_ref()), report).await?;
         profile.detail.doubts.extend(doubts(&profile.accuracy, set, declared));
         if let Some(elsewhere) = elsewhere {
             if set.is_none() {

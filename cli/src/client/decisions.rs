@@ -7,6 +7,7 @@ use crate::out;
 use clap::Args;
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -44,6 +45,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         match ended {
             Err(error) if error.is::<Enough>() => return Ok(()),
             ended => ended?,
+        }
+        // As it asks of those who come back.
+        if left > 0 {
+            api.pause(Duration::from_secs(1));
         }
     }
     Ok(())

@@ -82,7 +82,8 @@ impl Deeds {
     fn noted(&self, caller: &Caller, who: String, action: String, target: String, status: u16) {
         let at = UnixMicros::of(SystemTime::now());
         let (tenant, key) = (caller.tenant, caller.key);
-        tracing::info!(%tenant, who, action, target, status, "done");
+        let came = if status < 400 { "done" } else { "not done" };
+        tracing::info!(%tenant, who, action, target, status, "{came}");
         let deed = Deed { at, tenant, key, who, action, target, status };
         if let Err(error) = self.0.try_send(deed) {
             tracing::warn!(%error, "a deed is not in the audit log: the store is too slow");

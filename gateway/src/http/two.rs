@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::http::connection::{head_too_large, tells};
+use crate::routes::GOES_ON;
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -35,6 +36,17 @@ const FAREWELL: Duration = Duration::from_secs(1);
 struct Counts {
     came: AtomicU64,
     ended: AtomicU64,
+    /// Answers at hand that go on.
+    telling: AtomicU64,
+}
+
+/// An answer that goes on, until nobody waits for it any longer.
+struct Telling(Arc<Counts>);
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.telling.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// A request at hand; it ends also when nobody waits for its answer any longer.
@@ -76,9 +88,11 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
                 return Ok(answer);
             }
             // At hand as long as it goes on.
+            at_hand.0.telling.fetch_add(1, Ordering::Relaxed);
+            let telling = Telling(Arc::clone(&at_hand.0));
             Ok(answer.map(|body| {
                 Body::from_stream(body.into_data_stream().map(move |piece| {
-                    let _at_hand = &at_hand;
+                    let _at_hand = (&at_hand, &telling);
                     piece
                 }))
             }))
@@ -113,6 +127,7 @@ pub(super) async fn serve<S>(
     let (mut seen, mut since) = ((0, 0), Instant::now());
     let mut alarm = pin!(sleep(config.header_timeout()));
     let mut ending = false;
+    let mut telling_since = None;
     std::future::poll_fn(|cx| {
         loop {
             if let Poll::Ready(end) = connection.as_mut().poll(cx) {
@@ -122,13 +137,22 @@ pub(super) async fn serve<S>(
                 return Poll::Ready(());
             }
             if !ending && (leaving.load(Ordering::Relaxed) || stop.as_mut().poll(cx).is_ready()) {
-                ending = true;
+                // It has a moment to say goodbye from now on, however long it has been idle.
+                (ending, since) = (true, Instant::now());
                 connection.as_mut().graceful_shutdown();
                 continue;
             }
             let now = (counts.came.load(Ordering::Relaxed), counts.ended.load(Ordering::Relaxed));
             if now != seen {
                 (seen, since) = (now, Instant::now());
+            }
+            // Of a client that does not read, nothing else is looked at: its answer would go on for ever.
+            let tells = counts.telling.load(Ordering::Relaxed) > 0;
+            telling_since = telling_since.filter(|_| tells).or_else(|| tells.then(Instant::now));
+            let followed = telling_since.map_or(Duration::ZERO, |since: Instant| since.elapsed());
+            if followed >= GOES_ON + config.idle_timeout() {
+                tracing::debug!("a connection is closed because it did not end what it follows");
+                return Poll::Ready(());
             }
             let idle = now.0 == now.1;
             // Whoever connects is about to ask. Later a head that does not come to its end counts as none.
@@ -149,7 +173,7 @@ pub(super) async fn serve<S>(
                 continue;
             }
             // An alarm that rings too early costs one wake now and then; one that is set with each request costs more.
-            if alarm.is_elapsed() {
+            if alarm.is_elapsed() || (idle && due < alarm.deadline()) {
                 alarm.as_mut().reset(due);
             }
             if alarm.as_mut().poll(cx).is_pending() {

@@ -81,7 +81,8 @@ impl stream::Source for Followed {
 
     async fn next(&mut self) -> Option<String> {
         // The client comes back, and is then told why if the store is still away.
-        let events = self.app.store.events(self.after, self.limit).await.ok()?;
+        let asked = self.app.store.events(self.after, self.limit);
+        let events = timeout(SHOWN_WITHIN, asked).await.ok()?.ok()?;
         let Some(last) = events.last() else {
             // From now on, where there was nothing yet.
             self.after.get_or_insert(0);

@@ -104,6 +104,13 @@ async fn what_was_measured_before_a_registration_failed_is_not_measured_again() 
     let (ended, loaded) = attempt(&registrar, &task, &set, again.clone()).await;
     assert_eq!((ended.unwrap(), loaded), ((), names(&[])), "nothing is another");
 
+    // What is known well is as good for whoever has another budget, such as what other models of one command left.
+    remove().await;
+    let budget = std::time::Duration::from_hours(1);
+    let hurried = Registrar { profiler: profiler(&engine).within(Some(budget)), ..registrar.clone() };
+    let (ended, loaded) = attempt(&hurried, &task, &set, again.clone()).await;
+    assert_eq!((ended.unwrap(), loaded), ((), names(&[])), "another budget");
+
     // Another version of the engine, which whoever measures next learns of.
     remove().await;
     engine.upgrade();

@@ -20,8 +20,8 @@ use modelless_types::{DeviceIx, Engine, Micros, Time};
 /// How many times the 99th percentile of its time a batch may run before it is suspected.
 const FACTOR: u64 = 4;
 
-/// What has run so far too long and holds its lane all the same, since as many as may do run beside lanes already: so long it is
-/// expected to hold it yet. About as long as until it is taken for hung; nobody who could go elsewhere waits for that.
+/// What has run far too long and holds its lane all the same, since as many as may do run beside lanes already or nothing else
+/// could run there: so long it is expected to hold it yet. About as long as until it is taken for hung; nobody who could go elsewhere waits for that.
 const HELD_UP: Micros = Micros::from_secs(1);
 
 impl Worker {
@@ -93,22 +93,34 @@ impl Worker {
         at.map(|at| at.max(self.suspect_from))
     }
 
-    /// How long such a lane is held up yet.
+    /// How long a lane is held up yet by what runs far too long there and does not give it up for anybody.
     pub(super) fn held_up_for(&self, now: Time, lane: &Lane) -> Moments {
         let overdue = self.overdue(lane).is_some_and(|at| at <= now);
-        Moments::exactly(if overdue { HELD_UP } else { Micros::ZERO })
+        let stays =
+            overdue && (self.suspects_are_full(lane.device) || self.others_for(lane).next().is_none());
+        Moments::exactly(if stays { HELD_UP } else { Micros::ZERO })
     }
 
     fn may_suspect(&self, now: Time, lane: &Lane) -> bool {
-        let lanes = self.lanes.iter().filter(|other| other.device == lane.device).count();
-        self.suspects_on(lane.device).count() <= lanes && self.waited_for(now, lane)
+        !self.suspects_are_full(lane.device) && self.waited_for(now, lane)
+    }
+
+    fn suspects_are_full(&self, device: DeviceIx) -> bool {
+        let lanes = self.lanes.iter().filter(|other| other.device == device).count();
+        self.suspects_on(device).count() > lanes
+    }
+
+    /// What could run on a lane if it were given up, and would not stand behind what runs there.
+    fn others_for(&self, lane: &Lane) -> impl Iterator<Item = &WorkerVariant> {
+        let runner = lane.running.as_ref().map(|batch| batch.runner);
+        let others = self.residency.serving(lane.device);
+        others.filter(move |v| runner.is_some_and(|runner| v.runner() != runner) && !self.held_up(lane, v))
     }
 
     /// Whether somebody waits for a lane who need not stand behind what runs there.
     fn waited_for(&self, now: Time, lane: &Lane) -> bool {
         let Some(runner) = lane.running.as_ref().map(|batch| batch.runner) else { return false };
-        let others = self.residency.serving(lane.device);
-        let mut others = others.filter(|v| v.runner() != runner && !self.held_up(lane, v));
+        let mut others = self.others_for(lane);
         // Who finds another lane free needs none.
         let lanes = || self.lanes.iter().filter(|other| other.device == lane.device && other.is_empty());
         let here = || self.queue.classes().map(|(class, _)| class);

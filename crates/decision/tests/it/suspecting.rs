@@ -376,3 +376,16 @@ fn who_waits_behind_one_more_than_may_be_suspected_goes_elsewhere_as_soon_as_tha
         assert_eq!(returned(&actions), lanes_held == 3, "held {lanes_held}: {actions:?}");
     }
 }
+
+#[test]
+fn a_lane_that_is_given_up_for_whoever_comes_is_not_told_as_held_up_and_one_that_nothing_else_can_use_is() {
+    let second = Micros::from_secs(1);
+    for (models, held) in [(2, false), (1, true)] {
+        let mut world = World::with(1, LEAST, (0..models).map(|at| variant(at, 1_000.0)).collect());
+        world.runs(1, 0);
+        assert!(world.worker.report(world.now).wait.mean() < second, "it has just begun");
+        world.pass(LEAST + Micros(2 * ONE));
+        let wait = world.worker.report(world.now).wait.mean();
+        assert_eq!(wait >= second, held, "{models} models: {wait}");
+    }
+}

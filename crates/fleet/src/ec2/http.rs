@@ -37,7 +37,9 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let wrong = || {
-            format!("{url:?} is no address; expected something like https://ec2.eu-central-1.amazonaws.com")
+            // Whatever stands before an `@` may be a secret.
+            let shown = url.rsplit_once('@').map_or(url, |(_, host)| host);
+            format!("{shown:?} is no address; expected something like https://ec2.eu-central-1.amazonaws.com")
         };
         let (tls, rest) = match url.split_once("://") {
             Some(("http", rest)) => (false, rest),
@@ -56,6 +58,11 @@ impl Server {
         let usual = if tls { 443 } else { 80 };
         let port = port.map_or(Ok(usual), |port| port.parse().map_err(|_| wrong()))?;
         Ok(Self { tls, host: host.to_owned(), port })
+    }
+
+    /// Without the brackets of an address of IPv6.
+    fn bare(&self) -> &str {
+        self.host.trim_matches(['[', ']'])
     }
 
     /// As the header `host` names it.
@@ -102,7 +109,7 @@ impl Http {
         let _ = write!(head, "content-length: {}\r\nconnection: close\r\n\r\n", call.body.len());
         let mut socket = Timed { socket, until };
         if server.tls {
-            let session = session(&server.host, self.ca.as_deref())?;
+            let session = session(server.bare(), self.ca.as_deref())?;
             exchange(&mut StreamOwned::new(session, socket), head.as_bytes(), call.body)
         } else {
             exchange(&mut socket, head.as_bytes(), call.body)
@@ -112,9 +119,8 @@ impl Http {
 
 /// To the first of its addresses that is there.
 fn connect(server: &Server, until: Instant) -> io::Result<TcpStream> {
-    let host = server.host.trim_matches(['[', ']']);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "its name stands for no address");
-    for address in (host, server.port).to_socket_addrs()? {
+    for address in (server.bare(), server.port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, left(until)?) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
@@ -398,5 +404,9 @@ mod tests {
         {
             assert!(parsed(url).unwrap_err().contains("no address"), "{url}");
         }
+        let said = parsed("https://user:a-password@host").unwrap_err();
+        assert!(said.contains("host") && !said.contains("a-password"), "{said}");
+        let six = Server::parse("https://[::1]").unwrap();
+        assert_eq!((six.bare(), six.named()), ("::1", "[::1]".to_owned()));
     }
 }

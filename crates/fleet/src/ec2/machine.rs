@@ -21,7 +21,8 @@ trap 'echo drained; exit 0' TERM
 while [ -e "$0" ]; do sleep 0.1; done
 "#;
 /// All that the script may call: this machine is not to be shut down, whatever a test does.
-const TOOLS: [&str; 10] = ["cat", "chmod", "curl", "date", "dirname", "mkdir", "mv", "rm", "sh", "sleep"];
+const TOOLS: [&str; 12] =
+    ["cat", "chmod", "cp", "curl", "date", "dirname", "mkdir", "mv", "rm", "sh", "sleep", "wc"];
 
 struct Machine {
     folder: TempDir,

@@ -5,6 +5,8 @@ set -u
 umask 077
 log=${log:-/var/log/modelless-machine.log}
 going="$log.going"
+# The disk is not to fill up: what is older than this many bytes is in $log.1, and what is older than that is gone.
+log_most=50000000
 export HOME="${HOME:-/root}"
 
 say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) $*" >>"$log"; }
@@ -41,9 +43,12 @@ end_machine() {
     shutdown -h now || poweroff -f
 }
 
-# EC2 says two minutes before it takes a machine back that it will.
+# EC2 says two minutes before it takes a machine back that it will. What the executor says is appended, so its file may be cut.
 watch_for_the_end() {
     while sleep 2; do
+        if [ "$(wc -c <"$log")" -gt "$log_most" ]; then
+            cp "$log" "$log.1" && : >"$log"
+        fi
         if ask_metadata spot/instance-action >"$going.part"; then
             mv "$going.part" "$going"
             say "EC2 takes this machine back ($(cat "$going")); draining"
