@@ -13,6 +13,7 @@ use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
+use http::HeaderValue;
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
@@ -282,6 +283,12 @@ impl Core {
     pub(crate) fn node(&self, id: NodeId) -> Option<Arc<Node>> {
         let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
         nodes.iter().find(|node| node.id == id).cloned()
+    }
+
+    /// A node's name as answers tell it. One that joined while a query waited is not in what the query read at its start.
+    pub(crate) fn node_header(&self, view: &View, id: NodeId) -> Option<HeaderValue> {
+        let joined = || Some(crate::view::header(&self.node(id)?.status.borrow().name));
+        view.node_header(id).or_else(joined)
     }
 
     /// The table knows these nodes now: what they said before counts from now on.

@@ -34,7 +34,7 @@ pub(crate) fn tell(
         return Err(ApiError::unavailable("space_changed", message));
     }
     headers.reserve(20);
-    one(view, task, slowest, headers);
+    one(core, view, task, slowest, headers);
     if parts.len() > 1 {
         names(task, parts, headers);
     }
@@ -51,7 +51,7 @@ pub(crate) fn tell(
     Ok(())
 }
 
-fn one(view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMap) {
+fn one(core: &Core, view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMap) {
     let Answered { key: _, answer, node, predicted, queued, total } = answered;
     if let Some(variant) = task.variant(answer.variant) {
         headers.insert(name("modelless-model"), variant.model_header.clone());
@@ -64,7 +64,7 @@ fn one(view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMa
             headers.insert(name("modelless-accuracy-provenance"), from.clone());
         }
     }
-    if let Some(node) = node.and_then(|node| view.node_header(node)) {
+    if let Some(node) = node.and_then(|node| core.node_header(view, node)) {
         headers.insert(name("modelless-node"), node);
     }
     headers.insert(name("modelless-batch"), HeaderValue::from(answer.batch));

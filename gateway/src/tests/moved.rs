@@ -1,6 +1,7 @@
 //! A query that was taken from a silent node and given to another, while the first one still has words for it.
 
 use super::world::{Does, FakeNode, Got, NODE, PNG, Running, Second, Setup, World, send};
+use crate::view::View;
 use axum::body::Body;
 use http::Request;
 use modelless_types::{Micros, QueryKey, Refusal};
@@ -112,6 +113,16 @@ async fn a_node_whose_newest_connection_ends_is_reached_over_an_older_one_that_s
     world.status = nothing;
     core.lost_node(&core.nodes()[0]);
     assert!(core.nodes().is_empty(), "none of its connections stands");
+}
+
+#[tokio::test]
+async fn a_node_that_joined_while_a_query_waited_is_named_by_its_answer() {
+    let world = World::new().await;
+    let core = world.service.core();
+    let before = View::default();
+    let node = core.nodes()[0].id;
+    assert_eq!(before.node_header(node), None);
+    assert_eq!(core.node_header(&before, node).unwrap(), "node-a");
 }
 
 /// A connection to a node that is not the only one.
