@@ -1,6 +1,6 @@
 //! How long `route::pick` takes and how much worse than the best it chooses.
 //!
-//! The time is criterion's, the regret that of the program `pick-regret`; both live in `bench/`, next to each other
+//! The time is criterion's, the regret that of the program `pick-regret`; both live in `bench/pick`, next to each other
 //! so that they look at the same clusters.
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ pub(crate) const MEASURE: Measure = Measure {
 fn measure(context: &Context) -> Result<Outcome> {
     let started = SystemTime::now();
     let mut bench = context.cargo();
-    bench.args(["bench", "--package", "modelless-bench", "--bench", "pick"]);
+    bench.args(["bench", "--package", "modelless-bench-pick", "--bench", "pick"]);
     if context.short {
         bench.args(["--", "--quick"]);
     }
@@ -37,7 +37,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         "--quiet",
         "--release",
         "--package",
-        "modelless-bench",
+        "modelless-bench-pick",
         "--bin",
         "pick-regret",
         "--",

@@ -35,7 +35,7 @@ const LAYERS: &[(u8, &[&str])] = &[
 ];
 
 /// Never linked into what runs. `testkit` may be a dev-dependency of anything.
-const TOOLS: &[&str] = &[TESTKIT, "modelless-tests", "modelless-bench", "xtask"];
+const TOOLS: &[&str] = &[TESTKIT, "modelless-tests", "modelless-bench", "modelless-bench-pick", "xtask"];
 const TESTKIT: &str = "modelless-testkit";
 
 /// Crates of ours that use less than their layer would let them.
@@ -66,10 +66,10 @@ const FENCES: &[(&str, &[&str], &str)] = &[
     ),
     ("redis", &["modelless-live"], "only `live` knows Redis"),
     ("wincode", &["modelless-wire"], "only `wire` knows the wire"),
-    ("criterion", &["modelless-bench"], "benchmarks live in `bench`"),
+    ("criterion", &["modelless-bench-pick"], "benchmarks live in `bench`"),
     (
         "anyhow",
-        &["modelless", TESTKIT, "modelless-tests", "modelless-bench", "xtask"],
+        &["modelless", TESTKIT, "modelless-tests", "modelless-bench", "modelless-bench-pick", "xtask"],
         "a library's errors are types; `anyhow` is for programs and tests",
     ),
 ];

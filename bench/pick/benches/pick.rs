@@ -1,7 +1,7 @@
 //! How long routing one query takes, by the size of the fleet and what the query prefers.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use modelless_bench::{Fleet, NOW, SIZES};
+use modelless_bench_pick::{Fleet, NOW, SIZES};
 use modelless_decision::route::pick;
 use modelless_types::Prefer;
 use std::hint::black_box;

@@ -3,7 +3,7 @@
 //! nodes' reports, and shares nothing with `pick` but the estimate of a single run.
 
 use anyhow::{Context, bail};
-use modelless_bench::{Fleet, NOW, REPORTED, SIZES};
+use modelless_bench_pick::{Fleet, NOW, REPORTED, SIZES};
 use modelless_decision::route::{Ready, Verdict, pick};
 use modelless_decision::{Moments, Query};
 use modelless_types::Prefer;
