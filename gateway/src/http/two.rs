@@ -183,3 +183,103 @@ pub(super) async fn serve<S>(
     })
     .await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::EVENT_STREAM;
+    use axum::routing::get;
+    use futures_util::stream;
+    use http::header::CONTENT_TYPE;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const PING: u8 = 6;
+    const GOAWAY: u8 = 7;
+    const ACK: u8 = 1;
+    const END_STREAM_AND_HEADERS: u8 = 5;
+
+    /// A client that does only what a test has it do: it never makes room for more of an answer.
+    struct Client(DuplexStream);
+
+    impl Client {
+        /// Connected, with a request for `/` under way.
+        async fn asking(router: Router, stop: CancellationToken) -> Self {
+            let (near, far) = duplex(1 << 20);
+            tokio::spawn(async move {
+                serve(far, router, &Config::default(), Arc::default(), stop).await;
+            });
+            let mut client = Self(near);
+            client.0.write_all(PREFACE).await.unwrap();
+            client.send(SETTINGS, 0, 0, &[]).await;
+            // GET, http and `/` by their numbers in the table of names.
+            client.send(HEADERS, END_STREAM_AND_HEADERS, 1, &[0x82, 0x86, 0x84]).await;
+            client
+        }
+
+        async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+            let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+            frame.extend([kind, flags]);
+            frame.extend(stream.to_be_bytes());
+            frame.extend(payload);
+            // Whoever has gone takes nothing any more.
+            let _ = self.0.write_all(&frame).await;
+        }
+
+        /// The next frame, pings answered: its kind and what is in it. `None` once the connection is closed.
+        async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+            let mut head = [0; 9];
+            self.0.read_exact(&mut head).await.ok()?;
+            let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; usize::try_from(len).unwrap()];
+            self.0.read_exact(&mut payload).await.ok()?;
+            if head[3] == PING && head[4] & ACK == 0 {
+                self.send(PING, ACK, 0, &payload).await;
+            }
+            Some((head[3], payload))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_was_idle_when_its_gateway_stops_is_told_what_was_taken_from_it() {
+        let stop = CancellationToken::new();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let mut client = Client::asking(router, stop.clone()).await;
+        while client.next().await.expect("an answer") != (0, b"here".to_vec()) {}
+        // Longer than a goodbye takes, shorter than whoever says nothing is borne with.
+        sleep(30 * FAREWELL).await;
+        stop.cancel();
+        let mut last = None;
+        while let Some((kind, payload)) = client.next().await {
+            if kind == GOAWAY {
+                last = Some(u32::from_be_bytes(payload[..4].try_into().unwrap()));
+            }
+        }
+        assert_eq!(
+            last,
+            Some(1),
+            "the first goodbye leaves open what was taken; the second, after an answered ping, tells"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_who_follows_and_does_not_read_is_cut_off_though_its_pings_are_answered() {
+        let follow = || async {
+            let pieces = stream::repeat(Ok::<_, Infallible>(vec![b'.'; 16_384]));
+            ([(CONTENT_TYPE, EVENT_STREAM)], Body::from_stream(pieces))
+        };
+        let router = Router::new().route("/", get(follow));
+        let mut client = Client::asking(router, CancellationToken::new()).await;
+        let began = Instant::now();
+        let mut pings = 0;
+        while let Some((kind, _)) = client.next().await {
+            pings += u32::from(kind == PING);
+        }
+        let allowed = GOES_ON + Config::default().idle_timeout();
+        let lasted = began.elapsed();
+        assert!(pings > 5, "it was asked whether it lives {pings} times");
+        assert!(lasted >= allowed && lasted < allowed + PING_AFTER, "{lasted:?} of {allowed:?}");
+    }
+}

@@ -157,7 +157,9 @@ fn a_scheduler_killed_while_it_asks_for_a_machine_leaves_one_and_not_two() -> Re
     // One that dies is followed by another.
     let [only] = bed.processes()[..] else { anyhow::bail!("there is one") };
     process::kill(only);
-    let names = bed.settles(gateway, 1, 1)?;
-    ensure!(names == ["p-2"], "{names:?}");
-    Ok(())
+    wait::until(PATIENCE, || {
+        // It may take a moment until anybody notices.
+        let names = bed.settles(gateway, 1, 1)?;
+        Ok(if names == ["p-2"] { Ok(()) } else { Err(format!("{names:?}")) })
+    })
 }

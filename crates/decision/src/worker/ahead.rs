@@ -23,6 +23,7 @@ use super::residency::Residency;
 use crate::estimate::Moments;
 use crate::query::Class;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use modelless_types::{Micros, Time, VariantId};
 
 /// Batches that are played on, besides one for each lane.
@@ -67,7 +68,21 @@ struct Kind {
     each: f64,
     /// What one takes of them more or less surely, at the least.
     quickest: f64,
+    /// Where as many wait as go into any batch, a head that has less time than this gives way.
+    least: f64,
     groups: Vec<Group>,
+    /// How many of them are there from the first moment on.
+    waiting: u32,
+}
+
+/// Whether a batch of `fits`, where `there` could go, is nearly as full as pays.
+fn is_nearly(fits: u32, there: u32) -> bool {
+    fits * NEARLY.1 >= there * NEARLY.0
+}
+
+/// Whether it takes not much more of the device for each than the best there is: a small batch costs those behind it more than it gives.
+fn is_fair(each: f64, best: f64) -> bool {
+    each <= 2.0 * best
 }
 
 impl Kind {
@@ -76,7 +91,11 @@ impl Kind {
         let each = gears.first().map_or(0.0, |gear| of[*gear].each);
         let alone = gears.iter().filter_map(|gear| of[*gear].sizes.first());
         let quickest = alone.map(|(.., surely)| *surely).fold(f64::INFINITY, f64::min);
-        Self { gears, may, each, quickest, groups: Vec::new() }
+        let sizes = gears.iter().flat_map(|gear| of[*gear].sizes.iter().map(move |size| (&of[*gear], size)));
+        let worth = sizes
+            .filter(|(gear, (n, mean, _))| is_nearly(*n, gear.best) || is_fair(mean / f64::from(*n), each));
+        let least = worth.map(|(_, (.., surely))| *surely).fold(f64::INFINITY, f64::min);
+        Self { gears, may, each, quickest, least, groups: Vec::new(), waiting: 0 }
     }
 }
 
@@ -92,6 +111,8 @@ struct Gear {
     apart: Option<f64>,
     /// Sizes up to that, rising, with how long they take: on the average, and more or less surely.
     sizes: Vec<(u32, f64, f64)>,
+    /// Whom it may answer.
+    kinds: Vec<usize>,
 }
 
 impl Gear {
@@ -105,7 +126,7 @@ impl Gear {
         let mut sizes: Vec<(u32, f64, f64)> = halves.map(time).collect();
         sizes.reverse();
         let each = sizes.last().map_or(0.0, |(n, mean, _)| mean / f64::from(*n));
-        Self { id: variant.id, best, each, apart: None, sizes }
+        Self { id: variant.id, best, each, apart: None, sizes, kinds: Vec::new() }
     }
 
     /// How long so many take: on the average.
@@ -114,19 +135,19 @@ impl Gear {
         size.map_or(0.0, |(_, mean, _)| *mean)
     }
 
-    /// The most of `count` that go into one batch that is in time.
-    fn fits(&self, count: u32, left: f64) -> u32 {
-        let mut fits = 0;
-        for (n, _, surely) in &self.sizes {
+    /// The most of `count` that go into one batch that is in time, and how long they take on the average.
+    fn fits(&self, count: u32, left: f64) -> (u32, f64) {
+        let mut fits = (0, 0.0);
+        for (n, mean, surely) in &self.sizes {
             if *surely > left {
                 break;
             }
-            fits = *n;
-            if fits >= count {
+            fits = (*n, *mean);
+            if *n >= count {
                 break;
             }
         }
-        fits.min(count)
+        (fits.0.min(count), fits.1)
     }
 }
 
@@ -139,23 +160,62 @@ struct Stream {
     bound: f64,
 }
 
-/// Where a play stands with a kind: how many groups are done with, and how many of the next one.
-#[derive(Clone, Copy, Debug, Default)]
+/// Where a play stands with a kind: which group is next, and what is left of it.
+#[derive(Clone, Copy, Debug)]
 struct At {
     group: usize,
-    gone: u32,
+    next: Group,
+    /// No fewer than so many are there.
+    waiting: u32,
+}
+
+/// Nobody is left who counts.
+const NOBODY: Group = Group { from: f64::INFINITY, due: f64::INFINITY, spare: 0.0, count: 0 };
+
+impl At {
+    /// Who comes after `until` does not count.
+    fn new(kind: &Kind, group: usize, until: f64) -> Self {
+        let next = kind.groups.get(group).filter(|group| group.from <= until);
+        Self { group, next: next.copied().unwrap_or(NOBODY), waiting: 0 }
+    }
+
+    /// Whether it is there at a time.
+    fn is_there(&self, time: f64) -> bool {
+        self.next.count > 0 && self.next.from <= time
+    }
 }
 
 /// What is played on from.
 pub(super) struct Ahead {
     gears: Vec<Gear>,
     kinds: Vec<Kind>,
-    /// All groups, by kind and place, as they are due.
-    order: Vec<(usize, usize)>,
+    /// All groups as they are due.
+    order: Vec<Next>,
     /// When each lane is free; the first is the one asked about.
     free: Vec<f64>,
     /// The largest batch that pays.
     largest: u32,
+    /// What the last play needed, for the next one.
+    spare: Cell<Table>,
+}
+
+/// A group with where it stands.
+#[derive(Clone, Copy, Debug)]
+struct Next {
+    kind: usize,
+    at: usize,
+    group: Group,
+    /// What its kind takes for each.
+    each: f64,
+}
+
+/// Where a play stands.
+#[derive(Debug, Default)]
+struct Table {
+    at: Vec<At>,
+    /// How many of each kind are there, as far as that matters.
+    there: Vec<u32>,
+    free: Vec<f64>,
 }
 
 impl Ahead {
@@ -172,7 +232,8 @@ impl Ahead {
         let free = core::iter::once(start).chain(others.map(|l| l.until_free(now).mean)).collect();
         let longest = gears.iter().map(|gear| gear.takes(gear.best)).fold(0.0, f64::max);
         let largest = gears.iter().map(|gear| gear.best).max().unwrap_or(1);
-        let mut all = Self { gears, kinds: Vec::new(), order: Vec::new(), free, largest };
+        let spare = Cell::default();
+        let mut all = Self { gears, kinds: Vec::new(), order: Vec::new(), free, largest, spare };
         let reserve = f64::from(worker.config.foresight.reserve_permille) / 1e3;
         for (class, _) in worker.queue.classes() {
             let Some(kind) = all.kind(class, serving) else { continue };
@@ -182,6 +243,7 @@ impl Ahead {
                 let spare = Moments::exactly(query.deadline - query.arrived).mean * reserve;
                 Group { from: 0.0, due: slack(now, first), spare, count: size(count) }
             };
+            kind.groups.reserve(GROUPS);
             kind.groups.extend(groups.map(group));
         }
         let lately = |(_, _, last): &(&Class, &Flow, Time)| now - *last <= LATELY;
@@ -199,16 +261,20 @@ impl Ahead {
         }
         for kind in &mut all.kinds {
             kind.groups.sort_by(|a, b| a.due.total_cmp(&b.due));
+            kind.waiting = kind.groups.iter().map(|group| group.count).sum();
         }
         if worker.config.foresight.to_come {
             let bounds = flows.iter().flat_map(|(_, flow, _)| flow.bounds()).copied();
             let until = start + longest + bounds.fold(0.0, f64::max).min(longest * FAR);
             all.come(worker, now, until, &flows, serving);
         }
-        let groups = |(at, kind): (usize, &Kind)| (0..kind.groups.len()).map(move |group| (at, group));
-        all.order = all.kinds.iter().enumerate().flat_map(groups).collect();
-        let due = |(kind, group): &(usize, usize)| all.kinds[*kind].groups[*group].due;
-        all.order.sort_by(|a, b| due(a).total_cmp(&due(b)));
+        all.order.reserve_exact(all.kinds.iter().map(|kind| kind.groups.len()).sum());
+        for (kind, known) in all.kinds.iter().enumerate() {
+            known.gears.iter().for_each(|gear| all.gears[*gear].kinds.push(kind));
+            let next = |(at, group): (usize, &Group)| Next { kind, at, group: *group, each: known.each };
+            all.order.extend(known.groups.iter().enumerate().map(next));
+        }
+        all.order.sort_by(|a, b| a.group.due.total_cmp(&b.group.due));
         all
     }
 
@@ -285,7 +351,7 @@ impl Ahead {
         let start = self.gears[gear].apart.unwrap_or(lane);
         let end = start + self.gears[gear].takes(size(members));
         // A server's time is nobody else's.
-        play.free[0] = if self.gears[gear].apart.is_some() { lane } else { end };
+        play.table.free[0] = if self.gears[gear].apart.is_some() { lane } else { end };
         play.take(gear, size(members), start, end);
         play.ends()
     }
@@ -301,13 +367,18 @@ impl Ahead {
     }
 
     fn play(&self, whom: Whom, most: u32) -> Play<'_> {
-        let at = alloc::vec![At::default(); self.kinds.len()];
-        let there = alloc::vec![0; self.kinds.len()];
+        let mut table = self.spare.take();
         let until = match whom {
             Whom::There => self.free[0],
             Whom::AndToCome => f64::INFINITY,
         };
-        Play { ahead: self, at, there, free: self.free.clone(), until, whom, cost: 0, most }
+        table.at.clear();
+        table
+            .at
+            .extend(self.kinds.iter().map(|kind| At { waiting: kind.waiting, ..At::new(kind, 0, until) }));
+        table.there.resize(self.kinds.len(), 0);
+        table.free.clone_from(&self.free);
+        Play { ahead: self, table, until, whom, cost: 0, most }
     }
 }
 
@@ -325,43 +396,41 @@ struct Play<'a> {
     /// Who comes later does not count.
     until: f64,
     whom: Whom,
-    at: Vec<At>,
-    /// How many of each kind are there, as far as that matters.
-    there: Vec<u32>,
-    free: Vec<f64>,
+    table: Table,
     cost: u32,
     /// Whoever asks wants to know no more than that it costs so much.
     most: u32,
 }
 
 impl Play<'_> {
-    fn group(&self, kind: usize) -> Option<Group> {
-        let At { group, gone } = self.at[kind];
-        let group = self.ahead.kinds[kind].groups.get(group).filter(|group| group.from <= self.until)?;
-        Some(Group { count: group.count - gone, ..*group })
-    }
-
     /// Whose turn it is among those who are there at a time and whom `may` names.
     fn first(&self, time: f64, may: impl Fn(usize) -> bool) -> Option<usize> {
-        let due = |kind| self.group(kind).filter(|group| group.from <= time).map(|group| (kind, group.due));
-        let all = (0..self.at.len()).filter(|kind| may(*kind)).filter_map(due);
-        all.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(kind, _)| kind)
+        let mut first: Option<(usize, f64)> = None;
+        for (kind, at) in self.table.at.iter().enumerate() {
+            if at.is_there(time) && first.is_none_or(|(_, due)| at.next.due < due) && may(kind) {
+                first = Some((kind, at.next.due));
+            }
+        }
+        first.map(|(kind, _)| kind)
     }
 
     fn head(&self, time: f64) -> Option<usize> {
         self.first(time, |_| true)
     }
 
+    /// So many of the next group of a kind are done with.
     fn gone(&mut self, kind: usize, count: u32) {
-        let at = &mut self.at[kind];
-        at.gone += count;
-        if at.gone >= self.ahead.kinds[kind].groups[at.group].count {
-            *at = At { group: at.group + 1, gone: 0 };
+        let at = &mut self.table.at[kind];
+        at.next.count -= count;
+        let waiting = at.waiting.saturating_sub(count);
+        if at.next.count == 0 {
+            *at = At::new(&self.ahead.kinds[kind], at.group + 1, self.until);
         }
+        at.waiting = waiting;
     }
 
     fn gives_way(&mut self, kind: usize, count: u32) {
-        let count = self.group(kind).map_or(0, |group| group.count.min(count));
+        let count = self.table.at[kind].next.count.min(count);
         self.cost = self.cost.saturating_add(count.saturating_mul(MISSED));
         self.gone(kind, count);
     }
@@ -374,13 +443,17 @@ impl Play<'_> {
 
     /// How many of a kind are there, counted up to `most` at least.
     fn there(&self, kind: usize, most: u32, time: f64) -> u32 {
-        let (kind, At { group, mut gone }) = (&self.ahead.kinds[kind], self.at[kind]);
-        let (mut there, time) = (0, time.min(self.until));
-        for group in kind.groups[group..].iter().take_while(|group| group.from <= time) {
-            there += group.count - core::mem::take(&mut gone);
-            if there >= most {
+        let At { group, next, .. } = &self.table.at[kind];
+        let time = time.min(self.until);
+        if next.from > time {
+            return 0;
+        }
+        let mut there = next.count;
+        for group in &self.ahead.kinds[kind].groups[*group + 1..] {
+            if there >= most || group.from > time {
                 break;
             }
+            there += group.count;
         }
         there
     }
@@ -390,7 +463,7 @@ impl Play<'_> {
         while count > 0 {
             let may = |kind: usize| self.ahead.kinds[kind].may[gear];
             let Some(kind) = self.first(time, may) else { return };
-            let Some(group) = self.group(kind) else { return };
+            let group = self.table.at[kind].next;
             let taken = group.count.min(count);
             self.answered(&group, taken, end);
             self.gone(kind, taken);
@@ -400,21 +473,23 @@ impl Play<'_> {
 
     /// Does everything else as quickly as it can be. What it cost in all.
     fn ends(mut self) -> u32 {
-        let mut steps = STEPS + self.free.len();
+        let mut steps = STEPS + self.table.free.len();
         while steps > 0 && self.cost < self.most {
-            let lanes = 0..self.free.len();
-            let Some(lane) = lanes.min_by(|a, b| self.free[*a].total_cmp(&self.free[*b])) else { break };
-            let time = self.free[lane];
+            let lanes = 0..self.table.free.len();
+            let Some(lane) = lanes.min_by(|a, b| self.table.free[*a].total_cmp(&self.table.free[*b])) else {
+                break;
+            };
+            let time = self.table.free[lane];
             let Some(kind) = self.head(time) else {
-                let groups = (0..self.at.len()).filter_map(|kind| self.group(kind));
-                let Some(next) = groups.map(|group| group.from).min_by(f64::total_cmp) else { break };
-                self.free[lane] = next;
+                let groups = self.table.at.iter().filter(|at| at.next.count > 0).map(|at| at.next.from);
+                let Some(next) = groups.min_by(f64::total_cmp) else { break };
+                self.table.free[lane] = next;
                 continue;
             };
             match self.quickly(kind, time) {
-                Some((gear, count)) => {
-                    self.free[lane] += self.ahead.gears[gear].takes(count);
-                    self.take(gear, count, time, self.free[lane]);
+                Some((gear, count, takes)) => {
+                    self.table.free[lane] += takes;
+                    self.take(gear, count, time, self.table.free[lane]);
                     steps -= 1;
                 }
                 None => self.gives_way(kind, u32::MAX),
@@ -423,54 +498,62 @@ impl Play<'_> {
         self.rest()
     }
 
-    /// The batch that takes the least of the device for the head of a kind; none if it had better give way.
-    fn quickly(&mut self, kind: usize, time: f64) -> Option<(usize, u32)> {
-        let left = self.group(kind)?.due - time;
-        if self.ahead.kinds[kind].quickest > left {
+    /// The batch that takes the least of the device for the head of a kind, and how long it takes; none if it had better give way.
+    fn quickly(&mut self, kind: usize, time: f64) -> Option<(usize, u32, f64)> {
+        let At { next, waiting, .. } = self.table.at[kind];
+        let (known, left) = (&self.ahead.kinds[kind], next.due - time);
+        if known.quickest > left || (waiting >= self.ahead.largest && known.least > left) {
             return None;
         }
-        for kind in 0..self.at.len() {
-            self.there[kind] = self.there(kind, self.ahead.largest, time);
+        for kind in 0..self.table.at.len() {
+            self.table.there[kind] = self.there(kind, self.ahead.largest, time);
         }
-        let mut widest: Option<(f64, usize, u32)> = None;
+        let mut widest: Option<(f64, usize, u32, f64)> = None;
         for &at in &self.ahead.kinds[kind].gears {
             let gear = &self.ahead.gears[at];
-            let may = self.ahead.kinds.iter().zip(&self.there).filter(|(kind, _)| kind.may[at]);
-            let there = may.map(|(_, there)| *there).sum::<u32>().min(gear.best);
-            let fits = gear.fits(there, left);
-            if fits > 0 && fits * NEARLY.1 >= there * NEARLY.0 {
-                return Some((at, fits));
+            let there = gear.kinds.iter().map(|kind| self.table.there[*kind]).sum::<u32>().min(gear.best);
+            let (fits, takes) = gear.fits(there, left);
+            if fits == 0 {
+                continue;
             }
-            let each = gear.takes(fits) / f64::from(fits.max(1));
-            if fits > 0 && widest.is_none_or(|(known, ..)| each < known) {
-                widest = Some((each, at, fits));
+            if is_nearly(fits, there) {
+                return Some((at, fits, takes));
+            }
+            let each = takes / f64::from(fits);
+            if widest.is_none_or(|(known, ..)| each < known) {
+                widest = Some((each, at, fits, takes));
             }
         }
-        // A small batch costs those behind it more than it gives.
-        let least = self.ahead.kinds[kind].each;
-        widest.filter(|(each, ..)| *each <= 2.0 * least).map(|(_, at, fits)| (at, fits))
+        let fair = widest.filter(|(each, ..)| is_fair(*each, self.ahead.kinds[kind].each));
+        fair.map(|(_, at, fits, takes)| (at, fits, takes))
     }
 
     /// Beyond the batches that were played: as if queries were divisible.
-    fn rest(mut self) -> u32 {
-        let lanes = f64::from(size(self.free.len()).max(1));
-        let mut time = self.free.iter().sum::<f64>() / lanes;
-        for &(kind, at) in &self.ahead.order {
-            let Some(group) = self.group(kind).filter(|_| self.at[kind].group == at) else { continue };
-            if self.cost >= self.most {
+    fn rest(self) -> u32 {
+        let Self { ahead, table, until, whom, mut cost, most } = self;
+        let lanes = f64::from(size(table.free.len()).max(1));
+        let mut time = table.free.iter().sum::<f64>() / lanes;
+        for Next { kind, at, group, each } in &ahead.order {
+            let stands = table.at[*kind];
+            if *at < stands.group || group.from > until {
+                continue;
+            }
+            if cost >= most {
                 break;
             }
-            let each = self.ahead.kinds[kind].each;
-            let end = time.max(group.from) + each * f64::from(group.count) / lanes;
+            let count = if *at == stands.group { stands.next.count } else { group.count };
+            let end = time.max(group.from) + each * f64::from(count) / lanes;
             if end > group.due {
-                self.gives_way(kind, group.count);
-            } else {
-                time = end;
-                self.answered(&group, group.count, end);
-                self.gone(kind, group.count);
+                cost = cost.saturating_add(count.saturating_mul(MISSED));
+                continue;
+            }
+            time = end;
+            if whom == Whom::AndToCome && end > group.due - group.spare {
+                cost = cost.saturating_add(count);
             }
         }
-        self.cost
+        ahead.spare.set(table);
+        cost
     }
 }
 
