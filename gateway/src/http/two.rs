@@ -192,6 +192,7 @@ mod tests {
     use futures_util::stream;
     use http::header::CONTENT_TYPE;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::task::JoinSet;
 
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     const HEADERS: u8 = 1;
@@ -202,17 +203,21 @@ mod tests {
     const END_STREAM_AND_HEADERS: u8 = 5;
 
     /// A client that does only what a test has it do: it never makes room for more of an answer.
-    struct Client(DuplexStream);
+    struct Client {
+        stream: DuplexStream,
+        _server: JoinSet<()>,
+    }
 
     impl Client {
         /// Connected, with a request for `/` under way.
         async fn asking(router: Router, stop: CancellationToken) -> Self {
             let (near, far) = duplex(1 << 20);
-            tokio::spawn(async move {
+            let mut server = JoinSet::new();
+            server.spawn(async move {
                 serve(far, router, &Config::default(), Arc::default(), stop).await;
             });
-            let mut client = Self(near);
-            client.0.write_all(PREFACE).await.unwrap();
+            let mut client = Self { stream: near, _server: server };
+            client.stream.write_all(PREFACE).await.unwrap();
             client.send(SETTINGS, 0, 0, &[]).await;
             // GET, http and `/` by their numbers in the table of names.
             client.send(HEADERS, END_STREAM_AND_HEADERS, 1, &[0x82, 0x86, 0x84]).await;
@@ -225,16 +230,16 @@ mod tests {
             frame.extend(stream.to_be_bytes());
             frame.extend(payload);
             // Whoever has gone takes nothing any more.
-            let _ = self.0.write_all(&frame).await;
+            self.stream.write_all(&frame).await.ok();
         }
 
         /// The next frame, pings answered: its kind and what is in it. `None` once the connection is closed.
         async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
             let mut head = [0; 9];
-            self.0.read_exact(&mut head).await.ok()?;
+            self.stream.read_exact(&mut head).await.ok()?;
             let len = u32::from_be_bytes([0, head[0], head[1], head[2]]);
             let mut payload = vec![0; usize::try_from(len).unwrap()];
-            self.0.read_exact(&mut payload).await.ok()?;
+            self.stream.read_exact(&mut payload).await.ok()?;
             if head[3] == PING && head[4] & ACK == 0 {
                 self.send(PING, ACK, 0, &payload).await;
             }
