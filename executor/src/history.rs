@@ -179,6 +179,11 @@ impl Writer {
         for attempt in 1..=TRIES {
             match self.write(entry).await {
                 Ok(()) => break,
+                Err(Error::NotFound { what: "variant", .. }) => {
+                    // It was removed, and what happened to it with it.
+                    tracing::debug!(variant = %entry.variant, ?entry, "what happened to a removed variant is not kept");
+                    break;
+                }
                 Err(error) if attempt == TRIES => {
                     tracing::warn!(%error, variant = %entry.variant, ?entry, "what happened was not recorded");
                 }

@@ -96,6 +96,9 @@ pub struct SetRef {
 }
 
 /// Within a minute there is something to go by; what is coarse then is measured again by itself.
+/// Longer than a day nobody waits; who wants it to take as long as it takes says so.
+pub(crate) const BUDGET_MS_MAX: u64 = 86_400_000;
+
 #[expect(clippy::unnecessary_wraps, reason = "what is left out is a minute, and null is none")]
 const fn usual_budget() -> Option<u64> {
     Some(60_000)

@@ -40,6 +40,7 @@ mod throughput;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::server::cargo_build;
@@ -185,7 +186,8 @@ impl Context {
 
 fn build(package: &str, binary: &str, short: bool) -> Result<PathBuf> {
     let profile = if short { "dev" } else { "release" };
-    cargo_build(&["--package", package, "--bin", binary, "--profile", profile])
+    // Beside `modelless`, so that what both need is built once and not again with fewer features.
+    cargo_build(&["--package", "modelless", "--package", package, "--bin", binary, "--profile", profile])
 }
 
 pub(crate) fn names() -> Vec<&'static str> {
@@ -245,10 +247,11 @@ pub(crate) fn run_all_short(root: &Path, binary: &Path) -> Vec<&'static str> {
 fn run_one(measure: &Measure, context: &Context) -> Result<bool> {
     let form = if context.short { " (short form)" } else { "" };
     say(format!("\n--- {}{form}: {}", measure.name, measure.what));
-    let before = host::Load::read()?;
+    let (began, before) = (Instant::now(), host::Load::read()?);
     let outcome = (measure.run)(context).with_context(|| format!("measuring {}", measure.name))?;
     let after = host::Load::read()?;
     say(&outcome.result);
+    say(format!("took {:.0} s", began.elapsed().as_secs_f64()));
     for check in &outcome.checks {
         say(check.line());
     }

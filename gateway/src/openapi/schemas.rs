@@ -1,5 +1,6 @@
 //! What bodies look like.
 
+use crate::admin::BUDGET_MS_MAX;
 use crate::goals::{COST_MAX_USD, Goal, LATENCY_MAX_MS, NAME_MAX};
 use crate::profiles::{PROFILES, PROFILES_VERSION};
 use modelless_types::{
@@ -215,7 +216,7 @@ fn requests() -> Value {
             "variants": {"type": "array", "minItems": 1, "items": reference("RegisterVariant")},
             "set": reference("LabelledSet"),
             "declared_accuracy": {"type": "number", "minimum": 0, "maximum": 1},
-            "budget_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": 86_400_000, "default": 60_000, "description": "So long at most measuring may take; null is as long as it takes. What is not known well by then is marked as coarse, and measured again by itself when nothing is asked."},
+            "budget_ms": {"type": ["integer", "null"], "minimum": 1, "maximum": BUDGET_MS_MAX, "default": 60_000, "description": "So long at most measuring may take; null is as long as it takes. What is not known well by then is marked as coarse, and measured again by itself when nothing is asked."},
         }), &["task", "name", "adapter", "variants"]),
         "RegisterVariant": strict(json!({
             "name": text(),

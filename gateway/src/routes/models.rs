@@ -2,7 +2,7 @@
 
 use super::{Answer, FromApp, Named, Params};
 use crate::access::Caller;
-use crate::admin::{AdminError, RegisterRequest};
+use crate::admin::{AdminError, BUDGET_MS_MAX, RegisterRequest};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::show;
@@ -101,6 +101,12 @@ pub(super) async fn register(State(app): FromApp, caller: Caller, request: Reque
     }
     if wanted.declared_accuracy.is_some_and(|value| !(0.0..=1.0).contains(&value)) {
         return Err(ApiError::malformed("`declared_accuracy` must be a number from 0 to 1"));
+    }
+    if wanted.budget_ms.is_some_and(|budget| !(1..=BUDGET_MS_MAX).contains(&budget)) {
+        let message = format!(
+            "`budget_ms` must be a number from 1 to {BUDGET_MS_MAX} (a day), or null for as long as it takes"
+        );
+        return Err(ApiError::malformed(message));
     }
     let set = wanted.set.iter().map(|set| set.artefact_sha256.as_str());
     let named = wanted.variants.iter().map(|variant| variant.artefact_sha256.as_str()).chain(set);

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use http::Method;
 use modelless_store::{Artefacts, Measuring, Registered, Store, UnixMicros};
 use modelless_types::{Model, ModelId, SpaceId, TaskId, TaskKind, TenantId};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 const JSON: &str = "application/json";
@@ -125,6 +125,20 @@ async fn registering_is_handed_on_and_says_so_where_it_cannot_be() {
     for (task, batch, status) in [("fashion", 16, 201), ("fashion", 4, 400), ("fish", 16, 404)] {
         let got = world.post("/v1/models", JSON, request(task, batch).as_bytes()).await;
         assert_eq!(got.status, status, "{got:?}");
+    }
+    let mut body: Value = serde_json::from_str(&request("fashion", 16)).unwrap();
+    for (budget, status) in [
+        (json!(null), 201),
+        (json!(1), 201),
+        (json!(86_400_000), 201),
+        (json!(0), 400),
+        (json!(86_400_001), 400),
+        (json!(u64::MAX), 400),
+        (json!(-1), 400),
+    ] {
+        body["budget_ms"] = budget;
+        let got = world.post("/v1/models", JSON, body.to_string().as_bytes()).await;
+        assert_eq!(got.status, status, "{}: {got:?}", body["budget_ms"]);
     }
 }
 
