@@ -261,7 +261,8 @@ impl Ahead {
         }
         for kind in &mut all.kinds {
             kind.groups.sort_by(|a, b| a.due.total_cmp(&b.due));
-            kind.waiting = kind.groups.iter().map(|group| group.count).sum();
+            // Gateways may say what they like.
+            kind.waiting = kind.groups.iter().fold(0, |all, group| all.saturating_add(group.count));
         }
         if worker.config.foresight.to_come {
             let bounds = flows.iter().flat_map(|(_, flow, _)| flow.bounds()).copied();
