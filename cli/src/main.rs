@@ -13,6 +13,7 @@ mod exposed;
 mod generate;
 mod giving_way;
 mod manual;
+mod otel;
 mod out;
 mod plot;
 mod profile;

@@ -4,7 +4,8 @@ use crate::access::Caller;
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
-use crate::pending::{Outcome, Reply};
+use crate::pending::{Outcome, Reply, Sent};
+use crate::traces::{Ended, Trace};
 use crate::view::TaskView;
 use modelless_decision::query::Class;
 use modelless_decision::route::Event;
@@ -25,6 +26,17 @@ pub(crate) struct Ask<'a> {
     pub(crate) caller: &'a Caller,
     /// When its head had been read.
     pub(crate) arrived: Time,
+    /// Where queries are traced.
+    pub(crate) trace: Option<&'a Trace>,
+}
+
+/// Where a query went, as far as it came.
+#[derive(Default)]
+pub(crate) struct Way {
+    /// The last time.
+    pub(crate) sent: Option<Sent>,
+    /// Before that.
+    pub(crate) before: Vec<Sent>,
 }
 
 /// An answer with the gateway's own figures.
@@ -94,13 +106,19 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
         max_cost: goals.max_cost.or(defaults.max_cost),
         priority: goals.priority,
     };
-    let result = answered(core, ask).await;
+    let (task, arrived, trace) = (ask.task, ask.arrived, ask.trace);
+    let mut way = Way::default();
+    let result = answered(core, ask, &mut way).await;
     core.decisions.tell(&asked, &result);
+    if let (Some(traces), Some(trace)) = (&core.traces, trace) {
+        let now = core.driver.clock().now();
+        traces.tell(core, trace, &Ended { task, asked: &asked, way: &way, result: &result, arrived, now });
+    }
     result
 }
 
-async fn answered(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
-    let Ask { task, mut goals, input, decoded, caller, arrived } = ask;
+async fn answered(core: &Core, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
+    let Ask { task, mut goals, input, decoded, caller, arrived, trace: _ } = ask;
     let defaults = &task.task.defaults;
     let wanted = Wanted {
         latency: None,
@@ -157,11 +175,12 @@ async fn answered(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
     };
     counted.wanted.latency = Some(latency);
     task.metrics.admitted(decoded);
-    let Ok(reply) = answer.await else {
+    let Ok(mut reply) = answer.await else {
         // The entry went without a word, which nothing here does.
         return Err(counted.refusal(Refusal::NodeLost));
     };
     drop(guard);
+    (way.sent, way.before) = (reply.sent, std::mem::take(&mut reply.before));
     let settled = settle(core, &counted, key, reply, arrived);
     if let Ok(Answered { answer, total, .. }) = &settled {
         let device = Micros(answer.run.0 / u64::from(answer.batch.max(1)));

@@ -1,6 +1,7 @@
 //! What can be set, with the values that hold otherwise.
 
 use crate::tls::TlsFiles;
+use crate::traces::TracesConfig;
 use modelless_decision::route::Limits;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,6 +17,8 @@ pub struct Config {
     pub grpc: Option<SocketAddr>,
     /// Certificates, where clients are spoken to by TLS.
     pub tls: TlsFiles,
+    /// Where traces of queries go.
+    pub traces: TracesConfig,
     /// Largest body of a query or an administrative request.
     pub max_body_bytes: u64,
     /// Largest artefact that can be uploaded.
@@ -57,6 +60,7 @@ impl Default for Config {
             http: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             grpc: None,
             tls: TlsFiles::default(),
+            traces: TracesConfig::default(),
             max_body_bytes: 32 << 20,
             max_artefact_bytes: 4 << 30,
             max_held_bytes: 1 << 30,
@@ -99,7 +103,7 @@ impl Config {
         if self.max_header_bytes < 1_024 {
             return Err(format!("max_header_bytes is {}; it must be at least 1024", self.max_header_bytes));
         }
-        Ok(())
+        self.traces.check()
     }
 
     pub(crate) fn header_timeout(&self) -> Duration {

@@ -11,9 +11,10 @@ use crate::ids::QueryIds;
 use crate::members::{Members, Seen};
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
+use crate::traces::{Door, Trace, Traces};
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
@@ -112,6 +113,8 @@ pub(crate) struct Core {
     pub(crate) demand: Demands,
     /// For those who watch.
     pub(crate) decisions: Arc<Decisions>,
+    /// Where a collector wants to hear of queries.
+    pub(crate) traces: Option<Traces>,
     /// Who else is there.
     pub(crate) members: Mutex<Members>,
     /// What is asked of all gateways, as a scheduler would count it.
@@ -156,9 +159,15 @@ impl Core {
             held: AtomicU64::new(0),
             demand: Demands::default(),
             decisions: Arc::default(),
+            traces: None,
             members: Mutex::default(),
             outlook: Mutex::default(),
         }
+    }
+
+    /// The trace of a request, where queries are traced.
+    pub(crate) fn traced(&self, headers: &HeaderMap, door: Door) -> Option<Trace> {
+        self.traces.as_ref().map(|traces| traces.begin(headers, door))
     }
 
     /// Who else is there, as the live state told last.

@@ -40,6 +40,7 @@ mod suggest;
 mod table;
 mod tls;
 mod told;
+mod traces;
 mod update;
 mod view;
 
@@ -54,3 +55,4 @@ pub use ids::{BadQueryId, QueryId, QueryIds};
 pub use profiles::{PROFILES, PROFILES_VERSION, ProfileEntry, ProfileFile, Through};
 pub use service::{Addresses, Deps, Handle, Service};
 pub use tls::TlsFiles;
+pub use traces::{Headers as TraceHeaders, TracesConfig};

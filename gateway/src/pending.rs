@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 
+/// So many nodes that a query was taken from are remembered for its trace; more are hardly ever.
+const BEFORE_MOST: usize = 8;
+
 /// How a query ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
@@ -47,6 +50,8 @@ pub(crate) struct Reply {
     /// When the router took it in.
     pub(crate) placed: Time,
     pub(crate) sent: Option<Sent>,
+    /// Where it had been sent before that.
+    pub(crate) before: Vec<Sent>,
 }
 
 #[derive(Debug)]
@@ -55,7 +60,17 @@ struct Entry {
     input: Input,
     placed: Time,
     sent: Option<Sent>,
+    /// Empty as a rule, which costs nothing.
+    before: Vec<Sent>,
     reply: oneshot::Sender<Reply>,
+}
+
+impl Entry {
+    /// Tells whoever asked; gives whether anybody still waited.
+    fn end(self, outcome: Outcome) -> bool {
+        let Self { placed, sent, before, reply, query: _, input: _ } = self;
+        reply.send(Reply { outcome, placed, sent, before }).is_ok()
+    }
 }
 
 /// All open queries.
@@ -83,7 +98,7 @@ impl Pending {
         if open.len() >= self.limit {
             return Err(u32::try_from(self.limit).unwrap_or(u32::MAX));
         }
-        open.insert(query.key, Entry { query, input, placed, sent: None, reply });
+        open.insert(query.key, Entry { query, input, placed, sent: None, before: Vec::new(), reply });
         Ok(())
     }
 
@@ -91,15 +106,17 @@ impl Pending {
     pub(crate) fn send(&self, key: QueryKey, sent: Sent) -> Option<(Query, Input)> {
         let mut open = self.lock();
         let entry = open.get_mut(&key)?;
-        entry.sent = Some(sent);
+        let earlier = entry.sent.replace(sent);
+        if entry.before.len() < BEFORE_MOST {
+            entry.before.extend(earlier);
+        }
         Some((entry.query, entry.input.clone()))
     }
 
     /// It ended. Whether anybody still waited for it here.
     pub(crate) fn finish(&self, key: QueryKey, outcome: Outcome) -> bool {
         let Some(entry) = self.take(key) else { return false };
-        let reply = Reply { outcome, placed: entry.placed, sent: entry.sent };
-        entry.reply.send(reply).is_ok()
+        entry.end(outcome)
     }
 
     /// A node says how it ended. An answer counts whoever gives it; a no counts only from the node that has it now, over the connection
@@ -119,9 +136,8 @@ impl Pending {
             taken
         };
         let Some((entry, elsewhere)) = entry else { return Told::Ended };
-        let reply = Reply { outcome, placed: entry.placed, sent: entry.sent };
         // Whoever asked may be gone.
-        let _ = entry.reply.send(reply);
+        let _ = entry.end(outcome);
         if elsewhere { Told::Overtook } else { Told::Ended }
     }
 

@@ -14,6 +14,7 @@ use crate::ids::{QueryIds, SECRET};
 use crate::openapi;
 use crate::routes::{self, App};
 use crate::tls::{H2, HTTP1, Tls};
+use crate::traces::{Exporter, Traces};
 use crate::update::Updater;
 use crate::view::{TasksOf, Views};
 use bytes::Bytes as Buffer;
@@ -59,6 +60,7 @@ pub struct Service {
     updater: Updater,
     app: Arc<App>,
     noted: mpsc::Receiver<Deed>,
+    exporter: Option<Exporter>,
     http: Option<(TcpListener, Option<Tls>)>,
     grpc: Option<(TcpListener, Option<Tls>)>,
 }
@@ -109,7 +111,12 @@ impl Service {
         let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
         let nothing = Views::new(&catalog, &TasksOf::new(), &[], &[]);
         let openapi = Buffer::from(openapi::document(&config).to_string());
-        let core = Arc::new(Core::new(config, driver, ids, gate, metrics, number_base, nothing));
+        let seed = getrandom::u64().map_err(Error::Random)?; // not the router's, which may be set
+        let traces = Traces::new(&config.traces, metrics.traces(), seed).map_err(Error::Config)?;
+        let (traces, exporter) = traces.unzip();
+        let mut core = Core::new(config, driver, ids, gate, metrics, number_base, nothing);
+        core.traces = traces;
+        let core = Arc::new(core);
         for (status, link) in nodes {
             core.add_node(status, link);
         }
@@ -125,7 +132,7 @@ impl Service {
             deeds,
             uploads: Arc::new(Semaphore::new(UPLOADS)),
         });
-        Ok(Self { core, updater, app, noted, http: None, grpc: None })
+        Ok(Self { core, updater, app, noted, exporter, http: None, grpc: None })
     }
 
     /// Opens the ports. What connects from now on is served once it runs.
@@ -164,7 +171,7 @@ impl Service {
         if self.http.is_none() {
             self.bind().await?;
         }
-        let Self { core, updater, app, noted, http, grpc } = self;
+        let Self { core, updater, app, noted, exporter, http, grpc } = self;
         let stop = CancellationToken::new();
         let mut tasks: JoinSet<Result<(), Error>> = JoinSet::new();
         let (store, stopped) = (Arc::clone(&app.store), stop.clone());
@@ -172,6 +179,13 @@ impl Service {
             keep(store, noted, stopped).await;
             Ok(())
         });
+        if let Some(exporter) = exporter {
+            let stopped = stop.clone();
+            tasks.spawn(async move {
+                exporter.run(stopped).await;
+                Ok(())
+            });
+        }
         if let Some(listener) = grpc {
             tasks.spawn(grpc::serve(listener, Arc::clone(&app), stop.clone()));
         }

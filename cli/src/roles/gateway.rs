@@ -11,6 +11,7 @@ use super::{
 };
 use crate::exit::usage;
 use crate::exposed::{self, TlsOptions};
+use crate::otel;
 use crate::out;
 use crate::up::config::default_data;
 use clap::Args;
@@ -92,7 +93,8 @@ pub(crate) struct WithTls {
 
 pub(crate) fn run(options: &WithTls) -> anyhow::Result<()> {
     let settings = options.common.settings_with(&defaults()?, options.tls.settings())?;
-    let Some(settings) = settings else { return Ok(()) };
+    let Some(mut settings) = settings else { return Ok(()) };
+    otel::fill(&mut settings.gateway.traces)?;
     settings.wire.check()?;
     settings.gateway.tls.check().map_err(usage)?;
     let (nodes, key) = (addresses(&settings.nodes)?, key(settings.key_file.as_deref())?);

@@ -5,8 +5,10 @@ use crate::demo::Demo;
 use crate::engines::LibraryOption;
 use crate::exit::usage;
 use crate::exposed::TlsOptions;
+use crate::otel;
 use crate::way::{self, Budget};
 use clap::Args;
+use modelless_gateway::TracesConfig;
 use modelless_types::Micros;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,6 +42,10 @@ pub(crate) struct Options {
     grpc: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) tls: TlsOptions,
+    /// Where traces of queries go: a collector that takes OTLP over HTTP, such as http://localhost:4318. Otherwise what
+    /// OTEL_EXPORTER_OTLP_ENDPOINT says, or nowhere.
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Where tasks, models and profiles are kept: postgres://USER@HOST/NAME. Otherwise a file in the data folder.
     #[arg(long, value_name = "URL", env = "MODELLESS_DATABASE", hide_env_values = true)]
     pub(crate) database: Option<String>,
@@ -91,12 +97,15 @@ impl Options {
             ..Default::default()
         };
         self.node.fill(&mut executor)?;
+        let mut traces = TracesConfig { endpoint: self.otlp.clone(), ..TracesConfig::default() };
+        otel::fill(&mut traces)?;
         Ok(Config {
             data: self.data.clone().map_or_else(default_data, Ok)?,
             gateway: modelless_gateway::Config {
                 http: self.http,
                 grpc: self.grpc,
                 tls: self.tls.files()?,
+                traces,
                 drain_timeout_ms: self.drain * 1_000,
                 ..modelless_gateway::Config::default()
             },

@@ -22,6 +22,7 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
     metrics.served("t", 1);
     metrics.handed_back("too_late");
     metrics.node_lost("n", 1);
+    metrics.traces().sent(1);
     metrics.set_nodes(&[NodeGauges {
         node: "n".to_owned(),
         load_time: Micros(1),

@@ -13,6 +13,7 @@ mod histogram;
 pub mod log;
 mod metrics;
 mod nodes;
+mod traces;
 mod triton;
 
 #[cfg(test)]
@@ -23,4 +24,5 @@ pub use bounded::OTHERS;
 pub use goals::{GoalMetrics, Got, Wanted};
 pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, VariantMetrics};
 pub use nodes::{CoverageGauge, NodeGauges, NodeMetrics, ReplicaGauge};
+pub use traces::TraceMetrics;
 pub use triton::{Served, Took, Totals};

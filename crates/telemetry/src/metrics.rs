@@ -9,6 +9,7 @@ use crate::bounded::{Names, OTHERS};
 use crate::goals::{self, GoalMetrics};
 use crate::histogram::{BYTES, Histogram, ITEMS, RATIO, SHORT_TIMES, TIMES};
 use crate::nodes::{CoverageGauge, NodeFamilies, NodeGauges, NodeMetrics, ReplicaGauge};
+use crate::traces::{self, TraceMetrics};
 use crate::triton::{Failed, Served, Triton};
 use modelless_types::{Bytes, CostPer1k, Micros};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -105,6 +106,7 @@ pub struct Metrics {
     open: Gauge,
     connections: Gauge,
     table_update: Histogram,
+    traces: Family<traces::OfOutcome, Counter>,
     triton: Triton,
 }
 
@@ -144,6 +146,7 @@ impl Metrics {
             open: Gauge::default(),
             connections: Gauge::default(),
             table_update: Histogram::new(SHORT_TIMES),
+            traces: Family::default(),
             triton: Triton::default(),
         };
         metrics.register();
@@ -185,6 +188,12 @@ impl Metrics {
         r.register("connections", "Open HTTP connections", self.connections.clone());
         let help = "Making the table that routing reads, from what the nodes said";
         r.register_with_unit("table_update", help, seconds(), self.table_update.clone());
+        traces::register(r, &self.traces);
+    }
+
+    /// What becomes of traces.
+    pub fn traces(&self) -> TraceMetrics {
+        TraceMetrics::new(&self.traces)
     }
 
     /// The handles of one task.

@@ -9,6 +9,7 @@ use crate::oip::request::{Request, Tensor, Value, Wanted};
 use crate::oip::{TENSORS_MAX, about, infer, json};
 use crate::routes::opened;
 use crate::suggest::excerpt;
+use crate::traces::Door;
 use bytes::Bytes as Buffer;
 use http::HeaderMap;
 use modelless_oip::contents::{of_bytes, to_bytes};
@@ -43,7 +44,9 @@ pub(super) async fn run(
         Ok((given, request, held))
     };
     let (given, request, _held) = read().inspect_err(|error| task.unread(error))?;
-    let response = Box::pin(infer::run(core, (&view, caller), task, request, given, arrived)).await?;
+    let trace = core.traced(headers, Door::Grpc);
+    let asker = (&*view, caller, trace.as_ref());
+    let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;
     Ok(written(&task.task.name, response, raw))
 }
 

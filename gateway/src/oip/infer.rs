@@ -12,6 +12,7 @@ use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::size;
 use crate::told;
+use crate::traces::Trace;
 use crate::view::{TaskView, View};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -34,7 +35,7 @@ pub(crate) struct Response {
 /// Asks.
 pub(crate) async fn run(
     core: &Core,
-    (view, caller): (&View, &Caller),
+    (view, caller, trace): (&View, &Caller, Option<&Trace>),
     task: &TaskView,
     mut request: Request,
     mut given: Given,
@@ -54,7 +55,7 @@ pub(crate) async fn run(
             let arrived = if extra.bounded || row < ROWS_OPEN { arrived } else { core.driver.clock().now() };
             let input = rows.input(row).inspect_err(|error| task.unread(error))?;
             let decoded = size::decoded(task.task.kind, &input);
-            ask(core, Ask { task, goals, input, decoded, caller, arrived }).await
+            ask(core, Ask { task, goals, input, decoded, caller, arrived, trace }).await
         }
     };
     let mut parts = Vec::with_capacity(count);

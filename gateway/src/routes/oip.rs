@@ -8,6 +8,7 @@ use crate::goals::Given;
 use crate::http::{body, encoding};
 use crate::oip::json::HEAD_LENGTH;
 use crate::oip::{about, infer, json as form, residency};
+use crate::traces::Door;
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -187,7 +188,9 @@ pub(super) async fn answer(
     };
     // The body's memory counts as held until the request has ended.
     let (given, request, _held) = read.await.inspect_err(|error| task.unread(error))?;
-    let response = Box::pin(infer::run(core, (&view, &caller), task, request, given, arrived)).await?;
+    let trace = core.traced(&head.headers, Door::Oip);
+    let asker = (&*view, &caller, trace.as_ref());
+    let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;
     let (body, json) = form::write(&task.task.name, &response)?;
     let mut headers = response.told;
     let media = match json {

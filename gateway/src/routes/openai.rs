@@ -10,6 +10,7 @@ use crate::http::body;
 use crate::oip::request::{Request as Asked, Tensor};
 use crate::oip::{infer, json as oip};
 use crate::suggest::excerpt;
+use crate::traces::Door;
 use crate::view::TaskView;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -138,7 +139,9 @@ async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Respons
         Ok((given, asked(input)?))
     };
     let (given, asked) = read().inspect_err(|error| task.unread(error))?;
-    let answer = Box::pin(infer::run(core, (&view, caller), task, asked, given, arrived)).await?;
+    let trace = core.traced(&head.headers, Door::OpenAi);
+    let asker = (&*view, caller, trace.as_ref());
+    let answer = Box::pin(infer::run(core, asker, task, asked, given, arrived)).await?;
     let [output] = answer.outputs.as_slice() else {
         return Err(ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,

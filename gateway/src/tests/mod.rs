@@ -12,5 +12,6 @@ mod routes;
 mod sockets;
 mod streams;
 mod tls;
+mod traces;
 mod versions;
 pub(crate) mod world;

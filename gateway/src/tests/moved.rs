@@ -1,6 +1,7 @@
 //! A query that was taken from a silent node and given to another, while the first one still has words for it.
 
 use super::world::{Does, FakeNode, Got, NODE, PNG, Running, Second, Setup, World, send};
+use crate::Config;
 use crate::view::View;
 use axum::body::Body;
 use http::Request;
@@ -34,7 +35,11 @@ async fn cancelled(seen: &mut tokio::sync::mpsc::Receiver<ToNode>, wanted: Query
 
 /// A query that is at the second node, after the first one kept another past its time.
 async fn moved() -> (Running, Second, Box<QueryFrame>, JoinSet<Got>) {
-    let mut world = World::with(Setup { second_node: true, ..Setup::default() }).await;
+    moved_with(Config::default()).await
+}
+
+pub(super) async fn moved_with(config: Config) -> (Running, Second, Box<QueryFrame>, JoinSet<Got>) {
+    let mut world = World::with(Setup { second_node: true, config, ..Setup::default() }).await;
     let mut second = world.second.take().expect("two nodes");
     *world.node.does.lock().unwrap() = Does::Keep;
     let mut asked = JoinSet::new();

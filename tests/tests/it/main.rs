@@ -38,6 +38,7 @@ mod states;
 mod store;
 mod strings;
 mod texts;
+mod traces;
 mod twins;
 mod unsteady;
 mod versions;

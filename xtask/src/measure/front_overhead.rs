@@ -1,6 +1,10 @@
-//! What TLS and counting cost: the same query over plain HTTP and over HTTPS, in turns at two servers; and what a gateway counts of
-//! a query, alone in a loop, over the processor's time that a query takes of the server.
+//! What TLS, tracing and counting cost: the same query over plain HTTP, over HTTPS, and where a collector hears of queries, in turns
+//! at three servers; and what a gateway counts of a query, alone in a loop, over the processor's time that a query takes of the server.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -13,7 +17,7 @@ use crate::command::{output, program};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "front-overhead",
-    what: "one tensor query over HTTPS against the same over HTTP, concurrency 1; what counting costs of a query's processor time",
+    what: "one tensor query over HTTPS, and with traces, against the same over HTTP, concurrency 1; what counting costs of a query's processor time",
     run: measure,
 };
 
@@ -73,32 +77,37 @@ fn measure(context: &Context) -> Result<Outcome> {
     let server =
         server.arg("--tls-cert").arg(file("127.0.0.1.pem")).arg("--tls-key").arg(file("127.0.0.1.key"));
     let tls = server.start()?;
-    // Both servers are there before anybody connects: who connects and does not ask is cut off.
+    let (collector, heard) = collector()?;
+    let traced =
+        Server::builder().binary(context.binary()?).arg("--demo").arg("--otlp").arg(collector).start()?;
+    // All servers are there before anybody connects: who connects and does not ask is cut off.
     let plain = Side::new(context, plain, None)?;
     let tls = Side::new(context, tls, Some(&file("ca.pem")))?;
-    let mut sides = [plain, tls];
+    let traced = Side::new(context, traced, None)?;
+    let mut sides = [plain, tls, traced];
     for side in &mut sides {
         // Not counted: caches, the connection and the replica's own load.
         side.asks.block(rounds / 3, Duration::ZERO)?;
     }
     for block in 0..blocks {
-        for turn in 0..2 {
-            sides[(block + turn) % 2].block(rounds)?;
+        for turn in 0..3 {
+            sides[(block + turn) % 3].block(rounds)?;
         }
     }
-    let [plain, tls] = sides;
+    let [plain, tls, traced] = sides;
     let mut added = Vec::new();
-    for (plain, tls) in plain.seen.iter().zip(&tls.seen) {
-        added.push((Side::median_us(plain)?, Side::median_us(tls)?));
+    for ((plain, tls), traced) in plain.seen.iter().zip(&tls.seen).zip(&traced.seen) {
+        added.push([Side::median_us(plain)?, Side::median_us(tls)?, Side::median_us(traced)?]);
     }
-    let median = |which: fn(&(f64, f64)) -> f64| {
+    let median = |which: fn(&[f64; 3]) -> f64| {
         let values: Vec<f64> = added.iter().map(which).collect();
         stats::median(&values).context("no blocks")
     };
-    let (of_plain, of_tls, ratio) =
-        (median(|both| both.0)?, median(|both| both.1)?, median(|both| both.1 / both.0)?);
-    let worst = added.iter().map(|both| both.1 / both.0).fold(0.0, f64::max);
-    let (cpu_plain, cpu_tls) = (plain.cpu_us(), tls.cpu_us());
+    let (of_plain, of_tls, ratio) = (median(|of| of[0])?, median(|of| of[1])?, median(|of| of[1] / of[0])?);
+    let worst = added.iter().map(|of| of[1] / of[0]).fold(0.0, f64::max);
+    let (of_traced, traced_ratio) = (median(|of| of[2])?, median(|of| of[2] / of[0])?);
+    let traced_worst = added.iter().map(|of| of[2] / of[0]).fold(0.0, f64::max);
+    let (cpu_plain, cpu_tls, cpu_traced) = (plain.cpu_us(), tls.cpu_us(), traced.cpu_us());
 
     let mut counts = Loop::start(&context.bench_program("count-loop")?, &[])?;
     counts.block(100, Duration::ZERO)?;
@@ -110,13 +119,18 @@ fn measure(context: &Context) -> Result<Outcome> {
     let count_ns = stats::median(&counted).context("no counts")?;
     let scrape_ms = scraped(&plain.server)?;
     let share = count_ns / 1e3 / cpu_plain * 100.0 + scrape_ms / 1e3 / SCRAPED_S * 100.0;
-    let rows = added.iter().map(|(plain, tls)| json!({"plain_median_us": plain, "tls_median_us": tls}));
+    let rows = added.iter();
+    let rows = rows.map(|[plain, tls, traced]| json!({"plain_median_us": plain, "tls_median_us": tls, "traced_median_us": traced}));
     let rows = json!({
         "blocks": rows.collect::<Vec<Value>>(), "count_ns": counted,
-        "plain_cpu_ms": plain.cpu.as_millis(), "tls_cpu_ms": tls.cpu.as_millis(), "queries_a_block": rounds,
+        "plain_cpu_ms": plain.cpu.as_millis(), "tls_cpu_ms": tls.cpu.as_millis(),
+        "traced_cpu_ms": traced.cpu.as_millis(), "queries_a_block": rounds,
     });
     plain.server.stop()?;
     tls.server.stop()?;
+    traced.server.stop()?;
+    let heard = heard.load(Ordering::Relaxed);
+    ensure!(heard > 0, "the collector heard nothing, so nothing was traced");
     ensure!(cpu_plain > 0.0, "the server took no processor time, which cannot be");
     Ok(Outcome {
         seeds: vec![context.seed],
@@ -124,11 +138,14 @@ fn measure(context: &Context) -> Result<Outcome> {
         summary: json!({
             "plain_median_us": of_plain, "tls_median_us": of_tls, "tls_over_plain": ratio, "tls_over_plain_worst_block": worst,
             "plain_cpu_us_a_query": cpu_plain, "tls_cpu_us_a_query": cpu_tls,
+            "traced_median_us": of_traced, "traced_over_plain": traced_ratio, "traced_over_plain_worst_block": traced_worst,
+            "traced_cpu_us_a_query": cpu_traced, "trace_messages": heard,
             "count_ns_a_query": count_ns, "scrape_ms": scrape_ms, "telemetry_percent_of_cpu": share,
         }),
         result: format!(
             "HTTPS {ratio:.3} times HTTP (worst block {worst:.3}; {of_plain:.0} us and {of_tls:.0} us), processor {cpu_plain:.0} us and \
-             {cpu_tls:.0} us a query; counting {count_ns:.0} ns a query and a scrape of {scrape_ms:.1} ms each {SCRAPED_S} s: \
+             {cpu_tls:.0} us a query; with 50 queries a second traced {traced_ratio:.3} times without (worst block {traced_worst:.3}), \
+             processor {cpu_traced:.0} us a query; counting {count_ns:.0} ns a query and a scrape of {scrape_ms:.1} ms each {SCRAPED_S} s: \
              {share:.2} % of a query's processor time and a core"
         ),
         checks: vec![
@@ -139,6 +156,12 @@ fn measure(context: &Context) -> Result<Outcome> {
                 unit: "%",
             },
             Check {
+                what: "a traced query, over plain",
+                value: traced_ratio,
+                limit: context.choose(1.03, 3.0),
+                unit: "times",
+            },
+            Check {
                 what: "a query by TLS, over plain",
                 value: ratio,
                 limit: context.choose(1.25, 3.0),
@@ -146,6 +169,39 @@ fn measure(context: &Context) -> Result<Outcome> {
             },
         ],
     })
+}
+
+/// A collector that takes everything and reads nothing of it; where it is, and how many messages came.
+fn collector() -> Result<(String, Arc<AtomicUsize>)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let (address, heard) = (listener.local_addr()?, Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&heard);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if taken(stream).is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    Ok((format!("http://{address}"), heard))
+}
+
+/// One request, with its length in its head.
+fn taken(stream: TcpStream) -> Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        ensure!(reader.read_line(&mut line)? > 0, "it ended within its head");
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse()?;
+        }
+    }
+    std::io::copy(&mut (&mut reader).take(length), &mut std::io::sink())?;
+    Ok(reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?)
 }
 
 /// How long the server is at telling its metrics, in the median.
