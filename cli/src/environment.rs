@@ -13,6 +13,7 @@ pub(crate) const PREFIX: &str = "MODELLESS_";
 /// Names that are no settings of a role, behind [`PREFIX`], and who reads them.
 const OTHERS: &[(&str, &str)] = &[
     ("LOG", "what is logged, by everything"),
+    ("LOG_FORMAT", "how its lines look, human or json"),
     ("ENGINES", "where inference libraries are, by everything that runs models"),
     ("SERVER", "which server commands ask"),
     ("KEY", "the key that commands present to a server"),

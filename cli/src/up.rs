@@ -46,8 +46,7 @@ const PINS_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn run(options: Options) -> anyhow::Result<()> {
     let config = options.config()?;
-    let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
-    log::init(log::Format::Human, &filter).map_err(|error| crate::exit::usage(error.to_string()))?;
+    log::init_from_environment("warn").map_err(|error| crate::exit::usage(error.to_string()))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().on_thread_start(take_short_turns).enable_all().build()?;
     let result = runtime.block_on(until_second_signal(up(options, config)));

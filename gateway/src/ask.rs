@@ -4,6 +4,7 @@ use crate::access::Caller;
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
+use crate::ids::QueryNumber;
 use crate::pending::{Outcome, Reply, Sent};
 use crate::traces::{Ended, Trace};
 use crate::view::TaskView;
@@ -14,6 +15,9 @@ use modelless_telemetry::{Got, Ran, Took, Wanted};
 use modelless_types::{Bytes, Goals, Micros, QueryKey, Refusal, Time};
 use modelless_wire::{Answer, Input};
 use tokio::sync::oneshot;
+
+/// Where queries are logged, each with a line.
+const QUERIES: &str = "modelless_gateway::queries";
 
 /// A query as the HTTP side read it.
 pub(crate) struct Ask<'a> {
@@ -107,17 +111,46 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
         priority: goals.priority,
     };
     let (task, arrived, trace) = (ask.task, ask.arrived, ask.trace);
-    let mut way = Way::default();
-    let result = answered(core, ask, &mut way).await;
+    let (key, mut way) = (core.next_key(), Way::default());
+    let number = core.number(key);
+    let result = answered(core, key, ask, &mut way).await;
+    let result = result.map_err(|error| ApiError { query: Some(number), ..error });
+    log(number, trace, task, &result);
     core.decisions.tell(&asked, &result);
     if let (Some(traces), Some(trace)) = (&core.traces, trace) {
         let now = core.driver.clock().now();
-        traces.tell(core, trace, &Ended { task, asked: &asked, way: &way, result: &result, arrived, now });
+        traces.tell(
+            core,
+            trace,
+            &Ended { number, task, asked: &asked, way: &way, result: &result, arrived, now },
+        );
     }
     result
 }
 
-async fn answered(core: &Core, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
+/// One line for each query, where somebody wants them: `MODELLESS_LOG=warn,modelless_gateway::queries=debug`.
+fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Result<Answered, ApiError>) {
+    if !tracing::enabled!(target: QUERIES, tracing::Level::DEBUG) {
+        return;
+    }
+    let (task_name, trace) = (&task.task.name, trace.map(Trace::id).map(tracing::field::display));
+    match result {
+        Ok(Answered { answer, node, predicted, queued, total, key: _ }) => {
+            let variant = task.variant(answer.variant).map_or("", |variant| variant.variant.name.as_str());
+            tracing::debug!(
+                target: QUERIES, %query, trace, task = task_name, variant, node = node.map(tracing::field::display),
+                batch = answer.batch, queue_us = queued.0, run_us = answer.run.0, predicted_us = predicted.0,
+                total_us = total.0, "answered"
+            );
+        }
+        Err(ApiError { status, reason, message, .. }) => {
+            let status = status.as_u16();
+            tracing::debug!(target: QUERIES, %query, trace, task = task_name, status, reason, message, "refused");
+        }
+    }
+}
+
+async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
     let Ask { task, mut goals, input, decoded, caller, arrived, trace: _ } = ask;
     let defaults = &task.task.defaults;
     let wanted = Wanted {
@@ -129,7 +162,6 @@ async fn answered(core: &Core, ask: Ask<'_>, way: &mut Way) -> Result<Answered, 
     goals.priority = caller.priority(goals.priority).inspect_err(|error| counted.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
     let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
-    let key = core.next_key();
     let (reply, answer) = oneshot::channel();
     let guard = Guard { core, key, counted };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);

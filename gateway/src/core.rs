@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::decisions::Decisions;
 use crate::demand::Demands;
 use crate::handover::Handover;
-use crate::ids::QueryIds;
+use crate::ids::{QueryIds, QueryNumber};
 use crate::members::{Members, Seen};
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
@@ -91,7 +91,7 @@ pub(crate) struct Core {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) handover: Handover,
     /// Tells this process's queries apart from those of others, in query ids.
-    pub(crate) number_base: u64,
+    number_base: u64,
     next_key: AtomicU64,
     nodes: RwLock<Vec<Arc<Node>>>,
     views: ArcSwap<Views>,
@@ -163,6 +163,11 @@ impl Core {
             members: Mutex::default(),
             outlook: Mutex::default(),
         }
+    }
+
+    /// A query as everybody outside of this process names it.
+    pub(crate) fn number(&self, key: QueryKey) -> QueryNumber {
+        QueryNumber(self.number_base.wrapping_add(key.0))
     }
 
     /// The trace of a request, where queries are traced.

@@ -1,5 +1,6 @@
 //! Every "no" as HTTP says it: one table from reasons to status codes.
 
+use crate::ids::QueryNumber;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes as Buffer;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -46,11 +47,14 @@ pub(crate) struct ApiError {
     pub(crate) nearest: Option<Box<Nearest>>,
     pub(crate) retry_after_s: Option<u64>,
     pub(crate) allow: Option<Box<str>>,
+    /// Which query was refused, as the log and traces name it.
+    pub(crate) query: Option<QueryNumber>,
 }
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { status, reason, message: message.into(), nearest: None, retry_after_s: None, allow: None }
+        let message = message.into();
+        Self { status, reason, message, nearest: None, retry_after_s: None, allow: None, query: None }
     }
 
     /// The request does not follow its form.
@@ -216,6 +220,9 @@ impl IntoResponse for ApiError {
         }
         if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
             headers.insert(ALLOW, allow);
+        }
+        if let Some(query) = self.query {
+            headers.insert(QueryNumber::HEADER, query.header());
         }
         response
     }

@@ -6,6 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
+use http::{HeaderName, HeaderValue};
 use modelless_types::VariantId;
 use sha2::Sha256;
 use std::fmt;
@@ -45,6 +46,30 @@ pub enum BadQueryId {
     /// Its signature is wrong.
     #[error("this query id was not given out here, or was changed since")]
     Forged,
+}
+
+/// A query as logs and traces name it: 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct QueryNumber(pub(crate) u64);
+
+impl QueryNumber {
+    /// Where an answer or a refusal tells it.
+    pub(crate) const HEADER: HeaderName = HeaderName::from_static("modelless-query");
+
+    pub(crate) fn header(self) -> HeaderValue {
+        let mut digits = [0; 16];
+        for (at, digit) in digits.iter_mut().enumerate() {
+            let four = self.0 >> (60 - 4 * at) & 0xf;
+            *digit = b"0123456789abcdef"[usize::try_from(four).unwrap_or(0)];
+        }
+        HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0"))
+    }
+}
+
+impl fmt::Display for QueryNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
 }
 
 /// Gives out and checks the names of queries.
@@ -152,5 +177,14 @@ mod tests {
     #[test]
     fn the_secret_is_not_shown() {
         assert_eq!(format!("{:?}", QueryIds::new(&[9; 32])), "QueryIds(..)");
+    }
+
+    #[test]
+    fn a_number_is_the_same_wherever_it_stands() {
+        for number in [0, 7, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let number = QueryNumber(number);
+            assert_eq!(number.header().to_str().unwrap(), number.to_string());
+        }
+        assert_eq!(QueryNumber(0xbeef).to_string(), "000000000000beef");
     }
 }

@@ -3,7 +3,7 @@
 use crate::ask::Answered;
 use crate::core::Core;
 use crate::errors::ApiError;
-use crate::ids::QueryId;
+use crate::ids::{QueryId, QueryNumber};
 use crate::view::{TaskView, View};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use modelless_store::UnixMicros;
@@ -52,7 +52,8 @@ pub(crate) fn tell(
 }
 
 fn one(core: &Core, view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMap) {
-    let Answered { key: _, answer, node, predicted, queued, total } = answered;
+    let Answered { key, answer, node, predicted, queued, total } = answered;
+    headers.insert(QueryNumber::HEADER, core.number(*key).header());
     if let Some(variant) = task.variant(answer.variant) {
         headers.insert(name("modelless-model"), variant.model_header.clone());
         headers.insert(name("modelless-variant"), variant.variant_header.clone());
@@ -118,7 +119,7 @@ fn query_id(core: &Core, task: &TaskView, part: &Answered) -> String {
         label: best_label(&part.answer.body).and_then(|label| task.label(&label)),
         variant: part.answer.variant,
         at_unix_us: UnixMicros::of(SystemTime::now()).0,
-        number: core.number_base.wrapping_add(part.key.0),
+        number: core.number(part.key).0,
     })
 }
 

@@ -97,8 +97,7 @@ fn process<F>(role: impl FnOnce(CancellationToken) -> F) -> anyhow::Result<()>
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let filter = log::filter_from_environment().unwrap_or_else(|| "warn".to_owned());
-    log::init(log::Format::Human, &filter).map_err(|error| usage(error.to_string()))?;
+    log::init_from_environment("warn").map_err(|error| usage(error.to_string()))?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().on_thread_start(take_short_turns).enable_all().build()?;
     let stop = CancellationToken::new();

@@ -9,6 +9,9 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// Says what is logged, in the notation of `RUST_LOG`: `info,modelless_gateway=debug`.
 pub const FILTER_VARIABLE: &str = "MODELLESS_LOG";
 
+/// Says how lines look: `human` or `json`.
+pub const FORMAT_VARIABLE: &str = "MODELLESS_LOG_FORMAT";
+
 /// How lines look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
@@ -32,9 +35,29 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// There is no such form.
+    #[error("the form of the log {0:?} is none; set MODELLESS_LOG_FORMAT to human or json")]
+    Format(String),
     /// Somebody set one up before.
     #[error("the log of this process was set up before")]
     AlreadySet,
+}
+
+/// Sets up the log of this process as the environment says; what it does not say is `usual`.
+pub fn init_from_environment(usual: &str) -> Result<(), Error> {
+    let filter = filter_from_environment().unwrap_or_else(|| usual.to_owned());
+    let said = std::env::var(FORMAT_VARIABLE).ok();
+    init(Format::parse(said.as_deref().unwrap_or_default())?, &filter)
+}
+
+impl Format {
+    fn parse(text: &str) -> Result<Self, Error> {
+        match text.trim() {
+            "" | "human" => Ok(Self::Human),
+            "json" => Ok(Self::Json),
+            other => Err(Error::Format(other.to_owned())),
+        }
+    }
 }
 
 /// Sets up the log of this process. `filter` is what the environment says, or the program's default.
@@ -117,5 +140,12 @@ mod tests {
         assert!(logged(Format::Human, "debug").contains("not asked for"));
         let error = parse("modelless=loud").unwrap_err().to_string();
         assert!(error.contains("modelless=loud"), "{error}");
+    }
+
+    #[test]
+    fn a_form_that_is_none_is_named() {
+        assert_eq!(Format::parse("").unwrap(), Format::Human);
+        assert_eq!(Format::parse("json").unwrap(), Format::Json);
+        assert!(Format::parse("xml").unwrap_err().to_string().contains("MODELLESS_LOG_FORMAT"));
     }
 }

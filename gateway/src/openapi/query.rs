@@ -55,6 +55,10 @@ pub(super) fn decision_headers() -> Map<String, Value> {
         ("modelless-accuracy-provenance", "Where its accuracy comes from: `measured`, `declared` or `live`."),
         ("modelless-node", "On which node."),
         ("modelless-space", "The output space of the answer."),
+        (
+            "modelless-query",
+            "The query as the server's log and traces name it; of several the slowest. Refusals have it, too.",
+        ),
         ("modelless-reason", "Why this variant."),
         ("modelless-query-id", "The query's signed name, for feedback."),
     ];

@@ -1,7 +1,7 @@
 //! What a collector hears of queries, and what becomes of that when it does not listen.
 
 use super::moved::moved_with;
-use super::world::{Does, PNG, Running, Setup, World, send};
+use super::world::{Does, Got, PNG, Running, Setup, World, send};
 use crate::traces::shown::{self, Shown};
 use crate::{Config, TraceHeaders, TracesConfig};
 use axum::body::Body;
@@ -110,12 +110,16 @@ async fn running(collector: &Collector) -> (axum::Router, Running) {
 }
 
 async fn ask(router: &axum::Router, target: &str, traced: Option<&str>) -> StatusCode {
+    got(router, target, traced).await.status
+}
+
+async fn got(router: &axum::Router, target: &str, traced: Option<&str>) -> Got {
     let mut request = Request::post(target).header("content-type", "image/png");
     if let Some(flags) = traced {
         request = request.header("traceparent", format!("00-{TRACE:032x}-00f067aa0ba902b7-{flags}"));
         request = request.header("tracestate", "vendor=1");
     }
-    send(router.clone(), request.body(Body::from(PNG)).unwrap()).await.status
+    send(router.clone(), request.body(Body::from(PNG)).unwrap()).await
 }
 
 fn named<'a>(spans: &'a [Shown], name: &str) -> &'a Shown {
@@ -143,13 +147,14 @@ async fn a_query_joins_its_clients_trace_from_the_gateway_to_the_runner() {
     let mut collector = Collector::start().await;
     let (router, world) = running(&collector).await;
     let target = "/v1/tasks/fashion?accuracy=0.94&latency_ms=2000&max_cost=1";
-    assert_eq!(ask(&router, target, Some("01")).await, 200);
+    let answer = got(&router, target, Some("01")).await;
     let spans = collector.next().await;
 
     assert!(spans.iter().all(|span| span.trace == TRACE && span.state == "vendor=1"), "{spans:#?}");
     let root = named(&spans, "query fashion");
     assert_eq!((root.parent.as_slice(), root.kind, root.flags), (&PARENT[..], 2, 0x301));
     for (name, value) in [
+        ("modelless.query", answer.header("modelless-query")),
         ("modelless.task", "fashion"),
         ("modelless.door", "query"),
         ("modelless.model", "large"),
@@ -202,12 +207,14 @@ async fn a_refusal_is_told_with_its_reason_and_who_wants_no_trace_has_none() {
     let (router, world) = running(&collector).await;
     assert_eq!(ask(&router, "/v1/tasks/fashion", Some("00")).await, 200);
     *world.node.does.lock().unwrap() = Does::Refuse(Refusal::Draining);
-    assert_eq!(ask(&router, "/v1/tasks/fashion", None).await, 503);
+    let refused = got(&router, "/v1/tasks/fashion", None).await;
+    assert_eq!(refused.status, 503);
     let spans = collector.next().await;
     assert!(spans.iter().all(|span| span.trace != TRACE), "{spans:#?}");
     let root = named(&spans, "query fashion");
     assert!(root.failed.is_some() && root.parent.is_empty() && root.flags == 0x101, "{root:#?}");
     assert_eq!(root.attributes["error.type"], "draining");
+    assert_eq!(root.attributes["modelless.query"], refused.header("modelless-query"));
     assert_eq!(named(&spans, "ask node-a").failed.as_deref(), Some("draining"));
     counts(&world, "sent", 1).await;
     world.stop().await;

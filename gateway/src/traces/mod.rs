@@ -61,6 +61,13 @@ pub(crate) struct Trace {
     door: Door,
 }
 
+impl Trace {
+    /// As collectors show it.
+    pub(crate) fn id(&self) -> String {
+        format!("{:032x}", self.id)
+    }
+}
+
 /// Takes in what ended.
 pub(crate) struct Traces {
     to: mpsc::Sender<Spans>,

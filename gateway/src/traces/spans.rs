@@ -8,6 +8,7 @@ use crate::ask::{Answered, Way};
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
+use crate::ids::QueryNumber;
 use crate::view::TaskView;
 use modelless_types::{Micros, NodeId, Time};
 use std::borrow::Cow;
@@ -67,6 +68,7 @@ pub(crate) struct Spans {
 
 /// A query that has ended.
 pub(crate) struct Ended<'a> {
+    pub(crate) number: QueryNumber,
     pub(crate) task: &'a TaskView,
     pub(crate) asked: &'a Asked,
     pub(crate) way: &'a Way,
@@ -191,6 +193,7 @@ fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answer
 fn asked(ended: &Ended<'_>, door: Door) -> Attributes {
     let asked = ended.asked;
     let mut all: Attributes = vec![
+        ("modelless.query", Value::Text(ended.number.to_string().into())),
         ("modelless.task", Value::Text(ended.task.task.name.clone().into())),
         ("modelless.door", Value::Text(door.name().into())),
         ("modelless.priority", Value::Whole(i64::from(asked.priority.level()))),

@@ -1,7 +1,10 @@
-//! Traces, with OpenTelemetry's own SDK as the client and its own messages at the collector.
+//! Traces, with OpenTelemetry's own SDK as the client and its own messages at the collector; and the log's line for the same queries.
 
-use crate::demo::{Demo, fashion};
+use crate::database::Database;
+use crate::demo::{Place, fashion};
 use anyhow::{Context, Result, ensure};
+use modelless_testkit::Server;
+use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
@@ -18,8 +21,12 @@ fn a_clients_trace_goes_on_to_the_models_process() -> Result<()> {
     let mut lines = BufReader::new(collector.stdout.take().context("its output")?).lines();
     let port = lines.next().context("the collector ended")??;
     let endpoint = format!("http://127.0.0.1:{port}");
-    let demo = Demo::start(&["--grpc", "127.0.0.1:0", "--otlp", &endpoint])?;
-    let (http, grpc) = (demo.server.url(), demo.server.told("grpc ")?);
+    let place = Place::new(Database::Sqlite)?;
+    let server = Server::builder().data(place.folder.path()).arg("--demo");
+    let server = server.arg("--grpc").arg("127.0.0.1:0").arg("--otlp").arg(endpoint);
+    let log = "warn,modelless_gateway::queries=debug";
+    let server = server.env("MODELLESS_LOG", log).env("MODELLESS_LOG_FORMAT", "json").start()?;
+    let (http, grpc) = (server.url(), server.told("grpc ")?);
     let picture = fashion().join("pictures/boot.png");
     let mut words = collector.stdin.take().context("its input")?;
     writeln!(words, "{http} {grpc} {}", picture.display())?;
@@ -27,5 +34,13 @@ fn a_clients_trace_goes_on_to_the_models_process() -> Result<()> {
     let ended = collector.wait()?;
     let good = told.iter().filter(|line| line.ends_with("\tok")).count();
     ensure!(ended.success() && good == 2, "{told:#?}");
-    demo.server.stop()
+    let objects = server.timeline().into_iter().filter_map(|(_, line)| serde_json::from_str(&line).ok());
+    let logged: Vec<Value> = objects.filter(|line: &Value| line["message"] == "answered").collect();
+    ensure!(logged.len() == 2, "{logged:#?}");
+    for line in &logged {
+        let long = |name: &str| line[name].as_str().map_or(0, str::len);
+        ensure!(line["task"] == "fashion" && (long("query"), long("trace")) == (16, 32), "{line:#}");
+        ensure!(line["total_us"].as_u64() > Some(0) && long("variant") > 0, "{line:#}");
+    }
+    server.stop()
 }
