@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::ids::QueryNumber;
-use crate::pending::{Outcome, Reply, Sent};
+use crate::pending::{Outcome, Reply, Way};
 use crate::traces::{Ended, Trace};
 use crate::view::TaskView;
 use modelless_decision::query::Class;
@@ -32,15 +32,6 @@ pub(crate) struct Ask<'a> {
     pub(crate) arrived: Time,
     /// Where queries are traced.
     pub(crate) trace: Option<&'a Trace>,
-}
-
-/// Where a query went, as far as it came.
-#[derive(Default)]
-pub(crate) struct Way {
-    /// The last time.
-    pub(crate) sent: Option<Sent>,
-    /// Before that.
-    pub(crate) before: Vec<Sent>,
 }
 
 /// An answer with the gateway's own figures.
@@ -82,11 +73,13 @@ struct Guard<'a> {
     core: &'a Core,
     key: QueryKey,
     counted: Counted<'a>,
+    way: &'a mut Way,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.core.pending.abandon(self.key) {
+        if let Some(way) = self.core.pending.abandon(self.key) {
+            *self.way = way;
             self.counted.task.metrics.cancelled();
             self.counted.caller.metrics.cancelled();
             self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
@@ -110,22 +103,51 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
         max_cost: goals.max_cost.or(defaults.max_cost),
         priority: goals.priority,
     };
-    let (task, arrived, trace) = (ask.task, ask.arrived, ask.trace);
-    let (key, mut way) = (core.next_key(), Way::default());
+    let (key, way) = (core.next_key(), Way::default());
     let number = core.number(key);
-    let result = answered(core, key, ask, &mut way).await;
+    let (task, arrived, trace) = (ask.task, ask.arrived, ask.trace);
+    let mut ending = Ending { core, number, asked, task, arrived, trace, way, told: false };
+    let result = answered(core, key, ask, &mut ending.way).await;
     let result = result.map_err(|error| ApiError { query: Some(number), ..error });
-    log(number, trace, task, &result);
-    core.decisions.tell(&asked, &result);
-    if let (Some(traces), Some(trace)) = (&core.traces, trace) {
-        let now = core.driver.clock().now();
-        traces.tell(
-            core,
-            trace,
-            &Ended { number, task, asked: &asked, way: &way, result: &result, arrived, now },
-        );
-    }
+    ending.tell(&result);
     result
+}
+
+/// Tells whoever follows what a query came to, also where its client went away and this is dropped instead.
+struct Ending<'a> {
+    core: &'a Core,
+    number: QueryNumber,
+    asked: Asked,
+    task: &'a TaskView,
+    arrived: Time,
+    trace: Option<&'a Trace>,
+    way: Way,
+    told: bool,
+}
+
+impl Ending<'_> {
+    fn tell(&mut self, result: &Result<Answered, ApiError>) {
+        let Self { core, number, asked, task, arrived, trace, way, told } = self;
+        *told = true;
+        log(*number, *trace, task, result);
+        core.decisions.tell(asked, result);
+        if let (Some(traces), Some(trace)) = (&core.traces, *trace) {
+            let now = core.driver.clock().now();
+            traces.tell(
+                core,
+                trace,
+                &Ended { number: *number, task, asked, way, result, arrived: *arrived, now },
+            );
+        }
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if !self.told {
+            self.tell(&Err(Refusal::Cancelled.into()));
+        }
+    }
 }
 
 /// One line for each query, where somebody wants them: `MODELLESS_LOG=warn,modelless_gateway::queries=debug`.
@@ -163,7 +185,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     // It counts as open until it is answered, and each row of a request is one.
     let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
     let (reply, answer) = oneshot::channel();
-    let guard = Guard { core, key, counted };
+    let guard = Guard { core, key, counted, way };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
     let mut entered = Entered::Refused(Refusal::Draining);
     core.driver.feed_with(
@@ -212,8 +234,8 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         return Err(counted.refusal(Refusal::NodeLost));
     };
     drop(guard);
-    (way.sent, way.before) = (reply.sent, std::mem::take(&mut reply.before));
-    let settled = settle(core, &counted, key, reply, arrived);
+    *way = std::mem::take(&mut reply.way);
+    let settled = settle(core, &counted, key, (reply, way), arrived);
     if let Ok(Answered { answer, total, .. }) = &settled {
         let device = Micros(answer.run.0 / u64::from(answer.batch.max(1)));
         let in_time = *total <= latency;
@@ -230,7 +252,7 @@ fn settle(
     core: &Core,
     counted: &Counted<'_>,
     key: QueryKey,
-    reply: Reply,
+    (reply, way): (Reply, &Way),
     arrived: Time,
 ) -> Result<Answered, ApiError> {
     let now = core.driver.clock().now();
@@ -239,15 +261,15 @@ fn settle(
         Outcome::Answered(answer) => {
             let total = now - arrived;
             task.metrics.answered(total, wanted.latency.is_some_and(|latency| total <= latency));
-            let at_gateway = reply.sent.map_or(Micros::ZERO, |sent| sent.at - reply.placed);
-            let node = reply.sent.and_then(|sent| core.node(sent.node));
+            let at_gateway = way.sent.map_or(Micros::ZERO, |sent| sent.at - reply.placed);
+            let node = way.sent.and_then(|sent| core.node(sent.node));
             // The way is in the node's own round trip already.
-            let way = node.as_ref().map_or(Micros::ZERO, |node| node.way());
+            let apart = node.as_ref().map_or(Micros::ZERO, |node| node.way());
             if let Some(node) = &node {
                 node.metrics.answered(answer.at_node);
             }
             let here = total.saturating_sub(answer.at_node).saturating_sub(at_gateway);
-            core.handover.observe(here.saturating_sub(way));
+            core.handover.observe(here.saturating_sub(apart));
             let queued = at_gateway + answer.queued;
             let variant = task.variant(answer.variant);
             let accuracy = variant.and_then(|variant| variant.accuracy);
@@ -271,8 +293,8 @@ fn settle(
                     batch: answer.batch,
                 });
             }
-            let predicted = reply.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
-            let node = reply.sent.map(|sent| sent.node);
+            let predicted = way.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
+            let node = way.sent.map(|sent| sent.node);
             Ok(Answered { key, answer, node, predicted, queued, total })
         }
         Outcome::Refused(refusal) => Err(counted.refusal(refusal)),

@@ -49,8 +49,15 @@ pub(crate) struct Reply {
     pub(crate) outcome: Outcome,
     /// When the router took it in.
     pub(crate) placed: Time,
+    pub(crate) way: Way,
+}
+
+/// Where a query went, as far as it came.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Way {
+    /// The last time.
     pub(crate) sent: Option<Sent>,
-    /// Where it had been sent before that.
+    /// Before that; empty as a rule, which costs nothing.
     pub(crate) before: Vec<Sent>,
 }
 
@@ -59,17 +66,15 @@ struct Entry {
     query: Query,
     input: Input,
     placed: Time,
-    sent: Option<Sent>,
-    /// Empty as a rule, which costs nothing.
-    before: Vec<Sent>,
+    way: Way,
     reply: oneshot::Sender<Reply>,
 }
 
 impl Entry {
     /// Tells whoever asked; gives whether anybody still waited.
     fn end(self, outcome: Outcome) -> bool {
-        let Self { placed, sent, before, reply, query: _, input: _ } = self;
-        reply.send(Reply { outcome, placed, sent, before }).is_ok()
+        let Self { placed, way, reply, query: _, input: _ } = self;
+        reply.send(Reply { outcome, placed, way }).is_ok()
     }
 }
 
@@ -98,7 +103,7 @@ impl Pending {
         if open.len() >= self.limit {
             return Err(u32::try_from(self.limit).unwrap_or(u32::MAX));
         }
-        open.insert(query.key, Entry { query, input, placed, sent: None, before: Vec::new(), reply });
+        open.insert(query.key, Entry { query, input, placed, way: Way::default(), reply });
         Ok(())
     }
 
@@ -106,9 +111,10 @@ impl Pending {
     pub(crate) fn send(&self, key: QueryKey, sent: Sent) -> Option<(Query, Input)> {
         let mut open = self.lock();
         let entry = open.get_mut(&key)?;
-        let earlier = entry.sent.replace(sent);
-        if entry.before.len() < BEFORE_MOST {
-            entry.before.extend(earlier);
+        let Way { sent: last, before } = &mut entry.way;
+        let earlier = last.replace(sent);
+        if before.len() < BEFORE_MOST {
+            before.extend(earlier);
         }
         Some((entry.query, entry.input.clone()))
     }
@@ -125,7 +131,7 @@ impl Pending {
         let entry = {
             let mut open = self.lock();
             let Some(entry) = open.get(&key) else { return Told::Ended };
-            let elsewhere = entry.sent.is_none_or(|sent| sent.node != by || sent.over != over);
+            let elsewhere = entry.way.sent.is_none_or(|sent| sent.node != by || sent.over != over);
             if elsewhere && !matches!(outcome, Outcome::Answered(_)) {
                 return Told::Stale;
             }
@@ -143,13 +149,13 @@ impl Pending {
 
     /// Whether it was given to this node again, over another connection than this one.
     pub(crate) fn is_again(&self, key: QueryKey, at: NodeId, over: Connection) -> bool {
-        let sent = self.lock().get(&key).and_then(|entry| entry.sent);
+        let sent = self.lock().get(&key).and_then(|entry| entry.way.sent);
         sent.is_some_and(|sent| sent.node == at && sent.over != over)
     }
 
-    /// Nobody waits for it any longer. Whether it was still open.
-    pub(crate) fn abandon(&self, key: QueryKey) -> bool {
-        self.take(key).is_some()
+    /// Nobody waits for it any longer. Where it went, if it was still open.
+    pub(crate) fn abandon(&self, key: QueryKey) -> Option<Way> {
+        self.take(key).map(|entry| entry.way)
     }
 
     /// Refuses all of them; gives back which they were.
@@ -175,7 +181,7 @@ impl Pending {
 
     /// How many were given to a node last, whether it gave them back since or not.
     pub(crate) fn at(&self, node: NodeId) -> usize {
-        self.lock().values().filter(|entry| entry.sent.is_some_and(|sent| sent.node == node)).count()
+        self.lock().values().filter(|entry| entry.way.sent.is_some_and(|sent| sent.node == node)).count()
     }
 
     /// Waits until there is none.

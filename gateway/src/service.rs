@@ -247,6 +247,11 @@ async fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
 }
 
 impl Handle {
+    #[cfg(test)]
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// Where nodes send what they have to say.
     pub fn link(&self) -> Arc<dyn GatewayLink> {
         Arc::clone(&self.core) as Arc<dyn GatewayLink>

@@ -249,6 +249,7 @@ impl Metrics {
 
     /// The handles of one node.
     pub fn node(&self, node: &str) -> NodeMetrics {
+        self.nodes.lost(node, 0); // a count that begins with its first loss shows no increase
         self.nodes.of(node)
     }
 

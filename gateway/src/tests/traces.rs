@@ -2,6 +2,7 @@
 
 use super::moved::moved_with;
 use super::world::{Does, Got, PNG, Running, Setup, World, send};
+use crate::decisions::Came;
 use crate::traces::shown::{self, Shown};
 use crate::{Config, TraceHeaders, TracesConfig};
 use axum::body::Body;
@@ -217,6 +218,24 @@ async fn a_refusal_is_told_with_its_reason_and_who_wants_no_trace_has_none() {
     assert_eq!(root.attributes["modelless.query"], refused.header("modelless-query"));
     assert_eq!(named(&spans, "ask node-a").failed.as_deref(), Some("draining"));
     counts(&world, "sent", 1).await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_query_whose_client_went_away_is_told_of_like_any_other() {
+    let mut collector = Collector::start().await;
+    let (router, mut world) = running(&collector).await;
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut watching = world.handle.core().decisions.listen();
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { ask(&router, "/v1/tasks/fashion", None).await });
+    world.next_query().await;
+    asked.shutdown().await;
+    let decision = timeout(LONG, watching.hears.recv()).await.expect("in time").unwrap();
+    assert!(matches!(decision.came, Came::Refused("cancelled")), "{decision:?}");
+    let spans = collector.next().await;
+    assert_eq!(named(&spans, "query fashion").attributes["error.type"], "cancelled");
+    assert_eq!(named(&spans, "ask node-a").failed.as_deref(), Some("cancelled"));
     world.stop().await;
 }
 

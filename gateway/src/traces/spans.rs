@@ -4,11 +4,12 @@
 //! the time between the query's leaving and its answer's coming, the way out as long as the way back.
 
 use super::{Door, Trace};
-use crate::ask::{Answered, Way};
+use crate::ask::Answered;
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::ids::QueryNumber;
+use crate::pending::Way;
 use crate::view::TaskView;
 use modelless_types::{Micros, NodeId, Time};
 use std::borrow::Cow;
