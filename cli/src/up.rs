@@ -167,6 +167,7 @@ async fn build(options: &Options, config: &Config, stop: &CancellationToken) -> 
         recorder: router_log,
         metrics: Arc::new(Metrics::new()),
         admin: Some(Arc::new(registry.clone())),
+        live: None,
     };
     let mut gateway = gateway::Service::build(gateway_config, deps).await?;
     let addresses = gateway.bind().await?;

@@ -169,6 +169,7 @@ async fn bed_with(setup: Setup) -> Bed {
         space: None,
         defaults: Goals::default(),
         batching: None,
+        cache: modelless_types::CacheFor::OFF,
         description: String::new(),
     };
     let task = store.create_task(task).await.expect("a task").id;

@@ -1,19 +1,24 @@
 //! One query: admitted, given to the router, awaited. Dropping the future (the client went away) cancels it.
 
 use crate::access::Caller;
+use crate::cache::{Entry, Wish};
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::ids::QueryNumber;
 use crate::pending::{Outcome, Reply, Way};
 use crate::traces::{Ended, Trace};
-use crate::view::TaskView;
+use crate::view::{TaskView, VariantView};
+use modelless_decision::admission::Admitted;
 use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
+use modelless_store::UnixMicros;
 use modelless_telemetry::{Got, Ran, Took, Wanted};
-use modelless_types::{Bytes, Goals, Micros, QueryKey, Refusal, Time};
-use modelless_wire::{Answer, Input};
+use modelless_types::{Bytes, CostPer1k, Goals, Micros, Prefer, QueryKey, Refusal, Time};
+use modelless_wire::{Answer, Input, Reason};
+use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::sync::oneshot;
 
 /// Where queries are logged, each with a line.
@@ -30,8 +35,17 @@ pub(crate) struct Ask<'a> {
     pub(crate) caller: &'a Caller,
     /// When its head had been read.
     pub(crate) arrived: Time,
+    /// In which manner.
+    pub(crate) manner: &'a Manner,
+}
+
+/// What a request says beside what it asks, for all its queries.
+#[derive(Debug)]
+pub(crate) struct Manner {
     /// Where queries are traced.
-    pub(crate) trace: Option<&'a Trace>,
+    pub(crate) trace: Option<Trace>,
+    /// Whether answers that were given before will do.
+    pub(crate) wish: Wish,
 }
 
 /// An answer with the gateway's own figures.
@@ -45,6 +59,8 @@ pub(crate) struct Answered {
     pub(crate) queued: Micros,
     /// From arrival to the answer.
     pub(crate) total: Micros,
+    /// How old it is, if it was given before.
+    pub(crate) cached: Option<Micros>,
 }
 
 /// What is counted of a query, however it ends.
@@ -89,6 +105,8 @@ impl Drop for Guard<'_> {
 
 /// Where the query stands once the router has it.
 enum Entered {
+    /// It was answered before.
+    Known(Micros, Arc<Entry>),
     Waits(Micros, Class),
     Refused(Refusal),
 }
@@ -105,7 +123,7 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     };
     let (key, way) = (core.next_key(), Way::default());
     let number = core.number(key);
-    let (task, arrived, trace) = (ask.task, ask.arrived, ask.trace);
+    let (task, arrived, trace) = (ask.task, ask.arrived, ask.manner.trace.as_ref());
     let mut ending = Ending { core, number, asked, task, arrived, trace, way, told: false };
     let result = answered(core, key, ask, &mut ending.way).await;
     let result = result.map_err(|error| ApiError { query: Some(number), ..error });
@@ -157,11 +175,11 @@ fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Resu
     }
     let (task_name, trace) = (&task.task.name, trace.map(Trace::id).map(tracing::field::display));
     match result {
-        Ok(Answered { answer, node, predicted, queued, total, key: _ }) => {
+        Ok(Answered { answer, node, predicted, queued, total, cached, key: _ }) => {
             let variant = task.variant(answer.variant).map_or("", |variant| variant.variant.name.as_str());
             tracing::debug!(
                 target: QUERIES, %query, trace, task = task_name, variant, node = node.map(tracing::field::display),
-                batch = answer.batch, queue_us = queued.0, run_us = answer.run.0, predicted_us = predicted.0,
+                cached = cached.is_some(), batch = answer.batch, queue_us = queued.0, run_us = answer.run.0, predicted_us = predicted.0,
                 total_us = total.0, "answered"
             );
         }
@@ -173,7 +191,7 @@ fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Resu
 }
 
 async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
-    let Ask { task, mut goals, input, decoded, caller, arrived, trace: _ } = ask;
+    let Ask { task, mut goals, input, decoded, caller, arrived, manner } = ask;
     let defaults = &task.task.defaults;
     let wanted = Wanted {
         latency: None,
@@ -184,6 +202,11 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     goals.priority = caller.priority(goals.priority).inspect_err(|error| counted.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
     let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
+    let lookup = core.cache.lookup(task, caller.tenant, &input, manner.wish);
+    let known = match &lookup {
+        Some(lookup) => core.cache.find(lookup, core.driver.clock().now(), unix_now()).await,
+        None => None,
+    };
     let (reply, answer) = oneshot::channel();
     let guard = Guard { core, key, counted, way };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
@@ -197,6 +220,12 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
                     return None;
                 }
             };
+            if let Some(entry) = &known
+                && may_answer(task, &admitted, &goals, entry)
+            {
+                entered = Entered::Known(admitted.latency, Arc::clone(entry));
+                return None;
+            }
             let deadline = arrived + admitted.latency;
             let query = Query {
                 key,
@@ -225,8 +254,16 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     );
     let (latency, class) = match entered {
         Entered::Waits(latency, class) => (latency, class),
+        Entered::Known(latency, entry) => {
+            counted.wanted.latency = Some(latency);
+            task.metrics.admitted(decoded);
+            return Ok(again(core, &counted, key, &entry, arrived));
+        }
         Entered::Refused(refusal) => return Err(counted.refusal(refusal)),
     };
+    if lookup.is_some() {
+        task.metrics.cached(false);
+    }
     counted.wanted.latency = Some(latency);
     task.metrics.admitted(decoded);
     let Ok(mut reply) = answer.await else {
@@ -244,8 +281,56 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         if in_time {
             core.demand.answered_in_time(class);
         }
+        if let Some(lookup) = &lookup {
+            core.cache.keep(lookup, task, answer, core.driver.clock().now(), unix_now());
+        }
     }
     settled
+}
+
+/// Whether an answer that was given before answers this query: its variant must be one that may, and the most accurate of those where
+/// the query itself prefers accuracy. That idle time is spent on it as a rule is no reason to spend time.
+fn may_answer(task: &TaskView, admitted: &Admitted, goals: &Goals, entry: &Entry) -> bool {
+    let among = |view: &&VariantView| admitted.class.admits.contains(view.variant.ordinal);
+    let Some(variant) = task.variant(entry.variant).filter(among) else { return false };
+    let best = || task.variants.iter().filter(among).filter_map(|view| view.accuracy).max();
+    goals.prefer != Some(Prefer::Accuracy) || variant.accuracy >= best()
+}
+
+/// Gives an answer again. It takes no device, so it costs nothing and is nobody's demand.
+fn again(core: &Core, counted: &Counted<'_>, key: QueryKey, entry: &Entry, arrived: Time) -> Answered {
+    let now = core.driver.clock().now();
+    let Counted { task, caller, wanted } = counted;
+    let total = now - arrived;
+    let in_time = wanted.latency.is_some_and(|latency| total <= latency);
+    let none = (Micros::ZERO, CostPer1k(0));
+    let accuracy = task.variant(entry.variant).and_then(|variant| variant.accuracy);
+    task.metrics.cached(true);
+    task.metrics.answered(total, in_time);
+    task.metrics.goals().answered(wanted, &Got { total, accuracy, cost: none.1 });
+    caller.metrics.answered(total, in_time, none);
+    let answer = Answer {
+        body: entry.body.clone(),
+        model: entry.model,
+        variant: entry.variant,
+        space: entry.space,
+        batch: 1,
+        predicted_run: Micros::ZERO,
+        cost: none.1,
+        queued: Micros::ZERO,
+        decode: Micros::ZERO,
+        prepare: Micros::ZERO,
+        run: Micros::ZERO,
+        at_node: Micros::ZERO,
+        why: Reason::Only, // not shown: that it was given before is what is told
+    };
+    let (predicted, queued) = (Micros::ZERO, Micros::ZERO);
+    let cached = Some(entry.age(unix_now()));
+    Answered { key, answer: Box::new(answer), node: None, predicted, queued, total, cached }
+}
+
+fn unix_now() -> u64 {
+    UnixMicros::of(SystemTime::now()).0
 }
 
 fn settle(
@@ -295,7 +380,7 @@ fn settle(
             }
             let predicted = way.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
             let node = way.sent.map(|sent| sent.node);
-            Ok(Answered { key, answer, node, predicted, queued, total })
+            Ok(Answered { key, answer, node, predicted, queued, total, cached: None })
         }
         Outcome::Refused(refusal) => Err(counted.refusal(refusal)),
         Outcome::BadInput(fault, why) => {

@@ -25,6 +25,8 @@ pub struct Config {
     pub max_artefact_bytes: u64,
     /// Bodies of queries held at one time, all together.
     pub max_held_bytes: u64,
+    /// Answers that are kept to be given again, all together; 0 for none.
+    pub max_cache_bytes: u64,
     /// Largest head of a request: first line and headers.
     pub max_header_bytes: usize,
     /// Most headers of a request.
@@ -64,6 +66,7 @@ impl Default for Config {
             max_body_bytes: 32 << 20,
             max_artefact_bytes: 4 << 30,
             max_held_bytes: 1 << 30,
+            max_cache_bytes: 64 << 20,
             max_header_bytes: 16 << 10,
             max_headers: 100,
             max_connections: 10_000,

@@ -3,6 +3,8 @@
 //! It performs what the router decides and feeds it what happens. It decides nothing itself.
 
 use crate::access::{Caller, Gate};
+use crate::ask::Manner;
+use crate::cache::{Cache, Wish};
 use crate::config::Config;
 use crate::decisions::Decisions;
 use crate::demand::Demands;
@@ -11,7 +13,7 @@ use crate::ids::{QueryIds, QueryNumber};
 use crate::members::{Members, Seen};
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
-use crate::traces::{Door, Trace, Traces};
+use crate::traces::{Door, Traces};
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
@@ -113,6 +115,8 @@ pub(crate) struct Core {
     pub(crate) demand: Demands,
     /// For those who watch.
     pub(crate) decisions: Arc<Decisions>,
+    /// Answers that are given again.
+    pub(crate) cache: Cache,
     /// Where a collector wants to hear of queries.
     pub(crate) traces: Option<Traces>,
     /// Who else is there.
@@ -125,11 +129,11 @@ impl Core {
     pub(crate) fn new(
         config: Config,
         driver: Driver<Router>,
-        ids: QueryIds,
+        (ids, number_base): (QueryIds, u64),
         gate: Gate,
         metrics: Arc<Metrics>,
-        number_base: u64,
         views: Views,
+        cache: Cache,
     ) -> Self {
         // A connection has one query at a time, so this bound only bites when somebody asks from inside.
         let limit = config.max_connections;
@@ -159,6 +163,7 @@ impl Core {
             held: AtomicU64::new(0),
             demand: Demands::default(),
             decisions: Arc::default(),
+            cache,
             traces: None,
             members: Mutex::default(),
             outlook: Mutex::default(),
@@ -170,9 +175,10 @@ impl Core {
         QueryNumber(self.number_base.wrapping_add(key.0))
     }
 
-    /// The trace of a request, where queries are traced.
-    pub(crate) fn traced(&self, headers: &HeaderMap, door: Door) -> Option<Trace> {
-        self.traces.as_ref().map(|traces| traces.begin(headers, door))
+    /// In which manner a request is made.
+    pub(crate) fn manner(&self, headers: &HeaderMap, door: Door) -> Manner {
+        let trace = self.traces.as_ref().map(|traces| traces.begin(headers, door));
+        Manner { trace, wish: Wish::of(headers) }
     }
 
     /// Who else is there, as the live state told last.

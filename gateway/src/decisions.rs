@@ -37,6 +37,8 @@ pub(crate) enum Came {
         run: Micros,
         total: Micros,
         cost: CostPer1k,
+        /// It was given before, and is given again.
+        again: bool,
     },
     Refused(&'static str),
 }
@@ -68,7 +70,7 @@ impl Decisions {
             return;
         }
         let came = match result {
-            Ok(Answered { answer, node, predicted, queued, total, key: _ }) => Came::Answered {
+            Ok(Answered { answer, node, predicted, queued, total, cached, key: _ }) => Came::Answered {
                 variant: answer.variant,
                 node: *node,
                 batch: answer.batch,
@@ -78,6 +80,7 @@ impl Decisions {
                 run: answer.run,
                 total: *total,
                 cost: answer.cost,
+                again: cached.is_some(),
             },
             Err(error) => Came::Refused(error.reason),
         };

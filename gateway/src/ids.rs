@@ -22,6 +22,9 @@ const NO_LABEL: u16 = u16::MAX;
 /// The name of the secret in the store.
 pub(crate) const SECRET: &str = "query-ids";
 
+/// That of answers that are given again.
+pub(crate) const SECRET_CACHE: &str = "cache";
+
 /// What a query's name says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueryId {

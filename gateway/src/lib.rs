@@ -12,6 +12,7 @@
 mod access;
 mod admin;
 mod ask;
+mod cache;
 mod config;
 mod core;
 mod decisions;

@@ -2,6 +2,7 @@
 
 use crate::access::{Deeds, Gate, keep};
 use crate::admin::Admin;
+use crate::cache::Cache;
 use crate::config::Config;
 use crate::core::Core;
 use crate::demand::DemandTold;
@@ -20,9 +21,10 @@ use crate::view::{TasksOf, Views};
 use bytes::Bytes as Buffer;
 use modelless_decision::route::Router;
 use modelless_drive::{Clock, Driver, Recorder};
-use modelless_live::{Member, Role};
+use modelless_live::{Live, Member, Role};
 use modelless_store::{Artefacts, Deed, Store};
 use modelless_telemetry::Metrics;
+use modelless_types::Bytes;
 use modelless_wire::{GatewayLink, NodeLink, NodeStatus};
 use std::fmt;
 use std::net::SocketAddr;
@@ -52,6 +54,8 @@ pub struct Deps {
     pub metrics: Arc<Metrics>,
     /// Registers models; without it, registering is not served.
     pub admin: Option<Arc<dyn Admin>>,
+    /// Where answers are shared with other gateways; without it each gives only its own again.
+    pub live: Option<Arc<dyn Live>>,
 }
 
 /// A gateway that is not running yet.
@@ -95,7 +99,7 @@ impl Service {
         config.check().map_err(Error::Config)?;
         let ports = 1 + usize::from(config.grpc.is_some());
         let config = Config { max_connections: files::connections(config.max_connections, ports), ..config };
-        let Deps { store, artefacts, nodes, clock, recorder, metrics, admin } = deps;
+        let Deps { store, artefacts, nodes, clock, recorder, metrics, admin, live } = deps;
         let mut candidate = [0; 32];
         getrandom::fill(&mut candidate).map_err(Error::Random)?;
         let ids = QueryIds::new(&store.secret(SECRET, candidate).await?);
@@ -114,7 +118,8 @@ impl Service {
         let seed = getrandom::u64().map_err(Error::Random)?; // not the router's, which may be set
         let traces = Traces::new(&config.traces, metrics.traces(), seed).map_err(Error::Config)?;
         let (traces, exporter) = traces.unzip();
-        let mut core = Core::new(config, driver, ids, gate, metrics, number_base, nothing);
+        let cache = Cache::new(&*store, live, Bytes(config.max_cache_bytes), metrics.cache()).await?;
+        let mut core = Core::new(config, driver, (ids, number_base), gate, metrics, nothing, cache);
         core.traces = traces;
         let core = Arc::new(core);
         for (status, link) in nodes {
@@ -179,6 +184,15 @@ impl Service {
             keep(store, noted, stopped).await;
             Ok(())
         });
+        if core.cache.shared.is_some() {
+            let (of, stopped) = (Arc::clone(&core), stop.clone());
+            tasks.spawn(async move {
+                if let Some(shared) = &of.cache.shared {
+                    shared.run(stopped).await;
+                }
+                Ok(())
+            });
+        }
         if let Some(exporter) = exporter {
             let stopped = stop.clone();
             tasks.spawn(async move {

@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::errors::ApiError;
 use crate::ids::{QueryId, QueryNumber};
 use crate::view::{TaskView, View};
+use http::header::AGE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use modelless_store::UnixMicros;
 use modelless_types::Micros;
@@ -12,6 +13,9 @@ use serde::Deserialize;
 use std::borrow::Cow;
 use std::io::Write as _;
 use std::time::SystemTime;
+
+/// Why a variant answered that was not asked.
+pub(crate) const GIVEN_BEFORE: &str = "given before";
 
 /// Every such header starts so.
 pub(crate) const PREFIX: &str = "modelless-";
@@ -35,6 +39,7 @@ pub(crate) fn tell(
     }
     headers.reserve(20);
     one(core, view, task, slowest, headers);
+    given_before(task, parts, headers);
     if parts.len() > 1 {
         names(task, parts, headers);
     }
@@ -52,7 +57,7 @@ pub(crate) fn tell(
 }
 
 fn one(core: &Core, view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMap) {
-    let Answered { key, answer, node, predicted, queued, total } = answered;
+    let Answered { key, answer, node, predicted, queued, total, cached } = answered;
     headers.insert(QueryNumber::HEADER, core.number(*key).header());
     if let Some(variant) = task.variant(answer.variant) {
         headers.insert(name("modelless-model"), variant.model_header.clone());
@@ -81,7 +86,25 @@ fn one(core: &Core, view: &View, task: &TaskView, answered: &Answered, headers: 
     ] {
         headers.insert(header, millis(time));
     }
-    headers.insert(name("modelless-reason"), HeaderValue::from_static(answer.why.text()));
+    let why = if cached.is_some() { GIVEN_BEFORE } else { answer.why.text() };
+    headers.insert(name("modelless-reason"), HeaderValue::from_static(why));
+}
+
+/// Whether answers were given before, and how long ago: the oldest of several. Only of tasks that allow it.
+fn given_before(task: &TaskView, parts: &[Answered], headers: &mut HeaderMap) {
+    if task.task.cache.time().is_none() {
+        return;
+    }
+    let hits = parts.iter().filter(|part| part.cached.is_some()).count();
+    let told = match hits {
+        0 => "miss",
+        _ if hits == parts.len() => "hit",
+        _ => "some",
+    };
+    headers.insert(name("modelless-cache"), HeaderValue::from_static(told));
+    if let Some(age) = parts.iter().filter_map(|part| part.cached).max() {
+        headers.insert(AGE, HeaderValue::from(age.0 / 1_000_000));
+    }
 }
 
 /// All that answered, each once.

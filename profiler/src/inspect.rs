@@ -255,6 +255,7 @@ mod tests {
             default_space: SpaceId(1),
             defaults: new.defaults,
             batching: None,
+            cache: new.cache,
             description: new.description,
         }
     }

@@ -7,9 +7,9 @@ use crate::error::Error;
 use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CostPer1k, DeclaredRule, Engine, Fallback,
-    Goals, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId, TensorSpec,
-    VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CacheFor, CostPer1k, DeclaredRule, Engine,
+    Fallback, Goals, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId,
+    TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -45,6 +45,8 @@ pub struct TaskManifest {
     pub live_accuracy: Option<LiveRule>,
     /// What accuracies are good for that nobody measured. None: the same.
     pub declared_accuracy: Option<DeclaredRule>,
+    /// For how long answers may be given again to who asks the very same. None: the same.
+    pub cache: Option<CacheFor>,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -293,13 +295,15 @@ impl TaskManifest {
             }),
             defaults: self.goals().map_err(why)?,
             batching: self.batching,
+            cache: self.cache.unwrap_or_default(),
             description: self.description.clone(),
         })
     }
 
     /// What it wants otherwise in the task that is there.
     pub fn change(&self) -> TaskChange {
-        TaskChange { live_accuracy: self.live_accuracy, declared_accuracy: self.declared_accuracy }
+        let Self { live_accuracy, declared_accuracy, cache, .. } = *self;
+        TaskChange { live_accuracy, declared_accuracy, cache }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

@@ -379,6 +379,7 @@ mod tests {
             default_space: SpaceId(1),
             defaults: Goals::default(),
             batching: None,
+            cache: modelless_types::CacheFor::OFF,
             description: String::new(),
         }
     }

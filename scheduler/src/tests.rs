@@ -84,6 +84,7 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         space: None,
         defaults: Goals::default(),
         batching: None,
+        cache: modelless_types::CacheFor::OFF,
         description: String::new(),
     };
     let task = store.create_task(task).await.unwrap();

@@ -123,6 +123,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         space: None,
         defaults: Goals::default(),
         batching: None,
+        cache: modelless_types::CacheFor::OFF,
         description: String::new(),
     };
     let task = store.create_task(task).await?.id;

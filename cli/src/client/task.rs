@@ -12,8 +12,8 @@ use http::Method;
 use modelless_profiler::TaskManifest;
 use modelless_store::TaskChange;
 use modelless_types::{
-    Accuracy, AccuracyRule, Batching, CostPer1k, DType, DeclaredRule, Fallback, Goals, LiveRule, Micros,
-    Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, AccuracyRule, Batching, CacheFor, CostPer1k, DType, DeclaredRule, Fallback, Goals, LiveRule,
+    Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -60,6 +60,10 @@ pub(crate) struct Create {
     /// the task was measured, or floors, so that they are in any case. Overrides the manifest.
     #[arg(long, value_name = "RULE", value_parser = declared_rule)]
     declared_accuracy: Option<DeclaredRule>,
+    /// For how long an answer may be given again to who asks the very same: off, or a time from 1s to 24h, such as 10m. Overrides
+    /// the manifest.
+    #[arg(long, value_name = "TIME")]
+    cache: Option<CacheFor>,
     #[command(flatten)]
     server: Server,
 }
@@ -77,6 +81,9 @@ pub(crate) struct Set {
     /// the task was measured, or floors, so that they are in any case.
     #[arg(long, value_name = "RULE", value_parser = declared_rule, group = "rules")]
     declared_accuracy: Option<DeclaredRule>,
+    /// For how long an answer may be given again to who asks the very same: off, or a time from 1s to 24h, such as 10m.
+    #[arg(long, value_name = "TIME", group = "rules")]
+    cache: Option<CacheFor>,
     #[command(flatten)]
     server: Server,
 }
@@ -101,6 +108,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             manifest.batching = options.batching.or(manifest.batching);
             manifest.live_accuracy = options.live_accuracy.or(manifest.live_accuracy);
             manifest.declared_accuracy = options.declared_accuracy.or(manifest.declared_accuracy);
+            manifest.cache = options.cache.or(manifest.cache);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
@@ -109,8 +117,12 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Set(options) => {
-            let Set { name: _, live_accuracy, declared_accuracy, server: _ } = &options;
-            let change = TaskChange { live_accuracy: *live_accuracy, declared_accuracy: *declared_accuracy };
+            let Set { name: _, live_accuracy, declared_accuracy, cache, server: _ } = &options;
+            let change = TaskChange {
+                live_accuracy: *live_accuracy,
+                declared_accuracy: *declared_accuracy,
+                cache: *cache,
+            };
             let now = self::change(&options.server.api()?, &options.name, change)?;
             if options.server.json { out::json(&now) } else { out::line(rules(&now)) }
         }
@@ -183,6 +195,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
             "prefer": prefer,
         },
         "batching": new.batching,
+        "cache": new.cache,
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
@@ -204,8 +217,12 @@ fn rules(now: &Value) -> String {
         "floors" => "as if they had been measured",
         _ => "while nothing in the task was measured",
     };
+    let cache = match text(now, "cache") {
+        "" | "off" => "are not given again".to_owned(),
+        time => format!("may be given again for {time} to who asks the very same"),
+    };
     format!(
-        "task {}: live accuracy {live}; declared accuracies count for floors {declared}",
+        "task {}: live accuracy {live}; declared accuracies count for floors {declared}; answers {cache}",
         text(now, "task")
     )
 }
@@ -237,6 +254,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             default_space: SpaceId(0),
             defaults: Goals::default(),
             batching: None,
+            cache: CacheFor::OFF,
             description: String::new(),
         })
     };
@@ -344,8 +362,12 @@ fn shown(task: &Value) -> String {
         ]);
     }
     let batching = task["batching"].as_str().unwrap_or("as each node is set");
+    let cache = match text(task, "cache") {
+        "" | "off" => String::new(),
+        time => format!("\nanswers may be given again for {time}"),
+    };
     let about = format!(
-        "{} ({}, {}): {}\nbatching: {batching}",
+        "{} ({}, {}): {}\nbatching: {batching}{cache}",
         text(task, "name"),
         text(task, "kind"),
         text(task, "metric"),

@@ -121,6 +121,7 @@ mod tests {
             space: None,
             defaults: Goals::default(),
             batching: None,
+            cache: modelless_types::CacheFor::OFF,
             description: String::new(),
         };
         let task = store.create_task(task).await.unwrap();

@@ -123,6 +123,8 @@ async fn role(
     let artefacts = Artefacts::new(settings.artefacts.clone())?;
     clearing::begin(&*store, &artefacts).await?;
     let clock = Clock::start();
+    let identity = identity(&*store).await?;
+    let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let joined = Joined::default();
     let deps = gateway::Deps {
         store: Arc::clone(&store),
@@ -132,13 +134,12 @@ async fn role(
         recorder: None,
         metrics: Arc::new(Metrics::new()),
         admin: Some(Arc::new(Registering::new(Arc::clone(&store), artefacts.clone(), joined.clone()))),
+        live: settings.redis.is_some().then(|| Arc::clone(&live)),
     };
     let mut service = gateway::Service::build(settings.gateway.clone(), deps).await?;
     let bound = service.bind().await?;
     let handle = service.handle();
 
-    let identity = identity(&*store).await?;
-    let live = live(settings.redis.as_deref(), &settings.cluster, &identity)?;
     let ended = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let members = followed(&mut tasks, &live, &ended);

@@ -235,6 +235,12 @@ pub trait Live: Send + Sync {
     /// Tells all who listen. Those who cannot be reached read the store later.
     async fn publish(&self, notice: Notice) -> Result<(), Error>;
 
+    /// Keeps something under a name for a while; what was under it before goes.
+    async fn remember(&self, name: &str, value: &[u8], ttl: Duration) -> Result<(), Error>;
+
+    /// What is kept under a name, as long as nobody needed its room.
+    async fn recall(&self, name: &str) -> Result<Option<Vec<u8>>, Error>;
+
     /// Notices from now on. One that falls behind hears of it as `Lagged`, which means [`Notice::Missed`].
     fn notices(&self) -> broadcast::Receiver<Notice>;
 

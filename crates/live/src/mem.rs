@@ -11,6 +11,9 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// Values that are kept at a time.
+const KEPT: usize = 10_000;
+
 type Members = BTreeMap<(Role, String), (Member, Instant)>;
 
 /// Live state inside one process.
@@ -18,11 +21,12 @@ type Members = BTreeMap<(Role, String), (Member, Instant)>;
 pub struct MemLive {
     members: Mutex<Members>,
     notices: broadcast::Sender<Notice>,
+    kept: Mutex<BTreeMap<String, (Vec<u8>, Instant)>>,
 }
 
 impl Default for MemLive {
     fn default() -> Self {
-        Self { members: Mutex::default(), notices: broadcast::Sender::new(NOTICES) }
+        Self { members: Mutex::default(), notices: broadcast::Sender::new(NOTICES), kept: Mutex::default() }
     }
 }
 
@@ -68,6 +72,22 @@ impl Live for MemLive {
     async fn publish(&self, notice: Notice) -> Result<(), Error> {
         let _ = self.notices.send(notice); // nobody listens: nobody is told
         Ok(())
+    }
+
+    async fn remember(&self, name: &str, value: &[u8], ttl: Duration) -> Result<(), Error> {
+        let now = Instant::now();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|_, (_, until)| *until > now);
+        if kept.len() < KEPT || kept.contains_key(name) {
+            kept.insert(name.to_owned(), (value.to_owned(), now + ttl));
+        }
+        Ok(())
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = kept.get(name).filter(|(_, until)| *until > Instant::now());
+        Ok(there.map(|(value, _)| value.clone()))
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {

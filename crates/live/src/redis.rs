@@ -81,6 +81,10 @@ impl RedisLive {
         format!("{}:members", self.prefix)
     }
 
+    fn kept(&self, name: &str) -> String {
+        format!("{}:kept:{name}", self.prefix)
+    }
+
     fn channel(&self) -> String {
         format!("{}:notices", self.prefix)
     }
@@ -341,6 +345,18 @@ impl Live for RedisLive {
         let json = serde_json::to_string(&notice).expect("a notice is plain data; this is a bug");
         let publish = Cmd::publish(self.channel(), json);
         self.ask(|redis| Box::pin(async move { publish.query_async::<()>(redis).await })).await
+    }
+
+    async fn remember(&self, name: &str, value: &[u8], ttl: Duration) -> Result<(), Error> {
+        let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut set = redis::cmd("SET");
+        set.arg(self.kept(name)).arg(value).arg("PX").arg(ttl);
+        self.ask(|redis| Box::pin(async move { set.query_async::<()>(redis).await })).await
+    }
+
+    async fn recall(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
+        let get = Cmd::get(self.kept(name));
+        self.ask(|redis| Box::pin(async move { get.query_async(redis).await })).await
     }
 
     fn notices(&self) -> broadcast::Receiver<Notice> {

@@ -168,6 +168,25 @@ async fn a_name_belongs_to_the_instance_that_announced_it_last() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_to_be_remembered_is_known_to_others_until_its_time_is_over() {
+    for rig in Rig::all().await {
+        let name = rig.name;
+        assert_eq!(rig.other.recall("a").await, Ok(None), "{name}");
+        let value = [0, 255, 10, 13]; // any bytes
+        rig.live.remember("a", &value, LONG).await.expect("it answers");
+        assert_eq!(rig.other.recall("a").await, Ok(Some(value.to_vec())), "{name}");
+        rig.other.remember("a", b"later", Duration::from_millis(50)).await.expect("it answers");
+        assert_eq!(
+            rig.live.recall("a").await.map(|found| found.is_none_or(|found| found == b"later")),
+            Ok(true)
+        );
+        until("it was forgotten", || async { rig.live.recall("a").await == Ok(None) }).await;
+        assert_eq!(rig.live.recall("b").await, Ok(None), "{name}");
+        rig.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_says_too_much_is_refused_by_name() {
     for rig in Rig::all().await {
         let mut large = member(Role::Node, "large", 1);

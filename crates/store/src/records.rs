@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use crate::learnt::{LiveAccuracy, StaleProfile};
 use crate::versions::Signed;
 use modelless_types::{
-    Accuracy, AccuracyRule, AppId, Batching, Bytes, DeclaredRule, DeviceIx, Goals, Labels, LiveRule, Model,
-    ModelId, NodeId, PlanId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task, TaskId, TaskKind,
-    TenantId, TensorSpec, Variant, VariantId, VariantSettings,
+    Accuracy, AccuracyRule, AppId, Batching, Bytes, CacheFor, DeclaredRule, DeviceIx, Goals, Labels,
+    LiveRule, Model, ModelId, NodeId, PlanId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task,
+    TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -170,6 +170,9 @@ pub struct NewTask {
     /// How its queries share batches. `None`: as the node is set.
     #[serde(default)]
     pub batching: Option<Batching>,
+    /// For how long its answers may be given again to who asks the very same.
+    #[serde(default)]
+    pub cache: CacheFor,
     /// One sentence for people.
     pub description: String,
 }
@@ -191,6 +194,7 @@ impl NewTask {
             default_space,
             defaults: self.defaults,
             batching: self.batching,
+            cache: self.cache,
             description: self.description,
         }
     }
@@ -203,6 +207,8 @@ pub struct TaskChange {
     pub live_accuracy: Option<LiveRule>,
     /// Whether accuracies that nobody measured do.
     pub declared_accuracy: Option<DeclaredRule>,
+    /// For how long its answers may be given again.
+    pub cache: Option<CacheFor>,
 }
 
 impl TaskChange {
@@ -210,7 +216,8 @@ impl TaskChange {
     pub(crate) fn of(self, task: &Task) -> Option<Task> {
         let live_accuracy = self.live_accuracy.unwrap_or(task.live_accuracy);
         let declared_accuracy = self.declared_accuracy.unwrap_or(task.declared_accuracy);
-        let changed = Task { live_accuracy, declared_accuracy, ..task.clone() };
+        let cache = self.cache.unwrap_or(task.cache);
+        let changed = Task { live_accuracy, declared_accuracy, cache, ..task.clone() };
         (changed != *task).then_some(changed)
     }
 }

@@ -8,6 +8,7 @@
 
 mod applications;
 mod bounded;
+mod cache;
 mod goals;
 mod histogram;
 pub mod log;
@@ -21,6 +22,7 @@ mod documented;
 
 pub use applications::AppMetrics;
 pub use bounded::OTHERS;
+pub use cache::CacheMetrics;
 pub use goals::{GoalMetrics, Got, Wanted};
 pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, VariantMetrics};
 pub use nodes::{CoverageGauge, NodeGauges, NodeMetrics, ReplicaGauge};

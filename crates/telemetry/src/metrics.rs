@@ -6,6 +6,7 @@
 
 use crate::applications::{self, AppMetrics};
 use crate::bounded::{Names, OTHERS};
+use crate::cache::{self, CacheMetrics};
 use crate::goals::{self, GoalMetrics};
 use crate::histogram::{BYTES, Histogram, ITEMS, RATIO, SHORT_TIMES, TIMES};
 use crate::nodes::{CoverageGauge, NodeFamilies, NodeGauges, NodeMetrics, ReplicaGauge};
@@ -107,6 +108,7 @@ pub struct Metrics {
     connections: Gauge,
     table_update: Histogram,
     traces: Family<traces::OfOutcome, Counter>,
+    cache: cache::Families,
     triton: Triton,
 }
 
@@ -147,6 +149,7 @@ impl Metrics {
             connections: Gauge::default(),
             table_update: Histogram::new(SHORT_TIMES),
             traces: Family::default(),
+            cache: cache::Families::default(),
             triton: Triton::default(),
         };
         metrics.register();
@@ -189,6 +192,12 @@ impl Metrics {
         let help = "Making the table that routing reads, from what the nodes said";
         r.register_with_unit("table_update", help, seconds(), self.table_update.clone());
         traces::register(r, &self.traces);
+        self.cache.register(r);
+    }
+
+    /// What is kept of answers.
+    pub fn cache(&self) -> CacheMetrics {
+        self.cache.handle()
     }
 
     /// What becomes of traces.
@@ -220,6 +229,7 @@ impl Metrics {
             failed,
             input: self.input_bytes.get_or_create_owned(&of_task),
             goals: self.goals.of(task),
+            cache: self.cache.of(task),
         }
     }
 
@@ -342,9 +352,21 @@ pub struct TaskMetrics {
     failed: Arc<Failed>,
     input: Histogram,
     goals: GoalMetrics,
+    /// Found, and not.
+    cache: [Counter; 2],
 }
 
 impl TaskMetrics {
+    /// Whether a query was answered by what was kept.
+    pub fn cached(&self, hit: bool) {
+        let [hits, misses] = &self.cache;
+        if hit {
+            hits.inc()
+        } else {
+            misses.inc()
+        };
+    }
+
     /// How its queries' goals are kept.
     pub fn goals(&self) -> &GoalMetrics {
         &self.goals

@@ -1,6 +1,7 @@
 //! Tasks, models and variants: what is registered, as the store keeps it and everyone else reads it.
 
 use crate::batching::Batching;
+use crate::caching::CacheFor;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
 use crate::profile::Profile;
@@ -91,6 +92,9 @@ pub struct Task {
     /// How its queries share batches. `None`: as the node is set.
     #[serde(default)]
     pub batching: Option<Batching>,
+    /// For how long its answers may be given again to who asks the very same.
+    #[serde(default)]
+    pub cache: CacheFor,
     /// One sentence for people.
     pub description: String,
 }

@@ -10,6 +10,7 @@ extern crate alloc;
 
 pub mod access;
 pub mod batching;
+pub mod caching;
 pub mod catalog;
 pub mod goals;
 pub mod ids;
@@ -23,6 +24,7 @@ pub mod variant_set;
 
 pub use access::{Scope, Scopes};
 pub use batching::Batching;
+pub use caching::CacheFor;
 pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{

@@ -60,6 +60,7 @@ pub(super) fn task(name: &str, kind: TaskKind) -> NewTask {
         space: None,
         defaults: Goals::default(),
         batching: None,
+        cache: modelless_types::CacheFor::OFF,
         description: String::new(),
     }
 }

@@ -44,8 +44,8 @@ pub(super) async fn run(
         Ok((given, request, held))
     };
     let (given, request, _held) = read().inspect_err(|error| task.unread(error))?;
-    let trace = core.traced(headers, Door::Grpc);
-    let asker = (&*view, caller, trace.as_ref());
+    let manner = core.manner(headers, Door::Grpc);
+    let asker = (&*view, caller, &manner);
     let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;
     Ok(written(&task.task.name, response, raw))
 }

@@ -6,13 +6,12 @@ use super::answers::{Collected, Output, scored};
 use super::request::{Extra, Request};
 use super::rows::Rows;
 use crate::access::Caller;
-use crate::ask::{Answered, Ask, ask};
+use crate::ask::{Answered, Ask, Manner, ask};
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::size;
 use crate::told;
-use crate::traces::Trace;
 use crate::view::{TaskView, View};
 use futures_util::StreamExt as _;
 use futures_util::stream;
@@ -35,7 +34,7 @@ pub(crate) struct Response {
 /// Asks.
 pub(crate) async fn run(
     core: &Core,
-    (view, caller, trace): (&View, &Caller, Option<&Trace>),
+    (view, caller, manner): (&View, &Caller, &Manner),
     task: &TaskView,
     mut request: Request,
     mut given: Given,
@@ -55,7 +54,7 @@ pub(crate) async fn run(
             let arrived = if extra.bounded || row < ROWS_OPEN { arrived } else { core.driver.clock().now() };
             let input = rows.input(row).inspect_err(|error| task.unread(error))?;
             let decoded = size::decoded(task.task.kind, &input);
-            ask(core, Ask { task, goals, input, decoded, caller, arrived, trace }).await
+            ask(core, Ask { task, goals, input, decoded, caller, arrived, manner }).await
         }
     };
     let mut parts = Vec::with_capacity(count);

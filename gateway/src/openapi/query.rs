@@ -56,6 +56,10 @@ pub(super) fn decision_headers() -> Map<String, Value> {
         ("modelless-node", "On which node."),
         ("modelless-space", "The output space of the answer."),
         (
+            "modelless-cache",
+            "Of tasks whose answers may be given again: `hit` if this one was given before, else `miss`; `some` of several. `age` says how many seconds ago.",
+        ),
+        (
             "modelless-query",
             "The query as the server's log and traces name it; of several the slowest. Refusals have it, too.",
         ),

@@ -131,6 +131,16 @@ pub(super) fn all() -> Value {
     all
 }
 
+fn cache(default: Option<&str>) -> Value {
+    let mut schema = json!({"type": "string", "pattern": "^(off|[1-9][0-9]{0,4}s|[1-9][0-9]{0,3}m|[1-9][0-9]?h)$",
+        "description": "For how long an answer may be given again to who asks the very same: `off`, or a time from 1s to 24h.",
+        "example": "off"});
+    if let Some(default) = default {
+        schema["default"] = json!(default);
+    }
+    schema
+}
+
 fn live_rule(usual: Option<&str>) -> Value {
     let words = "What feedback is good for: it is shown, or what it shows to be less accurate than measured also stops \
                  counting for floors that it no longer meets.";
@@ -200,6 +210,7 @@ fn requests() -> Value {
             "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
                 "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
                                 each node is set.", "example": "deadline"},
+            "cache": cache(Some("off")),
             "description": text(),
         }), &["name", "kind", "labels"]),
         "RegisterModel": strict(json!({
@@ -258,7 +269,7 @@ fn requests() -> Value {
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &[]),
         "ChangeTask": strict(
-            json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None)}), &[],
+            json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None), "cache": cache(None)}), &[],
         ),
         "Unflag": strict(json!({
             "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
@@ -331,7 +342,7 @@ fn answers() -> Value {
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),
             "live_accuracy": text(), "declared_accuracy": text(), "description": text(),
-            "defaults": timed(), "batching": text_or_null(),
+            "defaults": timed(), "batching": text_or_null(), "cache": text(),
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),
         "Explanation": object(json!({

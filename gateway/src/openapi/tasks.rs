@@ -35,6 +35,7 @@ pub(crate) fn show() -> Doc {
 pub(crate) fn change() -> Doc {
     let schema = json!({"type": "object", "required": ["task", "live_accuracy"], "properties": {
         "task": {"type": "string"}, "live_accuracy": {"type": "string"}, "declared_accuracy": {"type": "string"},
+        "cache": {"type": "string"},
     }});
     Doc::new("changeTask", "tasks", "Change a task's rules")
         .describe(

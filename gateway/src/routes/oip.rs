@@ -188,8 +188,8 @@ pub(super) async fn answer(
     };
     // The body's memory counts as held until the request has ended.
     let (given, request, _held) = read.await.inspect_err(|error| task.unread(error))?;
-    let trace = core.traced(&head.headers, Door::Oip);
-    let asker = (&*view, &caller, trace.as_ref());
+    let manner = core.manner(&head.headers, Door::Oip);
+    let asker = (&*view, &caller, &manner);
     let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;
     let (body, json) = form::write(&task.task.name, &response)?;
     let mut headers = response.told;

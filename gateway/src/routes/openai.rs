@@ -139,8 +139,8 @@ async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Respons
         Ok((given, asked(input)?))
     };
     let (given, asked) = read().inspect_err(|error| task.unread(error))?;
-    let trace = core.traced(&head.headers, Door::OpenAi);
-    let asker = (&*view, caller, trace.as_ref());
+    let manner = core.manner(&head.headers, Door::OpenAi);
+    let asker = (&*view, caller, &manner);
     let answer = Box::pin(infer::run(core, asker, task, asked, given, arrived)).await?;
     let [output] = answer.outputs.as_slice() else {
         return Err(ApiError::new(

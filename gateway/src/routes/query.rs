@@ -29,12 +29,12 @@ pub(super) async fn answer(
     let arrived = core.driver.clock().now();
     let view = core.view_of(&caller);
     let task = opened(core, &view, &name)?;
-    let trace = core.traced(request.headers(), Door::Query);
+    let manner = core.manner(request.headers(), Door::Query);
     // The body's memory counts as held until the query has ended.
     let (goals, inputs, _held) = read(core, task, request).await.inspect_err(|error| task.unread(error))?;
     let one = |input: Input, goals: Goals| {
         let decoded = size::decoded(task.task.kind, &input);
-        ask(core, Ask { task, goals, input, decoded, caller: &caller, arrived, trace: trace.as_ref() })
+        ask(core, Ask { task, goals, input, decoded, caller: &caller, arrived, manner: &manner })
     };
     match inputs {
         Inputs::One(input) => {

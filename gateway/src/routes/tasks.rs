@@ -9,7 +9,9 @@ use crate::show;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
-use modelless_types::{AccuracyRule, Batching, DType, DeclaredRule, Labels, LiveRule, TaskKind, TensorSpec};
+use modelless_types::{
+    AccuracyRule, Batching, CacheFor, DType, DeclaredRule, Labels, LiveRule, TaskKind, TensorSpec,
+};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -56,6 +58,8 @@ struct NewTaskBody {
     defaults: Option<Box<RawValue>>,
     #[serde(default)]
     batching: Option<Batching>,
+    #[serde(default)]
+    cache: CacheFor,
     #[serde(default)]
     description: String,
 }
@@ -120,6 +124,7 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request
             space,
             defaults: defaults.resolved(None, None),
             batching: new.batching,
+            cache: new.cache,
             description: new.description,
         })
         .await?;
@@ -136,6 +141,8 @@ struct ChangeBody {
     live_accuracy: Option<LiveRule>,
     #[serde(default)]
     declared_accuracy: Option<DeclaredRule>,
+    #[serde(default)]
+    cache: Option<CacheFor>,
 }
 
 pub(super) async fn change(
@@ -147,8 +154,8 @@ pub(super) async fn change(
     let (head, body) = request.into_parts();
     let wanted: ChangeBody = body::read_json(&app.core, &head, body).await?;
     let id = app.core.view_of(&caller).task(&name)?.owned()?.task.id;
-    let ChangeBody { live_accuracy, declared_accuracy } = wanted;
-    let change = TaskChange { live_accuracy, declared_accuracy };
+    let ChangeBody { live_accuracy, declared_accuracy, cache } = wanted;
+    let change = TaskChange { live_accuracy, declared_accuracy, cache };
     let task = app.store.change_task(id, change).await?;
     tracing::info!(task = name, ?change, "a task is asked with these rules");
     app.catalog_changed().await;
@@ -156,6 +163,7 @@ pub(super) async fn change(
         "task": name,
         "live_accuracy": task.live_accuracy.name(),
         "declared_accuracy": task.declared_accuracy.name(),
+        "cache": task.cache,
     });
     Ok(json_response(StatusCode::OK, &now))
 }

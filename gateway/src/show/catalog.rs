@@ -40,6 +40,7 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "description": task.description,
         "defaults": goals(&task.defaults),
         "batching": task.batching,
+        "cache": task.cache,
         "space": space(view, task.default_space),
         "models": of.models.len(),
         "variants": of.variants.len(),

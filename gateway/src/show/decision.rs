@@ -2,6 +2,7 @@
 
 use super::fleet::variant_name;
 use crate::decisions::{Came, Decision};
+use crate::told::GIVEN_BEFORE;
 use crate::view::View;
 use modelless_types::{Accuracy, CostPer1k, Micros};
 use serde_json::{Value, json};
@@ -21,12 +22,12 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
         },
     });
     match &decision.came {
-        Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost } => {
+        Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost, again } => {
             shown["outcome"] = json!("answered");
             shown["variant"] = json!(variant_name(view, *variant));
             shown["node"] = json!(node.and_then(|node| view.node(node)).map(|node| node.name.as_str()));
             shown["batch"] = json!(batch);
-            shown["why"] = json!(why.text());
+            shown["why"] = json!(if *again { GIVEN_BEFORE } else { why.text() });
             shown["predicted_ms"] = json!(predicted.as_millis_f64());
             shown["queue_ms"] = json!(queued.as_millis_f64());
             shown["run_ms"] = json!(run.as_millis_f64());

@@ -2,6 +2,7 @@
 
 mod access;
 mod admin;
+mod cache;
 mod feedback;
 mod moved;
 mod oip;

@@ -12,8 +12,8 @@ use modelless_drive::{Clock, Recorder};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CostPer1k, DType, Engine, Goals, Micros,
-    NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId, TaskKind,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CacheFor, CostPer1k, DType, Engine, Goals,
+    Micros, NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId, TaskKind,
     TenantId, TensorSpec, Variant, VariantSettings,
 };
 use modelless_wire::{
@@ -164,6 +164,9 @@ pub(super) struct Setup {
     pub(super) config: Config,
     pub(super) artefacts: Option<Artefacts>,
     pub(super) admin: Option<Arc<dyn Admin>>,
+    pub(super) live: Option<Arc<dyn modelless_live::Live>>,
+    /// Of the pictures' task.
+    pub(super) cache: CacheFor,
     pub(super) recorder: Option<Recorder>,
     pub(super) silent_node: bool,
     pub(super) second_node: bool,
@@ -223,6 +226,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         space: None,
         defaults: Goals::default(),
         batching: None,
+        cache: CacheFor::OFF,
         description: String::new(),
     }
 }
@@ -260,9 +264,10 @@ fn offered(task: TaskId, variant: &Variant) -> Offer {
     }
 }
 
-async fn filled(texts: bool) -> Arc<MemStore> {
+async fn filled(texts: bool, cache: CacheFor) -> Arc<MemStore> {
     let store = Arc::new(MemStore::new());
-    let fashion = store.create_task(new_task("fashion", TaskKind::ImageClassification)).await.unwrap();
+    let pictures = NewTask { cache, ..new_task("fashion", TaskKind::ImageClassification) };
+    let fashion = store.create_task(pictures).await.unwrap();
     let arrays = store.create_task(new_task("arrays", TaskKind::Tensor)).await.unwrap();
     let mut known = vec![
         (&fashion, "small", 1_000.0, 900),
@@ -288,7 +293,7 @@ impl World {
     pub(super) async fn with(setup: Setup) -> Self {
         let store = match setup.store {
             Some(store) => store,
-            None => filled(setup.texts).await,
+            None => filled(setup.texts, setup.cache).await,
         };
         let catalog = store.catalog().await.unwrap();
         let (mut models, mut all) = (BTreeMap::new(), Vec::new());
@@ -336,6 +341,7 @@ impl World {
             recorder: setup.recorder,
             metrics: Arc::clone(&metrics),
             admin: setup.admin,
+            live: setup.live,
         };
         let service = Service::build(config, deps).await.unwrap();
         let handle = service.handle();

@@ -10,6 +10,7 @@ use crate::decisions::Asked;
 use crate::errors::ApiError;
 use crate::ids::QueryNumber;
 use crate::pending::Way;
+use crate::told::GIVEN_BEFORE;
 use crate::view::TaskView;
 use modelless_types::{Micros, NodeId, Time};
 use std::borrow::Cow;
@@ -210,9 +211,12 @@ fn asked(ended: &Ended<'_>, door: Door) -> Attributes {
 
 /// What the answer's headers tell, too.
 fn told(ended: &Ended<'_>, answered: &Answered) -> Attributes {
-    let Answered { answer, predicted, queued, total, .. } = answered;
+    let Answered { answer, predicted, queued, total, cached, .. } = answered;
     let mut all: Attributes = vec![
-        ("modelless.reason", Value::Text(answer.why.text().into())),
+        (
+            "modelless.reason",
+            Value::Text(if cached.is_some() { GIVEN_BEFORE } else { answer.why.text() }.into()),
+        ),
         ("modelless.batch", Value::Whole(i64::from(answer.batch))),
         ("modelless.predicted_ms", millis(*predicted)),
         ("modelless.queue_ms", millis(*queued)),

@@ -22,6 +22,7 @@ TASK_KEYS = {
     "space",
     "description",
     "batching",
+    "cache",
     "goals",
     "labelled-set",
     "also",

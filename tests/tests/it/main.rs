@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bereft;
+mod caching;
 mod clients;
 mod cluster;
 mod crashes;

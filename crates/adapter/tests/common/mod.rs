@@ -22,6 +22,7 @@ pub(crate) fn labelled(labels: usize) -> Task {
         default_space: SpaceId(1),
         defaults: Goals::default(),
         batching: None,
+        cache: modelless_types::CacheFor::OFF,
         description: String::new(),
     }
 }

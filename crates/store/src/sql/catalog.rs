@@ -48,7 +48,7 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
         catalog.spaces.push(space(row.read(name))?);
     }
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy, declared_accuracy \
+               batching, live_accuracy, declared_accuracy, cache \
                FROM tasks ORDER BY id";
     for row in tx.fetch(sql, Vec::new()).await? {
         catalog.tasks.push(task(row.read(name))?);
@@ -130,6 +130,7 @@ fn task(mut row: Columns<'_>) -> Result<Task> {
         batching: row.opt_word(|text| text.parse().ok())?,
         live_accuracy: row.word(LiveRule::parse)?,
         declared_accuracy: row.word(DeclaredRule::parse)?,
+        cache: row.word(|text| text.parse().ok())?,
     })
 }
 
@@ -148,8 +149,8 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
     let id = tx.next_id("tasks").await?;
     tx.exec(
         "INSERT INTO tasks (id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, \
-         defaults, description, batching, live_accuracy, declared_accuracy, next_ordinal) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, 0)",
+         defaults, description, batching, live_accuracy, declared_accuracy, cache, next_ordinal) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 0)",
         args![
             id,
             new.tenant.0,
@@ -166,6 +167,7 @@ pub(crate) async fn create_task(db: &Db, new: NewTask) -> Result<Task> {
             new.batching.map(|batching| batching.to_string()),
             new.live_accuracy.name(),
             new.declared_accuracy.name(),
+            new.cache.to_string(),
         ],
     )
     .await?;
@@ -178,8 +180,9 @@ pub(crate) async fn change_task(db: &Db, id: TaskId, change: TaskChange) -> Resu
     tx.next("catalog").await?;
     let known = find_task(db, &mut tx, id).await?;
     let Some(changed) = change.of(&known) else { return Ok(known) };
-    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3 WHERE id = $1";
-    tx.exec(sql, args![id.0, changed.live_accuracy.name(), changed.declared_accuracy.name()]).await?;
+    let sql = "UPDATE tasks SET live_accuracy = $2, declared_accuracy = $3, cache = $4 WHERE id = $1";
+    let (live, declared) = (changed.live_accuracy.name(), changed.declared_accuracy.name());
+    tx.exec(sql, args![id.0, live, declared, changed.cache.to_string()]).await?;
     tx.commit().await?;
     Ok(changed)
 }
@@ -278,7 +281,7 @@ pub(crate) async fn add_variant(db: &Db, model: ModelId, new: NewVariant) -> Res
 
 async fn find_task(db: &Db, tx: &mut Tx, id: TaskId) -> Result<Task> {
     let sql = "SELECT id, tenant, name, kind, metric, accuracy_rule, labels, inputs, outputs, default_space, defaults, description, \
-               batching, live_accuracy, declared_accuracy \
+               batching, live_accuracy, declared_accuracy, cache \
                FROM tasks WHERE id = $1";
     let row = tx.first(sql, args![id.0]).await?.ok_or_else(|| Error::not_found("task", id))?;
     self::task(row.read(&db.name))

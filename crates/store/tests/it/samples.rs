@@ -31,6 +31,7 @@ pub(crate) fn task(name: &str) -> NewTask {
             ..Goals::default()
         },
         batching: Some(Batching::Fixed { size: 16, wait: Micros(2_500) }),
+        cache: modelless_types::CacheFor::seconds(90).unwrap(),
         description: "What is worn\nin the picture.".to_owned(),
     }
 }

@@ -70,6 +70,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN declared_accuracy").await;
+    change(&path, "ALTER TABLE tasks DROP COLUMN cache").await;
     change(&path, "DROP TABLE stale_marks; DROP TABLE feedback; DROP TABLE live_accuracies").await;
     change(&path, "DROP TABLE flag_changes").await;
     change(&path, "DROP TABLE node_holders; DROP TABLE events").await;
@@ -88,6 +89,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
+    assert!(after.tasks.iter().all(|task| task.cache == modelless_types::CacheFor::OFF));
     let plain = |models: &[Model]| -> Vec<Model> {
         models.iter().map(|model| Model { promoted: 0, ..model.clone() }).collect()
     };

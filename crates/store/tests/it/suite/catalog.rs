@@ -8,8 +8,8 @@ use modelless_store::{
 };
 use modelless_types::ReplicaState::{Active, Inactive, Loading};
 use modelless_types::{
-    Accuracy, AppId, Bytes, DeclaredRule, DeviceIx, LiveRule, Micros, ModelId, Profile, SpaceId, Task,
-    TaskId, TenantId, VariantId,
+    Accuracy, AppId, Bytes, CacheFor, DeclaredRule, DeviceIx, LiveRule, Micros, ModelId, Profile, SpaceId,
+    Task, TaskId, TenantId, VariantId,
 };
 use std::collections::BTreeSet;
 
@@ -294,10 +294,12 @@ async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Back
     let store = backend.open().await;
     let made = a_task(&*store).await;
     assert_eq!(made.live_accuracy, LiveRule::Floors);
+    assert_eq!(made.cache.to_string(), "90s");
+    let (live, declared, cache) = (LiveRule::Shown, DeclaredRule::Floors, CacheFor::OFF);
     let change =
-        TaskChange { live_accuracy: Some(LiveRule::Shown), declared_accuracy: Some(DeclaredRule::Floors) };
+        TaskChange { live_accuracy: Some(live), declared_accuracy: Some(declared), cache: Some(cache) };
     let changed = store.change_task(made.id, change).await.unwrap();
-    let wanted = Task { live_accuracy: LiveRule::Shown, declared_accuracy: DeclaredRule::Floors, ..made };
+    let wanted = Task { live_accuracy: live, declared_accuracy: declared, cache, ..made };
     assert_eq!(changed, wanted);
     assert_eq!(store.catalog().await.unwrap().tasks, [changed]);
     missing(store.change_task(TaskId(99), change).await);

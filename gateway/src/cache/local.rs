@@ -1,0 +1,162 @@
+//! Entries in a gateway's own memory: bounded in bytes, the ones that nobody asks for go first.
+//!
+//! Parts by the first byte of a key, each behind a lock of its own that is held for a look-up. Which entry goes is decided by a
+//! hand that goes round: one that was asked for since the hand came by last stays once more.
+
+use super::{Entry, Key};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const PARTS: usize = 16;
+/// Of a part's bytes one entry may take so much: one of eight.
+const SHARE: u64 = 8;
+
+struct Slot {
+    entry: Arc<Entry>,
+    asked: bool,
+}
+
+#[derive(Default)]
+struct Part {
+    slots: HashMap<Key, Slot>,
+    /// In the order in which the hand comes by; each key of `slots` once.
+    round: VecDeque<Key>,
+    bytes: u64,
+}
+
+/// Entries by their key.
+pub(crate) struct Local {
+    parts: [Mutex<Part>; PARTS],
+    /// Of one part.
+    most: u64,
+    evicted: AtomicU64,
+}
+
+impl Local {
+    pub(crate) fn new(most: u64) -> Self {
+        let parts = std::array::from_fn(|_| Mutex::default());
+        Self { parts, most: most / PARTS as u64, evicted: AtomicU64::new(0) }
+    }
+
+    fn part(&self, key: &Key) -> MutexGuard<'_, Part> {
+        self.parts[usize::from(key[0]) % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Entry>> {
+        let mut part = self.part(key);
+        let slot = part.slots.get_mut(key)?;
+        slot.asked = true;
+        Some(Arc::clone(&slot.entry))
+    }
+
+    /// Puts one in, where there is none or the one that is there is to go. Whether it did.
+    pub(crate) fn put(&self, key: Key, entry: Arc<Entry>, replaces: impl FnOnce(&Entry) -> bool) -> bool {
+        let bytes = entry.bytes();
+        if bytes > self.most / SHARE {
+            return false;
+        }
+        let mut part = self.part(&key);
+        match part.slots.get_mut(&key) {
+            Some(slot) if !replaces(&slot.entry) => return false,
+            Some(slot) => {
+                let before = slot.entry.bytes();
+                slot.entry = entry;
+                part.bytes = part.bytes - before + bytes;
+            }
+            None => {
+                part.slots.insert(key, Slot { entry, asked: false });
+                part.round.push_back(key);
+                part.bytes += bytes;
+            }
+        }
+        self.evicted.fetch_add(part.shrink(self.most), Ordering::Relaxed);
+        true
+    }
+
+    /// Bytes and entries that are there, and how many went to make room.
+    pub(crate) fn held(&self) -> (u64, u64, u64) {
+        let parts = self.parts.iter().map(|part| part.lock().unwrap_or_else(PoisonError::into_inner));
+        let (bytes, entries) = parts
+            .fold((0, 0), |(bytes, entries), part| (bytes + part.bytes, entries + part.slots.len() as u64));
+        (bytes, entries, self.evicted.load(Ordering::Relaxed))
+    }
+}
+
+impl Part {
+    fn shrink(&mut self, most: u64) -> u64 {
+        let mut gone = 0;
+        while self.bytes > most
+            && let Some(key) = self.round.pop_front()
+        {
+            match self.slots.get_mut(&key) {
+                Some(slot) if slot.asked => {
+                    slot.asked = false;
+                    self.round.push_back(key);
+                }
+                Some(_) | None => {
+                    if let Some(slot) = self.slots.remove(&key) {
+                        self.bytes -= slot.entry.bytes();
+                        gone += 1;
+                    }
+                }
+            }
+        }
+        gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes as Buffer;
+    use modelless_types::{ModelId, SpaceId, VariantId};
+
+    fn entry(bytes: usize) -> Arc<Entry> {
+        let body = Buffer::from(vec![0; bytes]);
+        let (model, variant, space) = (ModelId(1), VariantId(1), SpaceId(1));
+        Arc::new(Entry { body, model, variant, space, given_unix: 0 })
+    }
+
+    /// Keys of one part.
+    fn key(number: u8) -> Key {
+        let mut key = [0; 32];
+        key[1] = number;
+        key
+    }
+
+    #[test]
+    fn what_nobody_asks_for_goes_first() {
+        // Room for ten entries of 1,000 bytes in a part.
+        let local = Local::new(10_000 * PARTS as u64);
+        for number in 0..10 {
+            assert!(local.put(key(number), entry(744), |_| true));
+        }
+        assert_eq!(local.held(), (10_000, 10, 0));
+        assert!(local.get(&key(0)).is_some());
+        for number in 10..15 {
+            assert!(local.put(key(number), entry(744), |_| true));
+        }
+        assert_eq!(local.held(), (10_000, 10, 5));
+        assert!(local.get(&key(0)).is_some(), "it was asked for");
+        assert!(local.get(&key(1)).is_none() && local.get(&key(14)).is_some());
+    }
+
+    #[test]
+    fn what_takes_the_place_of_another_is_counted_once() {
+        let local = Local::new(10_000 * PARTS as u64);
+        assert!(local.put(key(1), entry(100), |_| true));
+        assert!(!local.put(key(1), entry(200), |_| false));
+        assert_eq!(local.held(), (356, 1, 0));
+        assert!(local.put(key(1), entry(200), |before| before.body.len() == 100));
+        assert_eq!(local.held(), (456, 1, 0));
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_kept_and_no_room_is_none() {
+        let local = Local::new(10_000 * PARTS as u64);
+        assert!(!local.put(key(1), entry(1_000), |_| true));
+        assert_eq!(local.held(), (0, 0, 0));
+        assert!(!Local::new(0).put(key(1), entry(0), |_| true));
+    }
+}
