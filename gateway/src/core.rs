@@ -11,6 +11,7 @@ use crate::ids::QueryIds;
 use crate::members::{Members, Seen};
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
+use crate::regions::Regions;
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
 use http::HeaderValue;
@@ -110,6 +111,8 @@ pub(crate) struct Core {
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
     pub(crate) demand: Demands,
+    /// Shared memory of clients.
+    pub(crate) regions: Regions,
     /// For those who watch.
     pub(crate) decisions: Arc<Decisions>,
     /// Who else is there.
@@ -155,6 +158,7 @@ impl Core {
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
             demand: Demands::default(),
+            regions: Regions::default(),
             decisions: Arc::default(),
             members: Mutex::default(),
             outlook: Mutex::default(),

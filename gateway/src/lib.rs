@@ -32,6 +32,7 @@ mod openapi;
 mod outlook;
 mod pending;
 mod profiles;
+mod regions;
 mod routes;
 mod service;
 mod show;

@@ -2,6 +2,8 @@
 
     python perf_analyzer.py URL HOST:PORT PICTURE PROGRAM
 
+The server runs on this machine, as the same user, with `--shared-memory`.
+
 PROGRAM is the path of `perf_analyzer`, or `not run: ` and why it cannot be had here.
 """
 
@@ -57,16 +59,19 @@ def main():
         image = pictures(folder)
         four = lambda *args: answers(*args, "--concurrency-range", "4", at_once=4)
         eight = lambda *args: answers(*args, "-b", "8", rows=8)
+        shared = ["--shared-memory", "system", "--output-shared-memory-size", "4096"]
         tried = [
             ("HTTP", "tensors, 4 at once", four, [*tensors, *http]),
             ("HTTP", "pictures", answers, [*image, *http]),
             ("HTTP", "8 rows in a request", eight, [*tensors, *http]),
             ("HTTP", "goals in headers", answers, [*tensors, *http, "-H", "modelless-accuracy: 0.9"]),
+            ("HTTP", "shared memory", answers, [*tensors, *http, *shared]),
             ("HTTP", "a floor out of reach", refuses, [*tensors, *http, "-H", "modelless-accuracy: 0.999"]),
             ("gRPC", "tensors, 4 at once", four, [*tensors, *grpc]),
             ("gRPC", "pictures", answers, [*image, *grpc]),
             ("gRPC", "8 rows in a request", eight, [*tensors, *grpc]),
             ("gRPC", "a stream", four, [*tensors, *grpc, "--async", "--streaming"]),
+            ("gRPC", "shared memory", answers, [*tensors, *grpc, *shared]),
             ("gRPC", "goals as parameters", answers, [*tensors, *grpc, *floor(0.9)]),
             ("gRPC", "a floor out of reach", refuses, [*tensors, *grpc, *floor(0.999)]),
         ]

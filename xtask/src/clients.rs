@@ -39,8 +39,13 @@ pub(crate) fn run() -> Result<()> {
         Ok(there) => (there.program.display().to_string(), Some(there.package.as_path())),
         Err(why) => (format!("not run: {why}"), None),
     };
-    let server =
-        Server::builder().binary(server::binary()?).arg("--demo").arg("--grpc").arg("127.0.0.1:0").start()?;
+    let server = Server::builder()
+        .binary(server::binary()?)
+        .arg("--demo")
+        .arg("--grpc")
+        .arg("127.0.0.1:0")
+        .arg("--shared-memory")
+        .start()?;
     let place = prepare(&root, &server, program)?;
     let mut all = Vec::new();
     for script in SCRIPTS {

@@ -38,6 +38,9 @@ pub(crate) struct Options {
     /// Where gRPC is served (the Open Inference Protocol and health). Otherwise nowhere.
     #[arg(long, value_name = "ADDR")]
     grpc: Option<SocketAddr>,
+    /// Let clients on this machine have tensors in shared memory (Triton's system shared memory) instead of sending them.
+    #[arg(long)]
+    shared_memory: bool,
     #[command(flatten)]
     pub(crate) tls: TlsOptions,
     /// Where tasks, models and profiles are kept: postgres://USER@HOST/NAME. Otherwise a file in the data folder.
@@ -97,6 +100,7 @@ impl Options {
                 http: self.http,
                 grpc: self.grpc,
                 tls: self.tls.files()?,
+                shared_memory: self.shared_memory,
                 drain_timeout_ms: self.drain * 1_000,
                 ..modelless_gateway::Config::default()
             },

@@ -89,8 +89,15 @@ fn clients_that_are_generated_from_the_protocol_make_every_call_they_have() -> R
 }
 
 #[test]
+fn tritons_clients_have_tensors_in_shared_memory() -> Result<()> {
+    let demo = Demo::start(&["--grpc", "127.0.0.1:0", "--shared-memory"])?;
+    all_calls("shared_memory.py", &with_grpc(&demo)?)?;
+    demo.server.stop()
+}
+
+#[test]
 fn nvidias_load_generator_measures_over_both_protocols() -> Result<()> {
-    let demo = Demo::start(&["--grpc", "127.0.0.1:0"])?;
+    let demo = Demo::start(&["--grpc", "127.0.0.1:0", "--shared-memory"])?;
     let perf_analyzer =
         std::env::var("MODELLESS_TEST_PERF_ANALYZER").context("run this by `cargo xtask test`")?;
     all_calls("perf_analyzer.py", &Place { perf_analyzer, ..with_grpc(&demo)? })?;

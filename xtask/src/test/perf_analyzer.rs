@@ -4,7 +4,7 @@
 //! of their own; the system stays as it is.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -19,6 +19,10 @@ pub(crate) const PIN: &str = "tests/perf-analyzer.txt";
 const DEBIAN: &str = "trixie";
 /// What it links, and what that links.
 const LIBRARIES: [&str; 6] = ["libc6", "libstdc++6", "libgcc-s1", "zlib1g", "libssl3t64", "libzstd1"];
+/// The systems that the wheels are built for.
+const PLATFORMS: [&str; 2] = ["manylinux_2_38_x86_64", "manylinux_2_17_x86_64"];
+/// Where the library of CUDA's runtime comes to lie, and its name without a version, by which it is looked for.
+const CUDA: &str = "nvidia/cuda_runtime/lib";
 const LOADER: &str = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
 
 /// The program and the folder that tells its version, or why it cannot be had here.
@@ -56,13 +60,16 @@ pub(crate) fn ensure(root: &Path, target: &Path) -> Result<Result<PerfAnalyzer, 
         "--require-hashes",
     ]);
     pip.args(["--retries", "1", "--timeout", "15", "--only-binary", ":all:"]);
-    pip.args(["--platform", "manylinux_2_38_x86_64", "--target"]).arg(&package).args(["-r", PIN]);
+    pip.args(PLATFORMS.iter().flat_map(|platform| ["--platform", platform]));
+    pip.arg("--target").arg(&package).args(["-r", PIN]);
     if let Err(why) = quietly(&mut pip) {
         return Ok(Err(format!("its wheel cannot be had: {why}")));
     }
+    let cuda = package.join(CUDA);
+    symlink("libcudart.so.12", cuda.join("libcudart.so")).context("its library of CUDA's runtime")?;
     let binary = package.join("perf_analyzer/bin/perf_analyzer");
     fs::set_permissions(&binary, fs::Permissions::from_mode(0o755))?;
-    wrapper(&started, &format!("exec '{}'", binary.display()))?;
+    wrapper(&started, &format!("exec env LD_LIBRARY_PATH='{}' '{}'", cuda.display(), binary.display()))?;
     if !runs(root, &started) {
         let system = folder.join("system");
         if let Err(why) = libraries(root, &folder, &system) {
@@ -72,9 +79,10 @@ pub(crate) fn ensure(root: &Path, target: &Path) -> Result<Result<PerfAnalyzer, 
         }
         let (loader, libraries) = (system.join(LOADER), system.join("usr/lib/x86_64-linux-gnu"));
         let line = format!(
-            "exec '{}' --library-path '{}' '{}'",
+            "exec '{}' --library-path '{}:{}' '{}'",
             loader.display(),
             libraries.display(),
+            cuda.display(),
             binary.display()
         );
         wrapper(&started, &line)?;
