@@ -25,7 +25,8 @@ const RAW: &str = "bench/results/clients";
 struct Client {
     name: String,
     package: String,
-    version: String,
+    /// None where it is not installed.
+    version: Option<String>,
     script: &'static str,
     calls: Vec<Call>,
 }
@@ -61,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
     let packages: BTreeSet<&str> = all.iter().map(|client: &Client| client.package.as_str()).collect();
     let versions = versions(&root, &python, extra, &packages)?;
     for client in &mut all {
-        client.version = versions.get(&client.package).cloned().unwrap_or_else(|| "not installed".to_owned());
+        client.version = versions.get(&client.package).cloned();
     }
     keep(&root, &all)?;
     table::write(&root, &all)?;
@@ -101,8 +102,8 @@ fn by_client(script: &'static str, calls: Vec<Call>) -> Vec<Client> {
         }
         let package =
             call.client.split(' ').next().unwrap_or_default().replace("perf_analyzer", "perf-analyzer");
-        let (name, version) = (call.client.clone(), String::new());
-        clients.push(Client { name, package, version, script, calls: vec![call] });
+        let name = call.client.clone();
+        clients.push(Client { name, package, version: None, script, calls: vec![call] });
     }
     clients
 }

@@ -161,6 +161,22 @@ mod tests {
     }
 
     #[test]
+    fn every_script_that_tells_calls_is_listed_and_run_by_the_end_to_end_tests() {
+        let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+        let run = std::fs::read_to_string(tests.join("tests/it/clients.rs")).unwrap();
+        for entry in std::fs::read_dir(tests.join("python")).unwrap() {
+            let path = entry.unwrap().path();
+            let file = path.file_name().unwrap().to_string_lossy().into_owned();
+            if std::fs::read_to_string(&path).is_ok_and(|text| text.contains("from calls import")) {
+                assert!(script(&file).is_ok(), "{file} stands in no list");
+            }
+        }
+        for script in SCRIPTS {
+            assert!(run.contains(&format!("\"{}\"", script.file)), "no end-to-end test runs {}", script.file);
+        }
+    }
+
+    #[test]
     fn a_script_that_did_not_reach_its_end_is_an_error() {
         assert!(told("print('a\\tcall\\tok')", 2).unwrap_err().to_string().contains("1 calls of 2"));
         assert!(told("print('a\\tcall\\tok'); raise ValueError('gone')", 1).is_err());

@@ -257,6 +257,35 @@ mod tests {
         }
     }
 
+    fn in_region(name: &str) -> messages::Tensor {
+        let text = Parameter { choice: Some(Choice::Text("r".to_owned())) };
+        let number = |number| Parameter { choice: Some(Choice::Int(number)) };
+        let place = [(REGION, text), (OFFSET, number(8)), (BYTES, number(4))];
+        let parameters = place.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        messages::Tensor { name: name.to_owned(), parameters, ..input(None) }
+    }
+
+    #[test]
+    fn an_input_in_shared_memory_takes_no_place_among_the_raw_ones() {
+        let raw = Buffer::from_static(&[1, 2, 3, 4]);
+        let request = |raw: Vec<Buffer>| InferRequest {
+            inputs: vec![in_region("a"), input(None)],
+            raw_input_contents: raw,
+            ..InferRequest::default()
+        };
+        let read = super::read(request(vec![raw.clone()])).unwrap();
+        let place = Area { region: "r".to_owned(), offset: 8, bytes: 4 };
+        assert_eq!((&read.inputs[0].area, read.inputs[0].data.len()), (&Some(place), 0));
+        assert_eq!((&read.inputs[1].area, &read.inputs[1].data), (&None, &raw));
+        assert!(super::read(request(vec![raw.clone(), raw])).is_err(), "the bytes of which one?");
+        let both = messages::Tensor { contents: Some(typed()), ..in_region("a") };
+        assert!(super::read(InferRequest { inputs: vec![both], ..InferRequest::default() }).is_err());
+        let negative = Parameter { choice: Some(Choice::Int(-1)) };
+        let mut wrong = in_region("a");
+        wrong.parameters.insert(OFFSET.to_owned(), negative);
+        assert!(super::read(InferRequest { inputs: vec![wrong], ..InferRequest::default() }).is_err());
+    }
+
     #[test]
     fn an_answer_has_the_form_of_its_question_and_numbers_stay_numbers() {
         let response = || {

@@ -13,6 +13,8 @@ const DOCUMENT: &str = "docs/clients.md";
 /// What stands between these two lines is written by the command, nothing else is.
 const BEGIN: &str = "<!-- begin: written by `cargo xtask clients` -->";
 const END: &str = "<!-- end -->";
+/// Instead of a version.
+const ABSENT: &str = "not installed";
 const CALLS: &str = "docs/clients-calls.md";
 const CALLS_HEAD: &str = "\
 # Every call of every client
@@ -51,11 +53,12 @@ fn lines(clients: &[Client]) -> String {
         "| client | version | script | passed | failed | not run |\n|---|---|---|---|---|---|\n".to_owned();
     for client in clients {
         let Client { name, package, version, script, .. } = client;
+        let version = match version {
+            Some(version) => format!("`{package}=={version}`"),
+            None => ABSENT.to_owned(),
+        };
         let (passed, failed, not_run) = counts(client);
-        let _ = writeln!(
-            lines,
-            "| {name} | `{package}=={version}` | `{script}` | {passed} | {failed} | {not_run} |"
-        );
+        let _ = writeln!(lines, "| {name} | {version} | `{script}` | {passed} | {failed} | {not_run} |");
     }
     lines
 }
@@ -64,6 +67,7 @@ fn calls(clients: &[Client]) -> String {
     let mut text = CALLS_HEAD.to_owned();
     for client in clients {
         let Client { name, package, version, calls, .. } = client;
+        let version = version.as_deref().unwrap_or(ABSENT);
         let _ = write!(text, "\n## {name} (`{package}` {version})\n\n| call | |\n|---|---|\n");
         for call in calls {
             let verdict = match &call.verdict {
@@ -90,7 +94,8 @@ pub(super) fn summary(clients: &[Client]) -> String {
         let _ = writeln!(
             text,
             "{:<width$}  {:<12} {passed:>6}  {failed:>6}  {not_run:>7}",
-            client.name, client.version
+            client.name,
+            client.version.as_deref().unwrap_or(ABSENT)
         );
     }
     let not_run = clients.iter().filter_map(|client| {
@@ -125,13 +130,15 @@ mod tests {
             call("infer", Verdict::Failed("x | y".to_owned())),
             call("stats", Verdict::NotRun("no a".to_owned())),
         ];
-        let (name, package, version) = ("a HTTP".to_owned(), "a".to_owned(), "1.2".to_owned());
+        let (name, package, version) = ("a HTTP".to_owned(), "a".to_owned(), Some("1.2".to_owned()));
         Client { name, package, version, script: "a.py", calls }
     }
 
     #[test]
     fn what_failed_and_what_was_not_run_is_never_a_pass() {
         assert!(lines(&[client()]).contains("| a HTTP | `a==1.2` | `a.py` | 1 | 1 | 1 |"));
+        let absent = Client { version: None, ..client() };
+        assert!(lines(&[absent]).contains("| a HTTP | not installed | `a.py` |"));
         let calls = calls(&[client()]);
         assert!(
             calls.contains("| live | pass |\n| infer | **fail**: x / y |\n| stats | not run: no a |"),

@@ -51,9 +51,12 @@ mod tests {
 
     #[test]
     fn a_version_that_is_not_the_tested_one_is_found() {
-        for row in
-            ["| a | `tritonclient==2.73.0` |", "| a | `perf-analyzer==2.60.0` |", "| a | `grpcio==1.0` |"]
-        {
+        for row in [
+            "| a | `tritonclient==2.73.0` |",
+            "| a | `perf-analyzer==2.60.0` |",
+            "| a | `grpcio==1.0` |",
+            "| a | not installed |",
+        ] {
             assert_eq!(found(row), 0, "{row}");
         }
         for row in [
