@@ -25,6 +25,7 @@ use memory::Memory;
 use modelless_types::{AppId, TenantId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
 
 /// Regions of all together: each holds a file open.
 const REGIONS_MAX: usize = 512;
@@ -32,6 +33,8 @@ const REGIONS_MAX: usize = 512;
 const OF_ONE_MAX: usize = 128;
 /// Bytes of the regions of one application: what they keep from going away while they are registered.
 const BYTES_MAX: u64 = 16 << 30;
+/// Registrations that are looked at side by side: each reads the table of all sockets, and whoever reaches the server may ask for it.
+const LOOKING: usize = 2;
 /// Of a region's name.
 const NAME_MAX: usize = 256;
 
@@ -84,9 +87,17 @@ pub(crate) struct Region {
 type Owner = (TenantId, AppId);
 
 /// All that are registered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Regions {
     kept: Mutex<BTreeMap<(Owner, String), Arc<Memory>>>,
+    /// Places of those who look for whose a connection is.
+    looking: Semaphore,
+}
+
+impl Default for Regions {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), looking: Semaphore::new(LOOKING) }
+    }
 }
 
 /// Whether any is served, said before anything else.
@@ -140,14 +151,14 @@ impl Regions {
         check_name(&region.name)?;
         let ends = ends.ok_or_else(peer::stranger)?;
         let Region { name, key, offset, bytes } = region;
-        // Files are looked at, some of them long.
+        let failed =
+            || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the region could not be opened");
+        let _place = self.looking.acquire().await.map_err(|_| failed())?;
         let opened = tokio::task::spawn_blocking(move || {
             let user = ends.user()?;
             Memory::open(&key, (offset, bytes), user)
         });
-        let memory = opened.await.map_err(|_| {
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the region could not be opened")
-        })??;
+        let memory = opened.await.map_err(|_| failed())??;
         self.put(owner(caller), name, memory)
     }
 
