@@ -33,6 +33,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("TEST_PEER", "tests: a server of others"),
     ("TEST_PEER_GRPC", "tests: the same by gRPC"),
     ("TEST_MOTO", "tests: a Python that has a server that answers as EC2 does"),
+    ("TEST_PERF_ANALYZER", "tests: NVIDIA's load generator"),
     ("TEST_RUNNER", "tests: a runner as another user"),
     ("TEST_MODELS", "tests: its models"),
     ("TEST_TORCH_PROBE", "tests: what tries to get out of libtorch's runner"),

@@ -35,6 +35,8 @@ pub struct Config {
     pub max_connections: usize,
     /// And so many from one address; for IPv6 its first 64 bits count. What comes from this machine is not counted so.
     pub max_connections_per_address: usize,
+    /// Whether clients on this machine may have tensors in shared memory instead of sending them.
+    pub shared_memory: bool,
     /// From the first byte of a head to its last.
     pub header_timeout_ms: u64,
     /// How long a connection may stay open between requests.
@@ -71,6 +73,7 @@ impl Default for Config {
             max_headers: 100,
             max_connections: 10_000,
             max_connections_per_address: 1_000,
+            shared_memory: false,
             header_timeout_ms: 10_000,
             idle_timeout_ms: 75_000,
             body_timeout_ms: 30_000,

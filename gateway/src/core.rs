@@ -13,6 +13,7 @@ use crate::ids::{QueryIds, QueryNumber};
 use crate::members::{Members, Seen};
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
+use crate::regions::Regions;
 use crate::traces::{Door, Traces};
 use crate::view::{View, Views};
 use arc_swap::ArcSwap;
@@ -113,6 +114,8 @@ pub(crate) struct Core {
     /// Bytes of bodies that are held.
     pub(crate) held: AtomicU64,
     pub(crate) demand: Demands,
+    /// Shared memory of clients.
+    pub(crate) regions: Regions,
     /// For those who watch.
     pub(crate) decisions: Arc<Decisions>,
     /// Answers that are given again.
@@ -162,6 +165,7 @@ impl Core {
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
             demand: Demands::default(),
+            regions: Regions::default(),
             decisions: Arc::default(),
             cache,
             traces: None,

@@ -33,6 +33,7 @@ mod openapi;
 mod outlook;
 mod pending;
 mod profiles;
+mod regions;
 mod routes;
 mod service;
 mod show;

@@ -1,8 +1,8 @@
 """Hugging Face's own clients, sync and async, for every kind of task: raw bytes, JSON with parameters, goals in URL and headers.
 
-    python hugging_face.py URL PICTURE [VECTORS [CLASSES]]
+    python hugging_face.py URL PICTURE VECTORS CLASSES
 
-VECTORS and CLASSES are tasks of that server, of feature-extraction and of text-classification.
+VECTORS and CLASSES are tasks of that server: of feature-extraction, and of text-classification with the labels `praise` and `blame`.
 """
 
 import asyncio
@@ -12,14 +12,20 @@ import numpy as np
 from calls import Calls, same
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 
-URL, PICTURE = sys.argv[1:3]
-VECTORS, CLASSES = (sys.argv[3:] + [None, None])[:2]
+URL, PICTURE, VECTORS, CLASSES = sys.argv[1:]
+PRAISE, BLAME = "a wonderful film, warm and funny", "an awful film, dull and a waste of time"
 GOALS = "accuracy=0.9&latency_ms=4000"
 
 
 def is_a_boot(answers, count=5):
     same((answers[0].label, len(answers)), ("Ankle boot", count))
     assert answers[0].score >= answers[-1].score, answers
+
+
+def is_praise(answers):
+    same(sorted(answer.label for answer in answers), ["blame", "praise"])
+    same(answers[0].label, "praise")
+    assert answers[0].score > 0.5 > answers[1].score, answers
 
 
 def pictures(calls):
@@ -36,10 +42,12 @@ def texts(calls):
     classifier = InferenceClient(model=f"{URL}/v1/tasks/{CLASSES}?latency_ms=8000")
     vectors = InferenceClient(model=f"{URL}/v1/tasks/{VECTORS}?latency_ms=8000")
 
-    def classes():
-        answers = classifier.text_classification("a wonderful film, warm and funny")
-        assert len(answers) >= 2 and answers[0].score >= answers[1].score, answers
-        same(len(classifier.text_classification("a dull film", top_k=1)), 1)
+    refused = InferenceClient(model=f"{URL}/v1/tasks/{CLASSES}?accuracy=0.999")
+    call("text_classification", lambda: is_praise(classifier.text_classification(PRAISE)))
+    call("text_classification, the other label", lambda: same(classifier.text_classification(BLAME)[0].label, "blame"))
+    call("text_classification, top_k", lambda: same(len(classifier.text_classification(PRAISE, top_k=1)), 1))
+    calls.refuses("huggingface_hub InferenceClient", "text_classification, a floor out of reach",
+        lambda: refused.text_classification(PRAISE), "no variant reaches this accuracy")
 
     def one():
         vector = np.asarray(vectors.feature_extraction("a ship"))
@@ -49,11 +57,8 @@ def texts(calls):
         all_of_them = np.asarray(vectors.feature_extraction(["a ship", "a boat", "tax law"]))
         assert all_of_them.ndim == 2 and len(all_of_them) == 3, all_of_them.shape
 
-    if CLASSES:
-        call("text_classification", classes)
-    if VECTORS:
-        call("feature_extraction", one)
-        call("feature_extraction, a list", several)
+    call("feature_extraction", one)
+    call("feature_extraction, a list", several)
 
 
 async def asynchronous(calls):
@@ -64,17 +69,15 @@ async def asynchronous(calls):
 
     async def classes():
         client = AsyncInferenceClient(model=f"{URL}/v1/tasks/{CLASSES}?latency_ms=8000")
-        assert len(await client.text_classification("a wonderful film")) >= 2
+        is_praise(await client.text_classification(PRAISE))
 
     async def vectors():
         client = AsyncInferenceClient(model=f"{URL}/v1/tasks/{VECTORS}?latency_ms=8000")
         assert np.asarray(await client.feature_extraction("a ship")).ndim == 1
 
     await call("image_classification", pictures())
-    if CLASSES:
-        await call("text_classification", classes())
-    if VECTORS:
-        await call("feature_extraction", vectors())
+    await call("text_classification", classes())
+    await call("feature_extraction", vectors())
 
 
 calls = Calls()

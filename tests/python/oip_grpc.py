@@ -42,7 +42,7 @@ def sync(calls):
     call("get_model_config", lambda: same(list(client.get_model_config(TASK).config.output[0].dims), [10]))
     call("get_model_repository_index", lambda: same(client.get_model_repository_index().models[0].name, TASK))
     call("load_model", lambda: client.load_model(TASK))
-    calls.refuses("tritonclient gRPC", "unload_model", lambda: client.unload_model(TASK), "makes room by itself")
+    calls.refuses("tritonclient gRPC", "unload_model, which is refused", lambda: client.unload_model(TASK), "makes room by itself")
     call("get_system_shared_memory_status", lambda: client.get_system_shared_memory_status())
     call("get_cuda_shared_memory_status", lambda: client.get_cuda_shared_memory_status())
     call("get_trace_settings", lambda: client.get_trace_settings())

@@ -44,7 +44,7 @@ def sync(calls):
     call("get_model_config", lambda: same(client.get_model_config(TASK)["output"][0]["dims"], [10]))
     call("get_model_repository_index", lambda: same(client.get_model_repository_index()[0]["name"], TASK))
     call("load_model", lambda: client.load_model(TASK))
-    calls.refuses("tritonclient HTTP", "unload_model", lambda: client.unload_model(TASK), "makes room by itself")
+    calls.refuses("tritonclient HTTP", "unload_model, which is refused", lambda: client.unload_model(TASK), "makes room by itself")
     call("infer, binary", lambda: is_a_boot(client.infer(TASK, ask(http), request_id="7")))
     outputs = lambda binary, **more: [
         http.InferRequestedOutput("scores", binary_data=binary, **more),

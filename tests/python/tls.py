@@ -17,8 +17,8 @@ import modelless  # noqa: E402
 CA, CERT, KEY = (str(folder / name) for name in ("ca.pem", "a-client.pem", "a-client.key"))
 
 
-def told(what: str, good: bool) -> None:
-    print(f"{what}\t{'ok' if good else 'WRONG'}")
+def told(client: str, good: bool, how: str = "by TLS") -> None:
+    print(f"{client}\t{how}\t{'ok' if good else 'WRONG'}")
 
 
 with modelless.Client(http, ca=CA, certificate=(CERT, KEY)) as client:
@@ -27,9 +27,9 @@ for what, trust in [("without certificate", {"ca": CA}), ("without authority", {
     try:
         with modelless.Client(http, retries=modelless.Retries(attempts=1), **trust) as client:
             client.tasks.list()
-        told(f"modelless {what}", False)
+        told("modelless", False, what)
     except modelless.Unreachable as error:
-        told(f"modelless {what}", http in str(error))
+        told("modelless", http in str(error), what)
 
 address = http.replace("https://", "")
 
@@ -53,6 +53,6 @@ with grpc.secure_channel(grpc_at, credentials) as channel:
     try:
         grpc.channel_ready_future(channel).result(timeout=5)
         channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"", timeout=5)
-        told("grpc without certificate", False)
+        told("grpc", False, "without certificate")
     except (grpc.FutureTimeoutError, grpc.RpcError):
-        told("grpc without certificate", True)
+        told("grpc", True, "without certificate")

@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test | tidy | measure`.
+//! The project's own commands: `cargo xtask test | tidy | measure | clients`.
 //!
 //! What CI runs is what a person runs. Nothing here is linked into modelless, and it links none of modelless
 //! either: it builds in seconds and drives the real binary.
@@ -8,6 +8,7 @@
     reason = "it times real processes from outside: there is no runtime to block and no clock to pause"
 )]
 
+mod clients;
 mod command;
 mod measure;
 mod scoreboard;
@@ -25,6 +26,7 @@ cargo xtask test --only nextest -- -p CRATE      one crate's tests, with the dat
 cargo xtask tidy                                 the rules that no compiler checks
 cargo xtask measure [--short] NAME...            make a figure again; --short writes nothing and checks a loose bound
 cargo xtask measure --list                       what can be measured
+cargo xtask clients                              every call of every client of others, tried anew and written down as a table
 cargo xtask scoreboard [--short]                 every policy on every published scenario; --short writes nothing";
 
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => test::run(rest),
         Some((&"tidy", [])) => tidy::run(),
         Some((&"measure", rest)) => measure::run(rest),
+        Some((&"clients", [])) => clients::run(),
         Some((&"scoreboard", rest)) => scoreboard::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             say(USAGE);

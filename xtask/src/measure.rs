@@ -190,6 +190,9 @@ fn build(package: &str, binary: &str, short: bool) -> Result<PathBuf> {
     cargo_build(&["--package", "modelless", "--package", package, "--bin", binary, "--profile", profile])
 }
 
+pub(crate) use demo::register;
+pub(crate) use record::indent_top as indented;
+
 pub(crate) fn names() -> Vec<&'static str> {
     MEASURES.iter().map(|measure| measure.name).collect()
 }

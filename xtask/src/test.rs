@@ -4,6 +4,7 @@
 
 mod demos;
 mod peer;
+pub(crate) mod perf_analyzer;
 mod python;
 mod sdk;
 mod stages;
@@ -17,7 +18,7 @@ use anyhow::{Result, bail, ensure};
 use crate::{root, say};
 use stages::{Context, STAGES, Stage};
 
-pub(crate) use python::recipes;
+pub(crate) use python::{ensure as client_environment, recipes};
 pub(crate) use sdk::installed as sdk_installed;
 
 pub(crate) enum Outcome {

@@ -1,5 +1,6 @@
 //! `cargo xtask tidy`: the rules that no compiler checks. Each is a function of plain values, so each is tested.
 
+mod clients;
 mod documents;
 mod graph;
 mod manifests;
@@ -55,6 +56,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(manifests::check(&graph, &files));
     findings.extend(sources::check(&files));
     findings.extend(documents::check(&files, &measures));
+    findings.extend(clients::check(&files));
 
     for (path, lines) in sources::long(&files) {
         say(format!(

@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Where gRPC is served (the Open Inference Protocol and health). Otherwise nowhere.
     #[arg(long, value_name = "ADDR")]
     grpc: Option<SocketAddr>,
+    /// Let clients on this machine have tensors in shared memory (Triton's system shared memory) instead of sending them.
+    #[arg(long)]
+    shared_memory: bool,
     #[command(flatten)]
     pub(crate) tls: TlsOptions,
     /// Where traces of queries go: a collector that takes OTLP over HTTP, such as http://localhost:4318. Otherwise what
@@ -105,6 +108,7 @@ impl Options {
                 http: self.http,
                 grpc: self.grpc,
                 tls: self.tls.files()?,
+                shared_memory: self.shared_memory,
                 traces,
                 drain_timeout_ms: self.drain * 1_000,
                 ..modelless_gateway::Config::default()

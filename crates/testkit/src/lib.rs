@@ -11,6 +11,7 @@
 pub mod blocks;
 #[cfg(feature = "certificates")]
 pub mod certificates;
+pub mod clients;
 pub mod cluster;
 #[cfg(feature = "certificates")]
 pub mod front;
@@ -20,6 +21,7 @@ pub mod malformed;
 pub mod moto;
 pub mod onnx;
 pub mod openapi;
+pub mod packages;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

@@ -1,10 +1,10 @@
 //! Connections for gRPC, up to a bound: what comes beyond it is closed at once.
 
 use crate::http::places::{Place, Places};
+use crate::regions::Ends;
 use crate::tls::{Socket, Tls};
 use futures_util::{Stream, stream};
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -85,10 +85,10 @@ impl Connections {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = Option<Ends>;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.tcp().peer_addr().ok()
+        Ends::of(self.stream.tcp())
     }
 }
 

@@ -7,6 +7,7 @@ use crate::goals::Given;
 use crate::http::body::Held;
 use crate::oip::request::{Request, Tensor, Value, Wanted};
 use crate::oip::{TENSORS_MAX, about, infer, json};
+use crate::regions::Area;
 use crate::routes::opened;
 use crate::suggest::excerpt;
 use crate::traces::Door;
@@ -17,6 +18,11 @@ use modelless_oip::messages::{self, Choice, InferRequest, InferResponse, Paramet
 use modelless_types::DType;
 use std::collections::BTreeMap;
 
+/// Parameters of a tensor in shared memory.
+const REGION: &str = "shared_memory_region";
+const OFFSET: &str = "shared_memory_offset";
+const BYTES: &str = "shared_memory_byte_size";
+
 /// Asks.
 pub(super) async fn run(
     core: &Core,
@@ -26,7 +32,7 @@ pub(super) async fn run(
     let arrived = core.driver.clock().now();
     let view = core.view_of(caller);
     let task = opened(core, &view, &request.model_name)?;
-    let raw = !request.raw_input_contents.is_empty();
+    let raw = !request.raw_input_contents.is_empty() || request.inputs.iter().any(shared);
     let version = request.model_version.clone();
     let read = || {
         let mut given = Given::of_request(None, headers)?;
@@ -71,9 +77,28 @@ pub(super) async fn streamed(
     }
 }
 
-/// What shared memory is asked for.
-pub(super) fn no_shared_memory() -> ApiError {
-    json::no_shared_memory()
+/// What is in shared memory has no place among the raw contents.
+fn shared(input: &messages::Tensor) -> bool {
+    input.parameters.contains_key(REGION)
+}
+
+/// Where a tensor lies in shared memory, as its parameters say.
+fn area(name: &str, parameters: &mut BTreeMap<String, Parameter>) -> Result<Option<Area>, ApiError> {
+    let wrong = |what: &str| ApiError::malformed(format!("the tensor {}: {what}", excerpt(name)));
+    let mut number = |of: &str| match parameters.remove(of).and_then(value) {
+        None => Ok(None),
+        Some(Value::Number(text)) if text.parse::<u64>().is_ok() => Ok(text.parse().ok()),
+        Some(_) => Err(wrong(&format!("`{of}` must be a number of bytes"))),
+    };
+    let (offset, bytes) = (number(OFFSET)?, number(BYTES)?);
+    let region = match parameters.remove(REGION) {
+        None => None,
+        Some(region) => match value(region) {
+            Some(Value::Text(region)) => Some(region),
+            _ => return Err(wrong(&format!("`{REGION}` must be a region's name"))),
+        },
+    };
+    Area::of(name, region, (offset, bytes))
 }
 
 fn read(request: InferRequest) -> Result<Request, ApiError> {
@@ -83,16 +108,22 @@ fn read(request: InferRequest) -> Result<Request, ApiError> {
         return Err(ApiError::malformed(message));
     }
     let raw = !raw_input_contents.is_empty();
-    if raw && raw_input_contents.len() != inputs.len() {
+    let here = inputs.iter().filter(|input| !shared(input)).count();
+    if raw && raw_input_contents.len() != here {
         let message = format!(
-            "the request has {} inputs and the bytes of {}; raw contents are for all inputs or for none",
-            inputs.len(),
+            "the request has {here} inputs and the bytes of {}; raw contents are for all inputs or for none",
             raw_input_contents.len()
         );
         return Err(ApiError::malformed(message));
     }
     let mut contents = raw_input_contents.into_iter();
-    let inputs = inputs.into_iter().map(|input| tensor(input, contents.next())).collect::<Result<_, _>>()?;
+    let inputs = inputs
+        .into_iter()
+        .map(|input| {
+            let raw = if shared(&input) { None } else { contents.next() };
+            tensor(input, raw)
+        })
+        .collect::<Result<_, _>>()?;
     Ok(Request {
         id,
         parameters: parameters
@@ -105,32 +136,32 @@ fn read(request: InferRequest) -> Result<Request, ApiError> {
 }
 
 fn tensor(input: messages::Tensor, raw: Option<Buffer>) -> Result<Tensor, ApiError> {
-    let messages::Tensor { name, datatype, shape, parameters, contents } = input;
+    let messages::Tensor { name, datatype, shape, mut parameters, contents } = input;
     let wrong = |why: &str| ApiError::malformed(format!("the input {}: {why}", excerpt(&name)));
     let dtype = DType::parse(&datatype)
         .ok_or_else(|| wrong(&format!("elements of type {} are not taken", excerpt(&datatype))))?;
-    if parameters.contains_key("shared_memory_region") {
-        return Err(no_shared_memory());
-    }
+    let area = area(&name, &mut parameters)?;
     let data = match (raw, contents) {
+        (None, None) if area.is_some() => Buffer::new(),
+        (_, _) if area.is_some() => {
+            return Err(wrong("it is in shared memory and in the message; it must be in one of them"));
+        }
         (Some(raw), None) => raw,
         (Some(_), Some(_)) => return Err(wrong("it has both raw and typed contents")),
         (None, contents) => to_bytes(dtype, &contents.unwrap_or_default()).map_err(|why| wrong(&why))?.into(),
     };
-    Ok(Tensor { name, dtype, shape, data, from_json: false, bare: false })
+    Ok(Tensor { name, dtype, shape, data, from_json: false, bare: false, area })
 }
 
 fn wanted(output: messages::Wanted) -> Result<Wanted, ApiError> {
     let messages::Wanted { name, mut parameters } = output;
-    if parameters.contains_key("shared_memory_region") {
-        return Err(no_shared_memory());
-    }
+    let area = area(&name, &mut parameters)?;
     let classes = match parameters.remove("classification").and_then(value) {
         None => None,
         Some(Value::Number(text)) if text.parse::<u32>().is_ok() => text.parse().ok(),
         Some(_) => return Err(ApiError::malformed("`classification` must be a number of classes")),
     };
-    Ok(Wanted { name, classes, binary: None })
+    Ok(Wanted { name, classes, binary: None, area, room: None })
 }
 
 /// A number keeps its value as a decimal: the shortest that means it.
@@ -165,7 +196,9 @@ fn written(task: &str, response: infer::Response, raw: bool) -> InferResponse {
         ..InferResponse::default()
     };
     for output in response.outputs {
-        let contents = if raw { None } else { of_bytes(output.dtype, &output.data) };
+        // Of what went into shared memory nothing is said but its shape; among raw contents it has an empty place.
+        let there = output.room.is_some();
+        let contents = if raw || there { None } else { of_bytes(output.dtype, &output.data) };
         if raw {
             written.raw_output_contents.push(output.data.into());
         }
@@ -227,6 +260,35 @@ mod tests {
         }
     }
 
+    fn in_region(name: &str) -> messages::Tensor {
+        let text = Parameter { choice: Some(Choice::Text("r".to_owned())) };
+        let number = |number| Parameter { choice: Some(Choice::Int(number)) };
+        let place = [(REGION, text), (OFFSET, number(8)), (BYTES, number(4))];
+        let parameters = place.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        messages::Tensor { name: name.to_owned(), parameters, ..input(None) }
+    }
+
+    #[test]
+    fn an_input_in_shared_memory_takes_no_place_among_the_raw_ones() {
+        let raw = Buffer::from_static(&[1, 2, 3, 4]);
+        let request = |raw: Vec<Buffer>| InferRequest {
+            inputs: vec![in_region("a"), input(None)],
+            raw_input_contents: raw,
+            ..InferRequest::default()
+        };
+        let read = super::read(request(vec![raw.clone()])).unwrap();
+        let place = Area { region: "r".to_owned(), offset: 8, bytes: 4 };
+        assert_eq!((&read.inputs[0].area, read.inputs[0].data.len()), (&Some(place), 0));
+        assert_eq!((&read.inputs[1].area, &read.inputs[1].data), (&None, &raw));
+        assert!(super::read(request(vec![raw.clone(), raw])).is_err(), "the bytes of which one?");
+        let both = messages::Tensor { contents: Some(typed()), ..in_region("a") };
+        assert!(super::read(InferRequest { inputs: vec![both], ..InferRequest::default() }).is_err());
+        let negative = Parameter { choice: Some(Choice::Int(-1)) };
+        let mut wrong = in_region("a");
+        wrong.parameters.insert(OFFSET.to_owned(), negative);
+        assert!(super::read(InferRequest { inputs: vec![wrong], ..InferRequest::default() }).is_err());
+    }
+
     #[test]
     fn an_answer_has_the_form_of_its_question_and_numbers_stay_numbers() {
         let response = || {
@@ -240,6 +302,7 @@ mod tests {
                 shape: vec![1, 1],
                 data,
                 binary: None,
+                room: None,
             };
             Response { id: "7".to_owned(), version: VariantId(3), outputs: vec![output], binary: false, told }
         };

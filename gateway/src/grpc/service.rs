@@ -5,7 +5,8 @@ use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
 use crate::oip::request::Value;
 use crate::oip::{about, residency};
-use crate::routes::{App, Shared};
+use crate::regions::{self, Ends, Region};
+use crate::routes::{self, App, Shared};
 use crate::view::{TaskView, View};
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
@@ -170,7 +171,10 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             .await
         }
         "ServerMetadata" => {
-            told(app, request, |_, _, Empty {}| Ok::<ServerMetadata, _>(about::server())).await
+            told(app, request, |app, _, Empty {}| {
+                Ok::<ServerMetadata, _>(about::server(app.core.config.shared_memory))
+            })
+            .await
         }
         "ModelMetadata" => {
             told(app, request, |_, view, model: ModelName| -> Result<ModelMetadata, _> {
@@ -200,23 +204,14 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             })
             .await
         }
-        "SystemSharedMemoryStatus" | "CudaSharedMemoryStatus" => {
-            told(app, request, |_, _, _: RegionName| Ok(Regions::default())).await
-        }
-        "SystemSharedMemoryUnregister" | "CudaSharedMemoryUnregister" => {
-            told(app, request, |_, _, _: RegionName| Ok(Empty {})).await
-        }
-        "SystemSharedMemoryRegister" => {
-            told(app, request, |_, _, _: RegisterRegion| -> Result<Empty, _> {
-                Err(infer::no_shared_memory())
-            })
-            .await
-        }
+        "SystemSharedMemoryStatus" => one(app, request, shown_regions).await,
+        "SystemSharedMemoryUnregister" => one(app, request, unregister).await,
+        "SystemSharedMemoryRegister" => one(app, request, register).await,
+        "CudaSharedMemoryStatus" => told(app, request, |_, _, _: RegionName| Ok(Regions::default())).await,
+        "CudaSharedMemoryUnregister" => told(app, request, |_, _, _: RegionName| Ok(Empty {})).await,
         "CudaSharedMemoryRegister" => {
-            told(app, request, |_, _, _: RegisterCudaRegion| -> Result<Empty, _> {
-                Err(infer::no_shared_memory())
-            })
-            .await
+            told(app, request, |_, _, _: RegisterCudaRegion| -> Result<Empty, _> { Err(regions::no_gpus()) })
+                .await
         }
         "TraceSetting" => {
             told(app, request, |_, _, asked: Settings| unset(asked.settings.is_empty(), asked)).await
@@ -258,6 +253,35 @@ async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty,
     let parameters: Vec<_> =
         asked.parameters.into_iter().map(|(name, parameter)| (name, value(parameter.choice))).collect();
     residency::load(&app.core, &asked.model_name, &parameters).await.map(|()| Empty {})
+}
+
+/// The name of a region; none stands for all.
+fn named(name: &str) -> Option<&str> {
+    if name.is_empty() { None } else { Some(name) }
+}
+
+async fn shown_regions(app: Shared, request: Request<RegionName>) -> Result<Regions, ApiError> {
+    if !app.core.config.shared_memory {
+        return Ok(Regions::default());
+    }
+    let all = app.core.regions.of(caller(request.extensions())?, named(&request.get_ref().name))?;
+    let message = |Region { name, key, offset, bytes }: Region| {
+        (name.clone(), RegisterRegion { name, key, offset, byte_size: bytes })
+    };
+    Ok(Regions { regions: all.into_iter().map(message).collect() })
+}
+
+async fn register(app: Shared, request: Request<RegisterRegion>) -> Result<Empty, ApiError> {
+    let (_, extensions, RegisterRegion { name, key, offset, byte_size }) = request.into_parts();
+    let ends = extensions.get::<Option<Ends>>().copied().flatten();
+    let target = format!("/{NAME}/SystemSharedMemoryRegister");
+    let region = Region { name, key, offset, bytes: byte_size };
+    routes::add_region(&app, caller(&extensions)?, ends, region, target).await.map(|()| Empty {})
+}
+
+async fn unregister(app: Shared, request: Request<RegionName>) -> Result<Empty, ApiError> {
+    app.core.regions.unregister(caller(request.extensions())?, named(&request.get_ref().name));
+    Ok(Empty {})
 }
 
 async fn ask(app: Shared, request: Request<InferRequest>) -> Result<InferResponse, ApiError> {

@@ -7,6 +7,7 @@
 
 use crate::config::Config;
 use crate::errors::ApiError;
+use crate::regions::Ends;
 use crate::routes::{EVENT_STREAM, GOES_ON};
 use axum::Router;
 use axum::body::Body;
@@ -135,6 +136,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 /// Hands requests to the routes.
 struct Entrance {
     router: Router,
+    /// Told to the routes, where they look who asks.
+    ends: Option<Ends>,
     phase: Arc<Phase>,
     leaving: Arc<AtomicBool>,
     max_header_bytes: usize,
@@ -156,7 +159,11 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
                 Ok(error.into_response())
             });
         }
-        let answer = self.router.clone().call(request.map(Body::new));
+        let mut request = request.map(Body::new);
+        if let Some(ends) = self.ends {
+            request.extensions_mut().insert(ends);
+        }
+        let answer = self.router.clone().call(request);
         let leaving = Arc::clone(&self.leaving);
         Box::pin(async move {
             let mut answer = answer.await;
@@ -195,7 +202,7 @@ pub(super) fn head_too_large(limit: usize) -> ApiError {
 /// While `leaving`, every answer asks the client to go elsewhere with its next request.
 pub(super) async fn serve<S>(
     stream: S,
-    router: Router,
+    (router, ends): (Router, Option<Ends>),
     config: &Config,
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -206,7 +213,7 @@ pub(super) async fn serve<S>(
     let phase = Arc::new(Phase(AtomicU32::new(At::Head as u32)));
     let watched = Watched { stream, phase: Arc::clone(&phase), lingering: None };
     let max_header_bytes = config.max_header_bytes;
-    let entrance = Entrance { router, phase: Arc::clone(&phase), leaving, max_header_bytes };
+    let entrance = Entrance { router, ends, phase: Arc::clone(&phase), leaving, max_header_bytes };
     let mut connection = pin!(
         http1::Builder::new()
             .max_headers(config.max_headers)

@@ -4,6 +4,7 @@ use super::connection;
 use super::places::Places;
 use super::two;
 use crate::core::Core;
+use crate::regions::Ends;
 use crate::tls::{Greeting, Tls, speaks_h2};
 use axum::Router;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ pub(crate) async fn serve(
                         match greeting {
                             None => {
                                 let leaving = Arc::clone(&core.leaving);
-                                connection::serve(stream, router, &core.config, leaving, stop).await;
+                                let ends = ends(&core, &stream);
+                                connection::serve(stream, (router, ends), &core.config, leaving, stop).await;
                             }
                             Some(greeting) => greeted(greeting, stream, router, &core, stop).await,
                         }
@@ -108,11 +110,17 @@ async fn greeted(
     };
     let Some(stream) = stream else { return };
     let leaving = Arc::clone(&core.leaving);
+    let ends = ends(core, stream.get_ref().0);
     if speaks_h2(&stream) {
-        two::serve(stream, router, &core.config, leaving, stop).await;
+        two::serve(stream, (router, ends), &core.config, leaving, stop).await;
     } else {
-        connection::serve(stream, router, &core.config, leaving, stop).await;
+        connection::serve(stream, (router, ends), &core.config, leaving, stop).await;
     }
+}
+
+/// Only for shared memory does anybody look from where a request comes.
+fn ends(core: &Core, stream: &TcpStream) -> Option<Ends> {
+    if core.config.shared_memory { Ends::of(stream) } else { None }
 }
 
 /// A handler that panicked has lost its connection, and nothing else.

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::http::connection::{head_too_large, tells};
+use crate::regions::Ends;
 use crate::routes::GOES_ON;
 use axum::Router;
 use axum::body::Body;
@@ -61,6 +62,7 @@ impl Drop for AtHand {
 /// Hands requests to the routes.
 struct Entrance {
     router: Router,
+    ends: Option<Ends>,
     counts: Arc<Counts>,
     max_headers: usize,
     max_header_bytes: usize,
@@ -81,7 +83,11 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
                 Ok(error.into_response())
             });
         }
-        let answer = self.router.clone().call(request.map(Body::new));
+        let mut request = request.map(Body::new);
+        if let Some(ends) = self.ends {
+            request.extensions_mut().insert(ends);
+        }
+        let answer = self.router.clone().call(request);
         Box::pin(async move {
             let answer = answer.await?;
             if !tells(&answer) {
@@ -104,7 +110,7 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
 /// to ask elsewhere.
 pub(super) async fn serve<S>(
     stream: S,
-    router: Router,
+    (router, ends): (Router, Option<Ends>),
     config: &Config,
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -113,7 +119,7 @@ pub(super) async fn serve<S>(
 {
     let counts = Arc::new(Counts::default());
     let (max_headers, max_header_bytes) = (config.max_headers, config.max_header_bytes);
-    let entrance = Entrance { router, counts: Arc::clone(&counts), max_headers, max_header_bytes };
+    let entrance = Entrance { router, ends, counts: Arc::clone(&counts), max_headers, max_header_bytes };
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -214,7 +220,7 @@ mod tests {
             let (near, far) = duplex(1 << 20);
             let mut server = JoinSet::new();
             server.spawn(async move {
-                serve(far, router, &Config::default(), Arc::default(), stop).await;
+                serve(far, (router, None), &Config::default(), Arc::default(), stop).await;
             });
             let mut client = Self { stream: near, _server: server };
             client.stream.write_all(PREFACE).await.unwrap();

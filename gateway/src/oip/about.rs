@@ -28,11 +28,15 @@ pub(crate) const EXTENSIONS: [&str; 7] = [
     "schedule_policy",
 ];
 
-pub(crate) fn server() -> ServerMetadata {
+/// The one that is spoken where it is switched on.
+const SHARED_MEMORY: &str = "system_shared_memory";
+
+pub(crate) fn server(shared_memory: bool) -> ServerMetadata {
+    let shared_memory = shared_memory.then_some(SHARED_MEMORY);
     ServerMetadata {
         name: PLATFORM.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        extensions: EXTENSIONS.map(str::to_owned).into(),
+        extensions: EXTENSIONS.into_iter().chain(shared_memory).map(str::to_owned).collect(),
     }
 }
 

@@ -5,6 +5,7 @@
 use super::request::Wanted;
 use super::signature::{LABEL, Port, SCORES, Signature};
 use crate::errors::ApiError;
+use crate::regions::Room;
 use crate::suggest::{excerpt, suggest};
 use crate::view::TaskView;
 use modelless_oip::elements;
@@ -29,6 +30,8 @@ pub(crate) struct Output {
     pub(crate) data: Vec<u8>,
     /// What was asked of its form.
     pub(crate) binary: Option<bool>,
+    /// It goes there instead of into the answer.
+    pub(crate) room: Option<Room>,
 }
 
 /// The outputs of a request while its answers come.
@@ -60,7 +63,7 @@ impl Collected {
             || signature.outputs.iter().map(|port| Wanted { name: port.name.clone(), ..Wanted::default() });
         let wanted = if wanted.is_empty() { all().collect() } else { wanted };
         let mut outputs: Vec<(Output, Form)> = Vec::with_capacity(wanted.len());
-        for Wanted { name, classes, binary } in wanted {
+        for Wanted { name, classes, binary, area: _, room } in wanted {
             let Some(port) = signature.outputs.iter().find(|port| port.name == name) else {
                 let known: Vec<&str> = signature.outputs.iter().map(|port| port.name.as_str()).collect();
                 let near = suggest(&name, known.iter().copied());
@@ -80,7 +83,7 @@ impl Collected {
                 Form::Plain => (port.dtype, port.dims.clone()),
                 Form::Classes(count) => (DType::Bytes, vec![i64::try_from(*count).unwrap_or(i64::MAX)]),
             };
-            outputs.push((Output { name, dtype, shape, data: Vec::new(), binary }, form));
+            outputs.push((Output { name, dtype, shape, data: Vec::new(), binary, room }, form));
         }
         Ok(Self { outputs })
     }

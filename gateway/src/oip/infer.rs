@@ -10,6 +10,7 @@ use crate::ask::{Answered, Ask, Manner, ask};
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::regions;
 use crate::size;
 use crate::told;
 use crate::view::{TaskView, View};
@@ -40,6 +41,8 @@ pub(crate) async fn run(
     mut given: Given,
     arrived: Time,
 ) -> Result<Response, ApiError> {
+    // What was read from shared memory counts as held until the request has ended.
+    let _held = regions::resolve(core, caller, &mut request).await.inspect_err(|error| task.unread(error))?;
     let read = read(task, &mut request, &mut given);
     let (goals, extra, mut collected) = read.inspect_err(|error| task.unread(error))?;
     let id = std::mem::take(&mut request.id);
@@ -73,7 +76,8 @@ pub(crate) async fn run(
     let mut told = HeaderMap::new();
     told::tell(core, view, task, &parts, &mut told)?;
     let version = version(task, &parts);
-    let outputs = collected.finish((!single).then_some(count));
+    let mut outputs = collected.finish((!single).then_some(count));
+    regions::deliver(&mut outputs).await?;
     Ok(Response { id, version, outputs, binary: extra.binary, told })
 }
 

@@ -6,6 +6,7 @@ use super::{Signature, TENSORS_MAX};
 use crate::errors::ApiError;
 use crate::goals::Entries;
 use crate::http::body::media_type;
+use crate::regions::Area;
 use crate::suggest::excerpt;
 use crate::told;
 use bytes::Bytes as Buffer;
@@ -58,6 +59,10 @@ struct InParameters {
     binary_data_size: Option<u64>,
     #[serde(default)]
     shared_memory_region: Option<String>,
+    #[serde(default)]
+    shared_memory_offset: Option<u64>,
+    #[serde(default)]
+    shared_memory_byte_size: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +81,10 @@ struct OutParameters {
     classification: Option<u32>,
     #[serde(default)]
     shared_memory_region: Option<String>,
+    #[serde(default)]
+    shared_memory_offset: Option<u64>,
+    #[serde(default)]
+    shared_memory_byte_size: Option<u64>,
 }
 
 /// A request out of a body, whose JSON has `head` bytes, or is all of it.
@@ -107,13 +116,14 @@ pub(crate) fn parse(body: &Buffer, head: Option<usize>, signature: &Signature) -
         return Err(ApiError::malformed(message));
     }
     let wanted = |Out { name, parameters }: Out<'_>| {
-        if parameters.shared_memory_region.is_some() {
-            return Err(no_shared_memory());
-        }
-        Ok(Wanted {
+        let OutParameters { binary_data, classification, .. } = parameters;
+        let (offset, bytes) = (parameters.shared_memory_offset, parameters.shared_memory_byte_size);
+        Ok::<_, ApiError>(Wanted {
+            area: Area::of(&name, parameters.shared_memory_region, (offset, bytes))?,
             name: name.into_owned(),
-            classes: parameters.classification,
-            binary: parameters.binary_data,
+            classes: classification,
+            binary: binary_data,
+            room: None,
         })
     };
     Ok(Request {
@@ -122,14 +132,6 @@ pub(crate) fn parse(body: &Buffer, head: Option<usize>, signature: &Signature) -
         inputs,
         outputs: outputs.into_iter().map(wanted).collect::<Result<_, _>>()?,
     })
-}
-
-pub(crate) fn no_shared_memory() -> ApiError {
-    ApiError::new(
-        http::StatusCode::NOT_IMPLEMENTED,
-        "no_shared_memory",
-        "tensors in shared memory are not taken here; send them in the body",
-    )
 }
 
 /// The body is one tensor and nothing else, of a task that takes one.
@@ -152,6 +154,7 @@ fn raw(body: &Buffer, signature: &Signature) -> Result<Request, ApiError> {
         data: body.clone(),
         from_json: false,
         bare,
+        area: None,
     };
     let parameters = vec![("binary_data_output".to_owned(), Value::Bool(true))];
     Ok(Request { id: String::new(), parameters, inputs: vec![tensor], outputs: Vec::new() })
@@ -162,10 +165,13 @@ fn tensor(input: In<'_>, tail: &mut Buffer) -> Result<Tensor, ApiError> {
     let wrong = |why: &str| ApiError::malformed(format!("the input {}: {why}", excerpt(&name)));
     let dtype = DType::parse(&datatype)
         .ok_or_else(|| wrong(&format!("elements of type {} are not taken", excerpt(&datatype))))?;
-    if parameters.shared_memory_region.is_some() {
-        return Err(no_shared_memory());
-    }
+    let place = (parameters.shared_memory_offset, parameters.shared_memory_byte_size);
+    let area = Area::of(&name, parameters.shared_memory_region, place)?;
     let (bytes, from_json) = match (parameters.binary_data_size, data) {
+        (None, None) if area.is_some() => (Buffer::new(), false),
+        (_, _) if area.is_some() => {
+            return Err(wrong("it is in shared memory and in the body; it must be in one of them"));
+        }
         (Some(_), Some(_)) => return Err(wrong("it has both `data` and `binary_data_size`")),
         (None, None) => return Err(wrong("it has no `data`")),
         (Some(size), None) => {
@@ -181,7 +187,7 @@ fn tensor(input: In<'_>, tail: &mut Buffer) -> Result<Tensor, ApiError> {
             (bytes.into(), true)
         }
     };
-    Ok(Tensor { name: name.into_owned(), dtype, shape, data: bytes, from_json, bare: false })
+    Ok(Tensor { name: name.into_owned(), dtype, shape, data: bytes, from_json, bare: false, area })
 }
 
 /// The entries of `parameters`, in their order.
@@ -278,7 +284,9 @@ pub(crate) fn write(task: &str, response: &Response) -> Result<(Vec<u8>, Option<
         text(output.dtype.name(), &mut out);
         out.extend_from_slice(b",\"shape\":");
         json(&output.shape, &mut out);
-        if output.binary.unwrap_or(response.binary) {
+        if output.room.is_some() {
+            // It is there by now. Triton says no more either, and its C++ client takes parameters for those of bytes that follow.
+        } else if output.binary.unwrap_or(response.binary) {
             out.extend_from_slice(b",\"parameters\":{\"binary_data_size\":");
             json(&output.data.len(), &mut out);
             out.push(b'}');

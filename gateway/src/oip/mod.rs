@@ -13,7 +13,6 @@ pub(crate) mod residency;
 mod rows;
 mod signature;
 
-#[cfg(test)]
 pub(crate) use answers::Output;
 pub(crate) use signature::{Port, Signature};
 

@@ -2,6 +2,7 @@
 
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::regions::{Area, Room};
 use crate::suggest::{excerpt, suggest};
 use bytes::Bytes as Buffer;
 use modelless_types::{DType, TaskKind};
@@ -38,6 +39,8 @@ pub(crate) struct Tensor {
     pub(crate) from_json: bool,
     /// One string without its length: the whole body of a raw request.
     pub(crate) bare: bool,
+    /// Its elements lie there and are yet to be read.
+    pub(crate) area: Option<Area>,
 }
 
 /// An output that is asked for.
@@ -48,6 +51,10 @@ pub(crate) struct Wanted {
     pub(crate) classes: Option<u32>,
     /// Raw after the JSON, where the encoding has a choice.
     pub(crate) binary: Option<bool>,
+    /// It is to go there.
+    pub(crate) area: Option<Area>,
+    /// The same once it is known that there is such a region.
+    pub(crate) room: Option<Room>,
 }
 
 /// What parameters say besides goals.

@@ -157,7 +157,7 @@ fn quoted(text: &[u8]) -> Result<Buffer, ApiError> {
 
 /// An input cut into rows, and how many they are; `None` where it has no batch axis.
 fn column(port: &Port, tensor: Tensor) -> Result<(Option<usize>, Column), ApiError> {
-    let Tensor { name, dtype, shape, data, from_json, bare } = tensor;
+    let Tensor { name, dtype, shape, data, from_json, bare, area: _ } = tensor;
     let wrong = |why: String| ApiError::malformed(format!("the input {name:?}: {why}"));
     if dtype != port.dtype {
         return Err(wrong(format!("its datatype is {}; expected {}", dtype.name(), port.dtype.name())));

@@ -11,6 +11,7 @@ pub(crate) mod openai;
 pub(crate) mod plans;
 pub(crate) mod profiles;
 pub(crate) mod query;
+pub(crate) mod regions;
 mod schemas;
 pub(crate) mod tasks;
 

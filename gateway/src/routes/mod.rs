@@ -19,6 +19,7 @@ mod openai;
 mod plans;
 mod profiles;
 mod query;
+mod regions;
 mod sharing;
 mod stream;
 mod tasks;
@@ -28,6 +29,7 @@ pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::LIST_MAX;
 pub(crate) use query::opened;
+pub(crate) use regions::add as add_region;
 pub(crate) use stream::{GOES_ON, MEDIA as EVENT_STREAM};
 
 use crate::access::{Deeds, Guarded, Needs};
@@ -340,6 +342,76 @@ pub(crate) const ROUTES: &[Route] = &[
         Needs::Operator,
         || post(oip::unload),
         openapi::oip::unload,
+    ),
+    route(
+        Method::GET,
+        "/v2/systemsharedmemory/status",
+        Needs::QUERY,
+        || get(regions::status),
+        openapi::regions::status,
+    ),
+    route(
+        Method::GET,
+        "/v2/systemsharedmemory/region/{region}/status",
+        Needs::QUERY,
+        || get(regions::status),
+        openapi::regions::status_of_one,
+    ),
+    route(
+        Method::POST,
+        "/v2/systemsharedmemory/region/{region}/register",
+        Needs::QUERY,
+        || post(regions::register),
+        openapi::regions::register,
+    ),
+    route(
+        Method::POST,
+        "/v2/systemsharedmemory/unregister",
+        Needs::QUERY,
+        || post(regions::unregister),
+        openapi::regions::unregister_all,
+    ),
+    route(
+        Method::POST,
+        "/v2/systemsharedmemory/region/{region}/unregister",
+        Needs::QUERY,
+        || post(regions::unregister),
+        openapi::regions::unregister,
+    ),
+    route(
+        Method::GET,
+        "/v2/cudasharedmemory/status",
+        Needs::QUERY,
+        || get(regions::none),
+        openapi::regions::none_of_gpus,
+    ),
+    route(
+        Method::GET,
+        "/v2/cudasharedmemory/region/{region}/status",
+        Needs::QUERY,
+        || get(regions::none),
+        openapi::regions::no_such_of_gpus,
+    ),
+    route(
+        Method::POST,
+        "/v2/cudasharedmemory/region/{region}/register",
+        Needs::QUERY,
+        || post(regions::no_gpus),
+        openapi::regions::no_register_of_gpus,
+    ),
+    route(
+        Method::POST,
+        "/v2/cudasharedmemory/unregister",
+        Needs::QUERY,
+        || post(regions::nothing),
+        openapi::regions::no_unregister_of_gpus,
+    ),
+    route(
+        Method::POST,
+        "/v2/cudasharedmemory/region/{region}/unregister",
+        Needs::QUERY,
+        || post(regions::nothing),
+        openapi::regions::no_unregister_of_one_of_gpus,
     ),
     route(Method::GET, "/openai/v1/models", Needs::QUERY, || get(openai::models), openapi::openai::models),
     route(

@@ -27,8 +27,8 @@ pub(super) struct At {
     version: String,
 }
 
-pub(super) async fn server() -> Response {
-    let about = about::server();
+pub(super) async fn server(State(app): FromApp) -> Response {
+    let about = about::server(app.core.config.shared_memory);
     json_response(
         StatusCode::OK,
         &json!({"name": about.name, "version": about.version, "extensions": about.extensions}),

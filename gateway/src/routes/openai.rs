@@ -182,6 +182,7 @@ fn asked(input: &RawValue) -> Result<Asked, ApiError> {
         return Err(ApiError::malformed("`input` is empty; send at least one text"));
     }
     let text = Tensor {
+        area: None,
         name: "text".to_owned(),
         dtype: DType::Bytes,
         shape: vec![i64::try_from(rows).unwrap_or(i64::MAX)],

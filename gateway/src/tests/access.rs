@@ -17,9 +17,14 @@ use tonic_prost::ProstCodec;
 
 /// Makes a key at the store, as `modelless key create --database` does.
 pub(super) async fn made(world: &World, tenant: TenantId, scopes: Scopes) -> SecretKey {
+    made_for(world, (tenant, "tests"), scopes).await
+}
+
+/// The same for an application of this name.
+pub(super) async fn made_for(world: &World, (tenant, app): (TenantId, &str), scopes: Scopes) -> SecretKey {
     static MADE: AtomicU8 = AtomicU8::new(1);
     let secret = SecretKey::new([MADE.fetch_add(1, Ordering::Relaxed); 32]);
-    let app = world.store.app(tenant, "tests").await.unwrap().id;
+    let app = world.store.app(tenant, app).await.unwrap().id;
     let at = UnixMicros::of(SystemTime::now());
     let name = format!("with {scopes}");
     let key = NewKey { app, name, secret: secret.kept(), scopes, at, expires: None };
@@ -81,6 +86,7 @@ fn operations() -> Vec<(String, String, Option<Scope>)> {
                 .replace("{model}", "small")
                 .replace("{variant}", "small-fp32")
                 .replace("{version}", "2")
+                .replace("{region}", "none")
                 .replace("{key}", "1")
                 .replace("{tenant}", "default")
                 .replace("{plan}", "1")

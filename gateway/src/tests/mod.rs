@@ -9,6 +9,7 @@ mod oip;
 mod profiles;
 mod queries;
 mod quotas;
+mod regions;
 mod routes;
 mod sockets;
 mod streams;

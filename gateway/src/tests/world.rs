@@ -79,7 +79,7 @@ impl FakeNode {
         self.answer_with(frame, format!(r#"[{{"label":"size","score":{echoed}}}]"#));
     }
 
-    fn answer_with(&self, frame: &QueryFrame, body: String) {
+    pub(super) fn answer_with(&self, frame: &QueryFrame, body: String) {
         let ordinal = frame.class.admits.iter().next().unwrap();
         let (model, variant, space) = self.models[&(frame.class.task, ordinal)];
         let answer = Answer {

@@ -1,6 +1,6 @@
 //! TLS towards clients, as users set it up: a real server with certificates, our commands, our Python package, and clients of others.
 
-use crate::clients::all_calls;
+use crate::clients::all_calls_with;
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::{Server, certificates, temp_dir};
 use std::path::Path;
@@ -61,6 +61,6 @@ fn commands_and_python_ask_by_tls_and_say_why_they_do_not_trust_or_are_not_trust
 
     let folder = file(folder.path(), "")?;
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/src");
-    all_calls("tls.py", &[&server.url(), &server.told("grpc ")?, &folder, source], 6)?;
+    all_calls_with("tls.py", &[&server.url(), &server.told("grpc ")?, &folder, source], 6)?;
     server.stop()
 }

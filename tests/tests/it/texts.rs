@@ -3,7 +3,7 @@
 use crate::database::OwnDatabase;
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Request, Response, Server, server, wait};
+use modelless_testkit::{Connection, Request, Response, Server, packages, server, wait};
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
@@ -22,30 +22,7 @@ fn root() -> PathBuf {
 /// A small encoder in a folder, with a variant for each of these engines. What each text is to be was computed in Python.
 pub(crate) fn package(engines: &[&str]) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
-    let golden = root().join("crates/adapter/tests/golden/text");
-    for file in ["tiny.onnx", "tiny.pt", "tokenizer.json"] {
-        fs::copy(golden.join(file), folder.path().join(file)).with_context(|| file.to_owned())?;
-    }
-    fs::write(
-        folder.path().join("task.toml"),
-        "name = \"tiny\"\nkind = \"feature-extraction\"\nmetric = \"nearest\"\nspace = { name = \"tiny\", dimension = 8 }\n",
-    )?;
-    let variant = |engine: &&str| {
-        let file = if *engine == "torch" { "../tiny.pt" } else { "../tiny.onnx" };
-        format!(
-            "\n[[variants]]\nname = \"{engine}\"\nengine = \"{engine}\"\nprecision = \"fp32\"\nfile = \"{file}\"\n"
-        )
-    };
-    let variants: String = engines.iter().map(variant).collect();
-    fs::create_dir(folder.path().join("models"))?;
-    fs::write(
-        folder.path().join("models/tiny.toml"),
-        format!(
-            "name = \"tiny\"\naccuracy = 0.9\n\n[adapter]\nkind = \"feature-extraction\"\noutput = \"last_hidden_state\"\n\
-             pooling = \"mean\"\nnormalise = true\ndimension = 8\n\n[adapter.tokens]\ntokenizer = \"../tokenizer.json\"\n\
-             max = 64\n{variants}"
-        ),
-    )?;
+    packages::vectors(&root(), folder.path(), engines)?;
     Ok(folder)
 }
 

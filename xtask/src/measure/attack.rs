@@ -170,6 +170,7 @@ impl Site {
                 ("{model}", served.name),
                 ("{variant}", served.variant),
                 ("{version}", "1"),
+                ("{region}", "none"),
             ];
             let path = fill.iter().fold(operation.path, |path, (name, value)| path.replace(name, value));
             let request = Request::new(&operation.method, &path).header("api-key", &self.keys[2]);

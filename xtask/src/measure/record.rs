@@ -124,7 +124,7 @@ fn with_row(document: &str, name: &str, row: &str) -> String {
 }
 
 /// One line for each top-level key and repetition: a diff and a person can read it, and it stays small.
-fn indent_top(raw: &Value) -> String {
+pub(crate) fn indent_top(raw: &Value) -> String {
     let fields = raw.as_object().into_iter().flatten().map(|(key, value)| {
         let value = match value.as_array() {
             Some(items) if items.len() > 1 => {

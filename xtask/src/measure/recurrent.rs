@@ -4,12 +4,10 @@
 //! from a few words to a page. Every answer is compared with the one that the same text got alone.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use modelless_testkit::{Connection, Request, Rng, Server, stats};
+use modelless_testkit::{Connection, Request, Rng, Server, packages, stats};
 use serde_json::{Value, json};
 
 use super::{Check, Context, Measure, Outcome, demo};
@@ -95,27 +93,10 @@ fn measure(context: &Context) -> Result<Outcome> {
 /// A server with this one model.
 fn start(context: &Context, batching: &str) -> Result<Server> {
     let folder = modelless_testkit::temp_dir("recurrent")?;
-    package(&context.root, folder.path(), batching)?;
+    packages::classes(&context.root, folder.path(), batching)?;
     let server = Server::builder().binary(context.binary()?).start()?;
     demo::register(&server, folder.path())?;
     Ok(server)
-}
-
-fn package(root: &Path, folder: &Path, batching: &str) -> Result<()> {
-    let gru = root.join("examples/text/gru");
-    fs::create_dir_all(folder.join("models"))?;
-    for file in ["model.onnx", "tokenizer.json"] {
-        fs::copy(gru.join(file), folder.join(file)).with_context(|| format!("copying {file}"))?;
-    }
-    fs::write(
-        folder.join("task.toml"),
-        format!(
-            "name = \"ratings\"\nkind = \"text-classification\"\nlabels = [\"blame\", \"praise\"]\nbatching = \"{batching}\"\n"
-        ),
-    )?;
-    let model = "name = \"gru\"\naccuracy = 0.8\nartefact = \"../model.onnx\"\n\n[adapter]\nkind = \"text-classification\"\n\n\
-                 [adapter.tokens]\ntokenizer = \"../tokenizer.json\"\nmax = 128\n";
-    Ok(fs::write(folder.join("models/gru.toml"), model)?)
 }
 
 /// As long as what people write of films and goods: half below 20 words, a tenth above 36, few of a page.

@@ -13,7 +13,7 @@ use crate::say;
 const PYTHON: &str = "python3";
 
 /// The clients.
-pub(super) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
+pub(crate) fn ensure(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-clients"), "tests/requirements.txt")
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::{Postgres, server};
 
 use super::peer::Peer;
-use super::{Outcome, demos, python, sdk, system};
+use super::{Outcome, demos, perf_analyzer, python, sdk, system};
 use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
 use crate::{measure, say, tidy};
 
@@ -118,6 +118,8 @@ pub(super) struct Context {
     python: Option<PathBuf>,
     /// Python with what the recipes of demos need.
     recipes: Option<PathBuf>,
+    /// The program `perf_analyzer`, or `not run: ` and why it cannot be had.
+    perf_analyzer: Option<String>,
     /// Where the server of others listens, while it runs.
     peers: Option<(String, String)>,
     /// Python with the server that answers as EC2 does.
@@ -139,6 +141,7 @@ impl Context {
             postgres: None,
             python: None,
             recipes: None,
+            perf_analyzer: None,
             torch_probe: None,
             peers: None,
             moto: None,
@@ -186,6 +189,9 @@ impl Context {
         command.env("MODELLESS_TEST_POSTGRES", url);
         if let Some(python) = &self.python {
             command.env("MODELLESS_PYTHON", python);
+        }
+        if let Some(program) = &self.perf_analyzer {
+            command.env("MODELLESS_TEST_PERF_ANALYZER", program);
         }
         if let Some(python) = &self.recipes {
             command.env("MODELLESS_DEMO_PYTHON", python);
@@ -422,6 +428,14 @@ fn e2e(context: &mut Context) -> Result<Outcome> {
         // With `--only e2e` the stage before has not run.
         context.python = Some(python::ensure(&context.root, &context.target)?);
     }
+    context.perf_analyzer = Some(match perf_analyzer::ensure(&context.root, &context.target)? {
+        Ok(there) => there.program.display().to_string(),
+        Err(why) => {
+            unavailable(why.clone())?;
+            say(format!("perf_analyzer is not run: {why}"));
+            format!("not run: {why}")
+        }
+    });
     context.nextest(&["--package", "modelless-tests"])
 }
 
