@@ -17,7 +17,7 @@ use anyhow::{Result, bail, ensure};
 use crate::{root, say};
 use stages::{Context, STAGES, Stage};
 
-pub(crate) use python::recipes;
+pub(crate) use python::{recipes, schemathesis as schemathesis_python};
 pub(crate) use sdk::installed as sdk_installed;
 
 pub(crate) enum Outcome {

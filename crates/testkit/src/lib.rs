@@ -12,6 +12,7 @@ pub mod blocks;
 #[cfg(feature = "certificates")]
 pub mod certificates;
 pub mod cluster;
+pub mod corpus;
 #[cfg(feature = "certificates")]
 pub mod front;
 pub mod http;

@@ -73,7 +73,7 @@ pub(super) fn no_shared_memory() -> ApiError {
     json::no_shared_memory()
 }
 
-fn read(request: InferRequest) -> Result<Request, ApiError> {
+pub(crate) fn read(request: InferRequest) -> Result<Request, ApiError> {
     let InferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = request;
     if inputs.len().max(outputs.len()) > TENSORS_MAX {
         let message = format!("a request has at most {TENSORS_MAX} inputs and as many outputs");

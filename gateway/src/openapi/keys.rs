@@ -28,7 +28,7 @@ fn secret() -> Value {
 }
 
 fn expires() -> Value {
-    json!({"type": "integer", "minimum": 1, "maximum": EXPIRY_MAX_S,
+    json!({"type": ["integer", "null"], "minimum": 1, "maximum": EXPIRY_MAX_S,
         "description": "Seconds until it ends by itself; without it only when it is revoked."})
 }
 
@@ -51,14 +51,16 @@ pub(crate) fn list() -> Doc {
 }
 
 pub(crate) fn create() -> Doc {
+    let mut some_scopes = scopes();
+    some_scopes["minItems"] = json!(1);
     let body = json!({
         "type": "object",
         "required": ["name", "scopes"],
         "additionalProperties": false,
         "properties": {
-            "name": name(), "scopes": scopes(),
-            "tenant": {"type": "string", "description": "Without it that of your key."},
-            "app": {"type": "string", "default": "default", "description": "Made if there is none of that name."},
+            "name": name(), "scopes": some_scopes,
+            "tenant": {"type": ["string", "null"], "description": "Without it that of your key."},
+            "app": {"type": "string", "minLength": 1, "maxLength": 200, "default": "default", "description": "Made if there is none of that name."},
             "expires_in_s": expires(),
         },
         "example": {"name": "camera", "scopes": ["query"]},
@@ -138,7 +140,7 @@ pub(crate) fn bound_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["quota"], "additionalProperties": false,
         "properties": {
-            "app": {"type": "string", "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
+            "app": {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
             "quota": quota(),
         },
         "example": {"quota": {"requests_per_s": 100, "concurrency": 20}},

@@ -201,7 +201,7 @@ pub(crate) fn upload() -> Doc {
     }});
     Doc::new("uploadArtefact", "models", "Upload an artefact or labelled set")
         .describe("The bytes are kept under their sha256, which registering then names.")
-        .body(true, json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}))
+        .body(true, json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary", "minLength": 1}}}))
         .answers(201, "Kept.", &schema)
         .errors(&[400, 408, 413, 415, 501, 507])
 }

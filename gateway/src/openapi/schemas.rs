@@ -82,6 +82,15 @@ fn goals() -> Value {
     strict(Value::Object(properties), &[])
 }
 
+/// Goals of a task that has no model yet, which could be pinned.
+fn defaults() -> Value {
+    let mut goals = goals();
+    for pin in [Goal::Model, Goal::Variant] {
+        goals["properties"][pin.name()] = json!({"type": "null"});
+    }
+    goals
+}
+
 fn enumeration(names: &[&str]) -> Value {
     json!({"type": "string", "enum": names})
 }
@@ -196,7 +205,7 @@ fn requests() -> Value {
             "outputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "space": strict(json!({"name": text(), "dimension": {"type": "integer", "minimum": 1, "maximum": 65_536}}),
                 &["name", "dimension"]),
-            "defaults": reference("Goals"),
+            "defaults": defaults(),
             "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
                 "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
                                 each node is set.", "example": "deadline"},
@@ -225,7 +234,7 @@ fn requests() -> Value {
             "threads": {"type": "integer", "minimum": 1, "maximum": u16::MAX, "default": 1},
             "max_batch": {"type": "integer", "minimum": 1, "maximum": u32::MAX, "default": 16},
             "optimisation": {"enum": ["off", "basic", "extended", "all"], "default": "all"},
-            "processor": {"type": "string", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
+            "processor": {"type": "string", "pattern": "^(cpu|(cuda|tensorrt)(:[0-9]{1,3})?)$", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
             "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes on one lane."},
             "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),
