@@ -33,7 +33,9 @@ fn expires() -> Value {
 }
 
 fn name() -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": 200})
+    // No control characters, and no blanks at an end.
+    let pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]*[^\\s\\x00-\\x1f\\x7f-\\x9f])?$";
+    json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": pattern})
 }
 
 fn key_parameter() -> Value {
@@ -60,7 +62,7 @@ pub(crate) fn create() -> Doc {
         "properties": {
             "name": name(), "scopes": some_scopes,
             "tenant": {"type": ["string", "null"], "description": "Without it that of your key."},
-            "app": {"type": "string", "minLength": 1, "maxLength": 200, "default": "default", "description": "Made if there is none of that name."},
+            "app": {"allOf": [name()], "default": "default", "description": "Made if there is none of that name."},
             "expires_in_s": expires(),
         },
         "example": {"name": "camera", "scopes": ["query"]},
@@ -111,7 +113,7 @@ fn quota() -> Value {
     let bytes =
         |words: &str| json!({"type": "integer", "minimum": 1, "maximum": i64::MAX, "description": words});
     json!({
-        "type": "object", "additionalProperties": false,
+        "type": "object", "additionalProperties": false, "dependentRequired": {"burst": ["requests_per_s"]},
         "description": "What is left out is not bounded. One for all gateways, each of which grants an equal share.",
         "properties": {
             "requests_per_s": bound("Queries a second; each row of a request is one."),
@@ -140,7 +142,7 @@ pub(crate) fn bound_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["quota"], "additionalProperties": false,
         "properties": {
-            "app": {"type": ["string", "null"], "minLength": 1, "maxLength": 200, "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
+            "app": {"anyOf": [name(), {"type": "null"}], "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
             "quota": quota(),
         },
         "example": {"quota": {"requests_per_s": 100, "concurrency": 20}},

@@ -52,6 +52,10 @@ pub(crate) fn share() -> Doc {
     let body = json!({
         "type": "object", "required": ["visibility"], "additionalProperties": false,
         "properties": {"visibility": word, "tenants": tenants},
+        "oneOf": [
+            {"properties": {"visibility": {"const": "shared"}, "tenants": {"minItems": 1}}, "required": ["tenants"]},
+            {"properties": {"visibility": {"enum": ["private", "public"]}, "tenants": {"maxItems": 0}}},
+        ],
         "example": {"visibility": "public"},
     });
     let answer = json!({"type": "object", "properties": {

@@ -36,7 +36,7 @@ pub(super) fn goal(goal: Goal) -> Value {
     match goal {
         Goal::Accuracy => json!({"type": "number", "minimum": 0, "maximum": 1, "example": 0.5}),
         Goal::LatencyMs => {
-            json!({"type": "number", "exclusiveMinimum": 0, "maximum": LATENCY_MAX_MS, "example": 500})
+            json!({"type": "number", "minimum": 0.001, "maximum": LATENCY_MAX_MS, "example": 500})
         }
         Goal::MaxCost => json!({"type": "number", "minimum": 0, "maximum": COST_MAX_USD, "example": 100}),
         Goal::Prefer => json!({"type": "string", "enum": Prefer::NAMES.map(|(name, _)| name)}),
@@ -82,11 +82,11 @@ fn goals() -> Value {
     strict(Value::Object(properties), &[])
 }
 
-/// Goals of a task that has no model yet, which could be pinned.
+/// Goals that a task may set for all its queries, before it has models that could be pinned.
 fn defaults() -> Value {
     let mut goals = goals();
-    for pin in [Goal::Model, Goal::Variant] {
-        goals["properties"][pin.name()] = json!({"type": "null"});
+    for other in [Goal::Model, Goal::Variant, Goal::Priority, Goal::Fallback] {
+        goals["properties"][other.name()] = json!({"type": "null"});
     }
     goals
 }
