@@ -54,6 +54,8 @@ pub use config::Config;
 pub use demand::{ClassDemand, DemandTold};
 pub use errors::Error;
 pub use ids::{BadQueryId, QueryId, QueryIds};
+#[cfg(any(test, fuzzing))]
+pub use oip::fuzzing;
 pub use profiles::{PROFILES, PROFILES_VERSION, ProfileEntry, ProfileFile, Through};
 pub use service::{Addresses, Deps, Handle, Service};
 pub use tls::TlsFiles;

@@ -10,7 +10,9 @@
 
 mod clients;
 mod command;
+mod fuzz;
 mod measure;
+mod schemathesis;
 mod scoreboard;
 mod test;
 mod tidy;
@@ -27,7 +29,9 @@ cargo xtask tidy                                 the rules that no compiler chec
 cargo xtask measure [--short] NAME...            make a figure again; --short writes nothing and checks a loose bound
 cargo xtask measure --list                       what can be measured
 cargo xtask clients                              every call of every client of others, tried anew and written down as a table
-cargo xtask scoreboard [--short]                 every policy on every published scenario; --short writes nothing";
+cargo xtask scoreboard [--short]                 every policy on every published scenario; --short writes nothing
+cargo xtask fuzz [--seconds N] [TARGET...]       what strangers can send, in millions of forms; keeps what reaches new code
+cargo xtask schemathesis [--examples N]          a real server, asked by what its OpenAPI document says";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
         Some((&"measure", rest)) => measure::run(rest),
         Some((&"clients", [])) => clients::run(),
         Some((&"scoreboard", rest)) => scoreboard::run(rest),
+        Some((&"fuzz", rest)) => fuzz::run(rest),
+        Some((&"schemathesis", rest)) => schemathesis::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             say(USAGE);
             Ok(())

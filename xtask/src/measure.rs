@@ -19,7 +19,7 @@ mod front_overhead;
 mod generate;
 mod generate_text;
 mod gpu;
-mod host;
+pub(crate) mod host;
 mod hostile;
 mod idle_memory;
 mod lateness;
@@ -30,7 +30,7 @@ mod overhead;
 mod pick;
 mod profile_fit;
 mod profile_time;
-mod record;
+pub(crate) mod record;
 mod recurrent;
 mod same_weights;
 mod sdk_overhead;
@@ -259,7 +259,13 @@ fn run_one(measure: &Measure, context: &Context) -> Result<bool> {
         say(check.line());
     }
     if !context.short && !outcome.repetitions.is_null() {
-        let raw = record::write(measure, &outcome, context, &before, &after)?;
+        let figure = record::Figure {
+            name: measure.name.to_owned(),
+            folder: measure.name,
+            what: measure.what.to_owned(),
+            command: format!("cargo xtask measure {}", measure.name),
+        };
+        let raw = record::write(&figure, &outcome, &context.root, &before, &after)?;
         say(format!("written to {raw} and docs/measurements.md"));
     }
     Ok(outcome.checks.iter().all(Check::holds))

@@ -23,6 +23,8 @@
 mod adapter;
 mod base64_input;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod limits;
 mod matching;
 mod output;

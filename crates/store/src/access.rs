@@ -1,5 +1,6 @@
 //! Who may ask: tenants, their applications and the keys of those. The part of a store that keeps them, and the words for it.
 
+use crate::check;
 use crate::error::{Error, Result};
 use crate::records::{App, Tenant, UnixMicros, hex};
 use async_trait::async_trait;
@@ -182,6 +183,7 @@ impl Quota {
                     format!("{name} is 0; revoke the keys to keep somebody out"),
                 ));
             }
+            check::number("quota", value.unwrap_or(0))?;
         }
         if burst.is_some() && requests_per_s.is_none() {
             return Err(Error::invalid("quota", "burst says nothing without requests_per_s"));

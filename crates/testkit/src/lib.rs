@@ -13,6 +13,7 @@ pub mod blocks;
 pub mod certificates;
 pub mod clients;
 pub mod cluster;
+pub mod corpus;
 #[cfg(feature = "certificates")]
 pub mod front;
 pub mod http;

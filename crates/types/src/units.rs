@@ -268,7 +268,8 @@ fn parse_decimal(text: &str, digits: u32, rounding: Rounding) -> Option<u64> {
         return None;
     }
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
-        Some((m, e)) => (m, i32::from_str(e).ok().filter(|e| e.abs() <= 40)?),
+        // As far as floats reach, whose shortest form may say so.
+        Some((m, e)) => (m, i32::from_str(e).ok().filter(|e| (-400..=400).contains(e))?),
         None => (text, 0),
     };
     let mantissa = mantissa.strip_prefix('+').unwrap_or(mantissa);
@@ -321,6 +322,7 @@ mod tests {
             ("0", 0),
             ("9e-1", 900_000),
             ("1e-9", 1),
+            ("5e-324", 1),
         ] {
             assert_eq!(Accuracy::parse_floor(text).map(Accuracy::ppm), Some(ppm), "{text}");
         }

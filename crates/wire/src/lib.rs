@@ -15,6 +15,8 @@ mod back_off;
 mod codec;
 mod config;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod gateway;
 mod head;
 mod key;

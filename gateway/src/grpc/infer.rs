@@ -101,7 +101,7 @@ fn area(name: &str, parameters: &mut BTreeMap<String, Parameter>) -> Result<Opti
     Area::of(name, region, (offset, bytes))
 }
 
-fn read(request: InferRequest) -> Result<Request, ApiError> {
+pub(crate) fn read(request: InferRequest) -> Result<Request, ApiError> {
     let InferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = request;
     if inputs.len().max(outputs.len()) > TENSORS_MAX {
         let message = format!("a request has at most {TENSORS_MAX} inputs and as many outputs");

@@ -11,6 +11,8 @@ use crate::errors::Error;
 use crate::routes::Shared;
 use crate::tls::Tls;
 use connections::Connections;
+#[cfg(any(test, fuzzing))]
+pub(crate) use infer::read;
 use service::Inference;
 use std::sync::Arc;
 use std::time::Duration;

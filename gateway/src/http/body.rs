@@ -11,7 +11,10 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
 use modelless_types::{Bytes, Refusal};
-use serde::de::DeserializeOwned;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::atomic::Ordering;
 
 /// Room made at most on the word of a `Content-Length` alone.
@@ -152,6 +155,21 @@ async fn collect(
 
 fn broken(error: &axum::Error) -> ApiError {
     ApiError::malformed(format!("the body ended early or is not well formed: {error}"))
+}
+
+/// Reads what must be an object: a structure would be read from a list as well, its fields in order.
+pub(crate) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    struct Only<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Only<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+    from.deserialize_map(Only(PhantomData))
 }
 
 /// A body that is a JSON object of ours. Quotas are for what is asked: nobody bounds themselves out of changing their bounds.

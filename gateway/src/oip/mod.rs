@@ -6,6 +6,8 @@
 
 pub(crate) mod about;
 mod answers;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub(crate) mod infer;
 pub(crate) mod json;
 pub(crate) mod request;

@@ -28,12 +28,14 @@ fn secret() -> Value {
 }
 
 fn expires() -> Value {
-    json!({"type": "integer", "minimum": 1, "maximum": EXPIRY_MAX_S,
+    json!({"type": ["integer", "null"], "minimum": 1, "maximum": EXPIRY_MAX_S,
         "description": "Seconds until it ends by itself; without it only when it is revoked."})
 }
 
 fn name() -> Value {
-    json!({"type": "string", "minLength": 1, "maxLength": 200})
+    // No control characters, and no blanks at an end.
+    let pattern = "^[^\\s\\x00-\\x1f\\x7f-\\x9f]([^\\x00-\\x1f\\x7f-\\x9f]*[^\\s\\x00-\\x1f\\x7f-\\x9f])?$";
+    json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": pattern})
 }
 
 fn key_parameter() -> Value {
@@ -51,14 +53,16 @@ pub(crate) fn list() -> Doc {
 }
 
 pub(crate) fn create() -> Doc {
+    let mut some_scopes = scopes();
+    some_scopes["minItems"] = json!(1);
     let body = json!({
         "type": "object",
         "required": ["name", "scopes"],
         "additionalProperties": false,
         "properties": {
-            "name": name(), "scopes": scopes(),
-            "tenant": {"type": "string", "description": "Without it that of your key."},
-            "app": {"type": "string", "default": "default", "description": "Made if there is none of that name."},
+            "name": name(), "scopes": some_scopes,
+            "tenant": {"type": ["string", "null"], "description": "Without it that of your key."},
+            "app": {"allOf": [name()], "default": "default", "description": "Made if there is none of that name."},
             "expires_in_s": expires(),
         },
         "example": {"name": "camera", "scopes": ["query"]},
@@ -109,7 +113,7 @@ fn quota() -> Value {
     let bytes =
         |words: &str| json!({"type": "integer", "minimum": 1, "maximum": i64::MAX, "description": words});
     json!({
-        "type": "object", "additionalProperties": false,
+        "type": "object", "additionalProperties": false, "dependentRequired": {"burst": ["requests_per_s"]},
         "description": "What is left out is not bounded. One for all gateways, each of which grants an equal share.",
         "properties": {
             "requests_per_s": bound("Queries a second; each row of a request is one."),
@@ -138,7 +142,7 @@ pub(crate) fn bound_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["quota"], "additionalProperties": false,
         "properties": {
-            "app": {"type": "string", "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
+            "app": {"anyOf": [name(), {"type": "null"}], "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
             "quota": quota(),
         },
         "example": {"quota": {"requests_per_s": 100, "concurrency": 20}},

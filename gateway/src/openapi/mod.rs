@@ -91,10 +91,11 @@ impl Doc {
         let mut responses: Map<String, Value> =
             self.success.into_iter().map(|(status, response)| (status.to_string(), response)).collect();
         let unlocked: &[u16] = if needs == Needs::Nothing { &[] } else { &[401, 403] };
+        let form = if self.tag == openai::TAG { openai::ERROR } else { ERROR };
         for status in self.errors.iter().chain(unlocked) {
-            responses.insert(status.to_string(), error(*status));
+            responses.insert(status.to_string(), error(*status, form));
         }
-        responses.insert("default".to_owned(), json!({"$ref": "#/components/responses/Error"}));
+        responses.insert("default".to_owned(), json!({"$ref": format!("#/components/responses/{form}")}));
         let mut operation = json!({
             "operationId": self.id,
             "tags": [self.tag],
@@ -131,7 +132,10 @@ fn security(needs: Needs) -> Value {
     json!([{BEARER: roles}, {API_KEY: roles}])
 }
 
-fn error(status: u16) -> Value {
+/// The form of errors, but for what speaks as others do.
+const ERROR: &str = "Error";
+
+fn error(status: u16, form: &str) -> Value {
     let description = match status {
         400 => "The request does not follow its form; `error` says what was expected.",
         401 => "There is no key on the request, or it is not known, has expired or was revoked.",
@@ -158,7 +162,7 @@ fn error(status: u16) -> Value {
     };
     json!({
         "description": description,
-        "content": {"application/json": {"schema": schemas::reference("Error")}},
+        "content": {"application/json": {"schema": schemas::reference(form)}},
     })
 }
 
@@ -181,6 +185,8 @@ pub(crate) fn document(config: &Config) -> Value {
         "body_timeout_ms": config.body_timeout_ms,
         "max_latency_ms": crate::goals::LATENCY_MAX_MS,
     });
+    let mut schemas = schemas::all();
+    schemas[openai::ERROR] = openai::error();
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -193,8 +199,8 @@ pub(crate) fn document(config: &Config) -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": schemas::all(),
-            "responses": {"Error": error(0)},
+            "schemas": schemas,
+            "responses": {ERROR: error(0, ERROR), openai::ERROR: error(0, openai::ERROR)},
             "securitySchemes": {
                 BEARER: {"type": "http", "scheme": "bearer", "description": "A key, once there are any."},
                 API_KEY: {"type": "apiKey", "in": "header", "name": "api-key", "description": "The same key."},

@@ -52,6 +52,10 @@ pub(crate) fn share() -> Doc {
     let body = json!({
         "type": "object", "required": ["visibility"], "additionalProperties": false,
         "properties": {"visibility": word, "tenants": tenants},
+        "oneOf": [
+            {"properties": {"visibility": {"const": "shared"}, "tenants": {"minItems": 1}}, "required": ["tenants"]},
+            {"properties": {"visibility": {"enum": ["private", "public"]}, "tenants": {"maxItems": 0}}},
+        ],
         "example": {"visibility": "public"},
     });
     let answer = json!({"type": "object", "properties": {
@@ -201,7 +205,7 @@ pub(crate) fn upload() -> Doc {
     }});
     Doc::new("uploadArtefact", "models", "Upload an artefact or labelled set")
         .describe("The bytes are kept under their sha256, which registering then names.")
-        .body(true, json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}))
+        .body(true, json!({"application/octet-stream": {"schema": {"type": "string", "format": "binary", "minLength": 1}}}))
         .answers(201, "Kept.", &schema)
         .errors(&[400, 408, 413, 415, 501, 507])
 }

@@ -150,7 +150,8 @@ pub(crate) fn infer_of_version() -> Doc {
 }
 
 pub(crate) fn index() -> Doc {
-    let body = json!({"type": "object", "properties": {"ready": {"type": "boolean"}}});
+    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+        "ready": {"type": "boolean"}, "parameters": {"type": ["object", "null"]}}});
     doc("oipIndex", "Every variant of every task, and whether it is in memory")
         .json_body(false, &body)
         .answers(200, "By task and number.", &json!({"type": "array", "items": {"type": "object"}}))
@@ -158,8 +159,11 @@ pub(crate) fn index() -> Doc {
 }
 
 pub(crate) fn load() -> Doc {
-    let body = json!({"type": "object", "properties": {"parameters": {"type": "object", "properties": {
-        "version": {"type": ["string", "null"]}}}}, "example": {"parameters": {}}});
+    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+        "ready": {"type": "boolean"},
+        "parameters": {"type": ["object", "null"], "additionalProperties": false,
+            "properties": {"version": {"type": ["string", "number", "null"]}}},
+    }, "example": {"parameters": {}}});
     of_task("oipLoad", "Have a variant loaded")
         .describe(
             "The one with the number `version`, else the most accurate one. Answered when it is in memory.",

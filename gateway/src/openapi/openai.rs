@@ -3,9 +3,26 @@
 use super::query::goals;
 use super::schemas::reference;
 use super::{Doc, task_parameter};
-use serde_json::json;
+use serde_json::{Value, json};
 
-const TAG: &str = "openai";
+pub(super) const TAG: &str = "openai";
+/// The form that OpenAI's clients look for in errors.
+pub(super) const ERROR: &str = "OpenAiError";
+
+/// That form.
+pub(super) fn error() -> Value {
+    let error = json!({
+        "type": "object",
+        "required": ["message", "type", "code"],
+        "properties": {
+            "message": {"type": "string", "description": "For people."},
+            "type": {"type": "string", "enum": ["invalid_request_error", "server_error"]},
+            "param": {"type": "null"},
+            "code": {"type": "string", "description": "For programs; as `reason` elsewhere."},
+        },
+    });
+    json!({"type": "object", "required": ["error"], "properties": {"error": error}})
+}
 
 pub(crate) fn models() -> Doc {
     Doc::new("openaiModels", TAG, "Tasks of vectors, as models").answers(

@@ -139,12 +139,15 @@ pub(crate) fn feedback() -> Doc {
         "verdict": {"type": "string", "enum": ["correct", "wrong"]},
         "live_accuracy": {"type": "object"},
     }});
+    let mut query =
+        path("query", "The answer's `modelless-query-id`; one of them, where several texts were asked.");
+    query["schema"] = json!({"type": "string", "pattern": "^[A-Za-z0-9_-]{52}$"});
     Doc::new("feedback", "queries", "Say whether an answer was right")
         .describe(
             "Given twice, the last verdict stands. Any gateway of a cluster takes it, whichever answered. The label is compared \
              with the best of the answer.",
         )
-        .parameter(path("query", "The answer's `modelless-query-id`; one of them, where several texts were asked."))
+        .parameter(query)
         .json_body(true, &body)
         .answers(200, "It is stored; with what all verdicts on that variant come to.", &answer)
         .errors(&[400, 404, 408, 410, 413, 415, 503])

@@ -36,7 +36,7 @@ pub(super) fn goal(goal: Goal) -> Value {
     match goal {
         Goal::Accuracy => json!({"type": "number", "minimum": 0, "maximum": 1, "example": 0.5}),
         Goal::LatencyMs => {
-            json!({"type": "number", "exclusiveMinimum": 0, "maximum": LATENCY_MAX_MS, "example": 500})
+            json!({"type": "number", "minimum": 0.001, "maximum": LATENCY_MAX_MS, "example": 500})
         }
         Goal::MaxCost => json!({"type": "number", "minimum": 0, "maximum": COST_MAX_USD, "example": 100}),
         Goal::Prefer => json!({"type": "string", "enum": Prefer::NAMES.map(|(name, _)| name)}),
@@ -80,6 +80,15 @@ fn goals() -> Value {
         })
         .collect();
     strict(Value::Object(properties), &[])
+}
+
+/// Goals that a task may set for all its queries, before it has models that could be pinned.
+fn defaults() -> Value {
+    let mut goals = goals();
+    for other in [Goal::Model, Goal::Variant, Goal::Priority, Goal::Fallback] {
+        goals["properties"][other.name()] = json!({"type": "null"});
+    }
+    goals
 }
 
 fn enumeration(names: &[&str]) -> Value {
@@ -206,7 +215,7 @@ fn requests() -> Value {
             "outputs": {"type": "array", "items": reference("Tensor"), "description": "Of one item; for `tensor`."},
             "space": strict(json!({"name": text(), "dimension": {"type": "integer", "minimum": 1, "maximum": 65_536}}),
                 &["name", "dimension"]),
-            "defaults": reference("Goals"),
+            "defaults": defaults(),
             "batching": {"type": ["string", "null"], "pattern": "^(deadline|aimd|off|fixed:[0-9]+:[0-9]+(ms|us))$",
                 "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
                                 each node is set.", "example": "deadline"},
@@ -236,7 +245,7 @@ fn requests() -> Value {
             "threads": {"type": "integer", "minimum": 1, "maximum": u16::MAX, "default": 1},
             "max_batch": {"type": "integer", "minimum": 1, "maximum": u32::MAX, "default": 16},
             "optimisation": {"enum": ["off", "basic", "extended", "all"], "default": "all"},
-            "processor": {"type": "string", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
+            "processor": {"type": "string", "pattern": "^(cpu|(cuda|tensorrt)(:[0-9]{1,3})?)$", "default": "cpu", "description": "cpu, cuda, cuda:N, tensorrt or tensorrt:N"},
             "gpu_memory": {"type": "integer", "minimum": 1, "description": "The most bytes of a GPU that one replica takes on one lane."},
             "string_bytes": {"type": "integer", "minimum": 4, "default": 65_536, "description": "The most bytes that one item's strings (BYTES) take in one tensor, four for the length of each included."},
             "artefact_sha256": sha256(),

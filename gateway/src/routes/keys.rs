@@ -60,6 +60,7 @@ struct Bound {
     #[serde(default)]
     app: Option<String>,
     /// In place of the one that holds; what is left out is not bounded.
+    #[serde(deserialize_with = "body::object")]
     quota: Quota,
 }
 

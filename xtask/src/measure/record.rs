@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{Context, Measure, Outcome, host};
+use super::{Outcome, host};
 use crate::command::{output, program};
 
 const TABLE: &str = "docs/measurements.md";
@@ -21,6 +21,17 @@ time that the host took away, the seeds and every repetition. A figure from a ch
 |---|---|---|---|---|---|---|---|
 ";
 
+/// What was found, for whoever reads of it.
+pub(crate) struct Figure {
+    /// The first word of its line.
+    pub(crate) name: String,
+    /// Where in `bench/results` its raw files lie.
+    pub(crate) folder: &'static str,
+    pub(crate) what: String,
+    /// How it is made again.
+    pub(crate) command: String,
+}
+
 struct Stamp {
     commit: String,
     dirty: bool,
@@ -29,14 +40,13 @@ struct Stamp {
 
 /// Writes both and gives the raw file's path in the checkout.
 pub(crate) fn write(
-    measure: &Measure,
+    figure: &Figure,
     outcome: &Outcome,
-    context: &Context,
+    root: &Path,
     before: &host::Load,
     after: &host::Load,
 ) -> Result<String> {
-    let stamp = stamp(&context.root)?;
-    let command = format!("cargo xtask measure {}", measure.name);
+    let stamp = stamp(root)?;
     let checks: Vec<Value> = outcome
         .checks
         .iter()
@@ -45,9 +55,9 @@ pub(crate) fn write(
         })
         .collect();
     let raw = json!({
-        "name": measure.name,
-        "what": measure.what,
-        "command": command,
+        "name": figure.name,
+        "what": figure.what,
+        "command": figure.command,
         "commit": stamp.commit,
         "dirty": stamp.dirty,
         "date": stamp.date,
@@ -59,25 +69,34 @@ pub(crate) fn write(
         "repetitions": outcome.repetitions,
     });
     let text = format!("{}\n", indent_top(&raw));
-    ensure_portable(&text, &context.root)?;
+    ensure_portable(&text, root)?;
 
     let dirty = if stamp.dirty { "-dirty" } else { "" };
-    let folder = format!("bench/results/{}", measure.name);
-    let file = format!("{folder}/{}-{}{dirty}.json", stamp.date.replace(':', ""), stamp.commit);
-    fs::create_dir_all(context.root.join(&folder))?;
-    fs::write(context.root.join(&file), text).with_context(|| format!("writing {file}"))?;
+    let folder = format!("bench/results/{}", figure.folder);
+    let part = if figure.name == figure.folder { String::new() } else { format!("-{}", figure.name) };
+    let file = format!("{folder}/{}-{}{dirty}{part}.json", stamp.date.replace(':', ""), stamp.commit);
+    fs::create_dir_all(root.join(&folder))?;
+    fs::write(root.join(&file), text).with_context(|| format!("writing {file}"))?;
 
-    let table = context.root.join(TABLE);
+    let table = root.join(TABLE);
     let old = fs::read_to_string(&table).unwrap_or_else(|_| HEAD.to_owned());
-    let row = row(measure, outcome, &stamp, &file, &command);
-    fs::write(&table, with_row(&old, measure.name, &row)).with_context(|| format!("writing {TABLE}"))?;
+    let row = row(figure, outcome, &stamp, &file);
+    fs::write(&table, with_row(&old, &figure.name, &row)).with_context(|| format!("writing {TABLE}"))?;
     Ok(file)
 }
 
 fn stamp(root: &Path) -> Result<Stamp> {
     let git = |args: &[&str]| output(program(root, "git").args(args)).map(|text| text.trim().to_owned());
     // What measuring writes itself does not make the measured code another.
-    let changed = git(&["status", "--porcelain", "--", ".", ":!bench/results", ":!docs/measurements.md"])?;
+    let changed = git(&[
+        "status",
+        "--porcelain",
+        "--",
+        ".",
+        ":!bench/results",
+        ":!docs/measurements.md",
+        ":!fuzz/corpus",
+    ])?;
     Ok(Stamp {
         commit: git(&["rev-parse", "--short=10", "HEAD"])?,
         dirty: !changed.is_empty(),
@@ -85,7 +104,7 @@ fn stamp(root: &Path) -> Result<Stamp> {
     })
 }
 
-fn row(measure: &Measure, outcome: &Outcome, stamp: &Stamp, file: &str, command: &str) -> String {
+fn row(figure: &Figure, outcome: &Outcome, stamp: &Stamp, file: &str) -> String {
     let bounds: Vec<String> = outcome
         .checks
         .iter()
@@ -97,14 +116,14 @@ fn row(measure: &Measure, outcome: &Outcome, stamp: &Stamp, file: &str, command:
     let dirty = if stamp.dirty { " dirty" } else { "" };
     let date = stamp.date.split('T').next().unwrap_or_default();
     let cells = [
-        measure.name.to_owned(),
-        measure.what.to_owned(),
+        figure.name.clone(),
+        figure.what.clone(),
         outcome.result.clone(),
         bounds.join("; "),
         format!("{}{dirty}", stamp.commit),
         date.to_owned(),
         format!("[json](../{file})"),
-        format!("`{command}`"),
+        format!("`{}`", figure.command),
     ];
     let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "/").replace('\n', " ")).collect();
     format!("| {} |", cells.join(" | "))

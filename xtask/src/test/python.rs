@@ -45,6 +45,11 @@ pub(super) fn moto(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-moto"), "crates/fleet/tests/moto/requirements.txt")
 }
 
+/// What asks a server by its OpenAPI document.
+pub(crate) fn schemathesis(root: &Path, target: &Path) -> Result<PathBuf> {
+    environment(root, &target.join("python-schemathesis"), "tests/schemathesis/requirements.txt")
+}
+
 /// What the recipes of demos run with.
 pub(crate) fn recipes(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-demos"), "examples/imagenet/tools.txt")

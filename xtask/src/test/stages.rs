@@ -8,7 +8,7 @@ use modelless_testkit::{Postgres, server};
 use super::peer::Peer;
 use super::{Outcome, demos, perf_analyzer, python, sdk, system};
 use crate::command::{cargo, program, run, run_keeping_tail, succeeds, target_dir};
-use crate::{measure, say, tidy};
+use crate::{measure, say, schemathesis, tidy};
 
 pub(super) struct Stage {
     pub(super) name: &'static str,
@@ -93,6 +93,13 @@ pub(super) const STAGES: &[Stage] = &[
         quick: false,
         needs: &["system", "engine", "python"],
         run: e2e,
+    },
+    Stage {
+        name: "openapi",
+        what: "a real server does what its OpenAPI document says, asked by schemathesis",
+        quick: false,
+        needs: &["system", "engine"],
+        run: openapi,
     },
     Stage {
         name: "demos",
@@ -437,6 +444,12 @@ fn e2e(context: &mut Context) -> Result<Outcome> {
         }
     });
     context.nextest(&["--package", "modelless-tests"])
+}
+
+fn openapi(context: &mut Context) -> Result<Outcome> {
+    let binary = context.binary()?;
+    schemathesis::short(&context.root, &context.target, &binary)?;
+    Ok(Outcome::Passed)
 }
 
 /// Without the packages nothing was tested. Whoever works offline goes on without; where the work is judged that is a failure.

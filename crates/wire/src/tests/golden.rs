@@ -139,7 +139,7 @@ fn refusals() -> Vec<(&'static str, Refusal)> {
 }
 
 /// One of each kind, and of each form that a kind has.
-pub(super) fn samples() -> Vec<(&'static str, Encoded)> {
+pub(crate) fn samples() -> Vec<(&'static str, Encoded)> {
     let refused = refusals().into_iter().map(|(name, refusal)| {
         let key = QueryKey(0x0102_0304);
         (name, say(Body::Refused { key, refusal }))

@@ -1,6 +1,6 @@
 //! Fakes at both ends of the wire, and the tests between them.
 
-mod golden;
+pub(crate) mod golden;
 mod keys;
 mod network;
 mod nonsense;
