@@ -15,7 +15,7 @@ use crate::{root, say};
 const CONFIG: &str = "tests/schemathesis/schemathesis.toml";
 const HOOKS: &str = "schemathesis_hooks";
 /// How many requests of each kind are made up for each operation, beside those that the document's bounds ask for.
-const SHORT: u32 = 4;
+const SHORT: u32 = 2;
 const LONG: u32 = 200;
 
 pub(crate) fn run(args: &[&str]) -> Result<()> {

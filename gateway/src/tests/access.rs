@@ -377,7 +377,9 @@ async fn a_quota_is_kept_and_whoever_is_over_it_is_told_when_to_come_again() {
         assert_eq!(ask("PATCH", "/v1/tenants/default", &quota(json!({}))).status, 200);
         assert_eq!(ask("POST", "/v1/tasks/fashion", &query).status, 200);
         // None of these is a quota: not a list of its fields, nor what no store can keep.
-        for wrong in [json!({"concurrency": 0}), json!([null, null]), json!({"body_bytes": 1_u64 << 63}), json!(null)] {
+        for wrong in
+            [json!({"concurrency": 0}), json!([null, null]), json!({"body_bytes": 1_u64 << 63}), json!(null)]
+        {
             assert_eq!(ask("PATCH", "/v1/tenants/default", &quota(wrong)).status, 400);
         }
         assert_eq!(ask("PATCH", "/v1/tenants/nobody", &quota(json!({}))).status, 404);
