@@ -10,7 +10,7 @@ KNOWN = {
     "model": ["cnn_s", "cnn_m", "cnn_l"],
     "version": ["1", "2"],
     "node": ["local"],
-    "tenant": ["default"],
+    "tenant": ["other"],
 }
 
 
