@@ -108,12 +108,15 @@ pub(crate) fn revoke() -> Doc {
 
 /// Of a tenant or of an application.
 fn quota() -> Value {
-    let bound =
-        |words: &str| json!({"type": "integer", "minimum": 1, "maximum": u32::MAX, "description": words});
-    let bytes =
-        |words: &str| json!({"type": "integer", "minimum": 1, "maximum": i64::MAX, "description": words});
+    let bound = |words: &str| json!({"type": ["integer", "null"], "minimum": 1, "maximum": u32::MAX, "description": words});
+    let bytes = |words: &str| json!({"type": ["integer", "null"], "minimum": 1, "maximum": i64::MAX, "description": words});
     json!({
-        "type": "object", "additionalProperties": false, "dependentRequired": {"burst": ["requests_per_s"]},
+        "type": "object", "additionalProperties": false,
+        // A burst says nothing without a rate.
+        "anyOf": [
+            {"properties": {"burst": {"type": "null"}}},
+            {"required": ["requests_per_s"], "properties": {"requests_per_s": {"type": "integer"}}},
+        ],
         "description": "What is left out is not bounded. One for all gateways, each of which grants an equal share.",
         "properties": {
             "requests_per_s": bound("Queries a second; each row of a request is one."),
@@ -122,7 +125,7 @@ fn quota() -> Value {
             "concurrency": bound("Queries that are open at one time."),
             "body_bytes": bytes("Bytes of one body."),
             "artefact_bytes": bytes("Bytes of all artefacts of registered models."),
-            "highest_priority": {"type": "integer", "minimum": 1, "maximum": Priority::LOWEST,
+            "highest_priority": {"type": ["integer", "null"], "minimum": 1, "maximum": Priority::LOWEST,
                 "description": "The highest level of priority that queries may ask for; 1 is the highest of all. Who asks for a higher one gets 403."},
         },
     })

@@ -151,7 +151,7 @@ pub(crate) fn infer_of_version() -> Doc {
 
 pub(crate) fn index() -> Doc {
     let body = json!({"type": "object", "additionalProperties": false, "properties": {
-        "ready": {"type": "boolean"}, "parameters": {"type": ["object", "null"]}}});
+        "ready": {"type": "boolean"}, "parameters": {"description": "Of no account here."}}});
     doc("oipIndex", "Every variant of every task, and whether it is in memory")
         .json_body(false, &body)
         .answers(200, "By task and number.", &json!({"type": "array", "items": {"type": "object"}}))

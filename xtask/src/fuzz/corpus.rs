@@ -14,14 +14,19 @@ pub(super) fn size(folder: &Path) -> Result<(usize, u64)> {
     Ok((files.len(), files.iter().map(|(bytes, _)| bytes).sum()))
 }
 
-/// Takes the largest away until the rest keeps the bounds: what small ones reach is worth more for its size.
+/// Takes away what exceeds the bounds: of too many, evenly from small to large, since whole requests are large and odd ones small; then
+/// the largest until the rest is small enough.
 pub(super) fn bound(folder: &Path) -> Result<()> {
-    let (mut count, mut bytes) = (0, 0);
-    for (size, path) in files(folder)? {
-        count += 1;
-        bytes += size;
-        if count > FILES || bytes > BYTES {
-            fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
+    let files = files(folder)?;
+    let (most, mut kept, mut bytes) = (files.len().min(FILES), 0, 0);
+    for (at, (size, path)) in files.iter().enumerate() {
+        // So many of the first `at + 1` stay.
+        let due = (at + 1) * most / files.len();
+        if due > kept && bytes + size <= BYTES {
+            kept += 1;
+            bytes += size;
+        } else {
+            fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
         }
     }
     Ok(())
@@ -51,7 +56,7 @@ mod tests {
         }
         bound(folder.path()).unwrap();
         assert_eq!(size(folder.path()).unwrap().0, FILES);
-        assert!(folder.path().join("0").is_file() && !folder.path().join(format!("{FILES}")).is_file());
+        assert!(folder.path().join(format!("{}", FILES + 4)).is_file(), "large ones are among them");
         fs::write(folder.path().join("large"), vec![0; usize::try_from(BYTES).unwrap()]).unwrap();
         bound(folder.path()).unwrap();
         assert!(!folder.path().join("large").exists() && size(folder.path()).unwrap().1 <= BYTES);
