@@ -29,6 +29,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("PYTHON", "tests: a Python with the clients that they use"),
     ("DEMO_PYTHON", "tests: a Python with what the recipes of demos need"),
     ("TEST_DEMOS", "tests: `all` for the long ones"),
+    ("WRITE_SEEDS", "tests: write what fuzzers begin with"),
     ("TEST_POSTGRES", "tests: a database server"),
     ("TEST_PEER", "tests: a server of others"),
     ("TEST_PEER_GRPC", "tests: the same by gRPC"),

@@ -151,7 +151,8 @@ pub(crate) fn infer_of_version() -> Doc {
 
 pub(crate) fn index() -> Doc {
     let body = json!({"type": "object", "additionalProperties": false, "properties": {
-        "ready": {"type": "boolean"}, "parameters": {"description": "Of no account here."}}});
+        "ready": {"type": "boolean"}, "parameters": {"type": ["object", "null"], "description": "Of no account here.",
+            "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}}});
     doc("oipIndex", "Every variant of every task, and whether it is in memory")
         .json_body(false, &body)
         .answers(200, "By task and number.", &json!({"type": "array", "items": {"type": "object"}}))

@@ -244,7 +244,11 @@ async fn repository<T>(
 }
 
 pub(super) async fn index(State(app): FromApp, caller: Caller, request: Request) -> Answer {
-    let ready = repository(&app, request, |asked| Ok(asked.ready)).await?;
+    let ready = repository(&app, request, |asked| {
+        asked.parameters.map(form::values).transpose()?; // of no account, but what they are is said
+        Ok(asked.ready)
+    })
+    .await?;
     let view: &View = &app.core.view_of(&caller);
     let entry = |entry: modelless_oip::messages::IndexEntry| json!({"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason});
     let all: Vec<Value> = about::index(view, ready).into_iter().map(entry).collect();
