@@ -50,7 +50,10 @@ impl FromStr for CacheFor {
         }
         let unit = [("s", 1), ("m", 60), ("h", 3_600)];
         let read = unit.iter().find_map(|(unit, seconds)| {
-            let number: u32 = text.strip_suffix(unit)?.parse().ok()?;
+            let digits = text.strip_suffix(unit)?;
+            // No sign and no zero before it: a time is written in one way.
+            let plain = digits.starts_with(|digit: char| digit.is_ascii_digit() && digit != '0');
+            let number: u32 = if plain { digits.parse().ok()? } else { return None };
             number.checked_mul(*seconds)
         });
         read.filter(|seconds| (1..=MOST_S).contains(seconds)).map(Self).ok_or_else(|| {
@@ -89,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_what_would_be_right() {
-        for text in ["", "0s", "on", "60", "25h", "-1s", "5 m", "4294967295h"] {
+        for text in ["", "0s", "on", "60", "25h", "-1s", "+1s", "01s", "5 m", "4294967295h"] {
             let why = text.parse::<CacheFor>().expect_err("no time");
             assert!(why.contains("10m"), "{why}");
         }

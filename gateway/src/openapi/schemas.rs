@@ -140,12 +140,17 @@ pub(super) fn all() -> Value {
     all
 }
 
+/// Without a usual one it may be left out, or null.
 fn cache(default: Option<&str>) -> Value {
-    let mut schema = json!({"type": "string", "pattern": "^(off|[1-9][0-9]{0,4}s|[1-9][0-9]{0,3}m|[1-9][0-9]?h)$",
+    let seconds = "[1-9][0-9]{0,3}|[1-7][0-9]{4}|8[0-5][0-9]{3}|86[0-3][0-9]{2}|86400";
+    let minutes = "[1-9][0-9]{0,2}|1[0-3][0-9]{2}|14[0-3][0-9]|1440";
+    let mut schema = json!({"type": "string",
+        "pattern": format!("^(off|({seconds})s|({minutes})m|([1-9]|1[0-9]|2[0-4])h)$"),
         "description": "For how long an answer may be given again to who asks the very same: `off`, or a time from 1s to 24h.",
         "example": "off"});
-    if let Some(default) = default {
-        schema["default"] = json!(default);
+    match default {
+        Some(default) => schema["default"] = json!(default),
+        None => schema["type"] = json!(["string", "null"]),
     }
     schema
 }
