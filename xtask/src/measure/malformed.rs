@@ -119,6 +119,8 @@ fn known(context: &Context, document: &Value, server: &Server) -> Result<Known> 
     known.path.insert("version".to_owned(), version.to_string());
     let sha256 = variants["variants"][0]["artefact"]["sha256"].as_str().context("no variant has a sha256")?;
     known.path.insert("sha256".to_owned(), sha256.to_owned());
+    // No list of regions is asked for: they are for clients of this machine, and this server takes none.
+    known.path.insert("region".to_owned(), NOTHING.to_owned());
     let picture = std::fs::read(context.root.join("examples/fashion/pictures/shirt.png"))?;
     for operation in openapi::operations(document)? {
         let path = &operation.path;
