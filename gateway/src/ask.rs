@@ -202,9 +202,9 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     goals.priority = caller.priority(goals.priority).inspect_err(|error| counted.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
     let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
-    let lookup = core.cache.lookup(task, caller.tenant, &input, manner.wish);
+    let lookup = core.cache.lookup(task, caller.tenant, &goals, &input, manner.wish).await;
     let known = match &lookup {
-        Some(lookup) => core.cache.find(lookup, core.driver.clock().now(), unix_now()).await,
+        Some(lookup) => core.cache.find(lookup, task, core.driver.clock().now(), unix_now()).await,
         None => None,
     };
     let (reply, answer) = oneshot::channel();
@@ -304,7 +304,11 @@ fn again(core: &Core, counted: &Counted<'_>, key: QueryKey, entry: &Entry, arriv
     let total = now - arrived;
     let in_time = wanted.latency.is_some_and(|latency| total <= latency);
     let none = (Micros::ZERO, CostPer1k(0));
-    let accuracy = task.variant(entry.variant).and_then(|variant| variant.accuracy);
+    let variant = task.variant(entry.variant);
+    let accuracy = variant.and_then(|variant| variant.accuracy);
+    if let Some(variant) = variant {
+        variant.served.given_again(total);
+    }
     task.metrics.cached(true);
     task.metrics.answered(total, in_time);
     task.metrics.goals().answered(wanted, &Got { total, accuracy, cost: none.1 });

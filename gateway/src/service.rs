@@ -118,7 +118,7 @@ impl Service {
         let seed = getrandom::u64().map_err(Error::Random)?; // not the router's, which may be set
         let traces = Traces::new(&config.traces, metrics.traces(), seed).map_err(Error::Config)?;
         let (traces, exporter) = traces.unzip();
-        let cache = Cache::new(&*store, live, Bytes(config.max_cache_bytes), metrics.cache()).await?;
+        let cache = Cache::new(&*store, live, Bytes(config.max_cache_bytes), &metrics).await?;
         let mut core = Core::new(config, driver, (ids, number_base), gate, metrics, nothing, cache);
         core.traces = traces;
         let core = Arc::new(core);

@@ -23,6 +23,7 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
     metrics.handed_back("too_late");
     metrics.node_lost("n", 1);
     metrics.traces().sent(1);
+    let _ = metrics.shared_cache();
     metrics.set_nodes(&[NodeGauges {
         node: "n".to_owned(),
         load_time: Micros(1),

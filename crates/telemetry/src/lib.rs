@@ -22,7 +22,7 @@ mod documented;
 
 pub use applications::AppMetrics;
 pub use bounded::OTHERS;
-pub use cache::CacheMetrics;
+pub use cache::{SharedCache, TaskCache};
 pub use goals::{GoalMetrics, Got, Wanted};
 pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, VariantMetrics};
 pub use nodes::{CoverageGauge, NodeGauges, NodeMetrics, ReplicaGauge};

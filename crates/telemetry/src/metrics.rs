@@ -6,7 +6,7 @@
 
 use crate::applications::{self, AppMetrics};
 use crate::bounded::{Names, OTHERS};
-use crate::cache::{self, CacheMetrics};
+use crate::cache::{self, SharedCache, TaskCache};
 use crate::goals::{self, GoalMetrics};
 use crate::histogram::{BYTES, Histogram, ITEMS, RATIO, SHORT_TIMES, TIMES};
 use crate::nodes::{CoverageGauge, NodeFamilies, NodeGauges, NodeMetrics, ReplicaGauge};
@@ -195,9 +195,9 @@ impl Metrics {
         self.cache.register(r);
     }
 
-    /// What is kept of answers.
-    pub fn cache(&self) -> CacheMetrics {
-        self.cache.handle()
+    /// Where gateways share answers.
+    pub fn shared_cache(&self) -> SharedCache {
+        self.cache.shared()
     }
 
     /// What becomes of traces.
@@ -353,18 +353,18 @@ pub struct TaskMetrics {
     input: Histogram,
     goals: GoalMetrics,
     /// Found, and not.
-    cache: [Counter; 2],
+    cache: TaskCache,
 }
 
 impl TaskMetrics {
     /// Whether a query was answered by what was kept.
     pub fn cached(&self, hit: bool) {
-        let [hits, misses] = &self.cache;
-        if hit {
-            hits.inc()
-        } else {
-            misses.inc()
-        };
+        self.cache.looked(hit);
+    }
+
+    /// What is kept of its answers.
+    pub fn cache(&self) -> &TaskCache {
+        &self.cache
     }
 
     /// How its queries' goals are kept.

@@ -44,6 +44,9 @@ pub struct Served {
     infer: AtomicU64,
     output: AtomicU64,
     last_unix_ms: AtomicU64,
+    /// Answers that were given again, and how long that took.
+    hits: AtomicU64,
+    hits_took: AtomicU64,
 }
 
 /// What one variant did until now. Times in microseconds, all queries together.
@@ -65,9 +68,19 @@ pub struct Totals {
     pub output: u64,
     /// When the last was answered, in milliseconds since 1970.
     pub last_unix_ms: u64,
+    /// Its answers that were given again; not among those above.
+    pub hits: u64,
+    /// From arrival to the answer of these.
+    pub hits_took: u64,
 }
 
 impl Served {
+    /// An answer of its was given again.
+    pub fn given_again(&self, took: Micros) {
+        self.hits_took.fetch_add(took.0, Ordering::Relaxed);
+        self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// It answered a query.
     pub fn answered(&self, took: &Took) {
         let Took { total, queue, input, infer, output, batch } = *took;
@@ -98,6 +111,8 @@ impl Served {
             infer: of(&self.infer),
             output: of(&self.output),
             last_unix_ms: of(&self.last_unix_ms),
+            hits: of(&self.hits),
+            hits_took: of(&self.hits_took),
         }
     }
 }
@@ -142,7 +157,8 @@ pub(crate) struct Triton {
 
 impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
-        let Self { count, batches, total, queue, input, infer, output, last_unix_ms } = other;
+        let Self { count, batches, total, queue, input, infer, output, last_unix_ms, hits, hits_took } =
+            other;
         self.count += count;
         self.batches += batches;
         self.total += total;
@@ -151,6 +167,8 @@ impl std::ops::AddAssign for Totals {
         self.infer += infer;
         self.output += output;
         self.last_unix_ms = self.last_unix_ms.max(last_unix_ms);
+        self.hits += hits;
+        self.hits_took += hits_took;
     }
 }
 
@@ -181,15 +199,21 @@ impl Triton {
             }
         }
         totals.extend(rest.map(|rest| (OTHERS, 0, rest)));
-        let figures: [(&str, &str, Figure); 8] = [
-            ("nv_inference_request_success", "Queries answered", |totals| totals.count),
-            ("nv_inference_count", "Queries answered, as Triton counts inferences", |totals| totals.count),
+        let figures: [(&str, &str, Figure); 10] = [
+            ("nv_inference_request_success", "Queries answered", |totals| totals.count + totals.hits),
+            ("nv_inference_count", "Queries answered by a run, as Triton counts inferences", |totals| {
+                totals.count
+            }),
             ("nv_inference_exec_count", "Batches they were in", |totals| totals.batches),
-            ("nv_inference_request_duration_us", "From arrival to the answer", |totals| totals.total),
+            ("nv_inference_request_duration_us", "From arrival to the answer", |totals| {
+                totals.total + totals.hits_took
+            }),
             ("nv_inference_queue_duration_us", "Waiting", |totals| totals.queue),
             ("nv_inference_compute_input_duration_us", "Decoding and preparing", |totals| totals.input),
             ("nv_inference_compute_infer_duration_us", "On the device", |totals| totals.infer),
             ("nv_inference_compute_output_duration_us", "Making answers", |totals| totals.output),
+            ("nv_cache_num_hits_per_model", "Answers given again", |totals| totals.hits),
+            ("nv_cache_hit_duration_per_model", "From arrival to these", |totals| totals.hits_took),
         ];
         for (name, help, figure) in figures {
             head(out, name, help);
@@ -244,8 +268,9 @@ mod tests {
         for _ in 0..6 {
             triton.served("t", 7).answered(&took);
         }
+        served.given_again(ms(1));
         let totals = served.totals();
-        assert_eq!((totals.count, totals.batches, totals.infer), (6, 2, 18_000));
+        assert_eq!((totals.count, totals.batches, totals.infer, totals.hits), (6, 2, 18_000, 1));
         assert!(totals.last_unix_ms > 1_600_000_000_000);
         triton.failed("t").count("too_late");
         triton.failed("t").count("something");
@@ -253,9 +278,12 @@ mod tests {
         let mut text = String::new();
         triton.encode(&mut text);
         for line in [
-            r#"nv_inference_request_success{model="t",version="7"} 6"#,
+            r#"nv_inference_request_success{model="t",version="7"} 7"#,
+            r#"nv_inference_count{model="t",version="7"} 6"#,
+            r#"nv_cache_num_hits_per_model{model="t",version="7"} 1"#,
+            r#"nv_cache_hit_duration_per_model{model="t",version="7"} 1000"#,
             r#"nv_inference_exec_count{model="t",version="7"} 2"#,
-            r#"nv_inference_request_duration_us{model="t",version="7"} 54000"#,
+            r#"nv_inference_request_duration_us{model="t",version="7"} 55000"#,
             r#"nv_inference_request_failure{model="t",version="0",reason="REJECTED"} 1"#,
             r#"nv_inference_request_failure{model="t",version="0",reason="OTHER"} 1"#,
         ] {

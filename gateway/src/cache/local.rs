@@ -4,8 +4,8 @@
 //! hand that goes round: one that was asked for since the hand came by last stays once more.
 
 use super::{Entry, Key};
+use modelless_telemetry::TaskCache;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const PARTS: usize = 16;
@@ -15,6 +15,8 @@ const SHARE: u64 = 8;
 struct Slot {
     entry: Arc<Entry>,
     asked: bool,
+    /// Where it is counted.
+    counted: TaskCache,
 }
 
 #[derive(Default)]
@@ -30,13 +32,12 @@ pub(crate) struct Local {
     parts: [Mutex<Part>; PARTS],
     /// Of one part.
     most: u64,
-    evicted: AtomicU64,
 }
 
 impl Local {
     pub(crate) fn new(most: u64) -> Self {
         let parts = std::array::from_fn(|_| Mutex::default());
-        Self { parts, most: most / PARTS as u64, evicted: AtomicU64::new(0) }
+        Self { parts, most: most / PARTS as u64 }
     }
 
     fn part(&self, key: &Key) -> MutexGuard<'_, Part> {
@@ -51,7 +52,13 @@ impl Local {
     }
 
     /// Puts one in, where there is none or the one that is there is to go. Whether it did.
-    pub(crate) fn put(&self, key: Key, entry: Arc<Entry>, replaces: impl FnOnce(&Entry) -> bool) -> bool {
+    pub(crate) fn put(
+        &self,
+        key: Key,
+        entry: Arc<Entry>,
+        counted: &TaskCache,
+        replaces: impl FnOnce(&Entry) -> bool,
+    ) -> bool {
         let bytes = entry.bytes();
         if bytes > self.most / SHARE {
             return false;
@@ -61,31 +68,31 @@ impl Local {
             Some(slot) if !replaces(&slot.entry) => return false,
             Some(slot) => {
                 let before = slot.entry.bytes();
+                slot.counted.went(before);
                 slot.entry = entry;
                 part.bytes = part.bytes - before + bytes;
             }
             None => {
-                part.slots.insert(key, Slot { entry, asked: false });
+                part.slots.insert(key, Slot { entry, asked: false, counted: counted.clone() });
                 part.round.push_back(key);
                 part.bytes += bytes;
             }
         }
-        self.evicted.fetch_add(part.shrink(self.most), Ordering::Relaxed);
+        counted.came(bytes);
+        part.shrink(self.most);
         true
     }
 
-    /// Bytes and entries that are there, and how many went to make room.
-    pub(crate) fn held(&self) -> (u64, u64, u64) {
+    /// Bytes and entries that are there.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (u64, u64) {
         let parts = self.parts.iter().map(|part| part.lock().unwrap_or_else(PoisonError::into_inner));
-        let (bytes, entries) = parts
-            .fold((0, 0), |(bytes, entries), part| (bytes + part.bytes, entries + part.slots.len() as u64));
-        (bytes, entries, self.evicted.load(Ordering::Relaxed))
+        parts.fold((0, 0), |(bytes, entries), part| (bytes + part.bytes, entries + part.slots.len() as u64))
     }
 }
 
 impl Part {
-    fn shrink(&mut self, most: u64) -> u64 {
-        let mut gone = 0;
+    fn shrink(&mut self, most: u64) {
         while self.bytes > most
             && let Some(key) = self.round.pop_front()
         {
@@ -95,14 +102,14 @@ impl Part {
                     self.round.push_back(key);
                 }
                 Some(_) | None => {
-                    if let Some(slot) = self.slots.remove(&key) {
-                        self.bytes -= slot.entry.bytes();
-                        gone += 1;
+                    if let Some(Slot { entry, counted, .. }) = self.slots.remove(&key) {
+                        self.bytes -= entry.bytes();
+                        counted.went(entry.bytes());
+                        counted.evicted();
                     }
                 }
             }
         }
-        gone
     }
 }
 
@@ -110,6 +117,7 @@ impl Part {
 mod tests {
     use super::*;
     use bytes::Bytes as Buffer;
+    use modelless_telemetry::Metrics;
     use modelless_types::{ModelId, SpaceId, VariantId};
 
     fn entry(bytes: usize) -> Arc<Entry> {
@@ -128,35 +136,45 @@ mod tests {
     #[test]
     fn what_nobody_asks_for_goes_first() {
         // Room for ten entries of 1,000 bytes in a part.
-        let local = Local::new(10_000 * PARTS as u64);
+        let (local, metrics) = (Local::new(10_000 * PARTS as u64), Metrics::new());
+        let task = metrics.task("t");
+        let counted = task.cache();
         for number in 0..10 {
-            assert!(local.put(key(number), entry(744), |_| true));
+            assert!(local.put(key(number), entry(744), counted, |_| true));
         }
-        assert_eq!(local.held(), (10_000, 10, 0));
+        assert_eq!(local.held(), (10_000, 10));
         assert!(local.get(&key(0)).is_some());
         for number in 10..15 {
-            assert!(local.put(key(number), entry(744), |_| true));
+            assert!(local.put(key(number), entry(744), counted, |_| true));
         }
-        assert_eq!(local.held(), (10_000, 10, 5));
+        assert_eq!(local.held(), (10_000, 10));
         assert!(local.get(&key(0)).is_some(), "it was asked for");
         assert!(local.get(&key(1)).is_none() && local.get(&key(14)).is_some());
+        let told = metrics.encode();
+        for line in [
+            r#"modelless_cache_entries{task="t"} 10"#,
+            r#"modelless_cache_bytes{task="t"} 10000"#,
+            r#"modelless_cache_evicted_total{task="t"} 5"#,
+        ] {
+            assert!(told.contains(line), "{line}\n{told}");
+        }
     }
 
     #[test]
     fn what_takes_the_place_of_another_is_counted_once() {
-        let local = Local::new(10_000 * PARTS as u64);
-        assert!(local.put(key(1), entry(100), |_| true));
-        assert!(!local.put(key(1), entry(200), |_| false));
-        assert_eq!(local.held(), (356, 1, 0));
-        assert!(local.put(key(1), entry(200), |before| before.body.len() == 100));
-        assert_eq!(local.held(), (456, 1, 0));
+        let (local, counted) = (Local::new(10_000 * PARTS as u64), TaskCache::default());
+        assert!(local.put(key(1), entry(100), &counted, |_| true));
+        assert!(!local.put(key(1), entry(200), &counted, |_| false));
+        assert_eq!(local.held(), (356, 1));
+        assert!(local.put(key(1), entry(200), &counted, |before| before.body.len() == 100));
+        assert_eq!(local.held(), (456, 1));
     }
 
     #[test]
     fn what_is_too_large_is_not_kept_and_no_room_is_none() {
-        let local = Local::new(10_000 * PARTS as u64);
-        assert!(!local.put(key(1), entry(1_000), |_| true));
-        assert_eq!(local.held(), (0, 0, 0));
-        assert!(!Local::new(0).put(key(1), entry(0), |_| true));
+        let (local, counted) = (Local::new(10_000 * PARTS as u64), TaskCache::default());
+        assert!(!local.put(key(1), entry(1_000), &counted, |_| true));
+        assert_eq!(local.held(), (0, 0));
+        assert!(!Local::new(0).put(key(1), entry(0), &counted, |_| true));
     }
 }

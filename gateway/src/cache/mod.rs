@@ -1,8 +1,8 @@
 //! Answers that are given again to who asks the very same, where a task allows it.
 //!
-//! An entry is found by a digest of who asks, what task, and the input as it was sent; it says which variant answered. It is given only
-//! where that variant is among those that may answer the query at hand, so a floor, a pin, a removed or a flagged variant hold as they
-//! always do. What is found costs no device and is counted as a hit. Another tenant's digest is another one.
+//! An entry is found by a digest of who asks, what task, what is pinned, and the input as it was sent; it says which variant answered.
+//! It is given only where that variant is among those that may answer the query at hand, so a floor, a pin, a removed or a flagged
+//! variant hold as they always do. What is found costs no device and is counted as a hit. Another tenant's digest is another one.
 
 mod local;
 mod shared;
@@ -11,21 +11,27 @@ pub(crate) use local::Local;
 pub(crate) use shared::Shared;
 
 use crate::ids::SECRET_CACHE;
-use crate::view::TaskView;
+use crate::view::{TaskView, VariantView};
 use bytes::Bytes as Buffer;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::HeaderMap;
 use http::header::CACHE_CONTROL;
+use modelless_decision::admission::DEFAULT_LATENCY;
 use modelless_live::Live;
 use modelless_store::Store;
-use modelless_telemetry::CacheMetrics;
-use modelless_types::{Bytes, Micros, ModelId, SpaceId, TaskId, TenantId, Time, VariantId};
+use modelless_telemetry::Metrics;
+use modelless_types::{Accuracy, Bytes, Goals, Micros, ModelId, SpaceId, TaskId, TenantId, Time, VariantId};
 use modelless_wire::{Answer, Input};
 use sha2::Sha256;
 use std::sync::Arc;
 
 /// What an entry is found by.
 pub(crate) type Key = [u8; 32];
+
+/// Inputs beyond that are digested beside the threads that serve queries, which it would hold up.
+pub(crate) const LARGE: usize = 256 << 10;
+/// So far may clocks of gateways be apart. What is from a later time is not given: nobody knows how old it is.
+pub(crate) const AHEAD: u64 = 1_000_000;
 
 /// What a request says of answers that were given before, as HTTP has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,7 +103,6 @@ pub(crate) struct Cache {
     secret: [u8; 32],
     pub(crate) local: Local,
     pub(crate) shared: Option<Shared>,
-    pub(crate) metrics: CacheMetrics,
 }
 
 /// A query that may be answered so.
@@ -107,6 +112,10 @@ pub(crate) struct Lookup {
     /// How old an answer may be.
     pub(crate) within: Micros,
     pub(crate) wish: Wish,
+    /// Who asks.
+    tenant: TenantId,
+    /// It has the time to look where gateways share.
+    pub(crate) far: bool,
 }
 
 impl Cache {
@@ -114,21 +123,22 @@ impl Cache {
         store: &dyn Store,
         live: Option<Arc<dyn Live>>,
         most: Bytes,
-        metrics: CacheMetrics,
+        metrics: &Metrics,
     ) -> Result<Self, crate::Error> {
         let mut candidate = [0; 32];
         getrandom::fill(&mut candidate).map_err(crate::Error::Random)?;
         // The same for all gateways of a store, so that they find what others keep.
         let secret = store.secret(SECRET_CACHE, candidate).await?;
-        let shared = live.map(|live| Shared::new(live, secret));
-        Ok(Self { secret, local: Local::new(most.0), shared, metrics })
+        let shared = live.map(|live| Shared::new(live, secret, metrics.shared_cache()));
+        Ok(Self { secret, local: Local::new(most.0), shared })
     }
 
     /// How a query would be found, where its task allows it and the request wants it.
-    pub(crate) fn lookup(
+    pub(crate) async fn lookup(
         &self,
         task: &TaskView,
         tenant: TenantId,
+        goals: &Goals,
         input: &Input,
         wish: Wish,
     ) -> Option<Lookup> {
@@ -136,63 +146,106 @@ impl Cache {
         if wish == Wish::Private {
             return None;
         }
-        Some(Lookup { key: self.key(tenant, task.task.id, input), within, wish })
-    }
-
-    /// Keyed, so that who reads a Redis cannot find out by trying what was asked.
-    fn key(&self, tenant: TenantId, task: TaskId, input: &Input) -> Key {
-        let mut mac: Hmac<Sha256> =
-            Hmac::new_from_slice(&self.secret).expect("HMAC takes keys of any length; this is a bug");
-        mac.update(b"query");
-        mac.update(&tenant.0.to_le_bytes());
-        mac.update(&task.0.to_le_bytes());
-        // Each part with its length, so that no two inputs are the same bytes.
-        let mut part = |bytes: &[u8]| {
-            mac.update(&(bytes.len() as u64).to_le_bytes());
-            mac.update(bytes);
+        let asked = Asked { tenant, task: task.task.id, model: goals.model, variant: goals.variant };
+        let key = if size(input) > LARGE {
+            let (secret, input) = (self.secret, input.clone());
+            // An input that cannot be digested is asked anew.
+            tokio::task::spawn_blocking(move || key(&secret, asked, &input)).await.ok()?
+        } else {
+            key(&self.secret, asked, input)
         };
-        match input {
-            Input::Raw(bytes) => {
-                part(b"raw");
-                part(bytes);
-            }
-            Input::Json { inputs, parameters } => {
-                part(if parameters.is_some() { b"with" } else { b"json" });
-                part(inputs);
-                part(parameters.as_deref().unwrap_or_default());
-            }
-        }
-        mac.finalize().into_bytes().into()
+        let bound = goals.latency.or(task.task.defaults.latency).unwrap_or(DEFAULT_LATENCY);
+        Some(Lookup { key, within, wish, tenant, far: bound >= shared::LEAST_BOUND })
     }
 
     /// What is known, here or where all gateways share it.
-    pub(crate) async fn find(&self, lookup: &Lookup, now: Time, now_unix: u64) -> Option<Arc<Entry>> {
+    pub(crate) async fn find(
+        &self,
+        lookup: &Lookup,
+        task: &TaskView,
+        now: Time,
+        now_unix: u64,
+    ) -> Option<Arc<Entry>> {
         if lookup.wish != Wish::Any {
             return None;
         }
-        let fresh = |entry: &Arc<Entry>| entry.age(now_unix) <= lookup.within;
+        let fresh = |entry: &Arc<Entry>| {
+            entry.given_unix <= now_unix.saturating_add(AHEAD) && entry.age(now_unix) <= lookup.within
+        };
         if let Some(entry) = self.local.get(&lookup.key).filter(fresh) {
             return Some(entry);
         }
-        let entry = self.shared.as_ref()?.get(&lookup.key, now).await.map(Arc::new).filter(fresh)?;
-        self.local.put(lookup.key, Arc::clone(&entry), |_| true);
+        let shared = self.shared.as_ref().filter(|_| lookup.far)?;
+        let entry = shared.get(&lookup.key, now).await.map(Arc::new).filter(fresh)?;
+        self.local.put(lookup.key, Arc::clone(&entry), task.metrics.cache(), |_| true);
         Some(entry)
     }
 
-    /// Keeps an answer, unless a better one is there that is not much older: what is more accurate satisfies more queries.
+    /// Keeps an answer, unless one is there that satisfies more queries and is not much older.
     pub(crate) fn keep(&self, lookup: &Lookup, task: &TaskView, answer: &Answer, now: Time, now_unix: u64) {
+        let Lookup { key, within, tenant, .. } = *lookup;
         let entry = Arc::new(Entry::of(answer, now_unix));
-        let accuracy = |of: VariantId| task.variant(of).and_then(|variant| variant.accuracy);
+        let rank = |of: VariantId| task.variant(of).map(|variant| rank(task, variant));
         let better = |known: &Entry| {
-            let half_over = known.age(now_unix).0 > lookup.within.0 / 2;
-            half_over || accuracy(entry.variant) >= accuracy(known.variant)
+            known.age(now_unix).0 > within.0 / 2 || rank(entry.variant) >= rank(known.variant)
         };
-        if self.local.put(lookup.key, Arc::clone(&entry), better)
+        if self.local.put(key, Arc::clone(&entry), task.metrics.cache(), better)
             && let Some(shared) = &self.shared
         {
-            shared.put(lookup.key, entry, lookup.within, now);
+            shared.put(shared::Write { key, entry, within, at: now, tenant });
         }
     }
+}
+
+/// How many queries a variant's answer satisfies: those of a version that answers by default more than others', then the more
+/// accurate ones. So what an earlier version answered is not in the way of the one that took its place.
+fn rank(task: &TaskView, variant: &VariantView) -> (bool, Option<Accuracy>) {
+    (task.is_default(variant.variant.model), variant.accuracy)
+}
+
+/// What is asked, but for the input and for goals that any variant may keep.
+#[derive(Clone, Copy)]
+struct Asked {
+    tenant: TenantId,
+    task: TaskId,
+    /// Pins: whoever has one is not in the way of those who have none.
+    model: Option<ModelId>,
+    variant: Option<VariantId>,
+}
+
+fn size(input: &Input) -> usize {
+    match input {
+        Input::Raw(bytes) => bytes.len(),
+        Input::Json { inputs, parameters } => inputs.len() + parameters.as_ref().map_or(0, Buffer::len),
+    }
+}
+
+/// Keyed, so that who reads a Redis cannot find out by trying what was asked.
+fn key(secret: &[u8; 32], asked: Asked, input: &Input) -> Key {
+    let mut mac: Hmac<Sha256> =
+        Hmac::new_from_slice(secret).expect("HMAC takes keys of any length; this is a bug");
+    // Each part with its length, so that no two queries are the same bytes.
+    let mut part = |bytes: &[u8]| {
+        mac.update(&(bytes.len() as u64).to_le_bytes());
+        mac.update(bytes);
+    };
+    let Asked { tenant, task, model, variant } = asked;
+    part(b"query");
+    for id in [Some(tenant.0), Some(task.0), model.map(|model| model.0), variant.map(|variant| variant.0)] {
+        part(id.map(u32::to_le_bytes).as_ref().map_or(&[], |bytes| &bytes[..]));
+    }
+    match input {
+        Input::Raw(bytes) => {
+            part(b"raw");
+            part(bytes);
+        }
+        Input::Json { inputs, parameters } => {
+            part(if parameters.is_some() { b"with" } else { b"json" });
+            part(inputs);
+            part(parameters.as_deref().unwrap_or_default());
+        }
+    }
+    mac.finalize().into_bytes().into()
 }
 
 #[cfg(test)]
@@ -219,57 +272,37 @@ mod tests {
 
     #[test]
     fn whatever_is_otherwise_has_another_key() {
-        let secret = [7; 32];
-        let cache = Cache {
-            secret,
-            local: Local::new(1 << 20),
-            shared: None,
-            metrics: modelless_telemetry::Metrics::new().cache(),
-        };
         let text = |text: &'static str| Buffer::from_static(text.as_bytes());
         let json = |inputs, parameters: Option<&'static str>| Input::Json {
             inputs: text(inputs),
             parameters: parameters.map(text),
         };
+        let who = |tenant, task, model: Option<u32>, variant: Option<u32>| Asked {
+            tenant: TenantId(tenant),
+            task: TaskId(task),
+            model: model.map(ModelId),
+            variant: variant.map(VariantId),
+        };
+        let any = who(1, 1, None, None);
         let asked = [
-            (1, 1, Input::Raw(text("ab"))),
-            (2, 1, Input::Raw(text("ab"))),
-            (1, 2, Input::Raw(text("ab"))),
-            (1, 1, Input::Raw(text("abc"))),
-            (1, 1, json("ab", None)),
-            (1, 1, json("ab", Some(""))),
-            (1, 1, json("ab", Some("{}"))),
-            (1, 1, json("ab{}", Some(""))),
-            (1, 1, json("a", Some("b{}"))),
+            (any, Input::Raw(text("ab"))),
+            (who(2, 1, None, None), Input::Raw(text("ab"))),
+            (who(1, 2, None, None), Input::Raw(text("ab"))),
+            (who(1, 1, Some(1), None), Input::Raw(text("ab"))),
+            (who(1, 1, None, Some(1)), Input::Raw(text("ab"))),
+            (who(1, 1, Some(1), Some(1)), Input::Raw(text("ab"))),
+            (any, Input::Raw(text("abc"))),
+            (any, json("ab", None)),
+            (any, json("ab", Some(""))),
+            (any, json("ab", Some("{}"))),
+            (any, json("ab{}", Some(""))),
+            (any, json("a", Some("b{}"))),
         ];
-        let key = |of: &Cache, (tenant, task, input): &(u32, u32, Input)| {
-            of.key(TenantId(*tenant), TaskId(*task), input)
-        };
-        let keys: std::collections::BTreeSet<Key> = asked.iter().map(|asked| key(&cache, asked)).collect();
+        let keys: std::collections::BTreeSet<Key> =
+            asked.iter().map(|(who, input)| key(&[7; 32], *who, input)).collect();
         assert_eq!(keys.len(), asked.len());
-        assert!(keys.contains(&key(&cache, &(1, 1, Input::Raw(text("ab"))))), "and the same has the same");
-        let other = Cache { secret: [8; 32], ..cache };
-        assert!(!keys.contains(&key(&other, &asked[0])));
-    }
-
-    #[tokio::test]
-    async fn an_answer_that_is_too_old_is_not_found() {
-        let store = modelless_store::MemStore::new();
-        let metrics = modelless_telemetry::Metrics::new().cache();
-        let cache = Cache::new(&store, None, Bytes(1 << 20), metrics).await.unwrap();
-        let (key, within) = ([1; 32], Micros::from_secs(60));
-        let lookup = |wish| Lookup { key, within, wish };
-        let entry = Entry {
-            body: Buffer::from_static(b"[]"),
-            model: ModelId(1),
-            variant: VariantId(1),
-            space: SpaceId(1),
-            given_unix: 1_000_000,
-        };
-        assert!(cache.local.put(key, Arc::new(entry), |_| true));
-        let minute_later = 1_000_000 + within.0;
-        assert!(cache.find(&lookup(Wish::Any), Time(0), minute_later).await.is_some());
-        assert!(cache.find(&lookup(Wish::Any), Time(0), minute_later + 1).await.is_none());
-        assert!(cache.find(&lookup(Wish::New), Time(0), 1_000_000).await.is_none(), "a new one is wanted");
+        let same = Input::Raw(text("ab"));
+        assert!(keys.contains(&key(&[7; 32], any, &same)), "and the same has the same");
+        assert!(!keys.contains(&key(&[8; 32], any, &same)), "another store's secret");
     }
 }

@@ -1,16 +1,18 @@
 //! Entries that all gateways of a cluster share, in its Redis.
 //!
-//! A look-up has some milliseconds; a Redis that takes longer, or is down, is not asked for a second, and a query never fails by it.
-//! Writing happens behind a bounded line. What one gateway has there is bounded in bytes, since Redis is also where the cluster
-//! finds itself. Every entry is signed: who can write to the Redis cannot put words into a model's mouth.
+//! A look-up has some milliseconds of the query's own time; a Redis that takes longer, or is down, is not asked for a second, and a
+//! query never fails by it. Writing happens behind a bounded line. What one gateway has there is bounded in bytes, since Redis is also
+//! where the cluster finds itself, and no tenant has more of that than it leaves to others. Every entry is signed: who can write to
+//! the Redis cannot put words into a model's mouth.
 
 use super::{Entry, Key};
 use bytes::Bytes as Buffer;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use modelless_live::Live;
-use modelless_types::{Micros, ModelId, SpaceId, Time, VariantId};
+use modelless_telemetry::SharedCache;
+use modelless_types::{Micros, ModelId, SpaceId, TenantId, Time, VariantId};
 use sha2::Sha256;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,6 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 /// What a look-up may take.
 const WITHIN: Duration = Duration::from_millis(5);
+/// A query that has less time does not look here: the look may take a quarter of it.
+pub(super) const LEAST_BOUND: Micros = Micros::from_millis(20);
 /// How long it is not asked after it did not answer.
 const REST: Micros = Micros::from_secs(1);
 /// Entries that wait to be written; what comes beyond is not.
@@ -35,8 +39,10 @@ const TAG: usize = 16;
 pub(crate) struct Shared {
     live: Arc<dyn Live>,
     secret: [u8; 32],
-    /// It is not asked before that moment.
+    /// It is not asked before that moment, and not written to before that one: one that is full can be read all the same.
     rests_until: AtomicU64,
+    full_until: AtomicU64,
+    metrics: SharedCache,
     to: mpsc::Sender<Write>,
     /// Taken in and not yet written, or left.
     open: AtomicU64,
@@ -44,20 +50,24 @@ pub(crate) struct Shared {
     from: std::sync::Mutex<Option<mpsc::Receiver<Write>>>,
 }
 
-struct Write {
-    key: Key,
-    entry: Arc<Entry>,
-    within: Micros,
-    at: Time,
+/// What is to be written.
+pub(super) struct Write {
+    pub(super) key: Key,
+    pub(super) entry: Arc<Entry>,
+    pub(super) within: Micros,
+    pub(super) at: Time,
+    pub(super) tenant: TenantId,
 }
 
 impl Shared {
-    pub(super) fn new(live: Arc<dyn Live>, secret: [u8; 32]) -> Self {
+    pub(super) fn new(live: Arc<dyn Live>, secret: [u8; 32], metrics: SharedCache) -> Self {
         let (to, from) = mpsc::channel(WAITING);
         Self {
             live,
             secret,
             rests_until: AtomicU64::new(0),
+            full_until: AtomicU64::new(0),
+            metrics,
             to,
             open: AtomicU64::new(0),
             from: std::sync::Mutex::new(Some(from)),
@@ -71,18 +81,26 @@ impl Shared {
         let name = name(key);
         let Ok(Ok(found)) = tokio::time::timeout(WITHIN, self.live.recall(&name)).await else {
             self.rests_until.store((now + REST).0, Ordering::Relaxed);
+            self.metrics.look_failed.inc();
             return None;
         };
-        self.read(key, &found?)
+        let entry = found.map(|found| self.read(key, &found));
+        match &entry {
+            Some(Some(_)) => self.metrics.found.inc(),
+            Some(None) => self.metrics.look_failed.inc(),
+            None => self.metrics.absent.inc(),
+        };
+        entry?
     }
 
     /// Has it written, if there is room.
-    pub(super) fn put(&self, key: Key, entry: Arc<Entry>, within: Micros, at: Time) {
-        if entry.body.len() <= LARGEST {
+    pub(super) fn put(&self, write: Write) {
+        if write.entry.body.len() <= LARGEST {
             // What finds no room is found in this gateway alone.
             self.open.fetch_add(1, Ordering::AcqRel);
-            if self.to.try_send(Write { key, entry, within, at }).is_err() {
+            if self.to.try_send(write).is_err() {
                 self.open.fetch_sub(1, Ordering::AcqRel);
+                self.metrics.no_room.inc();
             }
         }
     }
@@ -111,13 +129,20 @@ impl Shared {
     }
 
     async fn write(&self, write: &Write, there: &mut There) {
-        let Write { key, entry, within, at } = write;
-        if at.0 < self.rests_until.load(Ordering::Relaxed) || !there.takes(entry.bytes(), *within, *at) {
+        let Write { key, entry, within, at, tenant } = write;
+        if at.0 < self.full_until.load(Ordering::Relaxed) {
+            return;
+        }
+        if !there.takes(entry.bytes(), *tenant, *within, *at) {
+            self.metrics.no_room.inc();
             return;
         }
         let time = Duration::from_micros(within.0);
         if self.live.remember(&name(key), &self.written(key, entry), time).await.is_err() {
-            self.rests_until.store((*at + REST).0, Ordering::Relaxed);
+            self.full_until.store((*at + REST).0, Ordering::Relaxed);
+            self.metrics.write_failed.inc();
+        } else {
+            self.metrics.written.inc();
         }
     }
 
@@ -182,21 +207,31 @@ fn name(key: &Key) -> String {
 /// What this gateway has there, until it expires.
 #[derive(Default)]
 struct There {
-    until: VecDeque<(Time, u64)>,
+    until: VecDeque<(Time, u64, TenantId)>,
     bytes: u64,
+    of: BTreeMap<TenantId, u64>,
 }
 
 impl There {
-    fn takes(&mut self, bytes: u64, within: Micros, now: Time) -> bool {
+    /// Whether there is room, and more than the tenant has by then is left for the others: alone it has half of all.
+    fn takes(&mut self, bytes: u64, tenant: TenantId, within: Micros, now: Time) -> bool {
         // Tasks keep theirs for different times; one that is over behind one that is not is counted until that is.
-        while let Some((_, gone)) = self.until.pop_front_if(|(until, _)| *until <= now) {
+        while let Some((_, gone, of)) = self.until.pop_front_if(|(until, ..)| *until <= now) {
             self.bytes -= gone;
+            if let Some(has) = self.of.get_mut(&of) {
+                *has -= gone;
+                if *has == 0 {
+                    self.of.remove(&of);
+                }
+            }
         }
-        if self.bytes + bytes > MOST {
+        let has = self.of.get(&tenant).copied().unwrap_or_default() + bytes;
+        if MOST.checked_sub(self.bytes + bytes).is_none_or(|left| has > left) {
             return false;
         }
-        self.until.push_back((now + within, bytes));
+        self.until.push_back((now + within, bytes, tenant));
         self.bytes += bytes;
+        self.of.insert(tenant, has);
         true
     }
 }
@@ -206,8 +241,17 @@ mod tests {
     use super::*;
     use modelless_live::MemLive;
 
+    fn over(live: Arc<dyn Live>) -> Shared {
+        Shared::new(live, [7; 32], modelless_telemetry::Metrics::new().shared_cache())
+    }
+
     fn shared() -> Shared {
-        Shared::new(Arc::new(MemLive::default()), [7; 32])
+        over(Arc::new(MemLive::default()))
+    }
+
+    fn write(key: Key, at: Time) -> Write {
+        let (entry, within, tenant) = (Arc::new(entry()), Micros::from_secs(60), TenantId(1));
+        Write { key, entry, within, at, tenant }
     }
 
     fn entry() -> Entry {
@@ -230,21 +274,30 @@ mod tests {
     }
 
     #[test]
-    fn so_much_is_there_and_no_more() {
+    fn so_much_is_there_and_no_tenant_has_more_than_it_leaves() {
         let mut there = There::default();
         let (minute, second) = (Micros::from_secs(60), Micros::from_secs(1));
-        assert!(there.takes(MOST, minute, Time(0)));
-        assert!(!there.takes(1, minute, Time(0) + second));
-        assert!(there.takes(MOST, minute, Time(0) + minute));
+        let (one, two, three) = (TenantId(1), TenantId(2), TenantId(3));
+        let start = Time(0);
+        assert!(!there.takes(MOST / 2 + 1, one, minute, start));
+        assert!(there.takes(MOST / 2, one, minute, start));
+        assert!(!there.takes(1, one, minute, start), "the rest is for others");
+        assert!(!there.takes(MOST / 4 + 1, two, minute, start));
+        assert!(there.takes(MOST / 4, two, minute, start));
+        assert!(there.takes(MOST / 8, three, minute, start + second));
+        assert!(!there.takes(MOST, three, minute, start + second), "never more than all");
+        // The first two are over.
+        assert!(there.takes(MOST / 4, one, minute, start + minute));
+        assert_eq!((there.bytes, there.of.len()), (MOST / 4 + MOST / 8, 2));
     }
 
     #[tokio::test]
     async fn what_one_writes_another_finds_until_it_is_over() {
         let live: Arc<dyn Live> = Arc::new(MemLive::default());
-        let (one, other) = (Shared::new(Arc::clone(&live), [7; 32]), Shared::new(live, [7; 32]));
+        let (one, other) = (over(Arc::clone(&live)), over(live));
         let stop = CancellationToken::new();
         let key = [9; 32];
-        one.put(key, Arc::new(entry()), Micros::from_secs(60), Time(1));
+        one.put(write(key, Time(1)));
         let found = async {
             loop {
                 if let Some(found) = other.get(&key, Time(2)).await {
@@ -260,11 +313,14 @@ mod tests {
         assert_eq!(other.get(&[8; 32], Time(2)).await, None);
     }
 
-    /// One that never answers.
-    struct Silent;
+    /// One that never answers, or one that is full: it can be read, and takes nothing.
+    enum Broken {
+        Silent,
+        Full,
+    }
 
     #[async_trait::async_trait]
-    impl Live for Silent {
+    impl Live for Broken {
         async fn announce(
             &self,
             _: &modelless_live::Member,
@@ -287,10 +343,20 @@ mod tests {
             std::future::pending().await
         }
         async fn remember(&self, _: &str, _: &[u8], _: Duration) -> Result<(), modelless_live::Error> {
-            std::future::pending().await
+            match self {
+                Self::Silent => std::future::pending().await,
+                Self::Full => Err(modelless_live::Error::Refused { why: "OOM command not allowed".into() }),
+            }
         }
-        async fn recall(&self, _: &str) -> Result<Option<Vec<u8>>, modelless_live::Error> {
-            std::future::pending().await
+        async fn recall(&self, name: &str) -> Result<Option<Vec<u8>>, modelless_live::Error> {
+            match self {
+                Self::Silent => std::future::pending().await,
+                Self::Full => {
+                    let key = [5; 32];
+                    assert_eq!(name, super::name(&key));
+                    Ok(Some(shared().written(&key, &entry())))
+                }
+            }
         }
         fn notices(&self) -> tokio::sync::broadcast::Receiver<modelless_live::Notice> {
             tokio::sync::broadcast::Sender::new(1).subscribe()
@@ -300,7 +366,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_redis_that_is_silent_costs_some_milliseconds_and_then_nothing_for_a_second() {
-        let shared = Shared::new(Arc::new(Silent), [7; 32]);
+        let shared = over(Arc::new(Broken::Silent));
         let took = async |at: Time| {
             let began = tokio::time::Instant::now();
             assert_eq!(shared.get(&[1; 32], at).await, None);
@@ -311,5 +377,18 @@ mod tests {
         assert!(first >= WITHIN && first < WITHIN * 2, "{first:?}");
         assert_eq!(took(start + Micros(1)).await, Duration::ZERO);
         assert!(took(start + REST).await >= WITHIN, "it is tried again");
+    }
+
+    #[tokio::test]
+    async fn a_redis_that_takes_nothing_is_read_on() {
+        let (shared, mut there) = (over(Arc::new(Broken::Full)), There::default());
+        let start = Time(10_000_000);
+        shared.write(&write([1; 32], start), &mut there).await;
+        assert_eq!((shared.metrics.write_failed.get(), there.bytes), (1, entry().bytes()));
+        shared.write(&write([1; 32], start + Micros(1)), &mut there).await;
+        assert_eq!(shared.metrics.write_failed.get(), 1, "it is left alone for a while");
+        assert_eq!(shared.get(&[5; 32], start + Micros(2)).await, Some(entry()));
+        shared.write(&write([1; 32], start + REST), &mut there).await;
+        assert_eq!(shared.metrics.write_failed.get(), 2);
     }
 }

@@ -132,13 +132,17 @@ pub(crate) fn statistics(task: &TaskView, asked: &str) -> Result<Vec<ModelStatis
             inference_count: totals.count,
             execution_count: totals.batches,
             inference_stats: Some(InferStatistics {
-                success: all(totals.total),
+                // With those that were given again, as Triton has it.
+                success: Some(Duration {
+                    count: totals.count + totals.hits,
+                    ns: totals.total.saturating_add(totals.hits_took).saturating_mul(1_000),
+                }),
                 fail: Some(Duration { count: failures, ns: 0 }),
                 queue: all(totals.queue),
                 compute_input: all(totals.input),
                 compute_infer: all(totals.infer),
                 compute_output: all(totals.output),
-                cache_hit: Some(Duration::default()),
+                cache_hit: Some(Duration { count: totals.hits, ns: totals.hits_took.saturating_mul(1_000) }),
                 cache_miss: Some(Duration::default()),
             }),
         }

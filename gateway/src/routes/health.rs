@@ -27,8 +27,6 @@ pub(super) async fn ready(State(app): FromApp) -> Response {
 pub(super) async fn metrics(State(app): FromApp) -> Response {
     let (waiting, open) = app.core.driver.look(|router, _| (router.waiting(), router.open()));
     app.core.metrics.set_open(u64::from(waiting), open as u64);
-    let (bytes, entries, evicted) = app.core.cache.local.held();
-    app.core.cache.metrics.set(bytes, entries, evicted);
     app.core.metrics.set_nodes(&gauges(&app.core.view(), |node| app.core.pending.at(node)));
     let mut response = Response::new(axum::body::Body::from(app.core.metrics.encode()));
     let media = HeaderValue::from_static(modelless_telemetry::CONTENT_TYPE);

@@ -69,7 +69,9 @@ async fn who_asks_the_same_again_gets_the_same_answer_without_a_device() {
         r#"modelless_cache_total{task="fashion",outcome="hit"} 1"#,
         r#"modelless_cache_total{task="fashion",outcome="miss"} 1"#,
         r#"modelless_queries_total{task="fashion",outcome="answered"} 2"#,
-        "modelless_cache_entries 1",
+        r#"modelless_cache_entries{task="fashion"} 1"#,
+        r#"nv_cache_num_hits_per_model{model="fashion",version="1"} 1"#,
+        r#"nv_inference_count{model="fashion",version="1"} 1"#,
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
@@ -104,7 +106,7 @@ async fn a_floor_holds_whatever_was_given_before() {
 #[tokio::test]
 async fn who_prefers_accuracy_is_not_given_less_than_there_is() {
     let mut world = world().await;
-    post(&world, "?variant=small-fp32").await;
+    post(&world, "").await; // by the small one
     assert_eq!(post(&world, "").await.header("modelless-cache"), "hit");
     assert_eq!(post(&world, "?prefer=accuracy").await.header("modelless-cache"), "miss");
     assert_eq!(asked(&mut world), 2);

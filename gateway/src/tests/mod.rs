@@ -3,6 +3,7 @@
 mod access;
 mod admin;
 mod cache;
+mod cache_holds;
 mod feedback;
 mod moved;
 mod oip;

@@ -43,16 +43,17 @@ pub(super) enum Does {
     Refuse(Refusal),
 }
 
+type Models =
+    BTreeMap<(TaskId, u8), (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId)>;
+
 pub(super) struct FakeNode {
     id: NodeId,
     /// How many queries it takes at once.
     pub(super) credit: Mutex<u32>,
     gateway: OnceLock<Arc<dyn GatewayLink>>,
     pub(super) does: Mutex<Does>,
-    models: BTreeMap<
-        (TaskId, u8),
-        (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId),
-    >,
+    /// Who answers for an ordinal.
+    models: Mutex<Models>,
     seen: mpsc::Sender<ToNode>,
     /// What is to happen first when a query comes.
     pub(super) looks: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -63,6 +64,11 @@ impl FakeNode {
         let limit = Limit { queries: *self.credit.lock().unwrap(), bytes: Bytes::from_mib(64) };
         let report = NodeReport { limit, wait: Moments::ZERO, waits: Vec::new(), made: Made::default() };
         self.gateway.get().unwrap().receive(self.id, FromNode { body, report });
+    }
+
+    /// A variant that was registered after it started.
+    pub(super) fn knows(&self, task: TaskId, variant: &Variant, space: modelless_types::SpaceId) {
+        self.models.lock().unwrap().insert((task, variant.ordinal), (variant.model, variant.id, space));
     }
 
     pub(super) fn answer(&self, frame: &QueryFrame) {
@@ -81,7 +87,7 @@ impl FakeNode {
 
     pub(super) fn answer_with(&self, frame: &QueryFrame, body: String) {
         let ordinal = frame.class.admits.iter().next().unwrap();
-        let (model, variant, space) = self.models[&(frame.class.task, ordinal)];
+        let (model, variant, space) = self.models.lock().unwrap()[&(frame.class.task, ordinal)];
         let answer = Answer {
             body: Buffer::from(body),
             model,
@@ -307,13 +313,16 @@ impl World {
         let does = Mutex::new(Does::Answer);
         let credit = Mutex::new(4);
         let (gateway, looks) = (OnceLock::new(), OnceLock::new());
+        let models = Mutex::new(models);
         let node = FakeNode { id: NODE, credit, gateway, does, models, seen, looks };
         let node = Arc::new(node);
         let price = PricePerHour(100_000);
         let info = NodeInfo { id: NODE, rtt: Moments::ZERO, price, offers: all };
         let second = setup.second_node.then(|| {
             let (seen, received) = mpsc::channel(10_000);
-            let (does, credit, models) = (Mutex::new(Does::Keep), Mutex::new(0), node.models.clone());
+            let (does, credit, models) =
+                (Mutex::new(Does::Keep), Mutex::new(0), node.models.lock().unwrap().clone());
+            let models = Mutex::new(models);
             let (id, gateway, looks) = (NodeId(2), OnceLock::new(), OnceLock::new());
             let other = FakeNode { id, credit, gateway, does, models, seen, looks };
             let rtt = Moments::exactly(setup.second_greeting);
