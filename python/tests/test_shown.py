@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Iterator
 
 import pytest
-from scripted import DECISION, Scripted, reply
+from scripted import ANSWER, DECISION, Scripted, reply
 
 from modelless import Client, GoalsUnreachable, Label, Task, Variant
 from modelless._errors import refusal
@@ -146,3 +146,22 @@ def test_types_come_along_for_those_who_check_them() -> None:
 
     folder = Path(modelless.__file__).parent
     assert (folder / "py.typed").is_file()
+
+
+def test_an_answer_says_whether_it_was_given_before_and_how_long_ago() -> None:
+    hit = {**DECISION, "modelless-cache": "hit", "age": "7"}
+    miss = {**DECISION, "modelless-cache": "miss"}
+    elsewhere = {**DECISION, "age": "9"}  # a proxy's, of a task whose answers are not given again
+    server = Scripted([reply(200, ANSWER, headers) for headers in (hit, miss, elsewhere)])
+    try:
+        with Client(server.url) as asking:
+            told = [asking.query("t", b"\0\0\x80?", fresh=fresh).decision for fresh in (False, True, False)]
+    finally:
+        server.close()
+    assert [one.headers.get("cache-control") for one in server.queries()] == [None, "no-cache", None]
+    assert [(one.cache, one.age_s) for one in told] == [("hit", 7), ("miss", None), ("", None)]
+
+
+def test_a_task_says_for_how_long_answers_are_given_again() -> None:
+    told = {"name": "t", "kind": "tensor"}
+    assert Task.of(told).cache == "off" and Task.of({**told, "cache": "10m"}).cache == "10m"

@@ -52,6 +52,10 @@ class Decision:
     run_ms: float = 0.0
     #: From arrival at the server to the answer.
     total_ms: float = 0.0
+    #: Of tasks whose answers may be given again: `hit` if this one was given before, else `miss`; of several texts `some` if not all were.
+    cache: str = ""
+    #: How many seconds ago it was given first; the oldest of several.
+    age_s: Optional[int] = None
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "Decision":
@@ -62,6 +66,9 @@ class Decision:
             return float(get(name, "0"))
 
         accuracy = get("modelless-accuracy")
+        cache = get("modelless-cache", "")
+        # A cache between here and the server may tell an age, too: that is not meant.
+        age = get("age") if cache in ("hit", "some") else None
         try:
             return cls(
                 variant=headers["modelless-variant"],
@@ -81,6 +88,8 @@ class Decision:
                 prepare_ms=number("modelless-prepare-ms"),
                 run_ms=number("modelless-run-ms"),
                 total_ms=number("modelless-total-ms"),
+                cache=cache,
+                age_s=None if age is None else int(age),
             )
         except (KeyError, ValueError) as error:
             raise foreign(f"its answer does not say who answered ({error})") from None

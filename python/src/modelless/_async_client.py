@@ -10,6 +10,7 @@ import httpx
 
 from . import _catalog
 from ._answers import Answer
+from ._core import How
 from ._drive import AsyncDriver
 from ._goals import Goals, GoalsGiven
 from ._inputs import Input
@@ -65,6 +66,7 @@ class AsyncClient:
         top_k: Optional[int] = ...,
         parameters: Optional[Mapping[str, Any]] = ...,
         timeout: Optional[float] = ...,
+        fresh: bool = ...,
         **goals: Unpack[GoalsGiven],
     ) -> List[Answer]: ...
 
@@ -77,6 +79,7 @@ class AsyncClient:
         top_k: Optional[int] = ...,
         parameters: Optional[Mapping[str, Any]] = ...,
         timeout: Optional[float] = ...,
+        fresh: bool = ...,
         **goals: Unpack[GoalsGiven],
     ) -> Answer: ...
 
@@ -88,6 +91,7 @@ class AsyncClient:
         top_k: Optional[int] = None,
         parameters: Optional[Mapping[str, Any]] = None,
         timeout: Optional[float] = None,
+        fresh: bool = False,
         **goals: Unpack[GoalsGiven],
     ) -> Union[Answer, List[Answer]]:
         """Asks a task. A list is several inputs, answered in its order.
@@ -96,8 +100,10 @@ class AsyncClient:
         bytes, or a dict of those by name. The goals are `accuracy`, `latency_ms`, `max_cost`, `prefer`, `priority`, `fallback`,
         `model` and `variant`, as everywhere. `timeout` is in seconds over all attempts; left out it is the latency that was asked
         for (or the task's default) and five seconds for the way.
+
+        Where the task gives answers again, `fresh=True` asks for a new one.
         """
-        asked = self._core.query(task, input, Goals(**goals), _parameters(top_k, parameters), timeout)
+        asked = self._core.query(task, input, Goals(**goals), _parameters(top_k, parameters), How(timeout, fresh))
         answer: Union[Answer, List[Answer]] = await self._driver.run(asked)
         return answer
 

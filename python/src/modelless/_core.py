@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional
 from urllib.parse import quote
 
@@ -31,6 +32,16 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
+@dataclass(frozen=True)
+class How:
+    """In which manner a query is asked."""
+
+    #: Seconds over all attempts.
+    timeout: Optional[float] = None
+    #: No answer that was given before will do.
+    fresh: bool = False
+
+
 class Core:
     """What the operations of one client share."""
 
@@ -40,16 +51,16 @@ class Core:
         self._forms: Dict[str, TaskForm] = {}
 
     def query(
-        self, task: str, value: Any, goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+        self, task: str, value: Any, goals: Goals, parameters: Mapping[str, Any], how: How
     ) -> Operation[Any]:
         """One input, or each of a list."""
         started: float = yield Now()
-        form = self._forms.get(task) or (yield from self.form(task, timeout))
+        form = self._forms.get(task) or (yield from self.form(task, how.timeout))
         if isinstance(value, (list, tuple)):
-            answers: List[Answer] = yield from self._each(form, list(value), goals, parameters, timeout)
+            answers: List[Answer] = yield from self._each(form, list(value), goals, parameters, how)
             return answers
         body = yield from self._written(form, value, parameters)
-        reply = yield from self._ask(form, body, goals, timeout, started)
+        reply = yield from self._ask(form, body, goals, how, started)
         return _answers.parse(form.name, form.kind, reply.headers, reply.body)
 
     def form(self, task: str, timeout: Optional[float] = None) -> Operation[TaskForm]:
@@ -74,27 +85,27 @@ class Core:
         return written
 
     def _each(
-        self, form: TaskForm, values: List[Any], goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+        self, form: TaskForm, values: List[Any], goals: Goals, parameters: Mapping[str, Any], how: How
     ) -> Operation[List[Answer]]:
         operations: List[Operation[Any]] = []
         if form.takes_texts:
             for first in range(0, len(values), TEXTS_MAX):
                 part = values[first : first + TEXTS_MAX]
-                operations.append(self._texts(form, first, part, goals, parameters, timeout))
+                operations.append(self._texts(form, first, part, goals, parameters, how))
             parts = yield Together(operations, self.at_once)
             return [answer for part in parts for answer in part]
         for at, value in enumerate(values):
-            operations.append(self._one(form, at, value, goals, parameters, timeout))
+            operations.append(self._one(form, at, value, goals, parameters, how))
         answers: List[Answer] = yield Together(operations, self.at_once)
         return answers
 
     def _one(
-        self, form: TaskForm, at: int, value: Any, goals: Goals, parameters: Mapping[str, Any], timeout: Optional[float]
+        self, form: TaskForm, at: int, value: Any, goals: Goals, parameters: Mapping[str, Any], how: How
     ) -> Operation[Answer]:
         started: float = yield Now()
         try:
             body = yield from self._written(form, value, parameters)
-            reply = yield from self._ask(form, body, goals, timeout, started)
+            reply = yield from self._ask(form, body, goals, how, started)
         except ModellessError as error:
             raise error.at(at)
         return _answers.parse(form.name, form.kind, reply.headers, reply.body)
@@ -106,13 +117,13 @@ class Core:
         values: List[Any],
         goals: Goals,
         parameters: Mapping[str, Any],
-        timeout: Optional[float],
+        how: How,
     ) -> Operation[List[Answer]]:
         """Those of a list from the `first` on, in one request."""
         started: float = yield Now()
         try:
             body: Body = yield Work(lambda: _inputs.texts_body(form, values, parameters))
-            reply = yield from self._ask(form, body, goals, timeout, started)
+            reply = yield from self._ask(form, body, goals, how, started)
         except InputError as error:
             raise error if error.index is None else error.at(first + error.index)
         except Refused as error:
@@ -120,19 +131,19 @@ class Core:
         return _answers.parse_list(form.name, form.kind, reply.headers, reply.body, len(values))
 
     def _ask(
-        self, form: TaskForm, body: Body, goals: Goals, timeout: Optional[float], started: float
+        self, form: TaskForm, body: Body, goals: Goals, how: How, started: float
     ) -> Operation[Reply]:
         """A query. Asked again, the server is told only what is left of its latency."""
         latency = goals.latency_ms
         bound = (latency if latency is not None else form.latency_ms) / 1e3
-        within = timeout if timeout is not None else bound + GRACE
+        within = how.timeout if how.timeout is not None else bound + GRACE
         useful = within if goals.fallback == "best_effort" else min(bound, within)
         path = f"/v1/tasks/{segment(form.name)}"
 
         def request(attempt: int, spent: float) -> Send:
             left = None if latency is None or attempt == 1 else max(latency - spent * 1e3, 0.001)
             query = goals.query(left)
-            return Send("POST", f"{path}?{query}" if query else path, within - spent, body.content, body.media)
+            return Send("POST", f"{path}?{query}" if query else path, within - spent, body.content, body.media, fresh=how.fresh)
 
         try:
             return (yield from self.until(request, started, useful))

@@ -37,6 +37,8 @@ class Requests:
         headers = list(self._headers)
         if send.media is not None:
             headers.append((b"content-type", send.media.encode()))
+        if send.fresh:
+            headers.append((b"cache-control", b"no-cache"))
         if send.upload is not None:
             headers.append((b"content-length", str(send.upload.size).encode()))
         left = max(send.timeout, 0.001)

@@ -31,6 +31,8 @@ class Send:
     content: bytes = b""
     media: Optional[str] = None
     upload: Optional[Upload] = None
+    #: No answer that was given before will do.
+    fresh: bool = False
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ class Task:
     defaults: Dict[str, Any]
     labels: Tuple[str, ...] = ()
     variants: Tuple[Variant, ...] = ()
+    #: For how long answers may be given again to who asks the very same, such as `10m`, or `off`.
+    cache: str = "off"
     raw: Dict[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
@@ -87,6 +89,7 @@ class Task:
             defaults=dict(told.get("defaults") or {}),
             labels=tuple(told.get("labels") or ()),
             variants=tuple(Variant.of(one) for one in variants) if isinstance(variants, list) else (),
+            cache=told.get("cache") or "off",
             raw=told,
         )
 
