@@ -96,11 +96,11 @@ async fn a_floor_holds_whatever_was_given_before() {
     let pinned = post(&world, "?variant=small-fp32").await;
     assert_eq!((pinned.header("modelless-cache"), pinned.header("modelless-model")), ("miss", "small"));
     assert_eq!(asked(&mut world), 3);
-    assert_eq!(
-        post(&world, "?accuracy=0.94").await.header("modelless-cache"),
-        "hit",
-        "it did not replace the better"
-    );
+    // Nor does who wants a new answer have the better one replaced by less.
+    let request = Request::post(TASK).header("content-type", "image/png").header("cache-control", "no-cache");
+    let new = send(world.router(), request.body(Body::from(PNG)).unwrap()).await;
+    assert_eq!((new.header("modelless-cache"), new.header("modelless-model")), ("miss", "small"));
+    assert_eq!(post(&world, "?accuracy=0.94").await.header("modelless-cache"), "hit");
 }
 
 #[tokio::test]
@@ -190,7 +190,8 @@ async fn gateways_of_a_cluster_give_each_others_answers() {
     let cache = CacheFor::seconds(60).unwrap();
     let one = World::with(Setup { cache, live: Some(Arc::clone(&live)), ..Setup::default() }).await;
     let store = Some(Arc::clone(&one.store));
-    let mut other = World::with(Setup { store, live: Some(live), ..Setup::default() }).await;
+    let also = || Setup { store: store.clone(), live: Some(Arc::clone(&live)), ..Setup::default() };
+    let (mut other, hasty) = (World::with(also()).await, World::with(also()).await);
     let router = one.router();
     let one = one.run().await; // with what writes
     let first = ask(router, Method::POST, TASK, "image/png", PNG).await;
@@ -204,5 +205,7 @@ async fn gateways_of_a_cluster_give_each_others_answers() {
     let got = post(&other, "").await;
     assert_eq!((got.header("modelless-cache"), asked(&mut other)), ("hit", 0));
     assert_eq!(got.body, first.body);
+    let in_haste = post(&hasty, "?latency_ms=19").await;
+    assert_eq!(in_haste.header("modelless-cache"), "miss", "it has no time to look there");
     one.stop().await;
 }

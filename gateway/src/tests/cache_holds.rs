@@ -10,9 +10,10 @@ use http::Method;
 use modelless_decision::route::Offer;
 use modelless_store::{Access as _, NewModel, Owner, Quota, Store as _, TaskChange, Visibility};
 use modelless_types::{
-    CacheFor, Goals, LiveRule, Micros, ModelId, Scopes, SpaceId, TenantId, Time, VariantId,
+    CacheFor, CostPer1k, Goals, LiveRule, Micros, ModelId, Scopes, SpaceId, TenantId, Time, Variant,
+    VariantId,
 };
-use modelless_wire::{Input, ToNode};
+use modelless_wire::{Answer, Input, Reason, ToNode};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
@@ -210,4 +211,41 @@ async fn a_large_input_has_one_key_too_and_who_is_in_haste_looks_here_only() {
         assert_eq!(look(&input, &goals).await.far, far, "{ms} ms");
     }
     assert!(look(&input, &Goals::default()).await.far);
+}
+
+#[tokio::test]
+async fn what_is_less_accurate_takes_the_place_of_what_is_past_half_its_time() {
+    let world = world().await;
+    let (core, view) = (world.service.core(), world.service.core().view());
+    let (cache, task) = (&core.cache, view.task("fashion").unwrap());
+    let (input, goals) = (raw(b"a".to_vec()), Goals::default());
+    let lookup = cache.lookup(task, TenantId::DEFAULT, &goals, &input, Wish::Any).await.unwrap();
+    let keep = |name: &str, second: u64| {
+        let of = task.variants.iter().find(|view| view.variant.name == name).unwrap();
+        cache.keep(&lookup, task, &answer(&of.variant), Time(0), second * 1_000_000);
+        cache.local.get(&lookup.key).map(|kept| kept.variant == of.variant.id)
+    };
+    assert_eq!(keep("large-fp32", 100), Some(true));
+    assert_eq!(keep("small-fp32", 130), Some(false));
+    assert_eq!(keep("small-fp32", 131), Some(true));
+    assert_eq!(keep("large-fp32", 131), Some(true), "what is more accurate at once");
+}
+
+/// An answer of a variant.
+fn answer(of: &Variant) -> Answer {
+    Answer {
+        body: Buffer::from_static(b"[]"),
+        model: of.model,
+        variant: of.id,
+        space: SpaceId(1),
+        batch: 1,
+        predicted_run: Micros(1),
+        cost: CostPer1k(1),
+        queued: Micros(1),
+        decode: Micros(1),
+        prepare: Micros(1),
+        run: Micros(1),
+        at_node: Micros(1),
+        why: Reason::Only,
+    }
 }
