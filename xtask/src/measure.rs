@@ -18,6 +18,7 @@ mod drift;
 mod front_overhead;
 mod generate;
 mod generate_text;
+mod given_again;
 mod gpu;
 pub(crate) mod host;
 mod hostile;

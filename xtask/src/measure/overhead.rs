@@ -10,11 +10,12 @@ use modelless_testkit::blocks::{Block, Loop};
 use modelless_testkit::{Rng, Server, stats};
 use serde_json::{Value, json};
 
+use super::given_again::{self, GivenAgain};
 use super::{Check, Context, Measure, Outcome, demo};
 
 pub(crate) const MEASURE: Measure = Measure {
     name: "overhead",
-    what: "one tensor query to cnn_m over HTTP at concurrency 1, against ONNX Runtime in a loop, 1 thread",
+    what: "one tensor query to cnn_m over HTTP at concurrency 1, against ONNX Runtime in a loop, 1 thread; and answers given again",
     run: measure,
 };
 
@@ -71,6 +72,12 @@ fn measure(context: &Context) -> Result<Outcome> {
         checks.push(Check { what, value: side.added, limit, unit: "us" });
         summary.insert(name.to_owned(), side.json(&served));
     }
+    let GivenAgain { repetitions: also, summary: again, result, checks: more } =
+        given_again::measure(context, &server)?;
+    repetitions.extend(also);
+    summary.insert("given_again".to_owned(), again);
+    results.push(result);
+    checks.extend(more);
     server.stop()?;
     Ok(Outcome {
         seeds: vec![context.seed],
