@@ -23,9 +23,14 @@ fn fill_from(traces: &mut TracesConfig, environment: &dyn Fn(&str) -> Option<Str
     };
     let off = set("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
         || set("OTEL_TRACES_EXPORTER").is_some_and(|text| text.eq_ignore_ascii_case("none"));
-    let own = traces.endpoint.as_deref().is_some_and(|text| !text.is_empty());
+    traces.endpoint = traces.endpoint.take().filter(|text| !text.is_empty());
+    let own = traces.endpoint.is_some();
+    // What is meant for another collector is not shown to ours.
+    let others = own && of("ENDPOINT").is_some_and(|theirs| traces.endpoint.as_ref() != Some(&theirs));
     if !own && !off {
         traces.endpoint = of("ENDPOINT");
+        // As OpenTelemetry has it: the address for traces alone is taken as it is.
+        traces.whole = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT").is_some();
     }
     if traces.endpoint.is_none() {
         return Ok(());
@@ -36,11 +41,11 @@ fn fill_from(traces: &mut TracesConfig, environment: &dyn Fn(&str) -> Option<Str
              4318. Name that with --otlp or in gateway.traces.endpoint, or turn traces off with OTEL_TRACES_EXPORTER=none"
         )));
     }
-    if let Some(text) = of("HEADERS") {
+    if let Some(text) = of("HEADERS").filter(|_| !others) {
         traces.headers =
             TraceHeaders::parse(&text).map_err(|why| usage(format!("OTEL_EXPORTER_OTLP_HEADERS: {why}")))?;
     }
-    if traces.ca.is_none() {
+    if traces.ca.is_none() && !others {
         traces.ca = of("CERTIFICATE").map(PathBuf::from);
     }
     if traces.resource.is_empty() {
@@ -48,7 +53,9 @@ fn fill_from(traces: &mut TracesConfig, environment: &dyn Fn(&str) -> Option<Str
         let all = [name, set("OTEL_RESOURCE_ATTRIBUTES")];
         traces.resource = all.into_iter().flatten().collect::<Vec<_>>().join(",");
     }
-    traces.check().map_err(usage)
+    traces.check().map_err(|why| {
+        usage(format!("{why} (what is not set here comes from OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES)"))
+    })
 }
 
 /// A name may have what separates parts of a list.
@@ -93,10 +100,27 @@ mod tests {
 
         let special =
             filled(none(), &[ENDPOINT, ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://other/v1/traces")]);
-        assert_eq!(special.unwrap().endpoint.as_deref(), Some("http://other/v1/traces"));
+        let special = special.unwrap();
+        assert_eq!((special.endpoint.as_deref(), special.whole), (Some("http://other/v1/traces"), true));
+        assert!(!all.whole);
         let own = TracesConfig { endpoint: Some("http://own:1".to_owned()), ..none() };
         assert_eq!(filled(own, &[ENDPOINT]).unwrap().endpoint.as_deref(), Some("http://own:1"));
         assert_eq!(filled(none(), &[]).unwrap(), none());
+    }
+
+    #[test]
+    fn what_another_collector_is_to_be_shown_is_not_shown_to_ours() {
+        let secret = ("OTEL_EXPORTER_OTLP_HEADERS", "x-token=secret");
+        let own =
+            |endpoint: &str| TracesConfig { endpoint: Some(endpoint.to_owned()), ..TracesConfig::default() };
+        let shown = |traces: TracesConfig, names: &[(&str, &str)]| {
+            filled(traces, names).unwrap().headers != TraceHeaders::default()
+        };
+        assert!(!shown(own("http://own:1"), &[ENDPOINT, secret]));
+        assert!(shown(own("http://own:1"), &[secret]), "it names no other");
+        assert!(shown(own(ENDPOINT.1), &[ENDPOINT, secret]), "it is the same");
+        let off = ("OTEL_SDK_DISABLED", "true");
+        assert_eq!(filled(own(""), &[off, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]).unwrap().endpoint, None);
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! store is not asked, so a change counts once the catalogue was read again: at once where it was made, within about a second
 //! elsewhere.
 
+mod bucket;
 mod deeds;
 mod guard;
 mod meter;
 
+pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, Uploading};
@@ -103,6 +105,12 @@ impl Caller {
     /// quicker than it is written. Where nobody needs a key nobody is bounded.
     pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {
         if self.key.is_none() { Ok(()) } else { self.tenant().change(now) }
+    }
+
+    /// Whether its application may register shared memory now, whether it needed a key or not.
+    pub(crate) fn register_region(&self, now: Time) -> Result<(), ApiError> {
+        let [app, _] = &self.meters;
+        app.region(now)
     }
 
     /// The level at which a query goes, if it may. The default level is for everybody: who may ask for lower ones only gets the highest of

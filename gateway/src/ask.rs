@@ -88,7 +88,6 @@ impl Counted<'_> {
 struct Guard<'a> {
     core: &'a Core,
     key: QueryKey,
-    counted: Counted<'a>,
     way: &'a mut Way,
 }
 
@@ -96,8 +95,6 @@ impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if let Some(way) = self.core.pending.abandon(self.key) {
             *self.way = way;
-            self.counted.task.metrics.cancelled();
-            self.counted.caller.metrics.cancelled();
             self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
         }
     }
@@ -124,7 +121,8 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     let (key, way) = (core.next_key(), Way::default());
     let number = core.number(key);
     let (task, arrived, trace) = (ask.task, ask.arrived, ask.manner.trace.as_ref());
-    let mut ending = Ending { core, number, asked, task, arrived, trace, way, told: false };
+    let caller = ask.caller;
+    let mut ending = Ending { core, number, asked, task, arrived, trace, caller, way, told: false };
     let result = answered(core, key, ask, &mut ending.way).await;
     let result = result.map_err(|error| ApiError { query: Some(number), ..error });
     ending.tell(&result);
@@ -139,13 +137,14 @@ struct Ending<'a> {
     task: &'a TaskView,
     arrived: Time,
     trace: Option<&'a Trace>,
+    caller: &'a Caller,
     way: Way,
     told: bool,
 }
 
 impl Ending<'_> {
     fn tell(&mut self, result: &Result<Answered, ApiError>) {
-        let Self { core, number, asked, task, arrived, trace, way, told } = self;
+        let Self { core, number, asked, task, arrived, trace, caller: _, way, told } = self;
         *told = true;
         log(*number, *trace, task, result);
         core.decisions.tell(asked, result);
@@ -163,6 +162,8 @@ impl Ending<'_> {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if !self.told {
+            self.task.metrics.cancelled();
+            self.caller.metrics.cancelled();
             self.tell(&Err(Refusal::Cancelled.into()));
         }
     }
@@ -185,7 +186,7 @@ fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Resu
         }
         Err(ApiError { status, reason, message, .. }) => {
             let status = status.as_u16();
-            tracing::debug!(target: QUERIES, %query, trace, task = task_name, status, reason, message, "refused");
+            tracing::debug!(target: QUERIES, %query, trace, task = task_name, status, reason, why = message, "refused");
         }
     }
 }
@@ -203,12 +204,19 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     // It counts as open until it is answered, and each row of a request is one.
     let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
     let lookup = core.cache.lookup(task, caller.tenant, &goals, &input, manner.wish).await;
-    let known = match &lookup {
-        Some(lookup) => core.cache.find(lookup, task, core.driver.clock().now(), unix_now()).await,
-        None => None,
-    };
+    let mut known = None;
+    // What looking took is nothing that other queries have to expect of this gateway.
+    let mut looked = Micros::ZERO;
+    if let Some(lookup) = &lookup {
+        let began = core.driver.clock().now();
+        known = core.cache.find(lookup, task, began, unix_now()).await;
+        looked = core.driver.clock().now() - began;
+        if core.is_draining() {
+            return Err(counted.refusal(Refusal::Draining));
+        }
+    }
     let (reply, answer) = oneshot::channel();
-    let guard = Guard { core, key, counted, way };
+    let guard = Guard { core, key, way };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
     let mut entered = Entered::Refused(Refusal::Draining);
     core.driver.feed_with(
@@ -272,7 +280,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     };
     drop(guard);
     *way = std::mem::take(&mut reply.way);
-    let settled = settle(core, &counted, key, (reply, way), arrived);
+    let settled = settle(core, &counted, key, (reply, way), (arrived, looked));
     if let Ok(Answered { answer, total, .. }) = &settled {
         let device = Micros(answer.run.0 / u64::from(answer.batch.max(1)));
         let in_time = *total <= latency;
@@ -289,12 +297,13 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
 }
 
 /// Whether an answer that was given before answers this query: its variant must be one that may, and the most accurate of those where
-/// the query itself prefers accuracy. That idle time is spent on it as a rule is no reason to spend time.
+/// the query or its task prefers accuracy. That idle time is spent on it where nobody says so is no reason to spend time.
 fn may_answer(task: &TaskView, admitted: &Admitted, goals: &Goals, entry: &Entry) -> bool {
     let among = |view: &&VariantView| admitted.class.admits.contains(view.variant.ordinal);
     let Some(variant) = task.variant(entry.variant).filter(among) else { return false };
     let best = || task.variants.iter().filter(among).filter_map(|view| view.accuracy).max();
-    goals.prefer != Some(Prefer::Accuracy) || variant.accuracy >= best()
+    let prefer = goals.prefer.or(task.task.defaults.prefer);
+    prefer != Some(Prefer::Accuracy) || variant.accuracy >= best()
 }
 
 /// Gives an answer again. It takes no device, so it costs nothing and is nobody's demand.
@@ -342,7 +351,7 @@ fn settle(
     counted: &Counted<'_>,
     key: QueryKey,
     (reply, way): (Reply, &Way),
-    arrived: Time,
+    (arrived, looked): (Time, Micros),
 ) -> Result<Answered, ApiError> {
     let now = core.driver.clock().now();
     let Counted { task, caller, wanted } = counted;
@@ -358,7 +367,7 @@ fn settle(
                 node.metrics.answered(answer.at_node);
             }
             let here = total.saturating_sub(answer.at_node).saturating_sub(at_gateway);
-            core.handover.observe(here.saturating_sub(apart));
+            core.handover.observe(here.saturating_sub(apart).saturating_sub(looked));
             let queued = at_gateway + answer.queued;
             let variant = task.variant(answer.variant);
             let accuracy = variant.and_then(|variant| variant.accuracy);

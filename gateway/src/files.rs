@@ -7,10 +7,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Kept for everything else: a quarter, and no more than this.
 const RESERVE: u64 = 4_096;
 
-/// So many connections each of these ports may have, where so many are wanted. Takes what the system allows at most.
-pub(crate) fn connections(wanted: usize, ports: usize) -> usize {
+/// So many connections each of these ports may have, where so many are wanted beside so many other files. Takes what the system allows at
+/// most.
+pub(crate) fn connections(wanted: usize, ports: usize, others: usize) -> usize {
     let Some(files) = raised() else { return wanted };
-    let room = usize::try_from(of(files, ports)).unwrap_or(usize::MAX);
+    let room = usize::try_from(of(files.saturating_sub(others as u64), ports)).unwrap_or(usize::MAX);
     if room < wanted {
         tracing::warn!(
             files,
@@ -52,12 +53,12 @@ mod tests {
 
     #[test]
     fn a_process_that_may_have_fewer_files_takes_fewer_connections() {
-        assert_eq!(connections(1, 1), 1);
+        assert_eq!(connections(1, 1, 0), 1);
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         // Raised by the call above.
         assert_eq!(current, maximum);
         if let Some(files) = current {
-            assert_eq!(connections(usize::MAX, 2) as u64, of(files, 2));
+            assert_eq!(connections(usize::MAX, 2, 100) as u64, of(files.saturating_sub(100), 2));
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::grpc;
 use crate::http;
 use crate::ids::{QueryIds, SECRET};
 use crate::openapi;
+use crate::regions::REGIONS_MAX;
 use crate::routes::{self, App};
 use crate::tls::{H2, HTTP1, Tls};
 use crate::traces::{Exporter, Traces};
@@ -98,7 +99,9 @@ impl Service {
     pub async fn build(config: Config, deps: Deps) -> Result<Self, Error> {
         config.check().map_err(Error::Config)?;
         let ports = 1 + usize::from(config.grpc.is_some());
-        let config = Config { max_connections: files::connections(config.max_connections, ports), ..config };
+        let others = if config.shared_memory { REGIONS_MAX } else { 0 };
+        let config =
+            Config { max_connections: files::connections(config.max_connections, ports, others), ..config };
         let Deps { store, artefacts, nodes, clock, recorder, metrics, admin, live } = deps;
         let mut candidate = [0; 32];
         getrandom::fill(&mut candidate).map_err(Error::Random)?;
@@ -193,12 +196,9 @@ impl Service {
                 Ok(())
             });
         }
+        let (mut telling, told) = (JoinSet::new(), CancellationToken::new());
         if let Some(exporter) = exporter {
-            let stopped = stop.clone();
-            tasks.spawn(async move {
-                exporter.run(stopped).await;
-                Ok(())
-            });
+            telling.spawn(exporter.run(told.clone()));
         }
         if let Some(listener) = grpc {
             tasks.spawn(grpc::serve(listener, Arc::clone(&app), stop.clone()));
@@ -241,6 +241,9 @@ impl Service {
         while let Some(end) = tasks.join_next().await {
             result = result.and(flatten(end));
         }
+        // What was given up just now is to be heard of, too.
+        told.cancel();
+        while telling.join_next().await.is_some() {}
         core.forget_nodes();
         result
     }

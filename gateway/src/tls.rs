@@ -154,7 +154,7 @@ pub(crate) fn speaks_h2(stream: &TlsStream<TcpStream>) -> bool {
 /// A connection, encrypted or not.
 pub(crate) enum Socket {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
 }
 
 impl Socket {

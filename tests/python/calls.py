@@ -17,7 +17,7 @@ class Calls:
         self.failed += not ok
         print(client, name, "ok" if ok else " ".join(str(verdict).split()), sep="\t", flush=True)
 
-    def skip(self, client, name, why):
+    def not_run(self, client, name, why):
         """The call cannot be made here; it counts neither as passed nor as failed."""
         print(client, name, f"not run: {' '.join(why.split())}", sep="\t", flush=True)
 

@@ -78,7 +78,7 @@ def main():
         for protocol, name, what, args in tried:
             client = f"perf_analyzer {protocol}"
             if PROGRAM.startswith("not run: "):
-                calls.skip(client, name, PROGRAM.removeprefix("not run: "))
+                calls.not_run(client, name, PROGRAM.removeprefix("not run: "))
             else:
                 calls.call(client, name, lambda: what(*args))
     calls.end()

@@ -5,6 +5,7 @@ import queue
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 
 import requests
 import tritonclient.grpc
@@ -17,7 +18,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-CLIENT = "opentelemetry 1.45"
+CLIENT = f"opentelemetry {version('opentelemetry-sdk')}"
 came = queue.Queue()
 
 

@@ -1,12 +1,15 @@
 //! What the store takes and gives, where `types` has no word for it. Plain values; nothing here does anything.
 
+mod tasks;
+
+pub use tasks::{NewTask, TaskChange};
+
 use crate::error::{Error, Result};
 use crate::learnt::{LiveAccuracy, StaleProfile};
 use crate::versions::Signed;
 use modelless_types::{
-    Accuracy, AccuracyRule, AppId, Batching, Bytes, CacheFor, DeclaredRule, DeviceIx, Goals, Labels,
-    LiveRule, Model, ModelId, NodeId, PlanId, PricePerHour, Profile, ReplicaId, ReplicaState, SpaceId, Task,
-    TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
+    Accuracy, AppId, Bytes, DeviceIx, Model, ModelId, NodeId, PlanId, PricePerHour, Profile, ReplicaId,
+    ReplicaState, SpaceId, Task, TaskId, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -136,90 +139,6 @@ pub struct Space {
     pub name: String,
     /// What it is.
     pub kind: SpaceKind,
-}
-
-/// A task to be made. See [`Task`] for the fields.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct NewTask {
-    /// Who owns it.
-    pub tenant: TenantId,
-    /// Lower-case letters, digits, `-` and `_`; unique for the tenant.
-    pub name: String,
-    /// Input and output kind.
-    pub kind: TaskKind,
-    /// Name of its metric.
-    pub metric: String,
-    /// Which figure floors are compared with.
-    pub accuracy_rule: AccuracyRule,
-    /// Whether feedback counts for floors.
-    #[serde(default)]
-    pub live_accuracy: LiveRule,
-    /// Whether accuracies that nobody measured count for floors.
-    #[serde(default)]
-    pub declared_accuracy: DeclaredRule,
-    /// Output labels, for classification.
-    pub labels: Labels,
-    /// Inputs of one item, for `tensor` tasks.
-    pub inputs: Vec<TensorSpec>,
-    /// Outputs of one item, for `tensor` tasks.
-    pub outputs: Vec<TensorSpec>,
-    /// Its default output space. `None`: one named like the task, made from its labels or outputs.
-    pub space: Option<NewSpace>,
-    /// Goals that hold where a query gives none.
-    pub defaults: Goals,
-    /// How its queries share batches. `None`: as the node is set.
-    #[serde(default)]
-    pub batching: Option<Batching>,
-    /// For how long its answers may be given again to who asks the very same.
-    #[serde(default)]
-    pub cache: CacheFor,
-    /// One sentence for people.
-    pub description: String,
-}
-
-impl NewTask {
-    pub(crate) fn numbered(self, id: TaskId, default_space: SpaceId) -> Task {
-        Task {
-            id,
-            name: self.name,
-            tenant: self.tenant,
-            kind: self.kind,
-            metric: self.metric,
-            accuracy_rule: self.accuracy_rule,
-            live_accuracy: self.live_accuracy,
-            declared_accuracy: self.declared_accuracy,
-            labels: self.labels,
-            inputs: self.inputs,
-            outputs: self.outputs,
-            default_space,
-            defaults: self.defaults,
-            batching: self.batching,
-            cache: self.cache,
-            description: self.description,
-        }
-    }
-}
-
-/// What is to be otherwise in a task; what is `None` stays. The rest of a task is what its models were checked against.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct TaskChange {
-    /// Whether feedback counts for floors.
-    pub live_accuracy: Option<LiveRule>,
-    /// Whether accuracies that nobody measured do.
-    pub declared_accuracy: Option<DeclaredRule>,
-    /// For how long its answers may be given again.
-    pub cache: Option<CacheFor>,
-}
-
-impl TaskChange {
-    /// The task as it is then; `None` if that is what it is.
-    pub(crate) fn of(self, task: &Task) -> Option<Task> {
-        let live_accuracy = self.live_accuracy.unwrap_or(task.live_accuracy);
-        let declared_accuracy = self.declared_accuracy.unwrap_or(task.declared_accuracy);
-        let cache = self.cache.unwrap_or(task.cache);
-        let changed = Task { live_accuracy, declared_accuracy, cache, ..task.clone() };
-        (changed != *task).then_some(changed)
-    }
 }
 
 /// A model to be registered, with its first variants. See [`Model`] for the fields.

@@ -3,9 +3,8 @@
 //! A quota is one for all gateways, and each grants an equal share of it: so many gateways as the live state tells. Nothing is asked of
 //! anybody while a query waits. Together they never grant more than the quota and one request for each gateway; whoever sends everything to one of
 //! several gets that one's share only. When a gateway comes or goes, the others follow with the next heartbeat.
-//!
-//! A bucket is one number, the moment at which it is full again, moved on by what is taken out: no lock, and nothing to refill.
 
+use super::bucket::Bucket;
 use crate::errors::ApiError;
 use http::StatusCode;
 use modelless_store::Quota;
@@ -20,6 +19,9 @@ const HOUR_S: u64 = 3_600;
 /// What changes something: so many of them a second, and so many at once.
 const CHANGES_PER_S: u64 = 20;
 const CHANGES_AT_ONCE: u64 = 200;
+/// Regions of shared memory that are registered: each has files opened and a table of the system's read.
+const REGIONS_PER_S: u64 = 20;
+const REGIONS_AT_ONCE: u64 = 200;
 /// Refusals that are noted: one in so long, and so many at once.
 const REFUSED_EVERY_US: u64 = 10 * SECOND_US;
 const REFUSED_AT_ONCE: u64 = 60;
@@ -39,6 +41,7 @@ pub(crate) struct Meter {
     requests: Bucket,
     device: Bucket,
     changes: Bucket,
+    regions: Bucket,
     refusals: Bucket,
     /// Refusals that were not noted since the last one that was.
     unsaid: AtomicU64,
@@ -46,34 +49,6 @@ pub(crate) struct Meter {
     uploads: AtomicU32,
     /// Bytes of bodies.
     pub(crate) held: AtomicU64,
-}
-
-/// Microseconds of the process's clock at which it is full again.
-#[derive(Debug, Default)]
-struct Bucket(AtomicU64);
-
-impl Bucket {
-    /// Takes out what fills up again in `cost`, if no more than `burst` is out then; else how long until it could be.
-    fn take(&self, now: u64, cost: u64, burst: u64) -> Result<(), u64> {
-        let mut full_at = self.0.load(Ordering::Relaxed);
-        loop {
-            let after = full_at.max(now).saturating_add(cost);
-            let over = after.saturating_sub(now.saturating_add(burst));
-            if over > 0 {
-                return Err(over);
-            }
-            match self.0.compare_exchange_weak(full_at, after, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(other) => full_at = other,
-            }
-        }
-    }
-
-    /// Takes it out in any case: it was used already.
-    fn charge(&self, now: u64, cost: u64) {
-        let charged = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged);
-    }
 }
 
 /// A query that is open, in each of its owners' counts.
@@ -113,6 +88,7 @@ impl Meter {
             requests: Bucket::default(),
             device: Bucket::default(),
             changes: Bucket::default(),
+            regions: Bucket::default(),
             refusals: Bucket::default(),
             unsaid: AtomicU64::new(0),
             open: AtomicU32::new(0),
@@ -151,6 +127,18 @@ impl Meter {
         let (cost, burst) = (SECOND_US / CHANGES_PER_S, SECOND_US * CHANGES_AT_ONCE / CHANGES_PER_S);
         self.changes.take(now.0, cost, burst).map_err(|wait| {
             self.over(&format!("{CHANGES_PER_S} changes a second, {CHANGES_AT_ONCE} at once"), wait)
+        })
+    }
+
+    /// Lets a registration of shared memory through, unless there are too many. They are apart from changes, so that who may only ask
+    /// keeps nobody from changing something.
+    pub(crate) fn region(&self, now: Time) -> Result<(), ApiError> {
+        let (cost, burst) = (SECOND_US / REGIONS_PER_S, SECOND_US * REGIONS_AT_ONCE / REGIONS_PER_S);
+        self.regions.take(now.0, cost, burst).map_err(|wait| {
+            self.over(
+                &format!("{REGIONS_PER_S} regions registered in a second, {REGIONS_AT_ONCE} at once"),
+                wait,
+            )
         })
     }
 

@@ -1,7 +1,7 @@
 //! Entries in a gateway's own memory: bounded in bytes, the ones that nobody asks for go first.
 //!
 //! Parts by the first byte of a key, each behind a lock of its own that is held for a look-up. Which entry goes is decided by a
-//! hand that goes round: one that was asked for since the hand came by last stays once more.
+//! hand that goes round: one that was asked for since the hand came by last stays once more, as long as the hand finds another soon.
 
 use super::{Entry, Key};
 use modelless_telemetry::TaskCache;
@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const PARTS: usize = 16;
 /// Of a part's bytes one entry may take so much: one of eight.
 const SHARE: u64 = 8;
+/// So many are let stay in one go, since queries of the same part wait meanwhile.
+const SPARED: usize = 32;
 
 struct Slot {
     entry: Arc<Entry>,
@@ -60,7 +62,7 @@ impl Local {
         replaces: impl FnOnce(&Entry) -> bool,
     ) -> bool {
         let bytes = entry.bytes();
-        if bytes > self.most / SHARE {
+        if !self.has_room(bytes) {
             return false;
         }
         let mut part = self.part(&key);
@@ -79,8 +81,13 @@ impl Local {
             }
         }
         counted.came(bytes);
-        part.shrink(self.most);
+        part.shrink(self.most, &key);
         true
+    }
+
+    /// Whether an entry of so many bytes may be kept at all.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        bytes <= self.most / SHARE
     }
 
     /// Bytes and entries that are there.
@@ -92,13 +99,17 @@ impl Local {
 }
 
 impl Part {
-    fn shrink(&mut self, most: u64) {
+    fn shrink(&mut self, most: u64, newest: &Key) {
+        let mut spared = 0;
         while self.bytes > most
             && let Some(key) = self.round.pop_front()
         {
             match self.slots.get_mut(&key) {
-                Some(slot) if slot.asked => {
+                // No entry has more than its share, so there is always another one.
+                Some(_) if key == *newest => self.round.push_back(key),
+                Some(slot) if slot.asked && spared < SPARED => {
                     slot.asked = false;
+                    spared += 1;
                     self.round.push_back(key);
                 }
                 Some(_) | None => {
@@ -158,6 +169,30 @@ mod tests {
         ] {
             assert!(told.contains(line), "{line}\n{told}");
         }
+    }
+
+    #[test]
+    fn where_all_are_asked_for_the_hand_does_not_go_all_round_and_the_newest_stays() {
+        let (local, metrics) = (Local::new(200_000 * PARTS as u64), Metrics::new());
+        let task = metrics.task("t");
+        for number in 0..200 {
+            assert!(local.put(key(number), entry(744), task.cache(), |_| true));
+        }
+        for number in 0..200 {
+            assert!(local.get(&key(number)).is_some());
+        }
+        assert!(local.put(key(200), entry(744), task.cache(), |_| true));
+        let gone: Vec<u8> = (0..201).filter(|number| local.get(&key(*number)).is_none()).collect();
+        assert_eq!(gone, [u8::try_from(SPARED).unwrap()], "the first that was not spared");
+
+        // Room for eight that were all asked for: the ninth takes the place of one of them.
+        let local = Local::new(8_000 * PARTS as u64);
+        for number in 0..8 {
+            assert!(local.put(key(number), entry(744), task.cache(), |_| true));
+            assert!(local.get(&key(number)).is_some());
+        }
+        assert!(local.put(key(8), entry(744), task.cache(), |_| true));
+        assert!(local.get(&key(8)).is_some());
     }
 
     #[test]

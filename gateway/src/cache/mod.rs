@@ -38,7 +38,9 @@ pub(crate) const AHEAD: u64 = 1_000_000;
 pub(crate) enum Wish {
     #[default]
     Any,
-    /// `no-cache`: a new one, which others may have again.
+    /// `max-age`: one that is no older, in seconds.
+    Young(u32),
+    /// `no-cache`: a new one, which others may have again unless there is a better one.
     New,
     /// `no-store`: a new one, which is not kept either.
     Private,
@@ -52,10 +54,16 @@ impl Wish {
                 if word.eq_ignore_ascii_case("no-store") {
                     return Self::Private;
                 }
-                // `max-age=0` is what browsers send when somebody reloads.
-                if word.eq_ignore_ascii_case("no-cache") || word.eq_ignore_ascii_case("max-age=0") {
-                    wish = Self::New;
-                }
+                let (name, value) = word.split_once('=').unwrap_or((word, ""));
+                let age = if name.eq_ignore_ascii_case("max-age") { value.parse().ok() } else { None };
+                wish = match (wish, age) {
+                    // What browsers send when somebody reloads.
+                    (_, Some(0)) => Self::New,
+                    (Self::Any, Some(age)) => Self::Young(age),
+                    (Self::Young(before), Some(age)) => Self::Young(age.min(before)),
+                    (_, None) if word.eq_ignore_ascii_case("no-cache") => Self::New,
+                    (wish, _) => wish,
+                };
             }
         }
         wish
@@ -88,9 +96,13 @@ impl Entry {
 
     /// What it takes in memory, about.
     pub(crate) fn bytes(&self) -> u64 {
+        Self::bytes_of(self.body.len())
+    }
+
+    fn bytes_of(body: usize) -> u64 {
         /// Keys, the table's and the line's parts.
         const BESIDES: usize = 256;
-        (self.body.len() + BESIDES) as u64
+        (body + BESIDES) as u64
     }
 
     pub(crate) fn age(&self, now_unix: u64) -> Micros {
@@ -143,7 +155,7 @@ impl Cache {
         wish: Wish,
     ) -> Option<Lookup> {
         let within = task.task.cache.time()?;
-        if wish == Wish::Private {
+        if wish == Wish::Private || !self.local.has_room(1) {
             return None;
         }
         let asked = Asked { tenant, task: task.task.id, model: goals.model, variant: goals.variant };
@@ -166,24 +178,31 @@ impl Cache {
         now: Time,
         now_unix: u64,
     ) -> Option<Arc<Entry>> {
-        if lookup.wish != Wish::Any {
-            return None;
-        }
+        let within = match lookup.wish {
+            Wish::Any => lookup.within,
+            Wish::Young(age) => lookup.within.min(Micros::from_secs(age.into())),
+            Wish::New | Wish::Private => return None,
+        };
         let fresh = |entry: &Arc<Entry>| {
-            entry.given_unix <= now_unix.saturating_add(AHEAD) && entry.age(now_unix) <= lookup.within
+            entry.given_unix <= now_unix.saturating_add(AHEAD) && entry.age(now_unix) <= within
         };
         if let Some(entry) = self.local.get(&lookup.key).filter(fresh) {
             return Some(entry);
         }
         let shared = self.shared.as_ref().filter(|_| lookup.far)?;
         let entry = shared.get(&lookup.key, now).await.map(Arc::new).filter(fresh)?;
-        self.local.put(lookup.key, Arc::clone(&entry), task.metrics.cache(), |_| true);
+        // Meanwhile somebody else may have been answered.
+        let older = |known: &Entry| known.given_unix <= entry.given_unix;
+        self.local.put(lookup.key, Arc::clone(&entry), task.metrics.cache(), older);
         Some(entry)
     }
 
     /// Keeps an answer, unless one is there that satisfies more queries and is not much older.
     pub(crate) fn keep(&self, lookup: &Lookup, task: &TaskView, answer: &Answer, now: Time, now_unix: u64) {
         let Lookup { key, within, tenant, .. } = *lookup;
+        if !self.local.has_room(Entry::bytes_of(answer.body.len())) {
+            return; // before it is copied
+        }
         let entry = Arc::new(Entry::of(answer, now_unix));
         let rank = |of: VariantId| task.variant(of).map(|variant| rank(task, variant));
         let better = |known: &Entry| {
@@ -264,7 +283,9 @@ mod tests {
     #[test]
     fn a_request_may_want_a_new_answer() {
         assert_eq!(wish(&[]), Wish::Any);
-        assert_eq!(wish(&["max-age=60"]), Wish::Any);
+        assert_eq!(wish(&["max-age=60", "Max-Age=20, max-age=40"]), Wish::Young(20));
+        assert_eq!(wish(&["max-age=x, s-maxage=5, max-age"]), Wish::Any);
+        assert_eq!(wish(&["max-age=60, no-cache", "max-age=5"]), Wish::New);
         assert_eq!(wish(&["No-Cache"]), Wish::New);
         assert_eq!(wish(&["max-age=0"]), Wish::New);
         assert_eq!(wish(&["no-cache", "private, no-store"]), Wish::Private);

@@ -12,7 +12,8 @@ use modelless_live::Live;
 use modelless_telemetry::SharedCache;
 use modelless_types::{Micros, ModelId, SpaceId, TenantId, Time, VariantId};
 use sha2::Sha256;
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -146,15 +147,13 @@ impl Shared {
         }
     }
 
-    fn tag(&self, key: &Key, signed: &[u8]) -> [u8; TAG] {
+    fn signer(&self, key: &Key, signed: &[u8]) -> Hmac<Sha256> {
         let mut mac: Hmac<Sha256> =
             Hmac::new_from_slice(&self.secret).expect("HMAC takes keys of any length; this is a bug");
         mac.update(b"entry");
         mac.update(key);
         mac.update(signed);
-        let mut tag = [0; TAG];
-        tag.copy_from_slice(&mac.finalize().into_bytes()[..TAG]);
-        tag
+        mac
     }
 
     fn written(&self, key: &Key, entry: &Entry) -> Vec<u8> {
@@ -165,17 +164,16 @@ impl Shared {
             text.extend_from_slice(&number.to_le_bytes());
         }
         text.extend_from_slice(&entry.body);
-        let tag = self.tag(key, &text);
-        text.extend_from_slice(&tag);
+        let tag = self.signer(key, &text).finalize().into_bytes();
+        text.extend_from_slice(&tag[..TAG]);
         text
     }
 
     /// `None` if it is not what a gateway of this cluster wrote there.
     fn read(&self, key: &Key, text: &[u8]) -> Option<Entry> {
         let (signed, tag) = text.split_at_checked(text.len().checked_sub(TAG)?)?;
-        if self.tag(key, signed) != tag {
-            return None;
-        }
+        // In constant time, so that a signature cannot be found byte by byte.
+        self.signer(key, signed).verify_truncated_left(tag).ok()?;
         let (head, body) = signed.split_at_checked(HEAD)?;
         let (version, head) = head.split_first()?;
         let (given, numbers) = head.split_at_checked(8)?;
@@ -207,7 +205,8 @@ fn name(key: &Key) -> String {
 /// What this gateway has there, until it expires.
 #[derive(Default)]
 struct There {
-    until: VecDeque<(Time, u64, TenantId)>,
+    /// What ends first is on top: tasks keep theirs for different times.
+    until: BinaryHeap<Reverse<(Time, u64, TenantId)>>,
     bytes: u64,
     of: BTreeMap<TenantId, u64>,
 }
@@ -215,8 +214,10 @@ struct There {
 impl There {
     /// Whether there is room, and more than the tenant has by then is left for the others: alone it has half of all.
     fn takes(&mut self, bytes: u64, tenant: TenantId, within: Micros, now: Time) -> bool {
-        // Tasks keep theirs for different times; one that is over behind one that is not is counted until that is.
-        while let Some((_, gone, of)) = self.until.pop_front_if(|(until, ..)| *until <= now) {
+        while let Some(&Reverse((until, gone, of))) = self.until.peek()
+            && until <= now
+        {
+            self.until.pop();
             self.bytes -= gone;
             if let Some(has) = self.of.get_mut(&of) {
                 *has -= gone;
@@ -229,7 +230,7 @@ impl There {
         if MOST.checked_sub(self.bytes + bytes).is_none_or(|left| has > left) {
             return false;
         }
-        self.until.push_back((now + within, bytes, tenant));
+        self.until.push(Reverse((now + within, bytes, tenant)));
         self.bytes += bytes;
         self.of.insert(tenant, has);
         true
@@ -289,6 +290,17 @@ mod tests {
         // The first two are over.
         assert!(there.takes(MOST / 4, one, minute, start + minute));
         assert_eq!((there.bytes, there.of.len()), (MOST / 4 + MOST / 8, 2));
+    }
+
+    #[test]
+    fn what_is_kept_for_long_does_not_hold_the_place_of_what_is_over() {
+        let mut there = There::default();
+        let (day, second) = (Micros::from_secs(86_400), Micros::from_secs(1));
+        assert!(there.takes(1, TenantId(1), day, Time(0)));
+        for at in 0..10 {
+            assert!(there.takes(MOST / 4, TenantId(2), second, Time(0) + Micros::from_secs(at)), "{at}");
+        }
+        assert_eq!((there.bytes, there.until.len()), (MOST / 4 + 1, 2));
     }
 
     #[tokio::test]

@@ -71,7 +71,7 @@ impl Connections {
                     };
                     let Some(greeting) = tls.begin(from.ip()) else { continue };
                     self.greeting.spawn(async move {
-                        let stream = Socket::Tls(Box::new(greeting.finish(stream).await?));
+                        let stream = Socket::Tls(Box::new(greeting.finish(stream).await?.into()));
                         Some(Connection { stream, _place: place })
                     });
                 }

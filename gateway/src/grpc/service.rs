@@ -272,11 +272,11 @@ async fn shown_regions(app: Shared, request: Request<RegionName>) -> Result<Regi
 }
 
 async fn register(app: Shared, request: Request<RegisterRegion>) -> Result<Empty, ApiError> {
-    let (_, extensions, RegisterRegion { name, key, offset, byte_size }) = request.into_parts();
+    let (metadata, extensions, RegisterRegion { name, key, offset, byte_size }) = request.into_parts();
     let ends = extensions.get::<Option<Ends>>().copied().flatten();
-    let target = format!("/{NAME}/SystemSharedMemoryRegister");
     let region = Region { name, key, offset, bytes: byte_size };
-    routes::add_region(&app, caller(&extensions)?, ends, region, target).await.map(|()| Empty {})
+    let came = (ends, &metadata.into_headers());
+    routes::add_region(&app, caller(&extensions)?, came, region).await.map(|()| Empty {})
 }
 
 async fn unregister(app: Shared, request: Request<RegionName>) -> Result<Empty, ApiError> {

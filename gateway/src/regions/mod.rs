@@ -28,9 +28,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
 /// Regions of all together: each holds a file open.
-const REGIONS_MAX: usize = 512;
+pub(crate) const REGIONS_MAX: usize = 512;
 /// Regions of one application.
 const OF_ONE_MAX: usize = 128;
+/// Regions of one tenant, so that two are needed at least to leave none to others.
+const OF_TENANT_MAX: usize = 256;
 /// Bytes of the regions of one application: what they keep from going away while they are registered.
 const BYTES_MAX: u64 = 16 << 30;
 /// Registrations that are looked at side by side: each reads the table of all sockets, and whoever reaches the server may ask for it.
@@ -169,11 +171,14 @@ impl Regions {
             let message = format!("there is a region {} already; unregister it first", excerpt(&name));
             return Err(ApiError::new(StatusCode::CONFLICT, "region_exists", message));
         }
+        let of_tenant = kept.keys().filter(|((tenant, _), _)| *tenant == owner.0).count();
         let (count, bytes) = (own().count(), own().map(|(_, memory)| memory.bytes).sum::<u64>());
         let full = if kept.len() >= REGIONS_MAX {
             format!("there are {REGIONS_MAX} regions here")
         } else if count >= OF_ONE_MAX {
             format!("your application has {OF_ONE_MAX} regions")
+        } else if of_tenant >= OF_TENANT_MAX {
+            format!("your tenant has {OF_TENANT_MAX} regions")
         } else if bytes.saturating_add(memory.bytes) > BYTES_MAX {
             format!("your application's regions would have more than {BYTES_MAX} bytes together")
         } else {

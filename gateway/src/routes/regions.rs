@@ -8,9 +8,12 @@ use crate::oip::json as form;
 use crate::regions::{self, Ends, Region};
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+/// Headers of those who pass on what others ask.
+const PASSED_ON: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];
 
 /// What a path names, if anything.
 #[derive(Deserialize)]
@@ -50,7 +53,6 @@ pub(super) async fn register(
     request: Request,
 ) -> Answer {
     let (head, text) = request.into_parts();
-    let target = head.uri.path().to_owned();
     regions::switched_on(&app.core)?;
     form::check_media(&head.headers)?;
     let (text, _held) = body::read(&app.core, &head, text).await?;
@@ -58,24 +60,27 @@ pub(super) async fn register(
     let Asked { key, offset, byte_size } = serde_json::from_slice(&text)
         .map_err(|error| ApiError::malformed(format!("the body does not follow the protocol: {error}")))?;
     let region = Region { name: at.region.unwrap_or_default(), key, offset, bytes: byte_size };
-    add(&app, &caller, head.extensions.get().copied(), region, target).await?;
+    add(&app, &caller, (head.extensions.get().copied(), &head.headers), region).await?;
     Ok(done())
 }
 
-/// Registers it, as far as its owner's changes go, and has it noted.
+/// Registers it, where its owner has not registered too many lately. It stands in the log, not in the audit log: whoever may only ask is to
+/// have no room there.
 pub(crate) async fn add(
     app: &App,
     caller: &Caller,
-    ends: Option<Ends>,
+    (ends, headers): (Option<Ends>, &HeaderMap),
     region: Region,
-    target: String,
 ) -> Result<(), ApiError> {
     regions::switched_on(&app.core)?;
-    caller.change(app.core.driver.clock().now())?;
-    let action = format!("register shared memory {}", crate::suggest::excerpt(&region.key));
+    caller.register_region(app.core.driver.clock().now())?;
+    let (tenant, who) = (caller.tenant, &caller.shown);
+    let key = crate::suggest::excerpt(&region.key);
+    // Who came by way of a proxy is not who opened the connection.
+    let ends = ends.filter(|_| !PASSED_ON.iter().any(|name| headers.contains_key(*name)));
     let added = app.core.regions.register(caller, ends, region).await;
-    let status = added.as_ref().map_or_else(|error| error.status, |()| StatusCode::OK);
-    app.deeds.note(caller, action, target, status.as_u16());
+    let reason = added.as_ref().err().map(|error| error.reason);
+    tracing::info!(%tenant, who, key, reason, "shared memory was to be registered");
     added
 }
 

@@ -5,7 +5,7 @@ use crate::decisions::Came;
 use axum::body::Body;
 use http::{Method, Request};
 use modelless_live::{Live, MemLive};
-use modelless_types::CacheFor;
+use modelless_types::{CacheFor, Prefer};
 use modelless_wire::ToNode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +46,13 @@ async fn who_asks_the_same_again_gets_the_same_answer_without_a_device() {
         assert_eq!(first.headers[same], again.headers[same], "{same}");
     }
     for (name, value) in [
-        ("age", "0"),
         ("modelless-cost", "0.000000000"),
         ("modelless-run-ms", "0.000"),
         ("modelless-reason", "given before"),
     ] {
         assert_eq!(again.header(name), value, "{name}");
     }
+    assert!(again.header("age").parse::<u64>().is_ok_and(|age| age < 60));
     assert!(!again.headers.contains_key("modelless-node"));
     assert_ne!(first.header("modelless-query"), again.header("modelless-query"));
     let decision = watching.hears.recv().await.unwrap();
@@ -110,6 +110,18 @@ async fn who_prefers_accuracy_is_not_given_less_than_there_is() {
     assert_eq!(post(&world, "").await.header("modelless-cache"), "hit");
     assert_eq!(post(&world, "?prefer=accuracy").await.header("modelless-cache"), "miss");
     assert_eq!(asked(&mut world), 2);
+}
+
+#[tokio::test]
+async fn what_a_task_prefers_counts_as_if_the_query_had_said_it() {
+    let (cache, prefer) = (CacheFor::seconds(60).unwrap(), Some(Prefer::Accuracy));
+    let mut world = World::with(Setup { cache, prefer, ..Setup::default() }).await;
+    for _ in 0..2 {
+        // The node of this test answers with the small one.
+        assert_eq!(post(&world, "").await.header("modelless-cache"), "miss");
+    }
+    assert_eq!(asked(&mut world), 2);
+    assert_eq!(post(&world, "?prefer=latency").await.header("modelless-cache"), "hit");
 }
 
 #[tokio::test]

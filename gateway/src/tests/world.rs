@@ -13,8 +13,8 @@ use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed
 use modelless_telemetry::Metrics;
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CacheFor, CostPer1k, DType, Engine, Goals,
-    Micros, NodeId, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId, TaskKind,
-    TenantId, TensorSpec, Variant, VariantSettings,
+    Micros, NodeId, Prefer, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId,
+    TaskKind, TenantId, TensorSpec, Variant, VariantSettings,
 };
 use modelless_wire::{
     Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
@@ -173,6 +173,8 @@ pub(super) struct Setup {
     pub(super) live: Option<Arc<dyn modelless_live::Live>>,
     /// Of the pictures' task.
     pub(super) cache: CacheFor,
+    /// What the same task prefers.
+    pub(super) prefer: Option<Prefer>,
     pub(super) recorder: Option<Recorder>,
     pub(super) silent_node: bool,
     pub(super) second_node: bool,
@@ -270,9 +272,13 @@ fn offered(task: TaskId, variant: &Variant) -> Offer {
     }
 }
 
-async fn filled(texts: bool, cache: CacheFor) -> Arc<MemStore> {
+async fn filled(texts: bool, cache: CacheFor, prefer: Option<Prefer>) -> Arc<MemStore> {
     let store = Arc::new(MemStore::new());
-    let pictures = NewTask { cache, ..new_task("fashion", TaskKind::ImageClassification) };
+    let pictures = NewTask {
+        cache,
+        defaults: Goals { prefer, ..Goals::default() },
+        ..new_task("fashion", TaskKind::ImageClassification)
+    };
     let fashion = store.create_task(pictures).await.unwrap();
     let arrays = store.create_task(new_task("arrays", TaskKind::Tensor)).await.unwrap();
     let mut known = vec![
@@ -299,7 +305,7 @@ impl World {
     pub(super) async fn with(setup: Setup) -> Self {
         let store = match setup.store {
             Some(store) => store,
-            None => filled(setup.texts, setup.cache).await,
+            None => filled(setup.texts, setup.cache, setup.prefer).await,
         };
         let catalog = store.catalog().await.unwrap();
         let (mut models, mut all) = (BTreeMap::new(), Vec::new());

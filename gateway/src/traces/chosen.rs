@@ -3,8 +3,8 @@
 //! That is decided when a query has ended, so what failed or came late can go first: each of three kinds has a share of its own,
 //! and a flood of one takes nothing from the others.
 
+use crate::access::Bucket;
 use modelless_types::Time;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000;
 
@@ -47,22 +47,16 @@ impl Chosen {
 struct Rate {
     /// Between two, at the full rate; `None` for none at all.
     every: Option<u64>,
-    /// Until when the rate is used up. It may lie a second back, not more.
-    used: AtomicU64,
+    left: Bucket,
 }
 
 impl Rate {
     fn new(per_second: u32) -> Self {
-        Self { every: SECOND.checked_div(u64::from(per_second)), used: AtomicU64::new(0) }
+        Self { every: SECOND.checked_div(u64::from(per_second)), left: Bucket::default() }
     }
 
     fn take(&self, now: Time) -> bool {
-        let Some(every) = self.every else { return false };
-        let next = |used: u64| {
-            let used = used.max(now.0.saturating_sub(SECOND)) + every;
-            (used <= now.0).then_some(used)
-        };
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
+        self.every.is_some_and(|every| self.left.take(now.0, every, SECOND).is_ok())
     }
 }
 

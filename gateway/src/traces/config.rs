@@ -13,6 +13,9 @@ const PATH: &str = "/v1/traces";
 pub struct TracesConfig {
     /// A collector that takes OTLP over HTTP: `http://HOST:4318`, or the whole address. Without one nothing is traced.
     pub endpoint: Option<String>,
+    /// The address is whole: nothing is put behind it.
+    #[serde(skip)]
+    pub whole: bool,
     /// Queries that are traced in a second, of each kind: those that their clients trace, those that missed a goal, all others.
     pub per_second: u32,
     /// Certificates of the authorities that the collector is believed by; else those that the machine believes.
@@ -28,6 +31,7 @@ impl Default for TracesConfig {
     fn default() -> Self {
         Self {
             endpoint: None,
+            whole: false,
             per_second: 50,
             ca: None,
             resource: String::new(),
@@ -70,8 +74,8 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
         }
         let wrong = || format!("part {} is not of the form NAME=VALUE", at + 1);
         let (name, value) = part.split_once('=').ok_or_else(wrong)?;
-        // A plus is a plus here.
-        let whole = format!("x={}", value.trim().replace('+', "%2B"));
+        // Here a plus is a plus, and nothing but a comma ends a value.
+        let whole = format!("x={}", value.trim().replace('+', "%2B").replace('&', "%26"));
         let value = form_urlencoded::parse(whole.as_bytes()).next().map(|(_, value)| value.into_owned());
         match name.trim() {
             "" => return Err(wrong()),
@@ -94,7 +98,8 @@ pub(super) struct Target {
 
 impl TracesConfig {
     pub(super) fn target(&self) -> Result<Option<Target>, String> {
-        self.endpoint.as_deref().filter(|text| !text.is_empty()).map(target).transpose()
+        let given = self.endpoint.as_deref().filter(|text| !text.is_empty());
+        given.map(|text| target(text, self.whole)).transpose()
     }
 
     pub(super) fn resource(&self) -> Result<Vec<(String, String)>, String> {
@@ -112,9 +117,10 @@ impl TracesConfig {
     }
 }
 
-fn target(text: &str) -> Result<Target, String> {
-    // What stands before an `@` may be a secret.
-    let shown = text.rsplit_once('@').map_or(text, |(_, host)| host);
+fn target(text: &str, whole: bool) -> Result<Target, String> {
+    // What stands before an `@` or behind a question mark may be a secret.
+    let shown = text.split('?').next().unwrap_or_default();
+    let shown = shown.rsplit_once('@').map_or(shown, |(_, host)| host);
     let wrong = |why: &str| {
         format!("traces.endpoint: {shown:?} {why}; expected something like http://localhost:4318")
     };
@@ -136,7 +142,11 @@ fn target(text: &str) -> Result<Target, String> {
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
     let base = uri.path().trim_end_matches('/');
-    let path = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
+    let path = match base {
+        "" if whole => "/".to_owned(),
+        base if whole || base.ends_with(PATH) => base.to_owned(),
+        base => format!("{base}{PATH}"),
+    };
     Ok(Target { tls, host, port, authority: authority.to_string(), path })
 }
 
@@ -152,20 +162,24 @@ mod tests {
             ("http://[::1]:4318/v1/traces", "::1", 4318, "/v1/traces"),
             ("https://otlp.example/tenant/a", "otlp.example", 443, "/tenant/a/v1/traces"),
         ] {
-            let target = target(text).unwrap();
+            let target = target(text, false).unwrap();
             assert_eq!((target.host.as_str(), target.port, target.path.as_str()), (host, port, path));
         }
         for text in ["localhost:4318", "grpc://a:1", "http://", "http://a/?x=1", "/v1/traces"] {
-            assert!(target(text).unwrap_err().contains("traces.endpoint"), "{text}");
+            assert!(target(text, false).unwrap_err().contains("traces.endpoint"), "{text}");
         }
-        let said = target("http://me:a-password@host:1").unwrap_err();
-        assert!(said.contains("host") && !said.contains("a-password"), "{said}");
+        for text in ["http://me:a-password@host:1", "http://host/?token=a-password"] {
+            let said = target(text, false).unwrap_err();
+            assert!(said.contains("host") && !said.contains("a-password"), "{said}");
+        }
+        assert_eq!(target("https://host/ingest/abc", true).unwrap().path, "/ingest/abc");
+        assert_eq!(target("https://host", true).unwrap().path, "/");
     }
 
     #[test]
     fn headers_are_read_as_opentelemetry_writes_them_and_never_shown() {
-        let headers = Headers::parse("authorization=Basic%20YTpi+=, x-tenant=7,").unwrap();
-        assert_eq!(headers.0[0].1.to_str().unwrap(), "Basic YTpi+=");
+        let headers = Headers::parse("authorization=Basic%20YTpi+=&z, x-tenant=7,").unwrap();
+        assert_eq!(headers.0[0].1.to_str().unwrap(), "Basic YTpi+=&z");
         assert_eq!(headers.0[1].0, "x-tenant");
         assert!(!format!("{headers:?}").contains("YTpi"), "{headers:?}");
         for wrong in ["secret", "=secret", "a b=secret", "x=a%0Asecret"] {

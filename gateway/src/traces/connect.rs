@@ -1,18 +1,15 @@
 //! A connection to a collector, by TLS where its address says so.
 
+use crate::tls::Socket;
 use modelless_wire::tls_files;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 
 /// Where machines keep the certificates of all whom they believe.
 const USUAL: [&str; 4] = [
@@ -46,13 +43,14 @@ impl Outgoing {
         Ok(Self { tls: Some((TlsConnector::from(Arc::new(config)), name)) })
     }
 
-    pub(super) async fn connect(&self, host: &str, port: u16) -> Result<Stream, String> {
+    pub(super) async fn connect(&self, host: &str, port: u16) -> Result<Socket, String> {
         let failed = |error: io::Error| error.to_string();
         let socket = TcpStream::connect((host, port)).await.map_err(failed)?;
         Ok(match &self.tls {
-            None => Stream::Plain(socket),
+            None => Socket::Plain(socket),
             Some((connector, name)) => {
-                Stream::Tls(Box::new(connector.connect(name.clone(), socket).await.map_err(failed)?))
+                let stream = connector.connect(name.clone(), socket).await.map_err(failed)?;
+                Socket::Tls(Box::new(stream.into()))
             }
         })
     }
@@ -67,40 +65,4 @@ fn usual() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(tls_files::certificates("traces.ca", path)?);
     Ok(roots)
-}
-
-/// A connection, encrypted or not.
-pub(super) enum Stream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
-
-/// The same call on whichever it is.
-macro_rules! on_either {
-    ($self:ident, $stream:ident => $call:expr) => {
-        match $self.get_mut() {
-            Stream::Plain($stream) => $call,
-            Stream::Tls($stream) => $call,
-        }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => Pin::new(stream).poll_read(cx, into))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        on_either!(self, stream => Pin::new(stream).poll_write(cx, from))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => Pin::new(stream).poll_flush(cx))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        on_either!(self, stream => Pin::new(stream).poll_shutdown(cx))
-    }
 }

@@ -83,19 +83,34 @@ impl Exporter {
                 () = stop.cancelled() => break,
                 _ = collected => {}
             }
-            tokio::select! {
+            let cut = async {
+                stop.cancelled().await;
+                tokio::time::sleep(LAST).await;
+            };
+            let sent = tokio::select! {
                 biased;
-                () = stop.cancelled() => break,
-                () = self.send(&some) => some.clear(),
+                () = self.send(&some) => true,
+                () = cut => false,
+            };
+            if !sent {
+                self.metrics.dropped_unreachable(some.len());
             }
+            some.clear();
         }
+        self.end(some).await;
+    }
+
+    /// Sends what is left, once.
+    async fn end(mut self, mut some: Vec<Spans>) {
         while let Ok(next) = self.from.try_recv() {
             some.push(next);
         }
-        if !some.is_empty() {
-            match timeout(LAST, self.attempt(&some)).await {
+        let until = tokio::time::Instant::now() + LAST;
+        for some in some.chunks(TOGETHER) {
+            match tokio::time::timeout_at(until, self.attempt(some)).await {
                 Ok(Came::Taken) => self.metrics.sent(some.len()),
-                Ok(Came::Later(..) | Came::No(_)) | Err(_) => self.metrics.dropped_unreachable(some.len()),
+                Ok(Came::No(_)) => self.metrics.dropped_refused(some.len()),
+                Ok(Came::Later(..)) | Err(_) => self.metrics.dropped_unreachable(some.len()),
             }
         }
     }

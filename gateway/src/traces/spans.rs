@@ -119,7 +119,7 @@ pub(super) fn spans(core: &Core, ids: &dyn Fn() -> u64, trace: &Trace, ended: &E
         Ok(answered) => root.attributes.extend(told(ended, answered)),
         Err(error) => {
             root.attributes.push(("error.type", Value::Text(error.reason.into())));
-            root.failed = Some(error.message.clone());
+            root.failed = Some(error.reason.to_owned()); // a message may quote what a client sent
         }
     }
     let root = root.id;

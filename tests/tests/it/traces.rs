@@ -1,9 +1,9 @@
 //! Traces, with OpenTelemetry's own SDK as the client and its own messages at the collector; and the log's line for the same queries.
 
 use crate::database::Database;
-use crate::demo::{Place, fashion};
+use crate::demo::{Place, fashion, picture};
 use anyhow::{Context, Result, ensure};
-use modelless_testkit::Server;
+use modelless_testkit::{Request, Server};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
@@ -34,10 +34,17 @@ fn a_clients_trace_goes_on_to_the_models_process() -> Result<()> {
     let ended = collector.wait()?;
     let good = told.iter().filter(|line| line.ends_with("\tok")).count();
     ensure!(ended.success() && good == 2, "{told:#?}");
+    let request = Request::post("/v1/tasks/fashion?accuracy=0.99999").header("content-type", "image/png");
+    let refused = server.send(&request.body(picture("boot.png")))?;
+    ensure!(refused.status == 422, "{refused}");
     let objects = server.timeline().into_iter().filter_map(|(_, line)| serde_json::from_str(&line).ok());
-    let logged: Vec<Value> = objects.filter(|line: &Value| line["message"] == "answered").collect();
+    let objects: Vec<Value> = objects.collect();
+    let no: Vec<&Value> = objects.iter().filter(|line| line["message"] == "refused").collect();
+    ensure!(no.len() == 1 && no[0]["reason"] == "floor_unreachable", "{no:#?}");
+    ensure!(no[0]["query"].as_str() == refused.header("modelless-query"), "{no:#?} {refused}");
+    let logged: Vec<&Value> = objects.iter().filter(|line| line["message"] == "answered").collect();
     ensure!(logged.len() == 2, "{logged:#?}");
-    for line in &logged {
+    for line in logged {
         let long = |name: &str| line[name].as_str().map_or(0, str::len);
         ensure!(line["task"] == "fashion" && (long("query"), long("trace")) == (16, 32), "{line:#}");
         ensure!(line["total_us"].as_u64() > Some(0) && long("variant") > 0, "{line:#}");

@@ -1,0 +1,32 @@
+//! So much in a time, and some of it at once: one number, the moment at which it is full again, moved on by what is taken out. No lock, and
+//! nothing to refill.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Microseconds of the process's clock at which it is full again.
+#[derive(Debug, Default)]
+pub(crate) struct Bucket(AtomicU64);
+
+impl Bucket {
+    /// Takes out what fills up again in `cost`, if no more than `burst` is out then; else how long until it could be.
+    pub(crate) fn take(&self, now: u64, cost: u64, burst: u64) -> Result<(), u64> {
+        let mut full_at = self.0.load(Ordering::Relaxed);
+        loop {
+            let after = full_at.max(now).saturating_add(cost);
+            let over = after.saturating_sub(now.saturating_add(burst));
+            if over > 0 {
+                return Err(over);
+            }
+            match self.0.compare_exchange_weak(full_at, after, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(other) => full_at = other,
+            }
+        }
+    }
+
+    /// Takes it out in any case: it was used already.
+    pub(super) fn charge(&self, now: u64, cost: u64) {
+        let charged = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged);
+    }
+}
