@@ -27,9 +27,9 @@ fn a_clients_trace_goes_on_to_the_models_process() -> Result<()> {
     let log = "warn,modelless_gateway::queries=debug";
     let server = server.env("MODELLESS_LOG", log).env("MODELLESS_LOG_FORMAT", "json").start()?;
     let (http, grpc) = (server.url(), server.told("grpc ")?);
-    let picture = fashion().join("pictures/boot.png");
+    let boot = fashion().join("pictures/boot.png");
     let mut words = collector.stdin.take().context("its input")?;
-    writeln!(words, "{http} {grpc} {}", picture.display())?;
+    writeln!(words, "{http} {grpc} {}", boot.display())?;
     let told: Vec<String> = lines.collect::<Result<_, _>>()?;
     let ended = collector.wait()?;
     let good = told.iter().filter(|line| line.ends_with("\tok")).count();
