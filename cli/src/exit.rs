@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 const FAILED: u8 = 1;
 const REFUSED: u8 = 2;
+/// It ended, and a part of it has no answer.
+const PARTLY: u8 = 3;
 /// As in `sysexits.h`: used wrongly.
 const USAGE: u8 = 64;
 
@@ -16,6 +18,10 @@ pub(crate) struct Usage(pub(crate) String);
 /// The platform answered with a named "no" to these goals.
 #[derive(Debug)]
 pub(crate) struct Refused(pub(crate) String);
+
+/// What was asked for ended, but some of it has no answer.
+#[derive(Debug)]
+pub(crate) struct Partly(pub(crate) String);
 
 impl fmt::Display for Usage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,6 +35,13 @@ impl fmt::Display for Refused {
     }
 }
 
+impl fmt::Display for Partly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Partly {}
 impl std::error::Error for Usage {}
 impl std::error::Error for Refused {}
 
@@ -53,6 +66,8 @@ fn number(error: &anyhow::Error) -> u8 {
         USAGE
     } else if error.is::<Refused>() {
         REFUSED
+    } else if error.is::<Partly>() {
+        PARTLY
     } else {
         FAILED
     }
@@ -87,6 +102,7 @@ mod tests {
     fn the_code_says_what_kind_of_end_it_was() {
         assert_eq!(number(&usage("no")), 64);
         assert_eq!(number(&Refused("no".to_owned()).into()), 2);
+        assert_eq!(number(&Partly("no".to_owned()).into()), 3);
         assert_eq!(number(&anyhow::anyhow!("no")), 1);
         let wrapped = Err::<(), _>(usage("no")).context("while trying").unwrap_err();
         assert_eq!(number(&wrapped), 64, "context does not hide what it was");

@@ -1,7 +1,7 @@
 //! `modelless`: every role of the platform, and the commands to use it.
 //!
 //! What a command does stands in its own module; here is only which, and what its end means to the shell that
-//! started it: 0 done, 1 failed, 2 refused because of its goals, 64 used wrongly.
+//! started it: 0 done, 1 failed, 2 refused because of its goals, 3 done in part, 64 used wrongly.
 
 mod client;
 mod demo;
@@ -85,6 +85,9 @@ enum Command {
     Decisions(client::decisions::Options),
     /// Ask for a prediction.
     Query(client::query::Options),
+    /// Have many inputs answered when nothing else has to be.
+    #[command(subcommand)]
+    Job(client::job::Command),
     /// Say whether an answer was right.
     Feedback(client::feedback::Options),
     /// Show what would answer a query, and why.
@@ -148,6 +151,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Events(options) => client::events::run(&options),
         Command::Decisions(options) => client::decisions::run(&options),
         Command::Query(options) => client::query::run(&options),
+        Command::Job(command) => client::job::run(command),
         Command::Feedback(options) => client::feedback::run(&options),
         Command::Explain(options) => client::explain::run(&options),
         Command::Profile(command) => profile::run(command),

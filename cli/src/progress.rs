@@ -51,6 +51,27 @@ impl Phase {
         }
     }
 
+    /// How far it is of what takes long: a bar on a terminal, and a line each time that `step` is another one elsewhere.
+    pub(crate) fn far(&mut self, (done, of): (u64, u64), step: &str, words: &str) {
+        self.share(done, of);
+        match &self.bar {
+            Some(bar) => bar.set_message(format!("{}: {words}", self.what)),
+            None if self.told != step => {
+                step.clone_into(&mut self.told);
+                eprintln!("  {words}");
+            }
+            None => {}
+        }
+    }
+
+    /// A line that stays, beside what moves.
+    pub(crate) fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{line}")),
+            None => eprintln!("{line}"),
+        }
+    }
+
     /// How much of a known amount is done.
     pub(crate) fn bytes(&mut self, done: u64, of: u64) {
         if let Some(bar) = &self.bar {

@@ -194,6 +194,8 @@ struct Known {
 struct Book {
     locked: bool,
     keys: HashMap<[u8; 32], Known>,
+    /// On whose behalf jobs are worked on.
+    apps: HashMap<(TenantId, AppId), Caller>,
     anybody: Caller,
     meters: HashMap<Owner, Arc<Meter>>,
     doors: Doors,
@@ -245,6 +247,11 @@ impl Gate {
     /// Whether a key is needed.
     pub(crate) fn locked(&self) -> bool {
         self.book.load().locked
+    }
+
+    /// An application, for what is done in its name while none of its keys is at hand.
+    pub(crate) fn caller(&self, tenant: TenantId, app: AppId) -> Option<Caller> {
+        self.book.load().apps.get(&(tenant, app)).cloned()
     }
 
     /// Who asks, if they may.
@@ -312,8 +319,12 @@ impl Book {
             Some((key.secret.hash, Known { caller, key: key.clone() }))
         });
         let keys = keys.collect();
+        let queries: Scopes = [Scope::Query].into_iter().collect();
+        let apps =
+            doors.apps.iter().map(|app| ((app.tenant, app.id), caller((app.tenant, app.id), None, queries)));
+        let apps = apps.collect();
         let anybody = caller((TenantId::DEFAULT, AppId::DEFAULT), None, Scopes::ALL);
-        Self { locked: doors.locked, keys, anybody, meters, doors }
+        Self { locked: doors.locked, keys, apps, anybody, meters, doors }
     }
 
     fn known(&self, headers: &HeaderMap) -> Result<&Known, ApiError> {

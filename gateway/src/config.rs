@@ -27,6 +27,8 @@ pub struct Config {
     pub max_held_bytes: u64,
     /// Answers that are kept to be given again, all together; 0 for none.
     pub max_cache_bytes: u64,
+    /// Inputs that wait and outputs of offline jobs, of one tenant.
+    pub max_job_bytes: u64,
     /// Largest head of a request: first line and headers.
     pub max_header_bytes: usize,
     /// Most headers of a request.
@@ -69,6 +71,7 @@ impl Default for Config {
             max_artefact_bytes: 4 << 30,
             max_held_bytes: 1 << 30,
             max_cache_bytes: 64 << 20,
+            max_job_bytes: 4 << 30,
             max_header_bytes: 16 << 10,
             max_headers: 100,
             max_connections: 10_000,

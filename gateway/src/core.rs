@@ -10,6 +10,7 @@ use crate::decisions::Decisions;
 use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::ids::{QueryIds, QueryNumber};
+use crate::jobs::Jobs;
 use crate::members::{Members, Seen};
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
@@ -120,6 +121,8 @@ pub(crate) struct Core {
     pub(crate) decisions: Arc<Decisions>,
     /// Answers that are given again.
     pub(crate) cache: Cache,
+    /// What offline jobs share.
+    pub(crate) jobs: Jobs,
     /// Where a collector wants to hear of queries.
     pub(crate) traces: Option<Traces>,
     /// Who else is there.
@@ -168,6 +171,7 @@ impl Core {
             regions: Regions::default(),
             decisions: Arc::default(),
             cache,
+            jobs: Jobs::default(),
             traces: None,
             members: Mutex::default(),
             outlook: Mutex::default(),
@@ -177,6 +181,11 @@ impl Core {
     /// A query as everybody outside of this process names it.
     pub(crate) fn number(&self, key: QueryKey) -> QueryNumber {
         QueryNumber(self.number_base.wrapping_add(key.0))
+    }
+
+    /// This process, as its work on jobs is marked: no other one is called so.
+    pub(crate) fn name(&self) -> String {
+        format!("{:016x}", self.number_base)
     }
 
     /// In which manner a request is made.

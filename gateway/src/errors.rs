@@ -85,6 +85,11 @@ impl ApiError {
         Self { retry_after_s: Some(1), ..Self::new(StatusCode::SERVICE_UNAVAILABLE, reason, message) }
     }
 
+    /// There is no room for it before another job ends, which takes its time.
+    fn later(reason: &'static str, message: String) -> Self {
+        Self { retry_after_s: Some(30), ..Self::new(StatusCode::TOO_MANY_REQUESTS, reason, message) }
+    }
+
     pub(crate) fn input(fault: InputFault, why: String) -> Self {
         match fault {
             InputFault::Malformed => Self::malformed(why),
@@ -144,7 +149,20 @@ impl From<StoreError> for ApiError {
             | StoreError::NothingBefore { .. }
             | StoreError::NotFlagged { .. }
             | StoreError::MachineMoved { .. }
+            | StoreError::JobNotStarted { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
+            StoreError::InputDiffers { .. } => Self::new(StatusCode::CONFLICT, "input_differs", message),
+            StoreError::InputsMissing { .. } => Self::new(StatusCode::CONFLICT, "inputs_missing", message),
+            StoreError::JobNotReceiving { .. } => {
+                Self::new(StatusCode::CONFLICT, "job_not_receiving", message)
+            }
+            StoreError::JobNotEnded { .. } => Self::new(StatusCode::CONFLICT, "job_not_ended", message),
+            // By itself it is too large, whatever else ends.
+            StoreError::TooManyBytes { own, limit, .. } if own > limit => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "job_too_large", message)
+            }
+            StoreError::TooManyBytes { .. } => Self::later("job_bytes_full", message),
+            StoreError::TooManyJobs { .. } => Self::later("too_many_jobs", message),
             StoreError::Invalid { .. } => Self::malformed(message),
             StoreError::Unreachable { .. } | StoreError::Locked { .. } => {
                 Self::unavailable("store_unavailable", message)
@@ -283,6 +301,26 @@ mod tests {
         }
         let loading = ApiError::from(Refusal::Loading { ready_in: Micros(1_500_000) });
         assert_eq!(loading.retry_after_s, Some(2));
+    }
+
+    #[test]
+    fn every_refusal_of_an_offline_job_has_the_status_that_was_promised() {
+        let (job, state) = (modelless_types::JobId(7), modelless_types::JobState::Running);
+        for (error, status, reason) in [
+            (StoreError::InputDiffers { job, at: 1 }, 409, "input_differs"),
+            (StoreError::InputsMissing { job, missing: 1, inputs: 2 }, 409, "inputs_missing"),
+            (StoreError::JobNotReceiving { job, state }, 409, "job_not_receiving"),
+            (StoreError::JobNotEnded { job, state }, 409, "job_not_ended"),
+            (StoreError::JobNotStarted { job }, 409, "conflict"),
+            (StoreError::TooManyJobs { limit: 1 }, 429, "too_many_jobs"),
+            (StoreError::TooManyBytes { job, own: 5, others: 6, limit: 10 }, 429, "job_bytes_full"),
+            (StoreError::TooManyBytes { job, own: 11, others: 0, limit: 10 }, 413, "job_too_large"),
+        ] {
+            let error = ApiError::from(error);
+            assert_eq!((error.status.as_u16(), error.reason), (status, reason));
+            assert_eq!(error.retry_after_s.is_some(), status == 429, "{reason}");
+            assert!(error.message.contains("job"), "{}", error.message);
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod grpc;
 mod handover;
 mod http;
 mod ids;
+mod jobs;
 mod known;
 mod members;
 mod oip;

@@ -12,6 +12,7 @@ use crate::files;
 use crate::grpc;
 use crate::http;
 use crate::ids::{QueryIds, SECRET};
+use crate::jobs;
 use crate::openapi;
 use crate::regions::REGIONS_MAX;
 use crate::routes::{self, App};
@@ -185,6 +186,11 @@ impl Service {
         let (store, stopped) = (Arc::clone(&app.store), stop.clone());
         tasks.spawn(async move {
             keep(store, noted, stopped).await;
+            Ok(())
+        });
+        let (of, store, stopped) = (Arc::clone(&core), Arc::clone(&app.store), stop.clone());
+        tasks.spawn(async move {
+            jobs::run(of, store, stopped).await;
             Ok(())
         });
         if core.cache.shared.is_some() {

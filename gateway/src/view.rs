@@ -250,6 +250,14 @@ impl TaskView {
         self.variants.iter().find(|view| view.variant.id == id)
     }
 
+    /// In which output space goals are answered: that of what they pin, else the default one.
+    pub(crate) fn space_of(&self, goals: &Goals) -> modelless_types::SpaceId {
+        let variant = goals.variant.and_then(|id| self.variant(id)).map(|view| view.model.space);
+        let model =
+            || self.models.iter().find(|model| Some(model.id) == goals.model).map(|model| model.space);
+        variant.or_else(model).unwrap_or(self.task.default_space)
+    }
+
     /// Goals as decisions take them: pins by number.
     pub(crate) fn resolve(&self, given: &Given) -> Result<Goals, ApiError> {
         let of_variant = given.variant.as_ref().and_then(|name| self.named_variant(name));

@@ -84,6 +84,7 @@ const MEASURES: &[&Measure] = &[
     &coverage::MEASURE,
     &generate::MEASURE,
     &generate_text::MEASURE,
+    &cluster::jobs::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::many::MEASURE,

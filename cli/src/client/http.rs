@@ -2,6 +2,7 @@
 
 use super::tls::{Connector, TlsOptions, wrong_with_tls};
 use crate::exit::{Refused, usage};
+use crate::progress::short;
 use anyhow::Context;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
@@ -9,7 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -34,7 +35,21 @@ pub(crate) struct Api {
     key: Option<HeaderValue>,
     client: Client<Connector, Full<Bytes>>,
     runtime: Runtime,
+    /// An answer takes no longer.
+    within: Duration,
 }
+
+/// It did not answer, or not to the end: another try may help.
+#[derive(Debug)]
+pub(crate) struct Away(String);
+
+impl fmt::Display for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Away {}
 
 /// What it answered.
 #[derive(Debug)]
@@ -56,7 +71,18 @@ impl Api {
         }
         let connector = Connector::new(plain.is_none(), tls)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { base, key, client: Client::builder(TokioExecutor::new()).build(connector), runtime })
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        Ok(Self { base, key, client, runtime, within: WITHIN })
+    }
+
+    /// The same for one who does not wait as long for an answer.
+    pub(crate) fn within(self, within: Duration) -> Self {
+        Self { within, ..self }
+    }
+
+    /// Where it is.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
     }
 
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Reply> {
@@ -151,11 +177,11 @@ impl Api {
             let (head, body) = response.into_parts();
             let body = Limited::new(body, MAX_ANSWER).collect().await;
             let body =
-                body.map_err(|error| anyhow::anyhow!("the answer of {} broke off: {error}", self.base))?;
+                body.map_err(|error| Away(format!("the answer of {} broke off: {error}", self.base)))?;
             Ok(Reply { status: head.status, headers: head.headers, body: body.to_bytes() })
         };
-        let late = || anyhow::anyhow!("{} did not answer within an hour", self.base);
-        tokio::time::timeout(WITHIN, exchange).await.map_err(|_| late())?
+        let late = || Away(format!("{} did not answer within {}", self.base, short(self.within)));
+        tokio::time::timeout(self.within, exchange).await.map_err(|_| late())?
     }
 
     /// Has `each` read what is told by server-sent events, one at a time, until the server ends the answer.
@@ -208,12 +234,13 @@ impl Api {
         }
         let base = &self.base;
         if error.is_connect() {
-            anyhow::anyhow!(
+            let why = format!(
                 "cannot reach {base}: {cause}. Is a server running? Start one with `modelless up`, or name another \
                  with --server URL or MODELLESS_SERVER"
-            )
+            );
+            Away(why).into()
         } else {
-            anyhow::anyhow!("{base} did not answer: {cause}")
+            Away(format!("{base} did not answer: {cause}")).into()
         }
     }
 }

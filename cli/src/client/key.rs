@@ -238,7 +238,7 @@ fn listed(answer: &Value) -> String {
 }
 
 /// A time as people write it: `90d`, `12h`, `30m`, `45s`.
-fn seconds(text: &str) -> anyhow::Result<u64> {
+pub(super) fn seconds(text: &str) -> anyhow::Result<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let unit = match unit {

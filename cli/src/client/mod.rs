@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod feedback;
 mod goals;
 mod http;
+pub(crate) mod job;
 pub(crate) mod key;
 pub(crate) mod machine;
 mod measuring;
@@ -24,8 +25,8 @@ mod under_way;
 pub(crate) mod variant;
 mod versions;
 
-pub(crate) use goals::GoalOptions;
-pub(crate) use http::{Api, Reply, presented, segment};
+pub(crate) use goals::{GoalOptions, JobGoalOptions};
+pub(crate) use http::{Api, Away, Reply, presented, segment};
 pub(crate) use tls::TlsOptions;
 
 use clap::Args;

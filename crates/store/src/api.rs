@@ -5,6 +5,7 @@ use crate::artefacts::sha256_of;
 use crate::audit::Audit;
 use crate::error::Result;
 use crate::events::{Event, NewEvent};
+use crate::jobs::Jobs;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::machines::Machines;
 use crate::records::{
@@ -160,6 +161,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// What is written down of machines that are rented.
     fn rented(&self) -> &dyn Machines;
+
+    /// Offline jobs.
+    fn offline(&self) -> &dyn Jobs;
 
     /// Tells of something that happened. Transitions of replicas, and nodes that come and go, tell themselves. See
     /// [`crate::EVENTS_KEPT`].

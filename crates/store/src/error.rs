@@ -1,6 +1,6 @@
 //! What can go wrong, in words for whoever reads it. No message holds a password or a key.
 
-use modelless_types::{MachineId, MachineState, ReplicaId, ReplicaState, TaskId};
+use modelless_types::{JobId, JobState, MachineId, MachineState, ReplicaId, ReplicaState, TaskId};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -106,6 +106,73 @@ pub enum Error {
     NotFlagged {
         /// The variant's name.
         name: String,
+    },
+    /// A tenant has as many jobs as it may have.
+    #[error(
+        "{limit} offline jobs of this tenant have not ended, and there is room for no more; wait until one is done, or \
+         cancel one"
+    )]
+    TooManyJobs {
+        /// How many there may be.
+        limit: u64,
+    },
+    /// A tenant's inputs that wait and its outputs would come to more bytes than may be kept.
+    #[error(
+        "these inputs are too many bytes: {job} would have {own} of them, other jobs of this tenant have {others} with their outputs, \
+         and {limit} may be kept altogether; {}",
+        if own > limit { "make several jobs of this one" } else { "remove jobs that have ended, or send them again when another job is done" }
+    )]
+    TooManyBytes {
+        /// Which.
+        job: JobId,
+        /// What its inputs would come to.
+        own: u64,
+        /// What those of the tenant's other jobs come to.
+        others: u64,
+        /// What all may come to.
+        limit: u64,
+    },
+    /// Another input came to the same place before.
+    #[error(
+        "input {at} of {job} came before and was another one; it stays as it came. Number inputs from 0, each once"
+    )]
+    InputDiffers {
+        /// Which.
+        job: JobId,
+        /// The place.
+        at: u32,
+    },
+    /// A job cannot start without all its inputs.
+    #[error("{missing} of the {inputs} inputs of {job} have not come; send them, and start it then")]
+    InputsMissing {
+        /// Which.
+        job: JobId,
+        /// How many have not come.
+        missing: u32,
+        /// How many it has.
+        inputs: u32,
+    },
+    /// No input may come (any more).
+    #[error("{job} is {}: its inputs are no longer taken; make another job", state.name())]
+    JobNotReceiving {
+        /// Which.
+        job: JobId,
+        /// Where it stands.
+        state: JobState,
+    },
+    /// Nothing of it can have been answered yet.
+    #[error("{job} has not started, so none of its inputs can have ended")]
+    JobNotStarted {
+        /// Which.
+        job: JobId,
+    },
+    /// It cannot go before it has ended.
+    #[error("{job} is {}; cancel it, or wait until it is done, and remove it then", state.name())]
+    JobNotEnded {
+        /// Which.
+        job: JobId,
+        /// Where it stands.
+        state: JobState,
     },
     /// Another process uses the data folder.
     #[error(

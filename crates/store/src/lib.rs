@@ -17,6 +17,7 @@ mod check;
 mod data_dir;
 mod error;
 mod events;
+mod jobs;
 mod learnt;
 mod machines;
 mod mem;
@@ -36,6 +37,10 @@ pub use audit::{AUDIT_KEPT, Audit, Deed, Entry, REFUSED_KEPT, STRANGERS};
 pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use events::{Event, EventKind, NewEvent};
+pub use jobs::{
+    JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX, JOBS_KEPT, JOBS_OPEN_MAX, Job, JobEnd, JobInput, JobOutput, Jobs,
+    NewJob,
+};
 pub use learnt::{
     FEEDBACK_KEPT, FLAG_CHANGES_KEPT, Feedback, FlagAction, FlagChange, Floor, Kept, LIVE_MEMORY,
     LiveAccuracy, StaleProfile, Verdict,

@@ -9,6 +9,7 @@ use crate::api::Store;
 use crate::audit::{Audit, Entry};
 use crate::error::{Error, Result};
 use crate::events::{Event, NewEvent};
+use crate::jobs::Jobs;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, Note, StaleProfile, Verdict, measured_otherwise};
 use crate::machines::Machines;
 use crate::records::{
@@ -30,6 +31,7 @@ mod access;
 mod audit;
 mod catalog;
 mod events;
+mod jobs;
 mod learnt;
 mod machines;
 mod versions;
@@ -47,6 +49,7 @@ struct State {
     transitions: Vec<Transition>,
     plans: Vec<Plan>,
     rented: machines::Kept,
+    jobs: jobs::Kept,
     events: Vec<Event>,
     keys: BTreeMap<String, [u8; 32]>,
     /// Of applications.
@@ -527,6 +530,10 @@ impl Store for MemStore {
     }
 
     fn rented(&self) -> &dyn Machines {
+        self
+    }
+
+    fn offline(&self) -> &dyn Jobs {
         self
     }
 

@@ -128,6 +128,12 @@ impl AppMetrics {
         self.cost.inc_by(cost.as_usd() / 1_000.0);
     }
 
+    /// An input of a job was answered, which took so much of a device.
+    pub fn worked(&self, device: Micros, cost: CostPer1k) {
+        self.device.inc_by(crate::metrics::seconds(device));
+        self.cost.inc_by(cost.as_usd() / 1_000.0);
+    }
+
     /// A query was refused.
     pub fn refused(&self) {
         self.refused.inc();

@@ -89,6 +89,7 @@ pub struct Metrics {
     queries: Family<OfOutcome, Counter>,
     refusals: Family<OfReason, Counter>,
     handed_back: Family<OfHandBack, Counter>,
+    job_inputs: Family<OfOutcome, Counter>,
     in_time: Family<OfTask, Counter>,
     query_seconds: Histograms<OfTask>,
     input_bytes: Histograms<OfTask>,
@@ -130,6 +131,7 @@ impl Metrics {
             queries: Family::default(),
             refusals: Family::default(),
             handed_back: Family::default(),
+            job_inputs: Family::default(),
             in_time: Family::default(),
             query_seconds: Histograms::new_with_constructor(|| Histogram::new(TIMES)),
             input_bytes: Histograms::new_with_constructor(|| Histogram::new(BYTES)),
@@ -162,6 +164,7 @@ impl Metrics {
         r.register("refusals", "Queries refused, by reason", self.refusals.clone());
         let help = "Queries that nodes gave back unstarted, by what they would have been told";
         r.register("queries_handed_back", help, self.handed_back.clone());
+        r.register("job_inputs", "Inputs of offline jobs by how they ended", self.job_inputs.clone());
         r.register("answers_in_time", "Answers within their latency bound (goodput)", self.in_time.clone());
         let seconds = || Unit::Seconds;
         let help = "From arrival at the gateway to the answer";
@@ -230,6 +233,9 @@ impl Metrics {
             input: self.input_bytes.get_or_create_owned(&of_task),
             goals: self.goals.of(task),
             cache: self.cache.of(task),
+            job_inputs: ["answered", "failed"].map(|outcome| {
+                self.job_inputs.get_or_create_owned(&OfOutcome { task: task.to_owned(), outcome })
+            }),
         }
     }
 
@@ -354,6 +360,8 @@ pub struct TaskMetrics {
     goals: GoalMetrics,
     /// Found, and not.
     cache: TaskCache,
+    /// Answered, and not.
+    job_inputs: [Counter; 2],
 }
 
 impl TaskMetrics {
@@ -365,6 +373,11 @@ impl TaskMetrics {
     /// What is kept of its answers.
     pub fn cache(&self) -> &TaskCache {
         &self.cache
+    }
+
+    /// An input of an offline job ended.
+    pub fn job_input(&self, answered: bool) {
+        self.job_inputs[usize::from(!answered)].inc();
     }
 
     /// How its queries' goals are kept.

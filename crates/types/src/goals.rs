@@ -64,6 +64,8 @@ impl Priority {
     pub const DEFAULT_LEVEL: u8 = 5;
     /// The lowest level there is.
     pub const LOWEST: u8 = 9;
+    /// Below all levels that can be asked for: what has it is worked on only while nothing else waits. For inputs of offline jobs.
+    pub const SPARE: Self = Self(Self::LOWEST + 1);
 
     /// From a number as users give it: 0 to 9.
     pub const fn new(level: u8) -> Option<Self> {
@@ -74,14 +76,28 @@ impl Priority {
         }
     }
 
-    /// 1 (highest) to 9 (lowest).
+    /// From [`Priority::level`].
+    pub const fn from_level(level: u8) -> Option<Self> {
+        match level {
+            1..=Self::LOWEST => Some(Self(level)),
+            _ if level == Self::SPARE.0 => Some(Self::SPARE),
+            _ => None,
+        }
+    }
+
+    /// 1 (highest) to 9 (lowest), or that of [`Priority::SPARE`].
     pub const fn level(self) -> u8 {
         self.0
     }
 
+    /// Whether only spare time is spent on it.
+    pub const fn is_spare(self) -> bool {
+        self.0 == Self::SPARE.0
+    }
+
     /// How much an answer in time is worth: each level is worth twice the next.
     pub const fn weight(self) -> u32 {
-        1 << (Self::LOWEST - self.0)
+        if self.is_spare() { 0 } else { 1 << (Self::LOWEST - self.0) }
     }
 }
 
@@ -139,7 +155,10 @@ mod tests {
     #[test]
     fn priority_zero_is_the_default_level_and_ten_is_none() {
         assert_eq!(Priority::new(0), Some(Priority::default()));
-        assert_eq!(Priority::new(10), None);
+        assert_eq!(Priority::new(10), None, "nobody can ask for spare time only by a number");
+        assert_eq!(Priority::from_level(Priority::SPARE.level()), Some(Priority::SPARE));
+        assert_eq!((Priority::from_level(0), Priority::from_level(11)), (None, None));
+        assert_eq!(Priority::SPARE.weight(), 0);
         assert!(Priority::new(1).map(Priority::weight) > Priority::new(2).map(Priority::weight));
     }
 }

@@ -45,6 +45,8 @@ id!(/// A query inside one process, in order of arrival. What users see is a sig
 
 id!(/// A machine of a pool, as numbered by the store. Never reused.
     MachineId(u64), "machine-");
+id!(/// An offline job, as numbered by the store. Never reused.
+    JobId(u64), "job-");
 id!(/// A plan of what is pinned where, as numbered by the store; a later one has a higher number.
     PlanId(u64), "plan-");
 

@@ -14,6 +14,7 @@ pub mod caching;
 pub mod catalog;
 pub mod goals;
 pub mod ids;
+pub mod job;
 pub mod machine;
 pub mod profile;
 pub mod refusal;
@@ -28,9 +29,10 @@ pub use caching::CacheFor;
 pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
-    AppId, ClassId, DeviceIx, KeyId, MachineId, ModelId, NodeId, PlanId, QueryKey, ReplicaId, SpaceId,
+    AppId, ClassId, DeviceIx, JobId, KeyId, MachineId, ModelId, NodeId, PlanId, QueryKey, ReplicaId, SpaceId,
     TaskId, TenantId, VariantId,
 };
+pub use job::JobState;
 pub use machine::MachineState;
 pub use profile::{
     AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,

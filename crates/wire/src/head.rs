@@ -134,9 +134,7 @@ impl QueryHead {
             spent: Micros(self.spent),
             max_cost: self.max_cost.map(CostPer1k),
             prefer: prefer(self.prefer)?,
-            priority: Priority::new(self.priority)
-                .filter(|level| level.level() == self.priority)
-                .ok_or("an unknown priority")?,
+            priority: Priority::from_level(self.priority).ok_or("an unknown priority")?,
             best_effort: self.best_effort,
             returnable: self.returnable,
             decoded: Bytes(self.decoded),
@@ -308,6 +306,7 @@ impl AnswerHead {
                 Reason::Joined => 5,
                 Reason::Loaded => 6,
                 Reason::Rerun => 7,
+                Reason::Spare => 8,
             },
             report,
         }
@@ -334,6 +333,7 @@ impl AnswerHead {
                 5 => Reason::Joined,
                 6 => Reason::Loaded,
                 7 => Reason::Rerun,
+                8 => Reason::Spare,
                 _ => return Err("an unknown reason"),
             },
         };

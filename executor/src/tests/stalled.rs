@@ -162,6 +162,9 @@ impl Store for Stalls {
     fn rented(&self) -> &dyn modelless_store::Machines {
         self.store.rented()
     }
+    fn offline(&self) -> &dyn modelless_store::Jobs {
+        self.store.offline()
+    }
     async fn save_plan(&self, parent: Option<PlanId>, json: String, at: UnixMicros) -> Result<SavePlan> {
         self.here().await.save_plan(parent, json, at).await
     }

@@ -4,6 +4,7 @@
 //! that a generator can make a valid request from it, and one that is valid but for one field.
 
 pub(crate) mod fleet;
+pub(crate) mod jobs;
 pub(crate) mod keys;
 pub(crate) mod models;
 pub(crate) mod oip;

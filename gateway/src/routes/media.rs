@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 pub(crate) const LIST_MAX: usize = 64;
 
 /// What a body asks for.
-pub(super) enum Inputs {
+pub(crate) enum Inputs {
     One(Input),
     /// Each is a query of its own, and the answers come together.
     Many(Vec<Input>),
@@ -23,7 +23,7 @@ pub(super) enum Inputs {
 
 /// What the headers say of the body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(crate) enum Form {
     Raw,
     Json,
     /// Nothing: its first byte tells.
@@ -42,7 +42,7 @@ pub(super) struct JsonBody<'a> {
     goals: Option<&'a RawValue>,
 }
 
-pub(super) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
+pub(crate) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
     let Some(media) = media_type(headers)? else { return Ok(Form::Untold) };
     match (media.as_str(), task.kind) {
         ("application/json", _) => Ok(Form::Json),
@@ -68,7 +68,7 @@ pub(super) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
 }
 
 /// The input in a body; goals that stand there are added to `given`.
-pub(super) fn inputs(task: &Task, form: Form, body: Buffer, given: &mut Given) -> Result<Inputs, ApiError> {
+pub(crate) fn inputs(task: &Task, form: Form, body: Buffer, given: &mut Given) -> Result<Inputs, ApiError> {
     if body.is_empty() {
         return Err(ApiError::malformed("the body is empty; send the input, or JSON with `inputs`"));
     }

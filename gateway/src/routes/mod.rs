@@ -10,6 +10,7 @@ mod feedback;
 mod flags;
 mod fleet;
 mod health;
+mod jobs;
 mod keys;
 mod machines;
 mod media;
@@ -26,9 +27,10 @@ mod tasks;
 mod versions;
 
 pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
+pub(crate) use jobs::{DEADLINE_MAX_S, NAME_MAX as JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
-pub(crate) use media::LIST_MAX;
-pub(crate) use query::opened;
+pub(crate) use media::{Inputs as MediaInputs, LIST_MAX, form as media_form, inputs as media_inputs};
+pub(crate) use query::{listed, opened};
 pub(crate) use regions::add as add_region;
 pub(crate) use stream::{GOES_ON, MEDIA as EVENT_STREAM};
 
@@ -236,6 +238,15 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(profiles::import),
         openapi::profiles::import,
     ),
+    route(Method::GET, "/v1/jobs", Needs::QUERY, || get(jobs::list), openapi::jobs::list),
+    route(Method::POST, "/v1/jobs", Needs::QUERY, || post(jobs::create), openapi::jobs::create),
+    route(Method::GET, "/v1/jobs/{job}", Needs::QUERY, || get(jobs::show), openapi::jobs::show),
+    route(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
+    route(Method::POST, "/v1/jobs/{job}/inputs", Needs::QUERY, || post(jobs::give), openapi::jobs::give),
+    route(Method::GET, "/v1/jobs/{job}/missing", Needs::QUERY, || get(jobs::missing), openapi::jobs::missing),
+    route(Method::POST, "/v1/jobs/{job}/start", Needs::QUERY, || post(jobs::start), openapi::jobs::start),
+    route(Method::POST, "/v1/jobs/{job}/cancel", Needs::QUERY, || post(jobs::cancel), openapi::jobs::cancel),
+    route(Method::GET, "/v1/jobs/{job}/outputs", Needs::QUERY, || get(jobs::outputs), openapi::jobs::outputs),
     route(Method::GET, "/v1/keys", Needs::ADMIN, || get(keys::list), openapi::keys::list),
     route(Method::POST, "/v1/keys", Needs::ADMIN, || post(keys::create), openapi::keys::create),
     route(Method::POST, "/v1/keys/{key}/rotate", Needs::ADMIN, || post(keys::rotate), openapi::keys::rotate),

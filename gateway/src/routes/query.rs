@@ -80,7 +80,7 @@ fn told(core: &Core, view: &View, task: &TaskView, parts: &[Answered], body: Buf
 }
 
 /// Bodies as a JSON list.
-fn listed<'a>(bodies: impl IntoIterator<Item = &'a Buffer>) -> Buffer {
+pub(crate) fn listed<'a>(bodies: impl IntoIterator<Item = &'a Buffer>) -> Buffer {
     let mut list = vec![b'['];
     for (at, body) in bodies.into_iter().enumerate() {
         if at > 0 {

@@ -4,6 +4,7 @@
 mod catalog;
 mod decision;
 mod fleet;
+mod jobs;
 mod plans;
 mod profile;
 
@@ -13,4 +14,5 @@ pub(crate) use catalog::{
 };
 pub(crate) use decision::decision;
 pub(crate) use fleet::{demand, explained, finding, members, nodes, replica, replicas, transition};
+pub(crate) use jobs::{Output, estimate, job, output};
 pub(crate) use plans::{change, event, plan_in_short, step};

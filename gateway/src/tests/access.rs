@@ -87,6 +87,7 @@ fn operations() -> Vec<(String, String, Option<Scope>)> {
                 .replace("{variant}", "small-fp32")
                 .replace("{version}", "2")
                 .replace("{region}", "none")
+                .replace("{job}", "1")
                 .replace("{key}", "1")
                 .replace("{tenant}", "default")
                 .replace("{plan}", "1")

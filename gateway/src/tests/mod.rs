@@ -5,6 +5,7 @@ mod admin;
 mod cache;
 mod cache_holds;
 mod feedback;
+mod jobs;
 mod moved;
 mod oip;
 mod profiles;

@@ -86,6 +86,7 @@ async fn the_documents_examples_are_valid_requests() {
             .replace("{variant}", "small-fp32")
             .replace("{version}", "2")
             .replace("{region}", "none")
+            .replace("{job}", "1")
             .replace("{key}", "1")
             .replace("{tenant}", "default");
         let method = Method::from_bytes(operation.method.as_bytes()).unwrap();

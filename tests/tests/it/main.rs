@@ -24,6 +24,7 @@ mod goals;
 mod guide;
 mod half_dead;
 mod hurried;
+mod jobs;
 mod keys;
 mod lifecycle;
 mod live;

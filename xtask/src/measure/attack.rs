@@ -171,6 +171,7 @@ impl Site {
                 ("{variant}", served.variant),
                 ("{version}", "1"),
                 ("{region}", "none"),
+                ("{job}", "1"),
             ];
             let path = fill.iter().fold(operation.path, |path, (name, value)| path.replace(name, value));
             let request = Request::new(&operation.method, &path).header("api-key", &self.keys[2]);

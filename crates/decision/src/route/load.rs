@@ -91,6 +91,8 @@ pub(super) struct NodeLoad {
     news: u64,
     /// Queries of which it said what became of them.
     ended: u64,
+    /// Outstanding queries that only spare time is spent on: they take no credit and keep nobody waiting.
+    pub(super) spare: u32,
 }
 
 /// How a node stood at some moment, for asking later whether it has got on.
@@ -103,7 +105,7 @@ pub(super) struct Stand {
 }
 
 impl NodeLoad {
-    fn trusted(&self, now: Time) -> bool {
+    pub(super) fn trusted(&self, now: Time) -> bool {
         self.up && self.doubted_until <= now
     }
 
@@ -253,6 +255,13 @@ impl LoadView {
             load.outstanding.queries += 1;
             load.outstanding.bytes = load.outstanding.bytes + bytes;
             load.booked += work;
+        }
+    }
+
+    /// A query that only spare time is spent on goes to a node, or is done there.
+    pub(super) fn spare(&mut self, node: NodeIx, came: bool) {
+        if let Some(load) = self.at(node) {
+            load.spare = if came { load.spare + 1 } else { load.spare.saturating_sub(1) };
         }
     }
 

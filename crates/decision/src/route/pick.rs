@@ -12,6 +12,9 @@ use crate::estimate::Moments;
 use crate::query::Query;
 use modelless_types::{ClassId, Micros, Prefer, Refusal, TaskId, Time};
 
+/// So many queries that only spare time is spent on may be at a node, of one gateway.
+pub(super) const SPARE_AT_A_NODE: u32 = 256;
+
 /// A node, and what is expected of it.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Choice {
@@ -75,9 +78,37 @@ pub fn pick_elsewhere(
     let Some(candidates) = snapshot.candidates(class) else {
         return Verdict::Refuse(Refusal::NothingRunnable { why: "its class is not known here".into() });
     };
+    if query.priority.is_spare()
+        && let Some(verdict) = pick_spare(candidates, load, query, now, seed, not)
+    {
+        return verdict;
+    }
     let slack = if query.best_effort { f64::INFINITY } else { Moments::exactly(query.expires - now).mean };
     let scan = Scan { candidates, load, class, query, now, seed, slack, not };
     scan.resident().unwrap_or_else(|| scan.cold())
+}
+
+/// For a query that only spare time is spent on: of the nodes that have something resident the one that has the fewest of them, so that each
+/// gets as many as it ends. They take no credit. `None` where only a load could serve it.
+fn pick_spare(
+    candidates: &Candidates,
+    load: &LoadView,
+    query: &Query,
+    now: Time,
+    seed: u64,
+    not: Option<NodeIx>,
+) -> Option<Verdict> {
+    let there = candidates.nodes.iter().filter(|entry| Some(entry.node) != not);
+    let there = there.filter_map(|entry| Some((entry, load.nodes.get(entry.node.0 as usize)?)));
+    let there = there.filter(|(_, node)| node.trusted(now));
+    let least = there.min_by_key(|(entry, node)| (node.spare, mix(seed ^ u64::from(entry.node.0))));
+    let (entry, node) = least?;
+    if node.spare >= SPARE_AT_A_NODE {
+        return Some(Verdict::Wait { until: query.expires });
+    }
+    let option = candidates.options_of(entry).first()?;
+    let (completion, work) = (option.service, Moments::ZERO);
+    Some(Verdict::Send(Choice { node: entry.node, ordinal: option.ordinal, completion, work }))
 }
 
 struct Scan<'a> {

@@ -10,7 +10,7 @@ mod loss;
 mod tables;
 
 use super::load::{LoadView, NodeReport};
-use super::pick::Verdict;
+use super::pick::{SPARE_AT_A_NODE, Verdict};
 use super::snapshot::{NodeIx, Snapshot, Table};
 use crate::explain::{Explanation, explain};
 use crate::machine::{Machine, Rank, Ranked, Wake};
@@ -313,7 +313,11 @@ impl Router {
             self.refuse(query.key, Refusal::NodeLost);
             return;
         };
-        self.load.book(node, query.bytes, work);
+        if query.priority.is_spare() {
+            self.load.spare(node, true);
+        } else {
+            self.load.book(node, query.bytes, work);
+        }
         let guard = (query.expires + self.limits.grace).max(now);
         self.timers.insert((guard, query.key));
         let key = query.key;
@@ -328,6 +332,10 @@ impl Router {
     }
 
     fn wait(&mut self, now: Time, class: ClassId, query: Query, until: Time) {
+        if query.priority.is_spare() {
+            // Nodes have as many as they take, and whoever has more waits himself: here they would be counted as demand.
+            return self.refuse(query.key, Refusal::QueueFull { limit: SPARE_AT_A_NODE });
+        }
         if self.waiting >= self.limits.waiting && !self.displace(query.priority) {
             return self.refuse(query.key, Refusal::QueueFull { limit: self.limits.waiting });
         }
@@ -375,7 +383,11 @@ impl Router {
             }
             Where::Sent { node, guard, .. } => {
                 self.timers.remove(&(guard, key));
-                self.load.release(node, open.query.bytes);
+                if open.query.priority.is_spare() {
+                    self.load.spare(node, false);
+                } else {
+                    self.load.release(node, open.query.bytes);
+                }
             }
         }
         Some(open)

@@ -230,6 +230,8 @@ pub enum Reason {
     Loaded,
     /// Rerun alone after its batch had failed.
     Rerun,
+    /// Nothing else was to be done.
+    Spare,
 }
 
 impl Reason {
@@ -244,6 +246,7 @@ impl Reason {
             Self::Joined => "shares the batch of an earlier query",
             Self::Loaded => "loaded for this query",
             Self::Rerun => "rerun alone after its batch failed",
+            Self::Spare => "nothing else was to be done",
         }
     }
 }

@@ -184,7 +184,9 @@ impl Worker {
     /// What a batch that ended teaches `aimd`.
     pub(super) fn adapt(&mut self, device: DeviceIx, batch: &super::lanes::Batch, took: Micros) {
         let Some(variant) = self.residency.variant(batch.variant) else { return };
-        if self.batching(variant) != Batching::Aimd {
+        // What stands aside has no bound that would tell anything.
+        let spare = batch.members.iter().any(|member| member.waiting.query.priority.is_spare());
+        if self.batching(variant) != Batching::Aimd || spare {
             return;
         }
         let bounds = batch.members.iter().map(|m| m.waiting.query.deadline - m.waiting.query.arrived);

@@ -27,10 +27,10 @@ pub(super) struct Binding {
     /// What waits behind it can be in time.
     pub(super) drains: bool,
     /// It was played, and nobody is missed, not even of those to come.
-    nobody_missed: bool,
-    batching: Batching,
+    pub(super) nobody_missed: bool,
+    pub(super) batching: Batching,
     /// Too early to bind it.
-    until: Option<Time>,
+    pub(super) until: Option<Time>,
 }
 
 /// What to do with a lane's free slot.
@@ -44,8 +44,7 @@ pub(super) enum Bound {
 
 impl Worker {
     pub(super) fn bind_for(&self, now: Time, lane: &Lane) -> Bound {
-        let free = |v: &&WorkerVariant| !self.residency.tried(lane.device, v.id) && !self.held_up(lane, v);
-        let serving: Vec<&WorkerVariant> = self.residency.serving(lane.device).filter(free).collect();
+        let serving = self.serving_on(lane);
         if serving.is_empty() {
             return Bound::Later(None);
         }
@@ -104,6 +103,12 @@ impl Worker {
             return Bound::Late(late);
         }
         Bound::Later(later)
+    }
+
+    /// What could run on a lane now.
+    pub(super) fn serving_on(&self, lane: &Lane) -> Vec<&WorkerVariant> {
+        let free = |v: &&WorkerVariant| !self.residency.tried(lane.device, v.id) && !self.held_up(lane, v);
+        self.residency.serving(lane.device).filter(free).collect()
     }
 
     /// Device time per query, at its fastest, of each class that waits here or at the gateways and can be served.

@@ -16,6 +16,9 @@ impl Worker {
         let died = matches!(outcome, Outcome::Failed { failure, .. } if failure.died());
         let device = lane.device;
         let Some((batch, took)) = lane.ended(now, id, died) else { return };
+        if let Some(spent) = &took {
+            self.rest_from_spare(now, device, &batch, spent.took);
+        }
         self.suspects.retain(|suspect| !suspect.is_empty());
         self.ways.retain(|way| !way.is_empty());
         match outcome {
@@ -73,7 +76,7 @@ impl Worker {
                 let missed = failure == Failure::Unreachable || member.waiting.missed;
                 let waiting = Waiting { alone, missed, ..member.waiting };
                 match self.place(now, &waiting) {
-                    Ok(_) => self.queue.push(waiting),
+                    Ok(_) => self.push(waiting),
                     Err(refusal) => {
                         self.note_missed(now, &query);
                         self.refuse(query.key, refusal);

@@ -148,6 +148,11 @@ impl Lane {
         self.running.is_none() && self.next.is_none()
     }
 
+    /// What is on the device or bound to follow.
+    pub(super) fn batches(&self) -> impl Iterator<Item = &Batch> {
+        self.running.iter().chain(self.next.iter())
+    }
+
     /// Queries that are on the device or bound to follow.
     pub(super) fn bound_queries(&self) -> u32 {
         self.running.iter().chain(self.next.iter()).map(Batch::len).sum()

@@ -11,6 +11,7 @@ use super::pressure;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
+use super::spare::Spare;
 use crate::estimate::Moments;
 use crate::machine::{Machine, Wake};
 use crate::query::Query;
@@ -26,6 +27,10 @@ pub struct Worker {
     pub(super) config: WorkerConfig,
     pub(super) residency: Residency,
     pub(super) queue: Queue,
+    /// What only spare time is spent on.
+    pub(super) aside: Queue,
+    /// Until when devices rest from that, while queries come.
+    pub(super) spare_rest: BTreeMap<DeviceIx, Time>,
     pub(super) lanes: Vec<Lane>,
     /// What servers compute, apart from the lanes.
     pub(super) ways: Vec<Lane>,
@@ -75,6 +80,8 @@ impl Worker {
         Self {
             residency: Residency::new(&config),
             queue: Queue::default(),
+            aside: Queue::default(),
+            spare_rest: BTreeMap::new(),
             lanes,
             ways: Vec::new(),
             suspects: Vec::new(),
@@ -111,6 +118,9 @@ impl Worker {
     }
 
     fn arrive(&mut self, now: Time, query: Query) {
+        if query.priority.is_spare() {
+            return self.arrive_aside(now, query);
+        }
         self.rates.came(now, &query);
         self.note_width(now, &query);
         if self.draining {
@@ -167,6 +177,7 @@ impl Worker {
         for at in 0..self.lanes.len() {
             loop {
                 self.unbind(now, at);
+                self.unbind_spare(at);
                 // What was unbound may have asked for wider lanes just now.
                 if self.residency.cut(self.lanes[at].device).next.is_some() {
                     break; // it is to be cut otherwise
@@ -190,8 +201,15 @@ impl Worker {
                             self.give_up(now, &waiting, Refusal::TooLate { waited });
                         }
                     }
-                    Bound::Later(at) => {
-                        self.bind_at = self.bind_at.into_iter().chain(at).min();
+                    Bound::Later(until) => {
+                        let until = match self.bind_spare(now, &self.lanes[at]) {
+                            Spare::Batch(binding) => {
+                                self.bind(now, at, &binding);
+                                continue;
+                            }
+                            Spare::Later(spare) => until.into_iter().chain(spare).min(),
+                        };
+                        self.bind_at = self.bind_at.into_iter().chain(until).min();
                         break;
                     }
                 }
@@ -215,7 +233,8 @@ impl Worker {
         self.next_batch += 1;
         let (device, ix) = (self.lanes[at].device, self.lanes[at].ix);
         let queries = binding.members.clone();
-        let taken = queries.iter().filter_map(|key| self.queue.remove(*key));
+        let taken =
+            queries.iter().filter_map(|key| self.queue.remove(*key).or_else(|| self.aside.remove(*key)));
         let members = taken.map(|waiting| Member { waiting, gone: false }).collect();
         let (variant, reasons) = (binding.variant, binding.reasons.clone());
         let size = u32::try_from(queries.len()).unwrap_or(u32::MAX);
@@ -257,7 +276,7 @@ impl Worker {
         if let Some(waiting) = self.queue.remove(key) {
             return self.note_missed(now, &waiting.query);
         }
-        if self.quarantine.cancel(key) {
+        if self.aside.remove(key).is_some() || self.quarantine.cancel(key) {
             return;
         }
         for lane in self.all_lanes_mut() {
@@ -269,8 +288,9 @@ impl Worker {
 
     fn drain(&mut self) {
         self.draining = true;
-        for key in self.queue.keys() {
+        for key in self.queue.keys().into_iter().chain(self.aside.keys()) {
             self.queue.remove(key);
+            self.aside.remove(key);
             self.actions.push_back(Action::HandBack { key, why: Refusal::Draining });
         }
     }
@@ -356,6 +376,7 @@ impl Machine for Worker {
                 self.refuse(key, refusal);
             }
         }
+        self.expire_aside(now);
         self.expire_bound(now);
         self.residency.rested(now, &mut self.actions);
         self.fade(now);
@@ -364,7 +385,7 @@ impl Machine for Worker {
     }
 
     fn poll_timeout(&self) -> Option<Wake> {
-        let expiry = self.queue.first_expiry();
+        let expiry = self.queue.first_expiry().into_iter().chain(self.aside.first_expiry()).min();
         let expiry = expiry.map(|(at, _)| Wake { at, why: "a waiting query's time is up" });
         let rest = self.residency.next_rest_over(self.now);
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });

@@ -14,6 +14,7 @@
 //! | `ahead` | what would become of those who wait, if some batch ran first |
 //! | `flow` | at what rate queries come to gateways |
 //! | `batching` | how large batches become and how long they wait for more |
+//! | `spare` | what is done while nothing else is to be done |
 //! | `shedding` | who gives way when not all can be in time |
 //! | `cutting` | how cores are cut into lanes |
 //! | `place` | what a query that came could be answered by |
@@ -54,6 +55,7 @@ mod queue;
 mod report;
 mod residency;
 mod shedding;
+mod spare;
 mod suspects;
 mod times;
 mod trust;

@@ -135,5 +135,6 @@ impl Worker {
                 self.give_up(now, &waiting, refusal);
             }
         }
+        self.place_aside(now);
     }
 }

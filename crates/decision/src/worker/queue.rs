@@ -52,7 +52,7 @@ pub(super) struct Queue {
     /// How many of them other nodes could answer too.
     returnable: u32,
     /// How many wait at each priority level.
-    levels: [u32; Priority::LOWEST as usize + 1],
+    levels: [u32; Priority::SPARE.level() as usize + 1],
 }
 
 impl Queue {

@@ -88,13 +88,17 @@ impl Worker {
             let batches = lane.running.iter().chain(lane.next.iter());
             batches.map(|batch| batch.members.iter().filter(|m| !m.gone).count()).sum::<usize>()
         };
-        self.queue.len() + self.quarantine.open() + self.all_lanes().map(in_batches).sum::<usize>()
+        self.queue.len()
+            + self.aside.len()
+            + self.quarantine.open()
+            + self.all_lanes().map(in_batches).sum::<usize>()
     }
 
     /// Whether a drain is complete.
     pub fn drained(&self) -> bool {
         self.draining
             && self.queue.len() == 0
+            && self.aside.len() == 0
             && self.quarantine.is_empty()
             && self.all_lanes().all(Lane::is_empty)
     }

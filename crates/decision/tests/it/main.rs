@@ -18,6 +18,7 @@ mod quarantine;
 mod routing;
 mod searching;
 mod shedding;
+mod spare;
 mod suspecting;
 mod waiting;
 mod working;

@@ -3,7 +3,9 @@
 use crate::common::{Logged, TASK, goals, nodes, task};
 use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Router, Table};
 use modelless_decision::{Machine, Moments, Query, admission};
-use modelless_types::{Accuracy, AppId, Bytes, Goals, Micros, NodeId, QueryKey, Refusal, TenantId, Time};
+use modelless_types::{
+    Accuracy, AppId, Bytes, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TenantId, Time,
+};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -165,7 +167,7 @@ impl Shell {
                     expires: if admitted.best_effort { deadline + Micros(50_000) } else { deadline },
                     max_cost: admitted.max_cost,
                     prefer: admitted.prefer,
-                    priority: goals.priority,
+                    priority: if bytes % 4 == 1 { Priority::SPARE } else { goals.priority },
                     best_effort: admitted.best_effort,
                     bytes: Bytes(bytes),
                     returnable: false,

@@ -10,7 +10,7 @@ use modelless_types::{
     Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, Priority, ReplicaState,
     Time, VariantId,
 };
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 const DEVICE: DeviceIx = DeviceIx(0);
 const EACH: u64 = 10_000;
@@ -24,10 +24,13 @@ pub(crate) struct World {
     pub(crate) handed_back: Vec<(u64, Time)>,
     /// Handed over, in order; the first ends at `end`.
     started: VecDeque<BatchId>,
+    sizes: BTreeMap<BatchId, u64>,
     end: Time,
     next: u64,
     pub(crate) slowness: u64,
     states: Vec<ReplicaState>,
+    /// Whose batches were prepared, in order.
+    pub(crate) prepared: Vec<Vec<u64>>,
 }
 
 impl World {
@@ -38,9 +41,18 @@ impl World {
 
     /// The same with further devices, which have nothing in memory.
     pub(crate) fn with_devices(count: usize) -> Self {
+        Self::made(count, 1)
+    }
+
+    /// So many devices; so many may share a batch, each of which takes as long as it would alone.
+    pub(crate) fn made(count: usize, max_batch: u32) -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000) };
         let mean_us = Moments::exactly(Micros(EACH)).mean;
-        let point = BatchPoint { batch: 1, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 };
+        let point = |batch: u32| {
+            let mean_us = mean_us * f64::from(batch);
+            BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 }
+        };
+        let points: Vec<BatchPoint> = [1, max_batch.max(2)].map(point).into();
         let variant = WorkerVariant {
             id: VariantId(0),
             model: ModelId(0),
@@ -48,8 +60,8 @@ impl World {
             task: TASK,
             ordinal: 0,
             accuracy: Accuracy::ONE,
-            max_batch: 1,
-            run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+            max_batch,
+            run: RunModel::from_points(&points, Moments::ZERO).expect("a point"),
             memory: Bytes(1),
             load_time: Micros(1_000),
             threads: 1,
@@ -64,10 +76,12 @@ impl World {
             answered: Vec::new(),
             handed_back: Vec::new(),
             started: VecDeque::new(),
+            sizes: BTreeMap::new(),
             end: Time::ZERO,
             next: 0,
             slowness: 1,
             states: Vec::new(),
+            prepared: Vec::new(),
         };
         world.feed(Event::Catalog(vec![variant]));
         world.feed(Event::Pin(vec![(DEVICE, VariantId(0))]));
@@ -77,20 +91,26 @@ impl World {
         world
     }
 
-    fn feed(&mut self, event: Event) {
+    pub(crate) fn feed(&mut self, event: Event) {
         self.worker.handle(self.now, event);
         self.perform();
+    }
+
+    fn takes(&self, batch: BatchId) -> Micros {
+        Micros(EACH * self.slowness * self.sizes[&batch])
     }
 
     fn perform(&mut self) {
         while let Some(action) = self.worker.poll_action() {
             match action {
-                Action::Prepare { batch, .. } => {
+                Action::Prepare { batch, queries, .. } => {
+                    self.sizes.insert(batch, queries.len() as u64);
+                    self.prepared.push(queries.iter().map(|key| key.0).collect());
                     self.worker.handle(self.now, Event::Prepared { batch, dropped: Vec::new() });
                 }
                 Action::Start { batch } => {
                     if self.started.is_empty() {
-                        self.end = self.now + Micros(EACH * self.slowness);
+                        self.end = self.now + self.takes(batch);
                     }
                     self.started.push_back(batch);
                 }
@@ -126,7 +146,7 @@ impl World {
     pub(crate) fn ask_here(&mut self, level: u8, latency: Micros, returnable: bool) -> u64 {
         self.next += 1;
         let mut query = query(self.next, self.now, [0].into_iter().collect(), latency);
-        query.priority = Priority::new(level).expect("a level");
+        query.priority = Priority::from_level(level).expect("a level");
         query.returnable = returnable;
         self.feed(Event::Arrive(query));
         self.next
@@ -146,7 +166,7 @@ impl World {
             if let Some(end) = end.filter(|end| wake.is_none_or(|wake| *end <= wake)) {
                 self.now = self.now.max(end);
                 let batch = self.started.pop_front().expect("just looked");
-                self.end = self.now + Micros(EACH * self.slowness);
+                self.end = self.now + self.started.front().map_or(Micros(0), |next| self.takes(*next));
                 self.feed(Event::Done { batch, outcome: Outcome::Ran });
             } else if let Some(wake) = wake {
                 self.now = self.now.max(wake);

@@ -7,8 +7,8 @@ use modelless_decision::worker::{
 };
 use modelless_decision::{Machine, Query};
 use modelless_types::{
-    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, QueryKey,
-    Refusal, Time, VariantId, VariantSet,
+    Accuracy, Batching, Bytes, CostPer1k, DeviceIx, Engine, Micros, ModelId, Prefer, PricePerHour, Priority,
+    QueryKey, Refusal, Time, VariantId, VariantSet,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -549,6 +549,7 @@ impl Shell {
                     expires: if best_effort { q.deadline + Micros(100_000) } else { q.deadline },
                     bytes: Bytes(bytes),
                     returnable: bytes.is_multiple_of(3),
+                    priority: if bytes % 4 == 1 { Priority::SPARE } else { Priority::default() },
                     ..q
                 };
                 self.next += 1;

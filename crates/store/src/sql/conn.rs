@@ -1,7 +1,8 @@
 //! One way to run a statement on either database, so that each query is written once.
 //!
-//! Columns are whole numbers and texts only (documents are JSON, secrets hexadecimal), which both databases
-//! keep alike. It deliberately does not build queries: their text is fixed, and both read `$1`.
+//! Columns are whole numbers and texts (documents are JSON, secrets hexadecimal), and bytes where they are many: both databases
+//! keep them alike. It deliberately does not build queries: their text is fixed, and both read `$1`. A list of any length is one
+//! argument (`listed`).
 
 use crate::error::{Error, Result};
 use serde::de::DeserializeOwned;
@@ -44,6 +45,7 @@ enum TxOn {
 pub(crate) enum Arg {
     Int(Option<i64>),
     Text(Option<String>),
+    Bytes(Vec<u8>),
 }
 
 impl From<i64> for Arg {
@@ -77,11 +79,30 @@ impl From<Option<String>> for Arg {
     }
 }
 
+impl From<Vec<u8>> for Arg {
+    fn from(value: Vec<u8>) -> Self {
+        Self::Bytes(value)
+    }
+}
+
 /// Arguments of a statement.
 macro_rules! args {
     ($($value:expr),* $(,)?) => { vec![$($crate::sql::conn::Arg::from($value)),*] };
 }
 pub(crate) use args;
+
+/// The text of a statement with a list, which is a JSON array of arrays in one argument. The list stands where it is named; in both
+/// databases `CAST(item.value ->> 0 AS BIGINT)` then is the first number of an inner array, `item.value ->> 1` the text after it.
+macro_rules! listed {
+    ($tx:expr, $before:literal, $list:literal, $after:literal) => {
+        if $tx.is_sqlite() {
+            concat!($before, "json_each(", $list, ") AS item", $after)
+        } else {
+            concat!($before, "json_array_elements(CAST(", $list, " AS JSON)) AS item", $after)
+        }
+    };
+}
+pub(crate) use listed;
 
 /// Binds arguments for whichever driver the executor belongs to.
 macro_rules! bound {
@@ -91,6 +112,7 @@ macro_rules! bound {
             query = match arg {
                 Arg::Int(value) => query.bind(value),
                 Arg::Text(value) => query.bind(value),
+                Arg::Bytes(value) => query.bind(value),
             };
         }
         query
@@ -162,7 +184,7 @@ impl Tx {
 
     /// The next number of a counter. Others that want one of the same counter wait until this transaction ends;
     /// what is read after it is therefore up to date. Take `catalog` before `replicas` before others, and
-    /// all of them before the lock of any row, or two transactions could wait for each other.
+    /// all of them before the lock of any row, or two transactions could wait for each other. A job's row comes before those of its inputs.
     pub(crate) async fn next(&mut self, counter: &'static str) -> Result<i64> {
         let row = self
             .first("UPDATE counters SET value = value + 1 WHERE name = $1 RETURNING value", args![counter])
@@ -246,6 +268,21 @@ impl Columns<'_> {
             Row::Postgres(row) => row.try_get(at),
         }
         .map_err(|e| failed(self.database, &e))
+    }
+
+    pub(crate) fn opt_bytes(&mut self) -> Result<Option<Vec<u8>>> {
+        let at = self.next;
+        self.next += 1;
+        match self.row {
+            Row::Sqlite(row) => row.try_get(at),
+            Row::Postgres(row) => row.try_get(at),
+        }
+        .map_err(|e| failed(self.database, &e))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<Vec<u8>> {
+        let at = self.next;
+        self.opt_bytes()?.ok_or_else(|| corrupt(self.database, format!("column {at} of a row has no value")))
     }
 
     pub(crate) fn int(&mut self) -> Result<i64> {

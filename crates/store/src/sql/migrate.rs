@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
 /// Every step, oldest first. A released one never changes.
-const STEPS: [(i64, &str, &str); 12] = [
+const STEPS: [(i64, &str, &str); 13] = [
     (1, "foundation", include_str!("../../../../migrations/0001_foundation.sql")),
     (2, "batching", include_str!("../../../../migrations/0002_batching.sql")),
     (3, "accuracy_rule", include_str!("../../../../migrations/0003_accuracy_rule.sql")),
@@ -21,6 +21,7 @@ const STEPS: [(i64, &str, &str); 12] = [
     (11, "events", include_str!("../../../../migrations/0011_events.sql")),
     (12, "machines", include_str!("../../../../migrations/0012_machines.sql")),
     (13, "cache", include_str!("../../../../migrations/0013_cache.sql")),
+    (14, "jobs", include_str!("../../../../migrations/0014_jobs.sql")),
 ];
 
 /// The newest version known here.

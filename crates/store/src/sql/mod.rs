@@ -12,6 +12,7 @@ pub(crate) mod conn;
 mod events;
 mod flags;
 mod fleet;
+mod jobs;
 mod learnt;
 mod machines;
 mod measuring;
@@ -27,6 +28,7 @@ use crate::api::Store;
 use crate::audit::Audit;
 use crate::error::Result;
 use crate::events::{Event, NewEvent};
+use crate::jobs::Jobs;
 use crate::learnt::{Feedback, FlagChange, LiveAccuracy, StaleProfile, Verdict};
 use crate::machines::Machines;
 use crate::records::{
@@ -206,6 +208,10 @@ impl Store for SqlStore {
     }
 
     fn rented(&self) -> &dyn Machines {
+        self
+    }
+
+    fn offline(&self) -> &dyn Jobs {
         self
     }
 

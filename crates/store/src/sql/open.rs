@@ -102,9 +102,11 @@ pub async fn open_postgres(url: &str) -> Result<SqlStore> {
         .acquire_timeout(PATIENCE)
         .after_connect(|connection, _| {
             Box::pin(async move {
-                // A process that stops in the middle must not hold the counters against everybody else.
-                let bounds = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '30s'";
-                connection.execute(sqlx::raw_sql(bounds)).await.map(|_| ())
+                // A process that stops in the middle must not hold the counters against everybody else. And a plan that was
+                // made while a table was empty must not be used when it has a million rows.
+                let settings = "SET statement_timeout = '30s'; SET idle_in_transaction_session_timeout = '30s'; \
+                                SET plan_cache_mode = force_custom_plan";
+                connection.execute(sqlx::raw_sql(settings)).await.map(|_| ())
             })
         })
         .connect_with(options)

@@ -86,6 +86,9 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "DELETE FROM counters WHERE name IN ('tenants', 'apps', 'api_keys', 'audit')").await;
     change(&path, "DROP TABLE machines; DROP TABLE machine_changes; DROP TABLE pools").await;
     change(&path, "DELETE FROM counters WHERE name IN ('machines', 'machine_changes')").await;
+    change(&path, "DROP TABLE jobs; DROP TABLE job_inputs; DROP TABLE job_bodies; DROP TABLE job_outputs")
+        .await;
+    change(&path, "DELETE FROM counters WHERE name IN ('jobs', 'job_inputs')").await;
     change(&path, "DELETE FROM modelless_schema WHERE version > 1").await;
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));

@@ -5,6 +5,7 @@ mod audit;
 mod catalog;
 mod events;
 mod fleet;
+mod jobs;
 mod learnt;
 mod machines;
 mod measuring;

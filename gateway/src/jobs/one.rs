@@ -1,0 +1,271 @@
+//! One input of a job: asked as a query is, and what its end means for the job.
+//!
+//! It is counted apart from queries: how long it took says nothing of the platform, and a refusal only that there was no spare time.
+
+use super::pacer::Pass;
+use crate::access::Caller;
+use crate::core::Core;
+use crate::errors::ApiError;
+use crate::goals::Given;
+use crate::pending::{Outcome, Reply};
+use crate::routes::{MediaInputs, listed, media_form, media_inputs};
+use crate::size;
+use crate::view::{TaskView, View};
+use bytes::Bytes as Buffer;
+use futures_util::future::try_join_all;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, StatusCode};
+use modelless_decision::route::Event;
+use modelless_decision::{Query, admission};
+use modelless_store::{JobEnd, JobInput};
+use modelless_types::{CostPer1k, Goals, Micros, QueryKey, Refusal, SpaceId, TaskKind, VariantId};
+use modelless_wire::{Answer, Input};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// How an attempt at an input ended.
+#[derive(Debug)]
+pub(super) enum Came {
+    Ended(JobEnd),
+    /// There was no room or no time for it, or who had it is gone: it is tried again.
+    Again {
+        why: ApiError,
+        kind: Why,
+    },
+    /// The task answers in another output space than it did.
+    OtherSpace,
+}
+
+/// What stood in its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    /// Others, or that nothing is there at the moment.
+    Busy,
+    /// It failed where it was run: not for ever.
+    Trouble,
+    /// Nothing that is registered meets the job's goals.
+    Goals,
+}
+
+/// What an attempt needs.
+#[derive(Clone)]
+pub(super) struct Attempt {
+    pub(super) core: Arc<Core>,
+    pub(super) view: Arc<View>,
+    pub(super) caller: Caller,
+    pub(super) task: Arc<str>,
+    pub(super) goals: Goals,
+    pub(super) space: SpaceId,
+}
+
+/// The query, or the few of a list of texts, that an input is.
+fn inputs_of(task: &TaskView, input: &JobInput) -> Result<MediaInputs, ApiError> {
+    let mut headers = HeaderMap::new();
+    if let Some(media) = &input.media {
+        let media = HeaderValue::from_str(media)
+            .map_err(|_| ApiError::unsupported_media("the content type is not readable"))?;
+        headers.insert(CONTENT_TYPE, media);
+    }
+    let form = media_form(&headers, &task.task)?;
+    let mut given = Given::default();
+    let inputs = media_inputs(&task.task, form, Buffer::from(input.body.clone()), &mut given)?;
+    if given != Given::default() {
+        return Err(ApiError::bad_goal("an input of a job has no goals of its own; give them with the job"));
+    }
+    Ok(inputs)
+}
+
+/// Cancels the query unless it has ended.
+struct Guard<'a> {
+    core: &'a Core,
+    key: QueryKey,
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.core.pending.abandon(self.key).is_some() {
+            self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
+        }
+    }
+}
+
+impl Attempt {
+    /// Tries one.
+    pub(super) async fn at(self, input: &JobInput, pass: Pass) -> Came {
+        let Ok(task) = self.view.task(&self.task) else {
+            return Came::Again {
+                why: Refusal::NothingRunnable { why: "its task is gone".into() }.into(),
+                kind: Why::Goals,
+            };
+        };
+        let inputs = match inputs_of(task, input) {
+            Ok(inputs) => inputs,
+            Err(error) => return ended(task, failure(&error)),
+        };
+        let in_a_list = task.task.kind == TaskKind::TextClassification;
+        let result = match inputs {
+            MediaInputs::One(input) => self.ask(task, input).await.map(|answer| {
+                let body = if in_a_list { listed([&answer.body]) } else { answer.body.clone() };
+                (vec![answer], body)
+            }),
+            MediaInputs::Many(inputs) => {
+                let answers = try_join_all(inputs.into_iter().map(|input| self.ask(task, input))).await;
+                answers.map(|answers| {
+                    let body = listed(answers.iter().map(|answer| &answer.body));
+                    (answers, body)
+                })
+            }
+        };
+        let now = self.core.driver.clock().now();
+        match result {
+            Ok((answers, _)) if answers.iter().any(|answer| answer.space != self.space) => Came::OtherSpace,
+            Ok((answers, body)) => {
+                let waited = answers.iter().map(|answer| answer.queued).max().unwrap_or_default();
+                pass.answered(now, waited);
+                ended(task, answered(task, &answers, &body))
+            }
+            Err(error) => match refused(error) {
+                Came::Ended(end) => ended(task, end),
+                came @ (Came::Again { .. } | Came::OtherSpace) => {
+                    pass.refused(now);
+                    came
+                }
+            },
+        }
+    }
+
+    async fn ask(&self, task: &TaskView, input: Input) -> Result<Box<Answer>, ApiError> {
+        let Self { core, caller, goals, .. } = self;
+        let core = &**core;
+        let arrived = core.driver.clock().now();
+        let _open = caller.begin(arrived)?;
+        let key = core.next_key();
+        let decoded = size::decoded(task.task.kind, &input);
+        let (reply, answer) = oneshot::channel();
+        let guard = Guard { core, key };
+        let mut refused: Option<Refusal> = None;
+        core.driver.feed_with(
+            |router, now| {
+                let admitted = match admission::admit(router.snapshot(), task.task.id, goals) {
+                    Ok(admitted) => admitted,
+                    Err(refusal) => {
+                        refused = Some(refusal);
+                        return None;
+                    }
+                };
+                let deadline = arrived + admitted.latency;
+                let query = Query {
+                    key,
+                    tenant: caller.tenant,
+                    app: caller.app,
+                    class: admitted.class,
+                    arrived,
+                    deadline,
+                    expires: deadline,
+                    max_cost: admitted.max_cost,
+                    prefer: admitted.prefer,
+                    priority: goals.priority,
+                    best_effort: false,
+                    bytes: decoded,
+                    returnable: false,
+                };
+                if !goals.priority.is_spare() {
+                    core.demand.arrived(admitted.class);
+                }
+                if let Err(limit) = core.pending.insert(now, query, input, reply) {
+                    refused = Some(Refusal::QueueFull { limit });
+                    return None;
+                }
+                Some((Event::Arrive(query), ()))
+            },
+            core,
+        );
+        if let Some(refusal) = refused {
+            return Err(refusal.into());
+        }
+        let reply = answer.await.map_err(|_| ApiError::from(Refusal::NodeLost))?;
+        drop(guard);
+        let Reply { outcome, .. } = reply;
+        match outcome {
+            Outcome::Answered(answer) => {
+                let device = share(&answer);
+                caller.used(core.driver.clock().now(), device);
+                caller.metrics.worked(device, answer.cost);
+                Ok(answer)
+            }
+            Outcome::Refused(refusal) => Err(refusal.into()),
+            Outcome::BadInput(fault, why) => Err(ApiError::input(fault, why)),
+        }
+    }
+}
+
+/// What an answer took of its device: its part of the batch.
+fn share(answer: &Answer) -> Micros {
+    Micros(answer.run.0 / u64::from(answer.batch.max(1)))
+}
+
+fn answered(task: &TaskView, answers: &[Box<Answer>], body: &Buffer) -> JobEnd {
+    let variant = answers.first().map_or(VariantId(0), |answer| answer.variant);
+    let name = task.variant(variant).map(|view| view.variant.name.clone()).unwrap_or_default();
+    JobEnd::Answer {
+        body: body.to_vec(),
+        variant,
+        variant_name: name,
+        device: Micros(answers.iter().map(|answer| share(answer).0).sum()),
+        cost: CostPer1k(answers.iter().map(|answer| answer.cost.0).sum()),
+    }
+}
+
+fn ended(task: &TaskView, end: JobEnd) -> Came {
+    task.metrics.job_input(matches!(end, JobEnd::Answer { .. }));
+    Came::Ended(end)
+}
+
+fn failure(error: &ApiError) -> JobEnd {
+    JobEnd::Failure { reason: error.reason.to_owned(), message: error.message.clone() }
+}
+
+/// Whether a refusal is the input's own, or may be another the next time.
+fn refused(error: ApiError) -> Came {
+    const GOALS: [&str; 4] = ["floor_unreachable", "latency_unreachable", "cost_unreachable", "pin_unusable"];
+    const TROUBLE: [&str; 2] = ["variant_failed", "out_of_memory"];
+    let kind = match error.status {
+        _ if GOALS.contains(&error.reason) => Why::Goals,
+        _ if TROUBLE.contains(&error.reason) => Why::Trouble,
+        StatusCode::TOO_MANY_REQUESTS => Why::Busy,
+        status if status.is_client_error() && status.as_u16() != 499 => return Came::Ended(failure(&error)),
+        _ => Why::Busy,
+    };
+    Came::Again { why: error, kind }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_ends_by_its_own_fault_and_waits_for_whatever_else_stands_in_its_way() {
+        let why = || "x".to_owned();
+        let kind = |refusal: Refusal| match refused(refusal.into()) {
+            Came::Again { kind, .. } => Some(kind),
+            Came::Ended(_) | Came::OtherSpace => None,
+        };
+        for refusal in [
+            Refusal::QueueFull { limit: 1 },
+            Refusal::TooLate { waited: Micros(1) },
+            Refusal::NodeLost,
+            Refusal::Draining,
+            Refusal::OverQuota,
+            Refusal::NothingRunnable { why: why() },
+            Refusal::Loading { ready_in: Micros(1) },
+            Refusal::Cancelled,
+        ] {
+            assert_eq!(kind(refusal.clone()), Some(Why::Busy), "{refusal:?}");
+        }
+        assert_eq!(kind(Refusal::FloorUnreachable { best: None }), Some(Why::Goals));
+        assert_eq!(kind(Refusal::VariantFailed { why: why() }), Some(Why::Trouble));
+        assert_eq!(kind(Refusal::InputCrashed { why: why() }), None);
+        assert_eq!(kind(Refusal::ModelError { why: why() }), None);
+        assert!(matches!(refused(ApiError::malformed("x")), Came::Ended(JobEnd::Failure { .. })));
+    }
+}
