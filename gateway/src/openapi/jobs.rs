@@ -1,7 +1,7 @@
 //! Offline jobs.
 
 use super::{Doc, path, query_parameter};
-use crate::routes::{DEADLINE_MAX_S, JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
+use crate::routes::{DEADLINE_MAX_S, INPUT_NAME_MAX, JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 use modelless_store::{JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX};
 use modelless_types::JobState;
 use serde_json::{Value, json};
@@ -10,6 +10,10 @@ const TAG: &str = "jobs";
 
 fn job_parameter() -> Value {
     path("job", "The job's number.")
+}
+
+fn name(most: usize) -> Value {
+    json!({"type": ["string", "null"], "minLength": 1, "maxLength": most, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]*$"})
 }
 
 fn moment() -> Value {
@@ -44,7 +48,7 @@ pub(crate) fn create() -> Doc {
         "properties": {
             "task": {"type": "string"},
             "inputs": {"type": "integer", "minimum": 1, "maximum": JOB_INPUTS_MAX, "description": "How many it will have."},
-            "name": {"type": ["string", "null"], "minLength": 1, "maxLength": JOB_NAME_MAX / 4, "pattern": "^[ -~]*$"},
+            "name": name(JOB_NAME_MAX),
             "goals": {"type": ["object", "null"],
                 "description": "As those of a query, but for `latency_ms`, `priority` and `fallback`."},
             "deadline_s": {"type": ["integer", "null"], "minimum": 1, "maximum": DEADLINE_MAX_S,
@@ -88,7 +92,7 @@ pub(crate) fn give() -> Doc {
         "additionalProperties": false,
         "properties": {
             "at": {"type": "integer", "minimum": 0, "maximum": JOB_INPUTS_MAX - 1, "description": "Its place, from 0."},
-            "name": {"type": ["string", "null"], "minLength": 1, "maxLength": JOB_NAME_MAX / 4, "pattern": "^[ -~]*$"},
+            "name": name(INPUT_NAME_MAX),
             "type": {"type": ["string", "null"], "description": "The content type that a query's body would have."},
             "data": {"type": ["string", "null"], "contentEncoding": "base64", "description": "A query's body."},
             "json": {"description": "Instead of `data`: the JSON body of a query."},

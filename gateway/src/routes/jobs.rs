@@ -27,8 +27,9 @@ pub(crate) const OUTPUTS: u32 = 500;
 pub(crate) const OUTPUTS_MAX: u32 = 1_000;
 /// No more than so much of answers at once.
 const OUTPUT_BYTES: u64 = 8 << 20;
-/// The longest name of a job or an input.
-pub(crate) const NAME_MAX: usize = 1_000;
+/// The longest name of a job, and of an input, in characters: four bytes each are kept.
+pub(crate) const NAME_MAX: usize = 50;
+pub(crate) const INPUT_NAME_MAX: usize = 250;
 /// The farthest deadline.
 pub(crate) const DEADLINE_MAX_S: u32 = 30 * 24 * 3_600;
 /// Jobs that are listed.
@@ -98,8 +99,8 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request
         let message = format!("deadline_s is {seconds}; it may be 1 to {DEADLINE_MAX_S}");
         return Err(ApiError::malformed(message));
     }
-    let name = new.name.unwrap_or_else(|| new.task.clone());
-    check_name("the job's name", &name)?;
+    let name = new.name.unwrap_or_else(|| new.task.chars().take(NAME_MAX).collect());
+    check_name("the job's name", &name, NAME_MAX)?;
     let given = new.goals.as_deref().filter(|goals| goals.get() != "null");
     let (goals, resolved) = JobGoals::new(task, given)?;
     let reckoned = estimate(core, task, &resolved)?;
@@ -143,12 +144,12 @@ fn estimate(core: &Core, task: &TaskView, goals: &Goals) -> Result<Option<Reckon
     }
 }
 
-fn check_name(what: &str, name: &str) -> Result<(), ApiError> {
-    let plain = !name.is_empty() && name.len() <= NAME_MAX && !name.chars().any(char::is_control);
+fn check_name(what: &str, name: &str, most: usize) -> Result<(), ApiError> {
+    let plain = !name.is_empty() && name.chars().count() <= most && !name.chars().any(char::is_control);
     if plain {
         return Ok(());
     }
-    let message = format!("{what} must have 1 to {NAME_MAX} bytes and no control characters");
+    let message = format!("{what} must have 1 to {most} characters, none of them control characters");
     Err(ApiError::malformed(message))
 }
 
@@ -205,7 +206,7 @@ fn read(input: InputBody) -> Result<JobInput, ApiError> {
     let InputBody { at, name, media, data, json } = input;
     let of = |error: ApiError| ApiError { message: format!("input {at}: {}", error.message), ..error };
     let name = name.unwrap_or_else(|| at.to_string());
-    check_name("an input's name", &name).map_err(of)?;
+    check_name("an input's name", &name, INPUT_NAME_MAX).map_err(of)?;
     let (media, body) = match (data, json) {
         (Some(data), None) => {
             let body = STANDARD
