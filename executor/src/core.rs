@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) tokenizers: Mutex<Tokenizers>,
     /// How many large inputs are decoded at once.
     pub(crate) decoders: Arc<Semaphore>,
+    /// One at a time of what only spare time is spent on: queries do not wait for these.
+    pub(crate) spare_decoder: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
     pub(crate) runtime: tokio::runtime::Handle,
 }

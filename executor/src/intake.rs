@@ -63,7 +63,9 @@ impl Handle {
             return self.hand_back(key, Refusal::Draining);
         }
         let me = self.clone();
-        let decoders = Arc::clone(&self.core().decoders);
+        let core = self.core();
+        let decoders = if frame.priority.is_spare() { &core.spare_decoder } else { &core.decoders };
+        let decoders = Arc::clone(decoders);
         self.spawn(async move {
             let Ok(_permit) = decoders.acquire().await else { return };
             if !me.queries().contains_key(&key) {

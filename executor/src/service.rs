@@ -125,6 +125,7 @@ pub async fn build(config: Config, deps: Deps) -> Result<(Service, Handle), Erro
         incomplete: AtomicBool::new(false),
         tokenizers: Mutex::default(),
         decoders: Arc::new(Semaphore::new(cores)),
+        spare_decoder: Arc::new(Semaphore::new(1)),
         tasks: TaskTracker::new(),
         runtime: tokio::runtime::Handle::current(),
         config,

@@ -101,6 +101,11 @@ impl Caller {
         Ok([app.begin(now)?, tenant.begin(now)?])
     }
 
+    /// Whether quotas leave it time of devices: all that is asked of what only spare time is spent on.
+    pub(crate) fn has_device_time(&self, now: Time) -> Result<(), ApiError> {
+        self.meters.iter().try_for_each(|meter| meter.has_device_time(now))
+    }
+
     /// Whether it may change something now: so that nobody has all gateways read the catalogue all the time, or fills the audit log
     /// quicker than it is written. Where nobody needs a key nobody is bounded.
     pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::decisions::Decisions;
 use crate::demand::Demands;
 use crate::handover::Handover;
+use crate::http::refusals::Refusals;
 use crate::ids::{QueryIds, QueryNumber};
 use crate::jobs::Jobs;
 use crate::members::{Members, Seen};
@@ -106,6 +107,8 @@ pub(crate) struct Core {
     loaded: AtomicBool,
     /// Clients are sent elsewhere, but still answered.
     pub(crate) leaving: Arc<AtomicBool>,
+    /// How many were told of late.
+    pub(crate) refusals: Arc<Refusals>,
     draining: AtomicBool,
     /// Something may have changed: look again.
     pub(crate) changed: Notify,
@@ -162,6 +165,7 @@ impl Core {
             views: ArcSwap::from_pointee(views),
             loaded: AtomicBool::new(false),
             leaving: Arc::default(),
+            refusals: Arc::default(),
             draining: AtomicBool::new(false),
             changed: Notify::new(),
             catalog_changed: AtomicBool::new(false),

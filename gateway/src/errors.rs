@@ -1,5 +1,6 @@
 //! Every "no" as HTTP says it: one table from reasons to status codes.
 
+use crate::http::refusals::Slowly;
 use crate::ids::QueryNumber;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes as Buffer;
@@ -224,8 +225,22 @@ impl From<Nearest> for NearestBody {
     }
 }
 
+impl ApiError {
+    /// Whether it is told slowly where there are many like it: nothing but patience or another request would mend it.
+    pub(crate) fn slowly(&self) -> Option<Slowly> {
+        match self.status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(Slowly(1)),
+            StatusCode::TOO_MANY_REQUESTS if self.reason == "over_quota" => Some(Slowly(1)),
+            // Up to its bound it was read.
+            StatusCode::PAYLOAD_TOO_LARGE => Some(Slowly(10)),
+            _ => None,
+        }
+    }
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        let slowly = self.slowly();
         let nearest = self.nearest.map(|nearest| NearestBody::from(*nearest));
         let body = Body { error: &self.message, reason: self.reason, nearest };
         let mut response = json_response(self.status, &body);
@@ -241,6 +256,9 @@ impl IntoResponse for ApiError {
         }
         if let Some(query) = self.query {
             headers.insert(QueryNumber::HEADER, query.header());
+        }
+        if let Some(slowly) = slowly {
+            response.extensions_mut().insert(slowly);
         }
         response
     }

@@ -100,8 +100,10 @@ impl Pending {
         reply: oneshot::Sender<Reply>,
     ) -> Result<(), u32> {
         let mut open = self.lock();
-        if open.len() >= self.limit {
-            return Err(u32::try_from(self.limit).unwrap_or(u32::MAX));
+        // What spare time is spent on takes no places from queries.
+        let limit = if query.priority.is_spare() { (self.limit / 4).max(1) } else { self.limit };
+        if open.len() >= limit {
+            return Err(u32::try_from(limit).unwrap_or(u32::MAX));
         }
         open.insert(query.key, Entry { query, input, placed, way: Way::default(), reply });
         Ok(())

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 pub const JOB_INPUTS_MAX: u32 = 1_000_000;
 /// Jobs of one tenant that have not ended.
 pub const JOBS_OPEN_MAX: u64 = 100;
-/// Of all jobs that ended so many are remembered; the oldest are removed with their outputs.
+/// Largest body of an input, and largest answer.
+pub const JOB_BODY_MAX: usize = 64 << 20;
+/// Of a tenant's jobs that ended so many are remembered; the oldest are removed with their outputs.
 pub const JOBS_KEPT: u64 = 1_000;
 /// Inputs that are given, taken or ended by one call.
 pub const JOB_INPUTS_AT_ONCE: usize = 1_000;
@@ -152,12 +154,16 @@ pub trait Jobs: Send + Sync {
 
     /// Takes in inputs of a job that is receiving. One that came already and is the same changes nothing, so that whoever does not know
     /// whether they came gives them again; another one in its place is refused. At most `most` bytes may the tenant's inputs that have not
-    /// ended and its outputs come to, over all its jobs, those that have ended too; only bodies, answers and messages count. All of a call's inputs come, or none.
+    /// ended and its outputs come to, over all its jobs, those that have ended too: bodies, answers and messages, and something for each
+    /// input or output besides. All of a call's inputs come, or none.
     async fn add_job_inputs(&self, job: JobId, inputs: Vec<JobInput>, most: u64) -> Result<Job>;
 
     /// All inputs have come: work on it may begin. Refused while some are missing, and where it ended before it began; nothing changes
     /// where it has begun.
     async fn start_job(&self, job: JobId, now: UnixMicros) -> Result<Job>;
+
+    /// What a tenant's jobs come to, as [`Jobs::add_job_inputs`] counts it.
+    async fn job_bytes(&self, tenant: TenantId) -> Result<u64>;
 
     /// Ends a job that has not ended, as [`JobState::Cancelled`] or [`JobState::Failed`]; inputs that have not ended are forgotten.
     /// Nothing changes where it has ended.
@@ -210,7 +216,8 @@ pub trait Jobs: Send + Sync {
     /// Which inputs of a receiving job have not come, in order: for whoever goes on sending them. [`JOB_INPUTS_AT_ONCE`] at most.
     async fn missing_job_inputs(&self, job: JobId, limit: u32) -> Result<Vec<u32>>;
 
-    /// Removes jobs that ended before a moment, and those beyond [`JOBS_KEPT`]; and ends those that have been receiving since before it.
-    /// Gives how many it removed or ended. Each is removed or ended as a whole, and not all of them at once: one may be large.
+    /// Removes jobs that ended before a moment, and those of each tenant beyond [`JOBS_KEPT`]; ends those that have been receiving since
+    /// before it; and forgets what is left of the inputs of jobs that ended. Gives how many it removed or ended. One that fails keeps none
+    /// of the others.
     async fn prune_jobs(&self, before: UnixMicros, now: UnixMicros) -> Result<u64>;
 }

@@ -38,8 +38,8 @@ pub use data_dir::DataDir;
 pub use error::{Error, Result};
 pub use events::{Event, EventKind, NewEvent};
 pub use jobs::{
-    JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX, JOBS_KEPT, JOBS_OPEN_MAX, Job, JobEnd, JobInput, JobOutput, Jobs,
-    NewJob,
+    JOB_BODY_MAX, JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX, JOBS_KEPT, JOBS_OPEN_MAX, Job, JobEnd, JobInput,
+    JobOutput, Jobs, NewJob,
 };
 pub use learnt::{
     FEEDBACK_KEPT, FLAG_CHANGES_KEPT, Feedback, FlagAction, FlagChange, Floor, Kept, LIVE_MEMORY,

@@ -114,12 +114,15 @@ impl Meter {
                 self.over(&format!("{rate} queries a second, {at_once} at once"), wait)
             })?;
         }
-        if let Some(device) = self.quota.device_s_per_h {
-            self.device
-                .take(now.0, 0, DEVICE_BURST_US)
-                .map_err(|wait| self.over(&format!("{device} seconds of devices' time an hour"), wait))?;
-        }
+        self.has_device_time(now)?;
         Ok(open)
+    }
+
+    /// Refuses where the time of devices is used up.
+    pub(crate) fn has_device_time(&self, now: Time) -> Result<(), ApiError> {
+        let Some(device) = self.quota.device_s_per_h else { return Ok(()) };
+        let taken = self.device.take(now.0, 0, DEVICE_BURST_US);
+        taken.map_err(|wait| self.over(&format!("{device} seconds of devices' time an hour"), wait))
     }
 
     /// Lets a change through, unless there are too many. Each gateway counts its own.

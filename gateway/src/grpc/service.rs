@@ -136,6 +136,7 @@ async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<B
             let (now, action) = (app.core.driver.clock().now(), || format!("gRPC {name}"));
             let code = u16::try_from(i32::from(said.code())).unwrap_or_default();
             app.deeds.refuse(&denied, now, (action, request.uri().path()), code);
+            app.core.refusals.weigh(1).await;
             return said.into_http();
         }
     };

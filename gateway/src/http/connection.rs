@@ -7,6 +7,7 @@
 
 use crate::config::Config;
 use crate::errors::ApiError;
+use crate::http::refusals::Refusals;
 use crate::regions::Ends;
 use crate::routes::{EVENT_STREAM, GOES_ON};
 use axum::Router;
@@ -140,6 +141,7 @@ struct Entrance {
     ends: Option<Ends>,
     phase: Arc<Phase>,
     leaving: Arc<AtomicBool>,
+    refusals: Arc<Refusals>,
     max_header_bytes: usize,
 }
 
@@ -164,9 +166,12 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
             request.extensions_mut().insert(ends);
         }
         let answer = self.router.clone().call(request);
-        let leaving = Arc::clone(&self.leaving);
+        let (leaving, refusals) = (Arc::clone(&self.leaving), Arc::clone(&self.refusals));
         Box::pin(async move {
             let mut answer = answer.await;
+            if let Ok(answer) = &answer {
+                refusals.tell(answer.extensions()).await;
+            }
             let tells = answer.as_ref().is_ok_and(tells);
             // It ends the connection, and a client that stops reading is not waited for longer than one that reads.
             phase.set(if tells { At::Telling } else { At::Idle });
@@ -202,7 +207,7 @@ pub(super) fn head_too_large(limit: usize) -> ApiError {
 /// While `leaving`, every answer asks the client to go elsewhere with its next request.
 pub(super) async fn serve<S>(
     stream: S,
-    (router, ends): (Router, Option<Ends>),
+    (router, ends, refusals): (Router, Option<Ends>, Arc<Refusals>),
     config: &Config,
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -213,7 +218,7 @@ pub(super) async fn serve<S>(
     let phase = Arc::new(Phase(AtomicU32::new(At::Head as u32)));
     let watched = Watched { stream, phase: Arc::clone(&phase), lingering: None };
     let max_header_bytes = config.max_header_bytes;
-    let entrance = Entrance { router, ends, phase: Arc::clone(&phase), leaving, max_header_bytes };
+    let entrance = Entrance { router, ends, phase: Arc::clone(&phase), leaving, refusals, max_header_bytes };
     let mut connection = pin!(
         http1::Builder::new()
             .max_headers(config.max_headers)

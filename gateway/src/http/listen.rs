@@ -3,12 +3,13 @@
 use super::connection;
 use super::places::Places;
 use super::two;
+use crate::access::Bucket;
 use crate::core::Core;
 use crate::regions::Ends;
 use crate::tls::{Greeting, Tls, speaks_h2};
 use axum::Router;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,10 @@ use tokio_util::sync::CancellationToken;
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long connections have to end after the stop.
 const LAST: Duration = Duration::from_secs(2);
+
+/// Connections that are turned away and told why: one in so many microseconds, and so many at once.
+const TOLD_EVERY_US: u64 = 10_000;
+const TOLD_AT_ONCE: u64 = 100;
 
 const FULL: &str =
     r#"{"error":"this gateway has as many connections as it takes","reason":"too_many_connections"}"#;
@@ -29,9 +34,11 @@ pub(crate) async fn serve(
     core: Arc<Core>,
     stop: CancellationToken,
 ) {
-    // What it is told would be no TLS.
+    let (began, told) = (Instant::now(), Bucket::default());
+    // What it is told would be no TLS. Of very many only some are told anything: that takes longer than closing.
     let turn_away = |stream: &TcpStream, body: &str| {
-        if tls.is_none() {
+        let now = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if tls.is_none() && told.take(now, TOLD_EVERY_US, TOLD_EVERY_US * TOLD_AT_ONCE).is_ok() {
             turn_away(stream, body);
         }
     };
@@ -70,7 +77,8 @@ pub(crate) async fn serve(
                             None => {
                                 let leaving = Arc::clone(&core.leaving);
                                 let ends = ends(&core, &stream);
-                                connection::serve(stream, (router, ends), &core.config, leaving, stop).await;
+                                let within = (router, ends, Arc::clone(&core.refusals));
+                                connection::serve(stream, within, &core.config, leaving, stop).await;
                             }
                             Some(greeting) => greeted(greeting, stream, router, &core, stop).await,
                         }
@@ -110,11 +118,11 @@ async fn greeted(
     };
     let Some(stream) = stream else { return };
     let leaving = Arc::clone(&core.leaving);
-    let ends = ends(core, stream.get_ref().0);
+    let within = (router, ends(core, stream.get_ref().0), Arc::clone(&core.refusals));
     if speaks_h2(&stream) {
-        two::serve(stream, (router, ends), &core.config, leaving, stop).await;
+        two::serve(stream, within, &core.config, leaving, stop).await;
     } else {
-        connection::serve(stream, (router, ends), &core.config, leaving, stop).await;
+        connection::serve(stream, within, &core.config, leaving, stop).await;
     }
 }
 

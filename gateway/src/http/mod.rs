@@ -5,6 +5,7 @@ mod connection;
 pub(crate) mod encoding;
 mod listen;
 pub(crate) mod places;
+pub(crate) mod refusals;
 mod two;
 
 pub(crate) use listen::serve;

@@ -2,6 +2,7 @@
 
 use crate::config::Config;
 use crate::http::connection::{head_too_large, tells};
+use crate::http::refusals::Refusals;
 use crate::regions::Ends;
 use crate::routes::GOES_ON;
 use axum::Router;
@@ -64,6 +65,7 @@ struct Entrance {
     router: Router,
     ends: Option<Ends>,
     counts: Arc<Counts>,
+    refusals: Arc<Refusals>,
     max_headers: usize,
     max_header_bytes: usize,
 }
@@ -88,8 +90,10 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
             request.extensions_mut().insert(ends);
         }
         let answer = self.router.clone().call(request);
+        let refusals = Arc::clone(&self.refusals);
         Box::pin(async move {
             let answer = answer.await?;
+            refusals.tell(answer.extensions()).await;
             if !tells(&answer) {
                 return Ok(answer);
             }
@@ -110,7 +114,7 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
 /// to ask elsewhere.
 pub(super) async fn serve<S>(
     stream: S,
-    (router, ends): (Router, Option<Ends>),
+    (router, ends, refusals): (Router, Option<Ends>, Arc<Refusals>),
     config: &Config,
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -119,7 +123,8 @@ pub(super) async fn serve<S>(
 {
     let counts = Arc::new(Counts::default());
     let (max_headers, max_header_bytes) = (config.max_headers, config.max_header_bytes);
-    let entrance = Entrance { router, ends, counts: Arc::clone(&counts), max_headers, max_header_bytes };
+    let entrance =
+        Entrance { router, ends, counts: Arc::clone(&counts), refusals, max_headers, max_header_bytes };
     let mut connection = pin!(
         http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -220,7 +225,7 @@ mod tests {
             let (near, far) = duplex(1 << 20);
             let mut server = JoinSet::new();
             server.spawn(async move {
-                serve(far, (router, None), &Config::default(), Arc::default(), stop).await;
+                serve(far, (router, None, Arc::default()), &Config::default(), Arc::default(), stop).await;
             });
             let mut client = Self { stream: near, _server: server };
             client.stream.write_all(PREFACE).await.unwrap();

@@ -1,10 +1,12 @@
 //! One job: inputs are taken from the store, tried as the pace allows, and their ends written down some at a time.
 
+use super::ends::Ends;
 use super::goals::JobGoals;
 use super::one::{Attempt, Came, Why};
-use super::pacer::Pacer;
-use crate::access::Caller;
+use super::pacer::{Pacer, Turn};
+use super::slow::{CRASHES, Slow};
 use crate::core::Core;
+use crate::errors::ApiError;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use modelless_decision::pace::is_pressed;
@@ -21,9 +23,6 @@ use tokio_util::sync::CancellationToken;
 /// What is taken is this gateway's for so long, lengthened as long as it lives.
 const LEASE: Duration = Duration::from_secs(20);
 const RENEW: Duration = Duration::from_secs(5);
-/// Ends are written down when there are so many, or after so long.
-const WRITE: usize = 256;
-const WRITE_AFTER: Duration = Duration::from_millis(200);
 /// Inputs are taken so many at a time, and no more than so many bytes.
 const TAKE: (u32, u32) = (16, 512);
 const TAKE_BYTES: u64 = 8 << 20;
@@ -34,6 +33,8 @@ const TRIES: u32 = 5;
 const TRIED_FOR: Duration = Duration::from_mins(1);
 /// Nothing met the job's goals for so long: nothing will.
 const IN_VAIN: Duration = Duration::from_mins(1);
+/// While other jobs wait one gives way that nothing came of for so long.
+const STUCK: Duration = Duration::from_secs(30);
 
 type Tried = Pin<Box<dyn Future<Output = (JobInput, Came)> + Send>>;
 
@@ -43,18 +44,20 @@ pub(super) struct Drive {
     holder: Arc<str>,
     job: Job,
     goals: JobGoals,
-    caller: Caller,
     pacer: Arc<Pacer>,
+    turn: Turn,
+    slow: Slow,
     waiting: VecDeque<JobInput>,
     tried: FuturesUnordered<Tried>,
     /// Places of all that were taken and are not written down as ended.
     mine: BTreeSet<u32>,
-    ended: Vec<JobOutput>,
+    ends: Ends,
     /// How often inputs have failed where they were run, and since when.
     tries: BTreeMap<u32, (u32, Instant)>,
     /// Since when nothing met its goals, and why.
     in_vain: Option<(Instant, String)>,
-    write_at: Option<Instant>,
+    /// When an input last ended here, or it began.
+    moved: Instant,
     take_at: Instant,
     renew_at: Instant,
     pressed: bool,
@@ -66,6 +69,16 @@ enum Over {
     Done,
     /// It cannot go on.
     Failed(String),
+    /// Nothing comes of it now, and other jobs wait.
+    Stuck,
+}
+
+/// How a gateway left a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Hold {
+    Done,
+    /// Nothing came of it; others first.
+    Stuck,
 }
 
 /// Works on a job until it has ended or this gateway does.
@@ -75,45 +88,51 @@ pub(super) async fn drive(
     holder: Arc<str>,
     job: Job,
     stop: CancellationToken,
-) {
+) -> Hold {
     let id = job.id;
-    let Some(caller) = core.gate.caller(job.tenant, job.app) else {
-        return fail(&*store, &job, "the application that submitted it is not there any more").await;
-    };
     let goals = match serde_json::from_str::<JobGoals>(&job.goals) {
         Ok(goals) => goals,
         Err(error) => {
             tracing::error!(job = %id, %error, "the goals of a job cannot be read; this is a bug");
-            return fail(&*store, &job, "its goals cannot be read").await;
+            fail(&*store, &job, "its goals cannot be read").await;
+            return Hold::Stuck;
         }
     };
     let pacer = core.jobs.pacer(job.task);
-    let now = Instant::now();
+    let (now, turn) = (Instant::now(), pacer.join());
     let mut drive = Drive {
         core,
         store,
         holder,
         job,
         goals,
-        caller,
         pacer,
+        turn,
+        slow: Slow::default(),
         waiting: VecDeque::new(),
         tried: FuturesUnordered::new(),
         mine: BTreeSet::new(),
-        ended: Vec::new(),
+        ends: Ends::default(),
         tries: BTreeMap::new(),
         in_vain: None,
-        write_at: None,
+        moved: now,
         take_at: now,
         renew_at: now + RENEW,
         pressed: false,
     };
-    let over = drive.work(&stop).await;
-    match over {
-        Over::Done => drive.leave().await,
+    match drive.work(&stop).await {
+        Over::Done => {
+            drive.leave().await;
+            Hold::Done
+        }
+        Over::Stuck => {
+            drive.leave().await;
+            Hold::Stuck
+        }
         Over::Failed(why) => {
-            drive.write().await;
+            drive.write_all().await;
             fail(&*drive.store, &drive.job, &why).await;
+            Hold::Done
         }
     }
 }
@@ -144,14 +163,24 @@ impl Drive {
                 Err(over) => return over,
             };
             let now = Instant::now();
-            if self.is_due(now) && !self.write().await {
+            let idle = self.waiting.is_empty() && self.tried.is_empty();
+            if self.ends.are_due(now, idle) && !self.write().await {
                 return Over::Done;
             }
-            if self.waiting.is_empty() && now >= self.take_at && !self.take().await {
+            let takes = self.waiting.is_empty() && now >= self.take_at && !self.ends.are_enough();
+            if takes && !self.take().await {
                 return Over::Done;
             }
-            if now >= self.renew_at && !self.renew().await {
-                return Over::Done;
+            if now - self.moved >= STUCK && core.jobs.is_crowded() {
+                return Over::Stuck;
+            }
+            if now >= self.renew_at {
+                if !self.renew().await {
+                    return Over::Done;
+                }
+                if let Some(over) = self.out_of_room().await {
+                    return over;
+                }
             }
             let wake = self.wake(pause, now);
             tokio::select! {
@@ -173,10 +202,23 @@ impl Drive {
 
     /// Tries as many as the pace allows; when to try the next, where that is not when one has ended.
     fn begin(&mut self) -> Result<Option<Instant>, Over> {
-        if self.waiting.is_empty() {
-            return Ok(None);
+        let pause = self.slow.until(Instant::now());
+        if self.waiting.is_empty() || self.ends.are_enough() || pause.is_some() {
+            self.turn.pause();
+            return Ok(pause.or(self.ends.at()));
         }
-        let view = self.core.view_of(&self.caller);
+        let begun = self.begin_some();
+        if !matches!(begun, Ok(None)) {
+            self.turn.pause();
+        }
+        begun
+    }
+
+    fn begin_some(&mut self) -> Result<Option<Instant>, Over> {
+        let Some(caller) = self.core.gate.caller(self.job.tenant, self.job.app) else {
+            return self.nothing("the application that submitted it is not there any more");
+        };
+        let view = self.core.view_of(&caller);
         let Ok(task) = view.task(&self.job.task_name) else {
             return self.nothing("its task is not there any more");
         };
@@ -190,14 +232,14 @@ impl Drive {
         let attempt = Attempt {
             core: Arc::clone(&self.core),
             view: Arc::clone(&view),
-            caller: self.caller.clone(),
+            caller,
             task: self.job.task_name.as_str().into(),
             goals,
             space: self.goals.space,
         };
         while let Some(input) = self.waiting.pop_front() {
             let now = self.core.driver.clock().now();
-            match self.pacer.enter(now) {
+            match self.turn.enter(now) {
                 Ok(pass) => {
                     let attempt = attempt.clone();
                     self.tried.push(Box::pin(async move {
@@ -224,70 +266,77 @@ impl Drive {
     fn came(&mut self, input: JobInput, came: Came) -> Option<Over> {
         match came {
             Came::Ended(end) => {
+                self.in_vain = None;
+                let crashed = matches!(&end, JobEnd::Failure { reason, .. } if reason == "input_crashed");
                 if matches!(end, JobEnd::Answer { .. }) {
-                    self.in_vain = None;
+                    self.slow.went_well();
                 }
                 self.end(input, end);
+                if crashed && self.slow.crashed(Instant::now()) {
+                    return Some(Over::Failed(format!(
+                        "its inputs crash the model that answers them, {CRASHES} in a row: they, or the model, are not as they should be"
+                    )));
+                }
             }
             Came::OtherSpace => {
                 let why = "its task answers in another output space now, and answers of two cannot be compared; submit what is \
                            left as a job of its own";
                 return Some(Over::Failed(why.to_owned()));
             }
-            Came::Again { why, kind } => {
-                let now = Instant::now();
-                if kind == Why::Trouble {
-                    let (tries, since) = self.tries.entry(input.at).or_insert((0, now));
-                    *tries += 1;
-                    if *tries >= TRIES && now - *since >= TRIED_FOR {
-                        let (reason, message) = (why.reason.to_owned(), why.message);
-                        self.end(input, JobEnd::Failure { reason, message });
-                    } else {
-                        self.waiting.push_back(input);
-                    }
-                    return None;
-                }
-                if kind == Why::Goals {
-                    let (since, _) = self.in_vain.get_or_insert_with(|| (now, why.message.clone()));
-                    if now - *since >= IN_VAIN {
-                        return Some(Over::Failed(why.message));
-                    }
-                }
-                self.waiting.push_front(input);
+            Came::Again { why, kind } => return self.again(input, why, kind),
+        }
+        None
+    }
+
+    fn again(&mut self, input: JobInput, why: ApiError, kind: Why) -> Option<Over> {
+        let now = Instant::now();
+        if kind == Why::Goals {
+            let (since, _) = self.in_vain.get_or_insert_with(|| (now, why.message.clone()));
+            if now - *since >= IN_VAIN {
+                return Some(Over::Failed(why.message));
             }
+        } else {
+            self.in_vain = None;
+        }
+        if kind != Why::NoRoom {
+            self.slow.came_to_nothing(now);
+        }
+        if kind != Why::Trouble {
+            self.waiting.push_front(input);
+            return None;
+        }
+        let (tries, since) = self.tries.entry(input.at).or_insert((0, now));
+        *tries += 1;
+        if *tries >= TRIES && now - *since >= TRIED_FOR {
+            let (reason, message) = (why.reason.to_owned(), why.message);
+            self.end(input, JobEnd::Failure { reason, message });
+        } else {
+            self.waiting.push_back(input);
         }
         None
     }
 
     fn end(&mut self, input: JobInput, end: JobEnd) {
         self.tries.remove(&input.at);
-        self.ended.push(JobOutput { at: input.at, name: input.name, end, ended: unix_now() });
-        self.write_at.get_or_insert_with(|| Instant::now() + WRITE_AFTER);
+        self.moved = Instant::now();
+        self.ends.push(self.moved, JobOutput { at: input.at, name: input.name, end, ended: unix_now() });
     }
 
-    fn is_due(&self, now: Instant) -> bool {
-        let nothing_else = self.waiting.is_empty() && self.tried.is_empty();
-        !self.ended.is_empty()
-            && (nothing_else || self.ended.len() >= WRITE || self.write_at.is_some_and(|at| at <= now))
-    }
-
-    /// Writes down what has ended. Whether there is more to do.
+    /// Writes down some of what has ended. Whether there is more to do.
     async fn write(&mut self) -> bool {
-        if self.ended.is_empty() {
-            return true;
+        let Some((written, job)) = self.ends.write(&*self.store, self.job.id).await else { return true };
+        for at in written {
+            self.mine.remove(&at);
         }
-        match self.store.offline().end_job_inputs(self.job.id, self.ended.clone()).await {
-            Ok(job) => {
-                for output in self.ended.drain(..) {
-                    self.mine.remove(&output.at);
-                }
-                self.write_at = None;
-                self.know(job)
-            }
-            Err(error) => {
-                tracing::warn!(job = %self.job.id, %error, "the ends of a job's inputs could not be written; it is tried again");
-                self.write_at = Some(Instant::now() + LOOK);
-                true
+        self.know(job)
+    }
+
+    /// Writes down all that has ended, unless the store does not take it.
+    async fn write_all(&mut self) {
+        while !self.ends.is_empty() {
+            let Some((written, _)) = self.ends.write(&*self.store, self.job.id).await else { return };
+            for at in written {
+                self.mine.remove(&at);
             }
         }
     }
@@ -295,7 +344,7 @@ impl Drive {
     /// Takes more. Whether there is more to do.
     async fn take(&mut self) -> bool {
         let now = unix_now();
-        let most = self.pacer.window().saturating_mul(2).clamp(TAKE.0, TAKE.1);
+        let most = self.turn.window().saturating_mul(2).clamp(TAKE.0, TAKE.1);
         let taken = self
             .store
             .offline()
@@ -305,7 +354,7 @@ impl Drive {
             Ok(taken) if taken.is_empty() => {
                 // What is left is here, or others have it.
                 self.take_at = Instant::now() + LOOK;
-                !self.tried.is_empty() || !self.ended.is_empty() || self.look().await
+                !self.tried.is_empty() || !self.ends.is_empty() || self.look().await
             }
             Ok(taken) => {
                 self.mine.extend(taken.iter().map(|input| input.at));
@@ -333,6 +382,18 @@ impl Drive {
             tracing::warn!(job = %self.job.id, %error, "a job's inputs could not be held on to; another gateway may take them");
         }
         self.look().await
+    }
+
+    /// Answers may be larger than inputs: why it cannot go on, if its tenant's jobs have come to more than they may.
+    async fn out_of_room(&mut self) -> Option<Over> {
+        let limit = self.core.config.max_job_bytes;
+        let bytes = self.store.offline().job_bytes(self.job.tenant).await.ok()?;
+        (bytes > limit).then(|| {
+            Over::Failed(format!(
+                "there is no room for more answers: the jobs of its tenant have come to {bytes} bytes, at most {limit} are kept; fetch and \
+                 remove jobs that have ended, then submit what is left"
+            ))
+        })
     }
 
     async fn look(&mut self) -> bool {
@@ -367,8 +428,9 @@ impl Drive {
     }
 
     fn wake(&self, pause: Option<Instant>, now: Instant) -> Instant {
-        let take = if self.waiting.is_empty() { self.take_at } else { now + LOOK };
-        let all = [Some(self.renew_at), self.write_at, Some(take), pause];
+        let takes = self.waiting.is_empty() && !self.ends.are_enough();
+        let take = if takes { self.take_at } else { now + LOOK };
+        let all = [Some(self.renew_at), self.ends.at(), Some(take), pause];
         let next = all.into_iter().flatten().min().unwrap_or(now + LOOK);
         // Nothing here is worth turning in circles for.
         next.max(now + Duration::from_millis(1))
@@ -376,7 +438,7 @@ impl Drive {
 
     /// Writes down what has ended, and gives back what has not.
     async fn leave(&mut self) {
-        self.write().await;
+        self.write_all().await;
         self.tried.clear();
         for some in self.mine().chunks(JOB_INPUTS_AT_ONCE) {
             let Err(error) =

@@ -15,6 +15,7 @@ use bytes::Bytes as Buffer;
 use futures_util::future::try_join_all;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
 use modelless_store::{JobEnd, JobInput};
@@ -27,7 +28,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(super) enum Came {
     Ended(JobEnd),
-    /// There was no room or no time for it, or who had it is gone: it is tried again.
+    /// It is tried again.
     Again {
         why: ApiError,
         kind: Why,
@@ -39,7 +40,9 @@ pub(super) enum Came {
 /// What stood in its way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Why {
-    /// Others, or that nothing is there at the moment.
+    /// There is no spare time for it: what the pace of all inputs of a task goes by.
+    NoRoom,
+    /// Something of this job's own that may pass, or whoever had it is gone.
     Busy,
     /// It failed where it was run: not for ever.
     Trouble,
@@ -124,26 +127,35 @@ impl Attempt {
                 pass.answered(now, waited);
                 ended(task, answered(task, &answers, &body))
             }
-            Err(error) => match refused(error) {
+            Err(refusal) => match refused(refusal) {
                 Came::Ended(end) => ended(task, end),
-                came @ (Came::Again { .. } | Came::OtherSpace) => {
-                    pass.refused(now);
+                came => {
+                    if matches!(came, Came::Again { kind: Why::NoRoom, .. }) {
+                        pass.refused(now);
+                    }
                     came
                 }
             },
         }
     }
 
-    async fn ask(&self, task: &TaskView, input: Input) -> Result<Box<Answer>, ApiError> {
+    async fn ask(&self, task: &TaskView, input: Input) -> Result<Box<Answer>, Refused> {
         let Self { core, caller, goals, .. } = self;
         let core = &**core;
         let arrived = core.driver.clock().now();
-        let _open = caller.begin(arrived)?;
+        let spare = goals.priority.is_spare();
+        // What spare time is spent on takes nothing from queries, and so nothing of how many of them may come.
+        let _open = if spare {
+            caller.has_device_time(arrived).map_err(Refused::before)?;
+            None
+        } else {
+            Some(caller.begin(arrived).map_err(Refused::before)?)
+        };
         let key = core.next_key();
         let decoded = size::decoded(task.task.kind, &input);
         let (reply, answer) = oneshot::channel();
         let guard = Guard { core, key };
-        let mut refused: Option<Refusal> = None;
+        let (mut refused, mut class): (Option<Refusal>, Option<Class>) = (None, None);
         core.driver.feed_with(
             |router, now| {
                 let admitted = match admission::admit(router.snapshot(), task.task.id, goals) {
@@ -169,8 +181,9 @@ impl Attempt {
                     bytes: decoded,
                     returnable: false,
                 };
-                if !goals.priority.is_spare() {
+                if !spare {
                     core.demand.arrived(admitted.class);
+                    class = Some(admitted.class);
                 }
                 if let Err(limit) = core.pending.insert(now, query, input, reply) {
                     refused = Some(Refusal::QueueFull { limit });
@@ -181,20 +194,24 @@ impl Attempt {
             core,
         );
         if let Some(refusal) = refused {
-            return Err(refusal.into());
+            return Err(Refused::before(refusal.into()));
         }
-        let reply = answer.await.map_err(|_| ApiError::from(Refusal::NodeLost))?;
+        let reply = answer.await.map_err(|_| Refused::admitted(Refusal::NodeLost.into()))?;
         drop(guard);
         let Reply { outcome, .. } = reply;
         match outcome {
             Outcome::Answered(answer) => {
                 let device = share(&answer);
-                caller.used(core.driver.clock().now(), device);
+                let now = core.driver.clock().now();
+                caller.used(now, device);
                 caller.metrics.worked(device, answer.cost);
+                if let Some(class) = class.filter(|_| Some(now - arrived) <= goals.latency) {
+                    core.demand.answered_in_time(class);
+                }
                 Ok(answer)
             }
-            Outcome::Refused(refusal) => Err(refusal.into()),
-            Outcome::BadInput(fault, why) => Err(ApiError::input(fault, why)),
+            Outcome::Refused(refusal) => Err(Refused::admitted(refusal.into())),
+            Outcome::BadInput(fault, why) => Err(Refused::admitted(ApiError::input(fault, why))),
         }
     }
 }
@@ -225,13 +242,34 @@ fn failure(error: &ApiError) -> JobEnd {
     JobEnd::Failure { reason: error.reason.to_owned(), message: error.message.clone() }
 }
 
+/// A refusal, and whether something meets the job's goals all the same.
+#[derive(Debug)]
+struct Refused {
+    error: ApiError,
+    admitted: bool,
+}
+
+impl Refused {
+    fn before(error: ApiError) -> Self {
+        Self { error, admitted: false }
+    }
+
+    fn admitted(error: ApiError) -> Self {
+        Self { error, admitted: true }
+    }
+}
+
 /// Whether a refusal is the input's own, or may be another the next time.
-fn refused(error: ApiError) -> Came {
+fn refused(Refused { error, admitted }: Refused) -> Came {
     const GOALS: [&str; 4] = ["floor_unreachable", "latency_unreachable", "cost_unreachable", "pin_unusable"];
     const TROUBLE: [&str; 2] = ["variant_failed", "out_of_memory"];
+    const NO_ROOM: [&str; 3] = ["queue_full", "bytes_full", "too_late"];
     let kind = match error.status {
+        // A node that has no payable batch for it now may have one when fewer queries come.
+        _ if GOALS.contains(&error.reason) && admitted => Why::NoRoom,
         _ if GOALS.contains(&error.reason) => Why::Goals,
         _ if TROUBLE.contains(&error.reason) => Why::Trouble,
+        _ if NO_ROOM.contains(&error.reason) => Why::NoRoom,
         StatusCode::TOO_MANY_REQUESTS => Why::Busy,
         status if status.is_client_error() && status.as_u16() != 499 => return Came::Ended(failure(&error)),
         _ => Why::Busy,
@@ -246,13 +284,15 @@ mod tests {
     #[test]
     fn an_input_ends_by_its_own_fault_and_waits_for_whatever_else_stands_in_its_way() {
         let why = || "x".to_owned();
-        let kind = |refusal: Refusal| match refused(refusal.into()) {
+        let came = |refused: Came| match refused {
             Came::Again { kind, .. } => Some(kind),
             Came::Ended(_) | Came::OtherSpace => None,
         };
+        let kind = |refusal: Refusal| came(refused(Refused::admitted(refusal.into())));
+        for refusal in [Refusal::QueueFull { limit: 1 }, Refusal::TooLate { waited: Micros(1) }] {
+            assert_eq!(kind(refusal.clone()), Some(Why::NoRoom), "{refusal:?}");
+        }
         for refusal in [
-            Refusal::QueueFull { limit: 1 },
-            Refusal::TooLate { waited: Micros(1) },
             Refusal::NodeLost,
             Refusal::Draining,
             Refusal::OverQuota,
@@ -262,10 +302,15 @@ mod tests {
         ] {
             assert_eq!(kind(refusal.clone()), Some(Why::Busy), "{refusal:?}");
         }
-        assert_eq!(kind(Refusal::FloorUnreachable { best: None }), Some(Why::Goals));
+        let unreachable = || Refusal::FloorUnreachable { best: None };
+        assert_eq!(came(refused(Refused::before(unreachable().into()))), Some(Why::Goals));
+        assert_eq!(kind(unreachable()), Some(Why::NoRoom), "something met its goals when it was admitted");
         assert_eq!(kind(Refusal::VariantFailed { why: why() }), Some(Why::Trouble));
         assert_eq!(kind(Refusal::InputCrashed { why: why() }), None);
         assert_eq!(kind(Refusal::ModelError { why: why() }), None);
-        assert!(matches!(refused(ApiError::malformed("x")), Came::Ended(JobEnd::Failure { .. })));
+        assert!(matches!(
+            refused(Refused::admitted(ApiError::malformed("x"))),
+            Came::Ended(JobEnd::Failure { .. })
+        ));
     }
 }

@@ -4,11 +4,12 @@ use crate::errors::ApiError;
 use crate::jobs::JobGoals;
 use crate::view::TaskView;
 use modelless_decision::reckon::Reckoned;
-use modelless_store::{Catalog, Job, JobEnd, JobOutput};
+use modelless_store::{Catalog, Job, JobEnd, JobOutput, UnixMicros};
 use modelless_types::CostPer1k;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use std::time::SystemTime;
 
 /// In dollars: what is kept is a thousand times that.
 fn usd(cost: CostPer1k) -> f64 {
@@ -16,13 +17,14 @@ fn usd(cost: CostPer1k) -> f64 {
 }
 
 pub(crate) fn job(catalog: &Catalog, job: &Job) -> Value {
+    let now = || UnixMicros::of(SystemTime::now());
     let tenant =
         catalog.tenants.iter().find(|tenant| tenant.id == job.tenant).map(|tenant| tenant.name.as_str());
     let app = catalog.apps.iter().find(|app| app.id == job.app).map(|app| app.name.as_str());
     let goals: Option<JobGoals> = serde_json::from_str(&job.goals).ok();
     let goals: Option<Value> = goals.and_then(|goals| serde_json::from_str(goals.given.get()).ok());
-    let over = job.ended.map(|at| at.0);
-    let late = job.deadline.is_some_and(|deadline| over.is_some_and(|at| at > deadline.0));
+    let over = job.ended.unwrap_or_else(now);
+    let late = job.deadline.is_some_and(|deadline| over > deadline);
     json!({
         "job": job.id,
         "name": job.name,

@@ -29,6 +29,8 @@ from ._errors import (
     Unreachable,
 )
 from ._goals import Goals
+from ._job import Job, JobEstimate, JobOutput, JobResults
+from ._jobs import JobNotSent
 from ._register import NotMeasured
 from ._register import Options as RegisterOptions
 from ._retry import Retries
@@ -49,6 +51,11 @@ __all__ = [
     "GoalsUnreachable",
     "InputError",
     "InputFailed",
+    "Job",
+    "JobEstimate",
+    "JobNotSent",
+    "JobOutput",
+    "JobResults",
     "Label",
     "MissingPackage",
     "Model",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, Union, overload
+from typing import TYPE_CHECKING, Any, AsyncIterator, Dict, List, Mapping, Optional, Tuple, Type, Union, overload
 
 import httpx
 
-from . import _catalog
+from . import _catalog, _jobs
 from ._answers import Answer
 from ._core import How
 from ._drive import AsyncDriver
 from ._goals import Goals, GoalsGiven
 from ._inputs import Input
+from ._job import Job, JobEstimate, JobOutput, JobResults
+from ._jobs import Deadline, Which
+from ._progress import Progress
 from ._register import Options, Wanted, register, who
 from ._retry import Retries
 from ._settings import Certificate, Settings, Trust, parameters as _parameters
@@ -56,6 +59,8 @@ class AsyncClient:
         self.tasks = AsyncTasks(self)
         #: Models: listed, registered, promoted, removed.
         self.models = AsyncModels(self)
+        #: Offline jobs: submitted, waited for, read.
+        self.jobs = AsyncJobs(self)
 
     @overload
     async def query(
@@ -196,3 +201,101 @@ class AsyncModels:
         """
         wanted = Wanted(source, **options)
         return await self._client._driver.run(register(self._client._core, wanted))
+
+
+class AsyncJobs:
+    """`client.jobs`."""
+
+    def __init__(self, client: AsyncClient):
+        self._client = client
+
+    async def submit(
+        self,
+        task: str,
+        inputs: Any,
+        *,
+        name: Optional[str] = None,
+        deadline: Deadline = None,
+        count: Optional[int] = None,
+        top_k: Optional[int] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        progress: Progress = False,
+        **goals: Unpack[GoalsGiven],
+    ) -> Job:
+        """Makes a job of many inputs of one task, sends them, and starts it. Answers come when nothing else has to be answered.
+
+        `inputs` is a folder of files, a list of what `query` takes, or an iterator with its `count`; an input may be a pair of a name and
+        itself. The goals are those of a query but `latency_ms`, `priority` and `fallback`: a job has a `deadline` for all of it (seconds,
+        a timedelta, or a text such as "2h"). What cannot be sent cancels it; where the server went away meanwhile, `send` goes on.
+        """
+        how = _parameters(top_k, parameters)
+        wanted = _jobs.Wanted(task, inputs, Goals(**goals), name, deadline, count, how, progress)
+        return await self._client._driver.run(_jobs.submit(self._client._core, wanted))
+
+    async def send(
+        self,
+        job: Which,
+        inputs: Any,
+        *,
+        count: Optional[int] = None,
+        top_k: Optional[int] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        progress: Progress = False,
+    ) -> Job:
+        """Goes on with a job that was not sent whole: sends those of its inputs that have not come, and starts it."""
+        wanted = _jobs.Wanted("", inputs, Goals(), None, None, count, _parameters(top_k, parameters), progress)
+        return await self._client._driver.run(_jobs.send(self._client._core, job, wanted))
+
+    async def run(
+        self,
+        task: str,
+        inputs: Any,
+        *,
+        name: Optional[str] = None,
+        deadline: Deadline = None,
+        count: Optional[int] = None,
+        top_k: Optional[int] = None,
+        parameters: Optional[Mapping[str, Any]] = None,
+        progress: Progress = False,
+        timeout: Optional[float] = None,
+        **goals: Unpack[GoalsGiven],
+    ) -> JobResults:
+        """Submits a job, waits until it has ended, and gives how each of its inputs did. `timeout` is in seconds, for the waiting."""
+        how = _parameters(top_k, parameters)
+        wanted = _jobs.Wanted(task, inputs, Goals(**goals), name, deadline, count, how, progress)
+        job = await self._client._driver.run(_jobs.submit(self._client._core, wanted))
+        job = await self.wait(job, timeout=timeout, progress=progress)
+        return JobResults(job, [output async for output in self.outputs(job)])
+
+    async def estimate(self, task: str, count: int, **goals: Unpack[GoalsGiven]) -> JobEstimate:
+        """What a job of so many inputs would cost. Nothing is made."""
+        return await self._client._driver.run(_jobs.estimate(self._client._core, task, count, Goals(**goals)))
+
+    async def list(self) -> List[Job]:
+        """Jobs that the key may see, newest first."""
+        return await self._client._driver.run(_jobs.listed(self._client._core))
+
+    async def get(self, job: Which) -> Job:
+        """A job as it is now."""
+        return await self._client._driver.run(_jobs.get(self._client._core, job))
+
+    async def wait(self, job: Which, *, timeout: Optional[float] = None, progress: Progress = False) -> Job:
+        """Waits until a job has ended; after `timeout` seconds a `Timeout` is raised, and the job goes on."""
+        return await self._client._driver.run(_jobs.wait(self._client._core, job, timeout, progress))
+
+    async def outputs(self, job: Which) -> AsyncIterator[JobOutput]:
+        """How inputs ended, in their order, read page by page. Of a job that has not ended: those that have, so far."""
+        at: Optional[int] = 0
+        while at is not None:
+            page = await self._client._driver.run(_jobs.page(self._client._core, job, at))
+            for output in page.outputs:
+                yield output
+            at = page.following
+
+    async def cancel(self, job: Which) -> Job:
+        """Ends a job. What is answered by then is kept."""
+        return await self._client._driver.run(_jobs.cancel(self._client._core, job))
+
+    async def remove(self, job: Which) -> None:
+        """Removes a job that has ended, with its outputs."""
+        await self._client._driver.run(_jobs.remove(self._client._core, job))

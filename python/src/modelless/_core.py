@@ -74,6 +74,10 @@ class Core:
             raise _answers.foreign(f"task {task!r} is described without {error}") from None
         return form
 
+    def known(self, task: str) -> Optional[TaskForm]:
+        """What a task takes, if that was asked before."""
+        return self._forms.get(task)
+
     def forget(self, task: str) -> None:
         """A task may be another one by now."""
         self._forms.pop(task, None)
@@ -159,7 +163,7 @@ class Core:
         spent = 0.0
         while True:
             try:
-                return _ok((yield request(attempt, spent)))
+                return ok((yield request(attempt, spent)))
             except (Refused, Unreachable) as error:
                 if not may_help(error):
                     raise
@@ -200,7 +204,8 @@ class Core:
         return (yield from self.get(path, timeout))
 
 
-def _ok(reply: Reply) -> Reply:
+def ok(reply: Reply) -> Reply:
+    """An answer, or the error that it tells of."""
     if 200 <= reply.status < 300:
         return reply
     raise refusal(reply.status, reply.headers, reply.body)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Optional, Sequence
 
 if TYPE_CHECKING:
     from ._answers import Answer
+    from ._job import Job
     from ._shown import Explanation, Task
 
 #: Numbers of a vector or tensor that are shown.
@@ -68,3 +69,14 @@ def explanation(shown: Explanation) -> str:
         for one in shown.candidates
     ]
     return f"<p><b>{escape(shown.task)}</b>: {said}</p>{_table(columns, rows, chosen)}"
+
+
+def job(shown: Job) -> str:
+    """How far a job is, and what it costs."""
+    ended = shown.done + shown.failed
+    why = f": {escape(shown.why)}" if shown.why else ""
+    late = ", late for its deadline" if shown.late else ""
+    head = f"<p><b>job {shown.id}</b> ({escape(shown.name)}) of {escape(shown.task)}: {escape(shown.state)}{why}{late}</p>"
+    bar = f'<progress value="{ended}" max="{shown.inputs}"></progress>'
+    rows = [(shown.inputs, shown.received, shown.done, shown.failed, shown.estimate, shown.cost, shown.device_s)]
+    return head + bar + _table(("inputs", "received", "answered", "failed", "USD expected", "USD so far", "s of devices"), rows)

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 /// One input is read whole; no server takes one this large.
-const INPUT_MAX: u64 = 256 << 20;
+const INPUT_MAX: u64 = 64 << 20;
 
 /// An object of JSON, of which nothing is looked at but its names.
 type Object = BTreeMap<String, Box<RawValue>>;

@@ -5,6 +5,10 @@ use std::path::{Component, Path};
 
 /// What an output's file is called beyond its input's name.
 pub(super) const ENDING: &str = ".json";
+/// Letters of an input's name, as the server counts them.
+const NAME_MAX: usize = 250;
+/// Bytes of the name of a file or folder: a few less than file systems take, for what is written beside it first.
+const FILE_MAX: usize = 240;
 /// What a finished job came to.
 pub(super) const BILL: &str = "job.json";
 
@@ -28,7 +32,17 @@ pub(super) fn below(name: &str) -> Result<String, String> {
 
 /// The file of an input's output, below the folder of outputs.
 pub(super) fn output(name: &str) -> Result<String, String> {
+    let letters = name.chars().count();
+    if letters > NAME_MAX {
+        return Err(format!("{name:?} has {letters} letters; an input's name has {NAME_MAX} at most"));
+    }
     let path = below(name)? + ENDING;
+    if let Some(long) = path.split('/').find(|part| part.len() > FILE_MAX) {
+        return Err(format!(
+            "the output of {name:?} would be a file or folder with a name of {} bytes; {FILE_MAX} is the most that can be written",
+            long.len()
+        ));
+    }
     if path == BILL || path.starts_with(".modelless-job") {
         return Err(format!("the output of {name:?} would be {path}, which tells of the job itself"));
     }
@@ -71,6 +85,11 @@ mod tests {
             assert!(output(wrong).is_err(), "{wrong:?}");
         }
         assert!(output(".modelless-job").is_err() && output("a/job").is_ok());
+        let long = |letters: usize| "ä/".repeat((letters - 1) / 2) + "ä";
+        assert!(output(&long(249)).is_ok());
+        assert!(output(&long(251)).unwrap_err().contains("250 at most"));
+        assert!(output(&"ä".repeat(117)).is_ok());
+        assert!(output(&"ä".repeat(118)).unwrap_err().contains("241 bytes"));
     }
 
     #[test]

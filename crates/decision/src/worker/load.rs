@@ -1,13 +1,15 @@
 //! How busy the worker is, for people and for metrics. Routing reads [`super::Worker::report`], not this.
 
+use super::lanes::Lane;
 use super::machine::Worker;
+use super::spare::is_spare;
 use crate::estimate::Correction;
 use modelless_types::VariantId;
 
 /// What a worker has at hand at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerLoad {
-    /// Lanes on which a batch runs.
+    /// Lanes on which a batch runs that somebody waits for: spare time is free time.
     pub lanes_busy: u16,
     /// Queries in batches that were handed to a runner.
     pub running: u32,
@@ -24,7 +26,8 @@ impl Worker {
             batches.map(|batch| batch.members.iter().filter(|m| !m.gone).count()).sum::<usize>()
         };
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let busy = self.lanes.iter().filter(|lane| lane.running.is_some()).count();
+        let busy = |lane: &&Lane| lane.running.as_ref().is_some_and(|batch| !is_spare(batch));
+        let busy = self.lanes.iter().filter(busy).count();
         WorkerLoad {
             lanes_busy: u16::try_from(busy).unwrap_or(u16::MAX),
             running: count(alive(true)),

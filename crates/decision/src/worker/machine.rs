@@ -11,7 +11,7 @@ use super::pressure;
 use super::quarantine::Quarantine;
 use super::queue::{Queue, Waiting};
 use super::residency::Residency;
-use super::spare::Spare;
+use super::spare::{Spare, is_spare};
 use crate::estimate::Moments;
 use crate::machine::{Machine, Wake};
 use crate::query::Query;
@@ -257,7 +257,11 @@ impl Worker {
             started: None,
             revoked: false,
         });
-        self.residency.used_now(device, variant);
+        if self.lanes[at].next.as_ref().is_some_and(is_spare) {
+            self.residency.spared_now(device, variant);
+        } else {
+            self.residency.used_now(device, variant);
+        }
         if !binding.drains {
             self.note_late(now, device, variant);
         }

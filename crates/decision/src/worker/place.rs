@@ -53,16 +53,14 @@ impl Worker {
         match (best, soonest) {
             (Some((_, _, true)), _) => Ok(true),
             (Some((device, id, false)), _) => {
-                self.residency.want(now, device, id);
-                self.ask_wider(now, device, id);
+                self.want_for(now, query, device, id);
                 Ok(false)
             }
             // Not for certain, but more likely than not: whether it is will be known when its turn comes.
             (None, Some((Micros::ZERO, _, _))) if probable => Ok(true),
             (None, Some((Micros::ZERO, _, _))) => Err(Refusal::TooLate { waited: now - query.arrived }),
             (None, Some((ready_in, device, id))) => {
-                self.residency.want(now, device, id);
-                self.ask_wider(now, device, id);
+                self.want_for(now, query, device, id);
                 Err(Refusal::Loading { ready_in })
             }
             (None, None) => Err(match why_not {
@@ -72,6 +70,14 @@ impl Worker {
                     Refusal::NothingRunnable { why: "this node does not know what could answer".into() }
                 }
             }),
+        }
+    }
+
+    fn want_for(&mut self, now: Time, query: &Query, device: DeviceIx, variant: VariantId) {
+        let spare = query.priority.is_spare();
+        self.residency.want_for(now, device, variant, spare);
+        if !spare {
+            self.ask_wider(now, device, variant);
         }
     }
 

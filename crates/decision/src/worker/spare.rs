@@ -6,7 +6,9 @@
 //!
 //! * as long as the quickest answer to the queries that came lately takes by itself, and no more than a small [`PART`] of their tightest bound;
 //! * one input alone, where even that takes longer, as long as what comes would still be in time behind it;
-//! * [`ALONE`] where nothing has come for a while ([`QUIET`]): then nobody is expected, and one input alone may take what it takes.
+//! * where nothing has come for a moment ([`QUIET`]), [`ALONE`], or one input alone, as long as what came within [`SELDOM`] would still be in
+//!   time behind it if it came again;
+//! * [`ALONE`], or one input alone whatever it takes, where nothing has come for longer than that: nobody is expected.
 //!
 //! While queries come, one lane of a device does this at a time, so that another one is free for them, and after each batch the device
 //! rests from it for [`REST`] times as long: most queries find nothing in their way.
@@ -31,8 +33,10 @@ const PART: f64 = 0.05;
 const REST: u64 = 3;
 /// Behind one input alone that takes longer, what comes must be in time with so much of its bound.
 const BEHIND: f64 = 0.8;
-/// Nothing else came for so long: nobody is expected.
+/// Nothing else came for so long: it does not come all the time.
 const QUIET: Micros = Micros::from_secs(1);
+/// Nothing else came for so long: nobody is expected.
+const SELDOM: Micros = Micros::from_secs(60);
 /// What a batch of several takes at most when nobody is expected, in microseconds.
 const ALONE: f64 = 50e3;
 
@@ -49,12 +53,14 @@ struct Bounds {
     several: f64,
     /// One input alone.
     one: f64,
-    /// When that may change though nothing happens.
+    /// Queries come all the time, by what is known until then.
     until: Option<Time>,
+    /// When what comes seldom is not expected any more.
+    later: Option<Time>,
 }
 
 /// Whether only spare time is spent on a batch.
-fn is_spare(batch: &Batch) -> bool {
+pub(super) fn is_spare(batch: &Batch) -> bool {
     batch.members.iter().all(|member| member.waiting.query.priority.is_spare())
 }
 
@@ -147,17 +153,19 @@ impl Worker {
                 return Spare::Later(None); // its end is heard of
             }
         }
+        // The first of each class: where one is too long or too dear beside what comes, another may not be.
         let theirs = |class: &Class| serving.iter().any(|v| admits(class, v));
-        let Some(head) = self.aside.merged(theirs).next() else { return Spare::Later(None) };
-        let mut variants: Vec<&WorkerVariant> =
-            serving.iter().copied().filter(|v| admits(&head.query.class, v)).collect();
-        variants.sort_by(|a, b| self.preferred(head.query.prefer, lane, (a, b)));
-        for variant in variants {
-            if let Some(binding) = self.draw_spare(lane, variant, head, &bounds) {
-                return Spare::Batch(binding);
+        for head in self.aside.first(theirs, 1) {
+            let mut variants: Vec<&WorkerVariant> =
+                serving.iter().copied().filter(|v| admits(&head.query.class, v)).collect();
+            variants.sort_by(|a, b| self.preferred(head.query.prefer, lane, (a, b)));
+            for variant in variants {
+                if let Some(binding) = self.draw_spare(lane, variant, head, &bounds) {
+                    return Spare::Batch(binding);
+                }
             }
         }
-        Spare::Later(bounds.until)
+        Spare::Later(bounds.until.or(bounds.later))
     }
 
     /// By what is wished first, then by what a query takes of the device: throughput is what counts here.
@@ -175,8 +183,8 @@ impl Worker {
     }
 
     fn spare_bounds(&self, now: Time, serving: &[&WorkerVariant]) -> Bounds {
-        let lately = self.rates.flows().filter(|(_, _, last)| now - *last < QUIET);
-        let mut bounds = Bounds { several: ALONE, one: f64::INFINITY, until: None };
+        let lately = self.rates.flows().filter(|(_, _, last)| now - *last < SELDOM);
+        let mut bounds = Bounds { several: ALONE, one: f64::INFINITY, until: None, later: None };
         for (class, flow, last) in lately {
             let tightest = flow.bounds().iter().copied().fold(f64::INFINITY, f64::min);
             let runs = serving.iter().filter(|v| admits(class, v));
@@ -184,9 +192,16 @@ impl Worker {
                 runs.map(|v| self.residency.estimate(v, 1).p99_f64()).fold(f64::INFINITY, f64::min);
             // What is not served here does not come here either, as far as this lane can tell.
             let behind = if quickest.is_finite() { BEHIND * tightest - quickest } else { tightest };
-            bounds.several = bounds.several.min(PART * tightest).min(quickest);
-            bounds.one = bounds.one.min(behind);
-            bounds.until = bounds.until.max(Some(last + QUIET));
+            if now - last < QUIET {
+                bounds.one = bounds.one.min(behind);
+                bounds.several = bounds.several.min(PART * tightest).min(quickest);
+                bounds.until = bounds.until.max(Some(last + QUIET));
+            } else if behind > 0.0 {
+                // Else it is late whatever happens here.
+                bounds.one = bounds.one.min(behind);
+                bounds.several = bounds.several.min(behind);
+                bounds.later = bounds.later.max(Some(last + SELDOM));
+            }
         }
         bounds
     }

@@ -31,6 +31,32 @@ pub(crate) struct World {
     states: Vec<ReplicaState>,
     /// Whose batches were prepared, in order.
     pub(crate) prepared: Vec<Vec<u64>>,
+    pub(crate) unloaded: Vec<VariantId>,
+}
+
+/// As the task's `ordinal`-th, so many microseconds a query.
+pub(crate) fn variant(ordinal: u8, each: u64, max_batch: u32) -> WorkerVariant {
+    let mean_us = Moments::exactly(Micros(each)).mean;
+    let point = |batch: u32| {
+        let mean_us = mean_us * f64::from(batch);
+        BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 }
+    };
+    let points: Vec<BatchPoint> = [1, max_batch.max(2)].map(point).into();
+    WorkerVariant {
+        id: VariantId(u32::from(ordinal)),
+        model: ModelId(u32::from(ordinal)),
+        engine: Engine::Onnx,
+        task: TASK,
+        ordinal,
+        accuracy: Accuracy::ONE,
+        max_batch,
+        run: RunModel::from_points(&points, Moments::ZERO).expect("a point"),
+        memory: Bytes(1),
+        load_time: Micros(1_000),
+        threads: 1,
+        batching: None,
+        gpu: false,
+    }
 }
 
 impl World {
@@ -47,27 +73,6 @@ impl World {
     /// So many devices; so many may share a batch, each of which takes as long as it would alone.
     pub(crate) fn made(count: usize, max_batch: u32) -> Self {
         let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000) };
-        let mean_us = Moments::exactly(Micros(EACH)).mean;
-        let point = |batch: u32| {
-            let mean_us = mean_us * f64::from(batch);
-            BatchPoint { batch, mean_us, var_us2: 0.0, p99_us: mean_us, samples: 1 }
-        };
-        let points: Vec<BatchPoint> = [1, max_batch.max(2)].map(point).into();
-        let variant = WorkerVariant {
-            id: VariantId(0),
-            model: ModelId(0),
-            engine: Engine::Onnx,
-            task: TASK,
-            ordinal: 0,
-            accuracy: Accuracy::ONE,
-            max_batch,
-            run: RunModel::from_points(&points, Moments::ZERO).expect("a point"),
-            memory: Bytes(1),
-            load_time: Micros(1_000),
-            threads: 1,
-            batching: None,
-            gpu: false,
-        };
         let worker = Worker::new(WorkerConfig { devices: vec![device; count], ..WorkerConfig::default() });
         let mut world = Self {
             worker,
@@ -82,13 +87,22 @@ impl World {
             slowness: 1,
             states: Vec::new(),
             prepared: Vec::new(),
+            unloaded: Vec::new(),
         };
-        world.feed(Event::Catalog(vec![variant]));
-        world.feed(Event::Pin(vec![(DEVICE, VariantId(0))]));
-        let (memory, took) = (Bytes(1), Micros(1_000));
-        world.feed(Event::Loaded { device: DEVICE, variant: VariantId(0), memory, took });
-        world.states.clear();
+        world.serves(vec![variant(0, EACH, max_batch)]);
         world
+    }
+
+    /// These are in memory on the first device from now on, and no others.
+    pub(crate) fn serves(&mut self, variants: Vec<WorkerVariant>) {
+        let ids: Vec<VariantId> = variants.iter().map(|variant| variant.id).collect();
+        self.feed(Event::Catalog(variants));
+        self.feed(Event::Pin(ids.iter().map(|id| (DEVICE, *id)).collect()));
+        let (memory, took) = (Bytes(1), Micros(1_000));
+        for variant in ids {
+            self.feed(Event::Loaded { device: DEVICE, variant, memory, took });
+        }
+        self.states.clear();
     }
 
     pub(crate) fn feed(&mut self, event: Event) {
@@ -118,6 +132,7 @@ impl World {
                 Action::Refuse { key, .. } => self.refused.push(key.0),
                 Action::HandBack { key, .. } => self.handed_back.push((key.0, self.now)),
                 Action::Transition { to, .. } => self.states.push(to),
+                Action::Unload { variant, .. } => self.unloaded.push(variant),
                 Action::Discard { .. }
                 | Action::Quarantine { .. }
                 | Action::Discharge { .. }
@@ -125,7 +140,6 @@ impl World {
                 | Action::Suspect { .. }
                 | Action::QuarantineOver { .. }
                 | Action::Load { .. }
-                | Action::Unload { .. }
                 | Action::Recut { .. }
                 | Action::Drifted { .. }
                 | Action::Steadied { .. } => {}
@@ -144,8 +158,13 @@ impl World {
 
     /// `returnable` says whether another node could answer it too.
     pub(crate) fn ask_here(&mut self, level: u8, latency: Micros, returnable: bool) -> u64 {
+        self.ask_of(0, level, latency, returnable)
+    }
+
+    /// Only the variant with this ordinal may answer it.
+    pub(crate) fn ask_of(&mut self, ordinal: u8, level: u8, latency: Micros, returnable: bool) -> u64 {
         self.next += 1;
-        let mut query = query(self.next, self.now, [0].into_iter().collect(), latency);
+        let mut query = query(self.next, self.now, [ordinal].into_iter().collect(), latency);
         query.priority = Priority::from_level(level).expect("a level");
         query.returnable = returnable;
         self.feed(Event::Arrive(query));

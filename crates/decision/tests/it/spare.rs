@@ -1,7 +1,7 @@
 //! What only spare time is spent on: inputs of offline jobs.
 
 use crate::common::{TASK, alike, query};
-use crate::shedding::World;
+use crate::shedding::{World, variant};
 use modelless_decision::query::Class;
 use modelless_decision::route::{Action as Routed, Event as ToRouter, Limit, Limits, NodeReport, Router};
 use modelless_decision::worker::Event;
@@ -57,8 +57,44 @@ fn what_would_make_a_query_late_is_not_begun_until_none_is_expected() {
     }
     world.pass(Micros(850_000));
     assert_eq!(world.answered.len(), answered, "one may still come");
-    world.pass(Micros::from_secs(1));
+    world.pass(Micros::from_secs(57));
+    assert_eq!(world.answered.len(), answered, "what comes seldom is still to be in time");
+    world.pass(Micros::from_secs(3));
     assert_eq!((world.answered.len(), world.refused.len()), (answered + 50, 0));
+}
+
+#[test]
+fn one_job_that_would_make_queries_late_stands_in_no_other_jobs_way() {
+    let mut world = World::made(1, 1);
+    world.serves(vec![variant(0, 10_000, 1), variant(1, 1_000, 1)]);
+    world.ask_of(1, 5, Micros(15_000), false);
+    world.pass(Micros(100_000));
+    let before = world.prepared.len();
+    // By its deadline the first one is the next; behind it a query could be late.
+    let slow = world.ask_of(0, LEVEL, Micros::from_secs(20), false);
+    let quick = world.ask_of(1, LEVEL, LONG, false);
+    world.pass(Micros(200_000));
+    assert_eq!(world.prepared[before..], [vec![quick]], "not {slow}");
+}
+
+#[test]
+fn what_is_in_memory_and_asked_for_stays_there_though_only_a_job_wants_something_else() {
+    for (level, evicts) in [(5, true), (LEVEL, false)] {
+        let mut world = World::made(1, 1);
+        let whole = |ordinal| modelless_decision::worker::WorkerVariant {
+            memory: Bytes(10),
+            ..variant(ordinal, 10_000, 1)
+        };
+        world.serves(vec![whole(0)]);
+        world.feed(Event::Pin(Vec::new()));
+        world.feed(Event::Catalog(vec![whole(0), whole(1)]));
+        for _ in 0..50 {
+            world.ask(5, Micros(100_000));
+            world.ask_of(1, level, Micros::from_secs(30), false);
+            world.pass(Micros(100_000));
+        }
+        assert_eq!(!world.unloaded.is_empty(), evicts, "level {level}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What holds for offline jobs in every store: what may be kept of them, and how a job's own figures follow what became of its inputs.
 
-use super::{JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX, Job, JobEnd, JobInput, JobOutput, NewJob};
+use super::{JOB_BODY_MAX, JOB_INPUTS_AT_ONCE, JOB_INPUTS_MAX, Job, JobEnd, JobInput, JobOutput, NewJob};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::records::UnixMicros;
@@ -12,8 +12,8 @@ use std::collections::btree_map::Entry;
 const INPUT_NAME_MAX: usize = 1_000;
 /// Longest goals.
 const GOALS_MAX: usize = 10_000;
-/// Largest body of an input, and largest answer.
-const BODY_MAX: usize = 64 << 20;
+/// What an input or output counts besides its bytes: its name, and what a row takes of a disk.
+pub(crate) const ROW: u64 = 256;
 /// Why a job ended that was left before all of its inputs had come.
 pub(crate) const LEFT: &str = "its inputs did not all come in time";
 
@@ -82,13 +82,20 @@ impl Job {
         fresh: &BTreeMap<u32, JobInput>,
         (others, limit): (u64, u64),
     ) -> Result<()> {
-        let own = self.bytes + fresh.values().map(|input| size(&input.body)).sum::<u64>();
+        let bytes = self.bytes + fresh.values().map(|input| size(&input.body)).sum::<u64>();
+        let received = self.received + u32::try_from(fresh.len()).unwrap_or(u32::MAX);
+        let own = bytes + u64::from(received) * ROW;
         if others.saturating_add(own) > limit {
             return Err(Error::TooManyBytes { job: self.id, own, others, limit });
         }
-        self.bytes = own;
-        self.received += u32::try_from(fresh.len()).unwrap_or(u32::MAX);
+        (self.bytes, self.received) = (bytes, received);
         Ok(())
+    }
+
+    /// What it counts against a bound in bytes.
+    pub(crate) fn counts(&self) -> u64 {
+        let rows = if self.state.ended() { self.done + self.failed } else { self.received };
+        self.bytes + self.kept + u64::from(rows) * ROW
     }
 
     /// Starts it. Whether anything changed.
@@ -184,8 +191,8 @@ pub(crate) fn given(job: JobId, inputs: Vec<JobInput>) -> Result<BTreeMap<u32, J
             return refuse(why);
         }
         input.media.iter().try_for_each(|media| check::name("content type", media))?;
-        if input.body.len() > BODY_MAX {
-            return refuse(format!("input {} is larger than {BODY_MAX} bytes", input.at));
+        if input.body.len() > JOB_BODY_MAX {
+            return refuse(format!("input {} is larger than {JOB_BODY_MAX} bytes", input.at));
         }
         match by_place.entry(input.at) {
             Entry::Vacant(place) => {
@@ -211,8 +218,8 @@ pub(crate) fn ends(ended: Vec<JobOutput>) -> Result<BTreeMap<u32, JobOutput>> {
         check::number("time", output.ended.0)?;
         match &mut output.end {
             JobEnd::Answer { body, variant_name, device, cost, .. } => {
-                if body.len() > BODY_MAX {
-                    let why = format!("that of input {} is larger than {BODY_MAX} bytes", output.at);
+                if body.len() > JOB_BODY_MAX {
+                    let why = format!("that of input {} is larger than {JOB_BODY_MAX} bytes", output.at);
                     return Err(Error::invalid("answer", why));
                 }
                 check::storable(variant_name);

@@ -47,9 +47,8 @@ impl State {
         self.jobs.0.get_mut(&job).map(Arc::make_mut).ok_or_else(|| Error::not_found("job", job))
     }
 
-    fn open_jobs(&self, tenant: TenantId) -> impl Iterator<Item = &Job> {
-        let all = self.jobs.0.values().map(|one| &one.job);
-        all.filter(move |job| job.tenant == tenant && !job.state.ended())
+    fn jobs_of(&self, tenant: TenantId) -> impl Iterator<Item = &Job> {
+        self.jobs.0.values().map(|one| &one.job).filter(move |job| job.tenant == tenant)
     }
 }
 
@@ -66,7 +65,8 @@ impl Jobs for MemStore {
             let of_tenant = |app: &&crate::records::App| app.id == new.app && app.tenant == new.tenant;
             let known = state.catalog.apps.iter().find(of_tenant);
             known.ok_or_else(|| Error::not_found("application", new.app))?;
-            if state.open_jobs(new.tenant).count() >= usize::try_from(JOBS_OPEN_MAX).unwrap_or(usize::MAX) {
+            let open = state.jobs_of(new.tenant).filter(|job| !job.state.ended());
+            if open.count() >= usize::try_from(JOBS_OPEN_MAX).unwrap_or(usize::MAX) {
                 return Err(Error::TooManyJobs { limit: JOBS_OPEN_MAX });
             }
             let job = new.numbered(JobId(state.next("jobs")), task_name);
@@ -86,9 +86,7 @@ impl Jobs for MemStore {
             }
             inputs.retain(|at, _| !one.waiting.contains_key(at));
             let tenant = one.job.tenant;
-            let others = state.jobs.0.values().map(|one| &one.job);
-            let others = others.filter(|other| other.tenant == tenant && other.id != job);
-            let others = others.map(|other| other.bytes + other.kept).sum();
+            let others = state.jobs_of(tenant).filter(|other| other.id != job).map(Job::counts).sum();
             let one = state.one_mut(job)?;
             one.job.receive(&inputs, (others, most))?;
             let waiting = |input| Waiting { input: Arc::new(input), taken: None };
@@ -104,6 +102,10 @@ impl Jobs for MemStore {
             one.job.start(now)?;
             Ok(one.job.clone())
         })
+    }
+
+    async fn job_bytes(&self, tenant: TenantId) -> Result<u64> {
+        self.read(|state| state.jobs_of(tenant).map(Job::counts).sum())
     }
 
     async fn end_job(&self, job: JobId, end: JobState, why: &str, now: UnixMicros) -> Result<Job> {
@@ -249,13 +251,14 @@ impl Jobs for MemStore {
         check::number("time", before.0.max(now.0))?;
         self.write(|state| {
             let jobs = &mut state.jobs.0;
-            let ended = jobs.values().filter_map(|one| Some((one.job.ended?, one.job.id)));
+            let ended = jobs.values().filter_map(|one| Some((one.job.ended?, one.job.id, one.job.tenant)));
             let mut ended: Vec<_> = ended.map(Reverse).collect();
             ended.sort();
-            let kept = usize::try_from(JOBS_KEPT).unwrap_or(usize::MAX);
-            let mut pruned = 0;
-            for (nth, Reverse((at, job))) in ended.into_iter().enumerate() {
-                if nth >= kept || at < before {
+            let (mut kept, mut pruned) = (BTreeMap::<TenantId, u64>::new(), 0);
+            for Reverse((at, job, tenant)) in ended {
+                let kept = kept.entry(tenant).or_default();
+                *kept += 1;
+                if *kept > JOBS_KEPT || at < before {
                     jobs.remove(&job);
                     pruned += 1;
                 }

@@ -7,7 +7,7 @@
 mod rows;
 
 use super::SqlStore;
-use super::conn::{Columns, Db, Tx, args, listed};
+use super::conn::{Columns, Db, Row, Tx, args, listed};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::jobs::rules::{self, LEFT};
@@ -20,6 +20,13 @@ use std::collections::BTreeMap;
 
 /// The states of jobs that have not ended.
 const OPEN: [JobState; 2] = [JobState::Receiving, JobState::Running];
+
+/// What the jobs of a tenant come to, but for one of them.
+const BYTES: &str = "SELECT CAST(coalesce(sum(bytes + kept + CAST($3 AS BIGINT) * \
+                     (CASE WHEN ended_us IS NULL THEN received ELSE done + failed END)), 0) AS BIGINT) \
+                     FROM jobs WHERE tenant = $1 AND id <> $2";
+/// Rows that are removed by one transaction: a job may have a million of them, and others write too.
+const ROWS_AT_ONCE: u32 = 1_000;
 
 #[async_trait]
 impl Jobs for SqlStore {
@@ -59,9 +66,7 @@ impl Jobs for SqlStore {
             }
         }
         let others =
-            "SELECT CAST(coalesce(sum(bytes + kept), 0) AS BIGINT) FROM jobs WHERE tenant = $1 AND id <> $2";
-        let of = args![job.tenant.0, job.id.0.cast_signed()];
-        let others = tx.first(others, of).await?;
+            tx.first(BYTES, args![job.tenant.0, job.id.0.cast_signed(), rules::ROW.cast_signed()]).await?;
         let others: u64 = others.map_or(Ok(0), |row| row.read(&self.db.name).num())?;
         job.receive(&inputs, (others, most))?;
         rows::add_inputs(&mut tx, job.id, inputs).await?;
@@ -85,18 +90,29 @@ impl Jobs for SqlStore {
         rules::an_end(end, now)?;
         let mut tx = self.db.begin().await?;
         let mut job = locked(&self.db, &mut tx, job).await?;
-        if end_one(&mut tx, &mut job, end, why, now).await? {
-            tx.commit().await?;
+        if !job.end(end, why, now) {
+            return Ok(job);
+        }
+        job.save(&mut tx).await?;
+        tx.commit().await?;
+        // It has ended. What cannot be forgotten now is when jobs are pruned.
+        if let Err(error) = forget_inputs(&self.db, job.id).await {
+            tracing::warn!(job = %job.id, %error, "the inputs of a job that ended could not all be removed; it is tried again");
         }
         Ok(job)
+    }
+
+    async fn job_bytes(&self, tenant: TenantId) -> Result<u64> {
+        let rows = self.db.fetch(BYTES, args![tenant.0, -1_i64, rules::ROW.cast_signed()]).await?;
+        rows.first().map_or(Ok(0), |row| row.read(&self.db.name).num())
     }
 
     async fn remove_job(&self, job: JobId) -> Result<()> {
         let mut tx = self.db.begin().await?;
         let job = locked(&self.db, &mut tx, job).await?;
         job.remove()?;
-        remove_one(&mut tx, job.id).await?;
-        tx.commit().await
+        drop(tx);
+        remove_one(&self.db, job.id).await
     }
 
     async fn job(&self, job: JobId) -> Result<Option<Job>> {
@@ -271,31 +287,51 @@ impl Jobs for SqlStore {
     async fn prune_jobs(&self, before: UnixMicros, now: UnixMicros) -> Result<u64> {
         check::number("time", before.0.max(now.0))?;
         let (name, earlier) = (&self.db.name, before.0.cast_signed());
-        // Only a list: whether it still holds is seen when each job's row is held.
-        let sql = "SELECT id FROM jobs WHERE ended_us < $1 OR id IN \
-                   (SELECT id FROM jobs WHERE ended_us IS NOT NULL ORDER BY ended_us DESC, id DESC LIMIT $2 OFFSET $3) \
-                   OR (state = $4 AND made_us < $1) ORDER BY id";
-        let kept = JOBS_KEPT.cast_signed();
-        let old = self.db.fetch(sql, args![earlier, u32::MAX, kept, JobState::Receiving.name()]).await?;
-        let mut pruned = 0;
-        for row in &old {
-            let id = JobId(row.read(name).num()?);
-            let mut tx = self.db.begin().await?;
-            let mut job = match locked(&self.db, &mut tx, id).await {
-                Err(Error::NotFound { .. }) => continue,
-                known => known?,
-            };
-            if job.state.ended() {
-                remove_one(&mut tx, id).await?;
-            } else if job.state != JobState::Receiving
-                || !end_one(&mut tx, &mut job, JobState::Cancelled, LEFT, now).await?
-            {
-                continue;
-            }
-            tx.commit().await?;
-            pruned += 1;
+        // Only lists: whether it still holds is seen when each job's row is held.
+        let sql = "SELECT id FROM (SELECT id, ended_us, state, made_us, row_number() OVER \
+                   (PARTITION BY tenant, ended_us IS NULL ORDER BY ended_us DESC, id DESC) AS nth FROM jobs) AS all_jobs \
+                   WHERE ended_us < $1 OR (ended_us IS NOT NULL AND nth > $2) OR (state = $3 AND made_us < $1) ORDER BY id";
+        let old = args![earlier, JOBS_KEPT.cast_signed(), JobState::Receiving.name()];
+        let old = self.db.fetch(sql, old).await?;
+        let left = "SELECT id FROM jobs WHERE ended_us IS NOT NULL AND EXISTS \
+                    (SELECT 1 FROM job_inputs WHERE job_inputs.job = jobs.id) ORDER BY id";
+        let left = self.db.fetch(left, args![]).await?;
+        let read = |rows: &[Row]| -> Result<Vec<JobId>> {
+            rows.iter().map(|row| Ok(JobId(row.read(name).num()?))).collect()
+        };
+        let (old, left) = (read(&old)?, read(&left)?);
+        let (mut pruned, mut failed) = (0, None);
+        for job in left {
+            failed = forget_inputs(&self.db, job).await.err().or(failed);
         }
-        Ok(pruned)
+        for job in old {
+            match self.prune(job, now).await {
+                Ok(true) => pruned += 1,
+                Ok(false) | Err(Error::NotFound { .. }) => {}
+                Err(error) => failed = Some(error),
+            }
+        }
+        failed.map_or(Ok(pruned), Err)
+    }
+}
+
+impl SqlStore {
+    /// One that is old. Whether anything became of it.
+    async fn prune(&self, job: JobId, now: UnixMicros) -> Result<bool> {
+        let mut tx = self.db.begin().await?;
+        let mut job = locked(&self.db, &mut tx, job).await?;
+        if job.state.ended() {
+            drop(tx);
+            remove_one(&self.db, job.id).await?;
+            return Ok(true);
+        }
+        if job.state != JobState::Receiving || !job.end(JobState::Cancelled, LEFT, now) {
+            return Ok(false);
+        }
+        job.save(&mut tx).await?;
+        tx.commit().await?;
+        forget_inputs(&self.db, job.id).await?;
+        Ok(true)
     }
 }
 
@@ -319,23 +355,50 @@ async fn seen(db: &Db, tx: &mut Tx, job: JobId) -> Result<Job> {
     rows::job(row.ok_or_else(|| Error::not_found("job", job))?.read(&db.name))
 }
 
-/// Within a transaction that holds its row. Whether anything changed.
-async fn end_one(tx: &mut Tx, job: &mut Job, end: JobState, why: &str, now: UnixMicros) -> Result<bool> {
-    if !job.end(end, why, now) {
-        return Ok(false);
+/// Of a job that has ended: some, and again, until none is left.
+async fn forget_inputs(db: &Db, job: JobId) -> Result<()> {
+    loop {
+        let mut tx = db.begin().await?;
+        in_order(&mut tx).await?;
+        // One at a time of those who do this. Inputs before their bodies: who takes one holds its row until the body is read.
+        locked(db, &mut tx, job).await?;
+        let first = "SELECT place FROM job_inputs WHERE job = $1 ORDER BY place LIMIT 1 OFFSET $2";
+        let end = tx.first(first, args![job.0.cast_signed(), ROWS_AT_ONCE]).await?;
+        let end: Option<i64> = end.map(|row| row.read(&db.name).num()).transpose()?;
+        for sql in [
+            "DELETE FROM job_inputs WHERE job = $1 AND place < $2",
+            "DELETE FROM job_bodies WHERE job = $1 AND place < $2",
+        ] {
+            tx.exec(sql, args![job.0.cast_signed(), end.unwrap_or(i64::MAX)]).await?;
+        }
+        tx.commit().await?;
+        if end.is_none() {
+            return Ok(());
+        }
     }
-    job.save(tx).await?;
-    // Inputs before their bodies: who takes one holds its row until the body is read.
-    for sql in ["DELETE FROM job_inputs WHERE job = $1", "DELETE FROM job_bodies WHERE job = $1"] {
-        tx.exec(sql, args![job.id.0.cast_signed()]).await?;
-    }
-    Ok(true)
 }
 
-/// The same for one that has ended.
-async fn remove_one(tx: &mut Tx, job: JobId) -> Result<()> {
-    for sql in ["DELETE FROM job_outputs WHERE job = $1", "DELETE FROM jobs WHERE id = $1"] {
-        tx.exec(sql, args![job.0.cast_signed()]).await?;
+/// One that has ended, with its outputs: some, and again, and itself with the last of them.
+async fn remove_one(db: &Db, job: JobId) -> Result<()> {
+    forget_inputs(db, job).await?;
+    loop {
+        let mut tx = db.begin().await?;
+        in_order(&mut tx).await?;
+        match locked(db, &mut tx, job).await {
+            Err(Error::NotFound { .. }) => return Ok(()), // somebody else did
+            known => known?,
+        };
+        let first = "SELECT place FROM job_outputs WHERE job = $1 ORDER BY place LIMIT 1 OFFSET $2";
+        let end = tx.first(first, args![job.0.cast_signed(), ROWS_AT_ONCE]).await?;
+        let end: Option<i64> = end.map(|row| row.read(&db.name).num()).transpose()?;
+        let outputs = "DELETE FROM job_outputs WHERE job = $1 AND place < $2";
+        tx.exec(outputs, args![job.0.cast_signed(), end.unwrap_or(i64::MAX)]).await?;
+        if end.is_none() {
+            tx.exec("DELETE FROM jobs WHERE id = $1", args![job.0.cast_signed()]).await?;
+        }
+        tx.commit().await?;
+        if end.is_none() {
+            return Ok(());
+        }
     }
-    Ok(())
 }

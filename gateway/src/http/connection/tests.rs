@@ -61,7 +61,9 @@ fn serving(config: Config) -> Served {
         Router::new().route("/", get(|| async { "hello" })).route("/", post(|body: String| async { body }));
     let (counted, stopped) = (Counted { stream: server, writes: Arc::clone(&writes) }, stop.clone());
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(async move { serve(counted, (routes, None), &config, Arc::default(), stopped).await });
+    tasks.spawn(async move {
+        serve(counted, (routes, None, Arc::default()), &config, Arc::default(), stopped).await
+    });
     Served { client, writes, stop, tasks }
 }
 

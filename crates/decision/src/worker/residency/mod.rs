@@ -69,6 +69,8 @@ pub(in crate::worker) struct Replica {
 struct Wanted {
     variant: VariantId,
     since: Time,
+    /// Only for spare time: nothing that was in demand lately leaves for it.
+    spare: bool,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -39,6 +39,13 @@ const SOON: u64 = 10;
 const LONGEST: u64 = 4;
 
 impl Residency {
+    /// A batch of it was bound on which only spare time is spent: it is busy, and worth no more than before.
+    pub(in crate::worker) fn spared_now(&mut self, device: DeviceIx, variant: VariantId) {
+        if let Some(replica) = self.replica_mut(device, variant) {
+            replica.busy += 1;
+        }
+    }
+
     /// A batch of it was bound: it was worth having.
     pub(in crate::worker) fn used_now(&mut self, device: DeviceIx, variant: VariantId) {
         let Some(load_time) = self.variants.get(&variant).map(|v| v.load_time) else { return };
@@ -80,11 +87,30 @@ impl Residency {
 
     /// Something should be in memory. It is loaded when its turn comes and room can be made.
     pub(in crate::worker) fn want(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
+        self.want_for(now, device, variant, false);
+    }
+
+    /// The same for `spare` time, or not. What was wanted for that only stands in line anew when somebody waits for it.
+    pub(in crate::worker) fn want_for(
+        &mut self,
+        now: Time,
+        device: DeviceIx,
+        variant: VariantId,
+        spare: bool,
+    ) {
         let known = self.variants.contains_key(&variant);
         let idle = self.state(device, variant) == ReplicaState::Inactive;
         let wanted = &mut self.device_mut(device).wanted;
-        if known && idle && !wanted.iter().any(|w| w.variant == variant) {
-            wanted.push_back(Wanted { variant, since: now });
+        if !known || !idle {
+            return;
+        }
+        if !spare {
+            wanted.retain(|w| w.variant != variant || !w.spare);
+        }
+        if !wanted.iter().any(|w| w.variant == variant) {
+            // Whoever waits stands before spare time.
+            let at = if spare { wanted.len() } else { wanted.iter().take_while(|w| !w.spare).count() };
+            wanted.insert(at, Wanted { variant, since: now, spare });
         }
     }
 
@@ -148,13 +174,14 @@ impl Residency {
                 self.make_room(now, device, Bytes(0), Press::Over, needs, actions);
             }
             self.go_on(now, device, actions);
-            while let Some(Wanted { variant, since }) = self.next_wanted(now, device) {
+            while let Some(wanted) = self.next_wanted(now, device) {
+                let variant = wanted.variant;
                 let Some(memory) = self.to_load(device, variant) else {
                     self.no_longer_wanted(device, variant);
                     continue;
                 };
-                let last = self.last_from(device, variant, since, needs);
-                let press = match (self.firm_from(device, variant, since) <= now, last) {
+                let last = self.last_from(device, wanted, needs);
+                let press = match (self.firm_from(device, wanted).is_some_and(|firm| firm <= now), last) {
                     (_, Some(last)) if last <= now => Press::Last,
                     (true, _) => Press::Firm,
                     (false, _) => Press::Gentle,
@@ -181,20 +208,24 @@ impl Residency {
     }
 
     /// From when on a wanted variant makes those leave that are never idle: at once if the plan pins it, else when it
-    /// has been waited for as long as its load takes.
-    fn firm_from(&self, device: DeviceIx, variant: VariantId, since: Time) -> Time {
+    /// has been waited for as long as its load takes; never for spare time.
+    fn firm_from(&self, device: DeviceIx, wanted: Wanted) -> Option<Time> {
+        let Wanted { variant, since, spare } = wanted;
         let load_time = self.variants.get(&variant).map_or(Micros::ZERO, |v| v.load_time);
-        if self.device(device).pinned.contains(&variant) { since } else { since + load_time }
+        if self.device(device).pinned.contains(&variant) {
+            return Some(since);
+        }
+        (!spare).then_some(since + load_time)
     }
 
     /// From when on even what has queued work makes room for a wanted variant: never before others do, and at once if the
     /// plan pins it.
-    fn last_from(&self, device: DeviceIx, variant: VariantId, since: Time, needs: Needs) -> Option<Time> {
-        let firm = self.firm_from(device, variant, since);
-        if self.device(device).pinned.contains(&variant) {
+    fn last_from(&self, device: DeviceIx, wanted: Wanted, needs: Needs) -> Option<Time> {
+        let firm = self.firm_from(device, wanted)?;
+        if self.device(device).pinned.contains(&wanted.variant) {
             return Some(firm);
         }
-        needs.last_moment(self, variant).map(|last| last.max(firm))
+        needs.last_moment(self, wanted.variant).map(|last| last.max(firm))
     }
 
     /// Something wanted for which nothing must leave, while the first in line waits for its room.
@@ -216,8 +247,8 @@ impl Residency {
         let moments = self.device_ids().filter_map(|at| {
             let device = self.device(at);
             let front = self.next_wanted(now, at);
-            let load = front.map(|front| self.firm_from(at, front.variant, front.since));
-            let last = front.and_then(|front| self.last_from(at, front.variant, front.since, needs));
+            let load = front.and_then(|front| self.firm_from(at, front));
+            let last = front.and_then(|front| self.last_from(at, front, needs));
             let firm: Vec<Time> = load.into_iter().chain(last).chain(self.claim_firm_from(at)).collect();
             if firm.is_empty() {
                 return None;

@@ -22,6 +22,7 @@ store_suite!(
     only_a_job_that_ended_is_removed_and_with_it_its_outputs,
     jobs_that_ended_long_ago_are_forgotten_and_those_that_were_left_are_ended,
     of_jobs_that_ended_the_newest_are_kept,
+    a_large_job_is_ended_and_removed_a_part_at_a_time,
     bodies_are_forgotten_when_their_inputs_end_and_outputs_with_their_job,
 );
 
@@ -90,35 +91,39 @@ async fn a_tenant_has_so_many_open_jobs_and_no_more(backend: Backend) {
 }
 
 async fn bytes_that_wait_are_bounded_over_all_jobs_of_a_tenant(backend: Backend) {
+    // Beside its bytes an input or output counts 256, for its name and its row.
     let store = backend.open().await;
     let task = a_task(&*store).await.id;
     let running = running(&*store, task, 3).await;
     let made = store.offline().add_job(new(task, 5)).await.unwrap();
-    let error = store.offline().add_job_inputs(made.id, inputs(0..3), 59).await.unwrap_err();
-    assert!(matches!(error, Error::TooManyBytes { own: 30, others: 30, limit: 59, .. }), "{error}");
+    let error = store.offline().add_job_inputs(made.id, inputs(0..3), 1_595).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyBytes { own: 798, others: 798, limit: 1_595, .. }), "{error}");
     assert!(error.to_string().contains("when another job is done"), "{error}");
     assert_eq!(store.offline().missing_job_inputs(made.id, 9).await.unwrap().len(), 5, "nothing was kept");
-    store.offline().add_job_inputs(made.id, inputs(0..3), 60).await.unwrap();
-    store.offline().add_job_inputs(made.id, inputs([3]), 60).await.unwrap_err();
+    store.offline().add_job_inputs(made.id, inputs(0..3), 1_596).await.unwrap();
+    store.offline().add_job_inputs(made.id, inputs([3]), 1_596).await.unwrap_err();
     // Each that ends makes room, but for its answer, which takes its own until the job is removed.
     let answered = answer(1, "answer", 5);
     let kept = store.offline().end_job_inputs(running.id, vec![answered]).await.unwrap();
     assert_eq!((kept.bytes, kept.kept), (20, 6));
-    store.offline().add_job_inputs(made.id, inputs([3]), 65).await.unwrap_err();
-    store.offline().add_job_inputs(made.id, inputs([3]), 66).await.unwrap();
+    store.offline().add_job_inputs(made.id, inputs([3]), 1_857).await.unwrap_err();
+    store.offline().add_job_inputs(made.id, inputs([3]), 1_858).await.unwrap();
+    let tenant = running.tenant;
+    assert_eq!(store.offline().job_bytes(tenant).await.unwrap(), 1_858);
     let ended = store.offline().end_job(running.id, Cancelled, "", at(6)).await.unwrap();
     assert_eq!((ended.bytes, ended.kept), (0, 6));
-    let error = store.offline().add_job_inputs(made.id, inputs([4]), 55).await.unwrap_err();
-    assert!(matches!(error, Error::TooManyBytes { own: 50, others: 6, .. }), "{error}");
+    assert_eq!(store.offline().job_bytes(tenant).await.unwrap(), 1_064 + 262);
+    let error = store.offline().add_job_inputs(made.id, inputs([4]), 1_591).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyBytes { own: 1_330, others: 262, .. }), "{error}");
     store.offline().remove_job(running.id).await.unwrap();
-    let error = store.offline().add_job_inputs(made.id, inputs([4]), 49).await.unwrap_err();
-    assert!(matches!(error, Error::TooManyBytes { own: 50, others: 0, .. }), "{error}");
+    let error = store.offline().add_job_inputs(made.id, inputs([4]), 1_329).await.unwrap_err();
+    assert!(matches!(error, Error::TooManyBytes { own: 1_330, others: 0, .. }), "{error}");
     assert!(error.to_string().contains("several jobs"), "{error}");
     let other = store.access().create_tenant("other").await.unwrap();
     let app = store.access().app(other.id, "default").await.unwrap();
     let others = NewJob { tenant: other.id, app: app.id, ..new(task, 5) };
     let others = store.offline().add_job(others).await.unwrap();
-    store.offline().add_job_inputs(others.id, inputs(0..5), 50).await.expect("it has room of its own");
+    store.offline().add_job_inputs(others.id, inputs(0..5), 1_330).await.expect("it has room of its own");
 }
 
 async fn jobs_are_listed_newest_first_and_running_ones_by_deadline(backend: Backend) {
@@ -192,6 +197,11 @@ async fn of_jobs_that_ended_the_newest_are_kept(backend: Backend) {
     let store = backend.open().await;
     let task = a_task(&*store).await.id;
     let open = store.offline().add_job(new(task, 1)).await.unwrap().id;
+    let other = store.access().create_tenant("other").await.unwrap();
+    let app = store.access().app(other.id, "default").await.unwrap();
+    let others = NewJob { tenant: other.id, app: app.id, ..new(task, 1) };
+    let others = store.offline().add_job(others).await.unwrap().id;
+    store.offline().end_job(others, Cancelled, "", at(900)).await.unwrap();
     let mut all = JoinSet::new();
     for part in 0..6 {
         let store = Arc::clone(&store);
@@ -213,6 +223,30 @@ async fn of_jobs_that_ended_the_newest_are_kept(backend: Backend) {
         assert_eq!(store.offline().job(ids[&nth]).await.unwrap().is_some(), there, "{nth}");
     }
     assert_eq!(job(&*store, open).await.state, Receiving);
+    assert_eq!(job(&*store, others).await.state, Cancelled, "one tenant's jobs push out none of another's");
+}
+
+async fn a_large_job_is_ended_and_removed_a_part_at_a_time(backend: Backend) {
+    let store = backend.open().await;
+    let task = a_task(&*store).await.id;
+    let id = store.offline().add_job(new(task, 4_500)).await.unwrap().id;
+    let there = async |expected: [i64; 3]| {
+        assert_eq!(rows(&backend).await.unwrap_or(expected), expected);
+    };
+    for part in 0..5 {
+        store.offline().add_job_inputs(id, inputs(part * 900..(part + 1) * 900), ALL).await.unwrap();
+    }
+    store.offline().start_job(id, at(1)).await.unwrap();
+    for part in 0..3 {
+        let ended = (part * 900..(part + 1) * 900).map(|place| answer(place, "", 2)).collect();
+        store.offline().end_job_inputs(id, ended).await.unwrap();
+    }
+    there([1_800, 1_800, 2_700]).await;
+    store.offline().end_job(id, Cancelled, "", at(3)).await.unwrap();
+    there([0, 0, 2_700]).await;
+    store.offline().remove_job(id).await.unwrap();
+    there([0, 0, 0]).await;
+    assert_eq!(store.offline().job(id).await.unwrap(), None);
 }
 
 /// Rows of inputs, bodies and outputs, where there are tables.

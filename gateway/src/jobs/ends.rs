@@ -1,0 +1,110 @@
+//! The ends of a job's inputs on their way to the store: written some at a time, again after a while where that failed, and never lost
+//! for one of them that the store does not take.
+
+use modelless_store::{Error, JOB_BODY_MAX, Job, JobEnd, JobOutput, Store};
+use modelless_types::JobId;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// They are written when there are so many, or after so long.
+const WRITE: usize = 256;
+const WRITE_AFTER: Duration = Duration::from_millis(200);
+/// No more of one write's answers than this, but for one that is larger by itself.
+const WRITE_BYTES: usize = 16 << 20;
+/// So many that could not be written are enough: no more inputs are begun meanwhile.
+const ENOUGH: usize = 4 * WRITE;
+/// After a write that failed none follows for so long.
+const AGAIN: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    waiting: Vec<JobOutput>,
+    /// When those that wait are to be written, at the latest.
+    at: Option<Instant>,
+    /// The last write failed: not before that moment.
+    failed: bool,
+    /// The store did not take some of several: one at a time, to find which.
+    one_by_one: bool,
+}
+
+impl Ends {
+    pub(super) fn push(&mut self, now: Instant, mut output: JobOutput) {
+        if let JobEnd::Answer { body, .. } = &output.end
+            && body.len() > JOB_BODY_MAX
+        {
+            let message = format!(
+                "its answer has {} bytes; at most {JOB_BODY_MAX} bytes of one answer are kept, so ask for less",
+                body.len()
+            );
+            output.end = JobEnd::Failure { reason: "answer_too_large".to_owned(), message };
+        }
+        self.waiting.push(output);
+        self.at.get_or_insert(now + WRITE_AFTER);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether so many wait that no more inputs should be begun.
+    pub(super) fn are_enough(&self) -> bool {
+        self.waiting.len() >= ENOUGH
+    }
+
+    /// When to write next.
+    pub(super) fn at(&self) -> Option<Instant> {
+        self.at
+    }
+
+    /// Whether to write now; `idle` where there is nothing else to do.
+    pub(super) fn are_due(&self, now: Instant, idle: bool) -> bool {
+        let many = !self.failed && (idle || self.waiting.len() >= WRITE);
+        !self.waiting.is_empty() && (many || self.at.is_some_and(|at| at <= now))
+    }
+
+    /// Writes some of them. Gives the places of those that were, and the job as it is then.
+    pub(super) async fn write(&mut self, store: &dyn Store, job: JobId) -> Option<(Vec<u32>, Job)> {
+        let some = self.some();
+        match store.offline().end_job_inputs(job, self.waiting[..some].to_vec()).await {
+            Ok(job) => {
+                (self.failed, self.one_by_one) = (false, self.one_by_one && some < self.waiting.len());
+                let written = self.waiting.drain(..some).map(|output| output.at).collect();
+                self.at = (!self.waiting.is_empty()).then(Instant::now);
+                Some((written, job))
+            }
+            Err(Error::Invalid { .. }) if some > 1 => {
+                self.one_by_one = true;
+                self.at = Some(Instant::now());
+                None
+            }
+            Err(error @ Error::Invalid { .. }) => {
+                tracing::error!(%job, %error, "an output of a job cannot be kept; this is a bug");
+                if let Some(output) = self.waiting.first_mut() {
+                    let message = format!("its answer cannot be kept: {error}");
+                    output.end = JobEnd::Failure { reason: "answer_not_kept".to_owned(), message };
+                }
+                (self.failed, self.at) = (true, Some(Instant::now() + AGAIN));
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%job, %error, "the ends of a job's inputs could not be written; it is tried again");
+                (self.failed, self.at) = (true, Some(Instant::now() + AGAIN));
+                None
+            }
+        }
+    }
+
+    /// How many go with one write.
+    fn some(&self) -> usize {
+        let most = if self.one_by_one { 1 } else { WRITE };
+        let mut bytes = 0;
+        let fits = self.waiting.iter().take(most).take_while(|output| {
+            bytes += match &output.end {
+                JobEnd::Answer { body, .. } => body.len(),
+                JobEnd::Failure { message, .. } => message.len(),
+            };
+            bytes <= WRITE_BYTES
+        });
+        fits.count().max(1).min(self.waiting.len())
+    }
+}
