@@ -9,9 +9,10 @@ use crate::regions::Ends;
 use crate::tls::{Greeting, Tls, speaks_h2};
 use axum::Router;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// After an accept that failed (no file descriptor left), others get a moment to close theirs.

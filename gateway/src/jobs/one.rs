@@ -129,7 +129,7 @@ impl Attempt {
             }
             Err(refusal) => match refused(refusal) {
                 Came::Ended(end) => ended(task, end),
-                came => {
+                came @ (Came::Again { .. } | Came::OtherSpace) => {
                     if matches!(came, Came::Again { kind: Why::NoRoom, .. }) {
                         pass.refused(now);
                     }

@@ -37,7 +37,8 @@ pub(crate) async fn run(core: Arc<Core>, store: Arc<dyn Store>, stop: Cancellati
     let mut drives: JoinSet<Hold> = JoinSet::new();
     let mut changed = core.jobs.changed.subscribe();
     // On its own: what has to be removed may be much, and no job waits for that.
-    let pruning = tokio::spawn(pruning(Arc::clone(&store), stop.clone()));
+    let mut prunes = JoinSet::new();
+    prunes.spawn(pruning(Arc::clone(&store), stop.clone()));
     while !stop.is_cancelled() && !core.is_draining() {
         match store.offline().running_jobs(KNOWN).await {
             Ok(jobs) => {
@@ -80,7 +81,7 @@ pub(crate) async fn run(core: Arc<Core>, store: Arc<dyn Store>, stop: Cancellati
         }
     }
     while drives.join_next().await.is_some() {}
-    pruning.abort();
+    prunes.shutdown().await;
 }
 
 /// Which jobs to work on: of each tenant one, then a second of each, and so on, those with the nearest deadlines first, which is the order they

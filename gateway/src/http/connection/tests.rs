@@ -62,7 +62,7 @@ fn serving(config: Config) -> Served {
     let (counted, stopped) = (Counted { stream: server, writes: Arc::clone(&writes) }, stop.clone());
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(async move {
-        serve(counted, (routes, None, Arc::default()), &config, Arc::default(), stopped).await
+        serve(counted, (routes, None, Arc::default()), &config, Arc::default(), stopped).await;
     });
     Served { client, writes, stop, tasks }
 }
