@@ -12,7 +12,7 @@ mod meter;
 pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
-pub(crate) use meter::{Open, Uploading};
+pub(crate) use meter::{Open, SlowBody, Uploading};
 
 use crate::errors::ApiError;
 use arc_swap::ArcSwap;
@@ -142,6 +142,23 @@ impl Caller {
     /// A refusal for want of a right: whether it is to be noted, and how many were not since the last one that was.
     fn refused(&self, now: Time) -> Option<u64> {
         self.tenant().refused(now)
+    }
+
+    /// A body of its was too large. Where nobody needs a key nobody is told from others.
+    pub(crate) fn oversized(&self, now: Time) {
+        if self.key.is_some() {
+            self.tenant().oversized(now);
+        }
+    }
+
+    /// How long to wait before so many bytes more of a large body are read.
+    pub(crate) fn pace(&self, now: Time, bytes: u64) -> Micros {
+        self.tenant().pace(now, bytes)
+    }
+
+    /// A place for a body that takes long to come, as far as its tenant has one: `Err` if it has not.
+    pub(crate) fn slow_body(&self) -> Result<Option<SlowBody<'_>>, ()> {
+        if self.key.is_none() { Ok(None) } else { self.tenant().slow_body().map(Some).ok_or(()) }
     }
 
     /// Bytes of bodies that its tenant has here.

@@ -24,6 +24,13 @@ impl Bucket {
         }
     }
 
+    /// Takes it out in any case, and says how long until it would have been there.
+    pub(super) fn reserve(&self, now: u64, cost: u64) -> u64 {
+        let reserved = |full_at: u64| full_at.max(now).saturating_add(cost);
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |at| Some(reserved(at)));
+        reserved(before.unwrap_or_else(|at| at)) - now
+    }
+
     /// Takes it out in any case: it was used already.
     pub(super) fn charge(&self, now: u64, cost: u64) {
         let charged = |full_at: u64| Some(full_at.max(now).saturating_add(cost));

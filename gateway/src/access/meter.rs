@@ -25,6 +25,11 @@ const REGIONS_AT_ONCE: u64 = 200;
 /// Refusals that are noted: one in so long, and so many at once.
 const REFUSED_EVERY_US: u64 = 10 * SECOND_US;
 const REFUSED_AT_ONCE: u64 = 60;
+/// For so long after a body that was too large a tenant's others are read no faster than so, all together, but for the first part of each.
+const OVERSIZED_US: u64 = 60 * SECOND_US;
+const LARGE_BYTES_PER_S: u64 = 16 << 20;
+/// Bodies of a tenant that take long to come, at one time.
+const SLOW_BODIES: u32 = 100;
 /// Nobody is told to come again later than in an hour.
 const LATEST_S: u64 = 3_600;
 
@@ -49,6 +54,11 @@ pub(crate) struct Meter {
     uploads: AtomicU32,
     /// Bytes of bodies.
     pub(crate) held: AtomicU64,
+    /// One of its bodies was too large: the others are read slowly until then.
+    oversized: AtomicU64,
+    large: Bucket,
+    /// Bodies that take long to come.
+    slow: AtomicU32,
 }
 
 /// A query that is open, in each of its owners' counts.
@@ -58,6 +68,16 @@ pub(crate) struct Open<'a>(&'a Meter);
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A body that takes long to come.
+#[derive(Debug)]
+pub(crate) struct SlowBody<'a>(&'a Meter);
+
+impl Drop for SlowBody<'_> {
+    fn drop(&mut self) {
+        self.0.slow.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -94,6 +114,9 @@ impl Meter {
             open: AtomicU32::new(0),
             uploads: AtomicU32::new(0),
             held: AtomicU64::new(0),
+            oversized: AtomicU64::new(0),
+            large: Bucket::default(),
+            slow: AtomicU32::new(0),
         }
     }
 
@@ -162,6 +185,26 @@ impl Meter {
         entered.map(|_| Open(self)).map_err(|_| {
             self.over(&format!("{} open queries", self.quota.concurrency.unwrap_or(0)), SECOND_US)
         })
+    }
+
+    /// One of its bodies was too large.
+    pub(crate) fn oversized(&self, now: Time) {
+        self.oversized.store(now.0 + OVERSIZED_US, Ordering::Relaxed);
+    }
+
+    /// How long to wait before so many bytes more of a large body are read.
+    pub(crate) fn pace(&self, now: Time, bytes: u64) -> Micros {
+        if now.0 >= self.oversized.load(Ordering::Relaxed) {
+            return Micros::ZERO;
+        }
+        Micros(self.large.reserve(now.0, bytes.saturating_mul(SECOND_US) / LARGE_BYTES_PER_S))
+    }
+
+    /// A place for a body that takes long to come.
+    pub(crate) fn slow_body(&self) -> Option<SlowBody<'_>> {
+        let more = |slow: u32| (slow < SLOW_BODIES).then_some(slow + 1);
+        let began = self.slow.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        began.ok().map(|_| SlowBody(self))
     }
 
     /// Charges what an answer took of a device.
@@ -283,5 +326,25 @@ mod tests {
         let meter = meter(Quota::default(), 3);
         meter.used(Time(1), Micros(u64::MAX));
         assert_eq!(admitted(&meter, std::iter::repeat_n(1, 10_000)), 10_000);
+    }
+
+    #[test]
+    fn after_a_body_that_was_too_large_large_ones_are_read_slowly_for_a_while() {
+        let meter = meter(Quota::default(), 1);
+        assert_eq!(meter.pace(Time(1), 1 << 30), Micros::ZERO);
+        meter.oversized(Time(1));
+        assert_eq!(meter.pace(Time(2), LARGE_BYTES_PER_S / 2), Micros(500_000));
+        assert_eq!(meter.pace(Time(2), LARGE_BYTES_PER_S / 2), Micros(1_000_000), "all of them together");
+        assert_eq!(meter.pace(Time(2_000_002), LARGE_BYTES_PER_S / 2), Micros(500_000));
+        assert_eq!(meter.pace(Time(1 + OVERSIZED_US), 1 << 30), Micros::ZERO, "it is over");
+    }
+
+    #[test]
+    fn only_some_bodies_may_come_slowly_at_one_time() {
+        let meter = meter(Quota::default(), 1);
+        let mut slow: Vec<_> = (0..SLOW_BODIES).map(|_| meter.slow_body().unwrap()).collect();
+        assert!(meter.slow_body().is_none());
+        slow.pop();
+        assert!(meter.slow_body().is_some());
     }
 }

@@ -10,7 +10,7 @@ use crate::routes::{self, App, Shared};
 use crate::view::{TaskView, View};
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 use modelless_oip::messages::{
     Empty, Index, IndexRequest, InferRequest, InferResponse, Live, LogSettings, ModelConfigResponse,
     ModelMetadata, ModelName, Ready, RegionName, Regions, RegisterCudaRegion, RegisterRegion,
@@ -112,6 +112,9 @@ where
     .await
 }
 
+/// Where a refusal is named.
+const REFUSAL: &str = "modelless-refusal";
+
 /// Who asks: `call` has checked that.
 fn caller(extensions: &http::Extensions) -> Result<&Caller, ApiError> {
     extensions.get().ok_or_else(Caller::unchecked)
@@ -146,7 +149,13 @@ async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<B
     }
     request.extensions_mut().insert(caller.clone());
     let noted = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
-    let answer = answered(app, &name, request).await;
+    let answer = answered(Arc::clone(&app), &name, request).await;
+    // Only a refusal has one in the head.
+    match answer.headers().get(REFUSAL).map(HeaderValue::as_bytes) {
+        Some(b"over_quota") => app.core.refusals.weigh(1).await,
+        Some(b"too_large") => app.core.refusals.weigh(10).await,
+        _ => {}
+    }
     if let Some((app, target)) = noted {
         // Only a refusal has its status in the head.
         let status =
@@ -345,7 +354,29 @@ pub(super) fn status(error: &ApiError) -> Status {
     };
     let mut status = Status::new(code, error.message.clone());
     if let Ok(reason) = error.reason.parse() {
-        status.metadata_mut().insert("modelless-refusal", reason);
+        status.metadata_mut().insert(REFUSAL, reason);
+    }
+    if let Some(number) = error.query.and_then(|query| query.to_string().parse().ok()) {
+        status.metadata_mut().insert("modelless-query", number);
     }
     status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::QueryNumber;
+
+    #[test]
+    fn a_refusal_tells_its_name_and_its_query() {
+        let error = ApiError { query: Some(QueryNumber(0xbeef)), ..ApiError::malformed("x") };
+        let told = status(&error).into_http::<Body>();
+        let header = |name: &str| told.headers().get(name).and_then(|value| value.to_str().ok());
+        assert_eq!(
+            (header(REFUSAL), header("modelless-query")),
+            (Some("malformed"), Some("000000000000beef"))
+        );
+        let told = status(&ApiError::malformed("x")).into_http::<Body>();
+        assert!(!told.headers().contains_key("modelless-query"));
+    }
 }

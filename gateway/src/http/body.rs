@@ -10,15 +10,20 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use http_body_util::BodyExt as _;
-use modelless_types::{Bytes, Refusal};
+use modelless_types::{Bytes, Micros, Refusal};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor};
 use std::fmt;
+use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Room made at most on the word of a `Content-Length` alone.
 const FIRST_ROOM: u64 = 1 << 20;
+/// A body that was not here after so long comes slowly.
+const SLOW_AFTER: Duration = Duration::from_secs(2);
 
 /// A body's share of the memory for bodies; given back when it goes. Where there are several tenants none gets more than half of it.
 pub(crate) struct Held<'a> {
@@ -46,6 +51,16 @@ impl<'a> Held<'a> {
             (true, _) => Err(Refusal::BytesFull { limit: Bytes(limit) }.into()),
             (false, true) => Err(Refusal::BytesFull { limit: Bytes(of_tenant) }.into()),
             (false, false) => Ok(()),
+        }
+    }
+}
+
+impl Held<'_> {
+    /// Waits where large bodies of its sender are read slowly.
+    async fn pace(&self, bytes: u64) {
+        let wait = self.caller.pace(self.core.driver.clock().now(), bytes);
+        if wait > Micros::ZERO {
+            tokio::time::sleep(Duration::from_micros(wait.0)).await;
         }
     }
 }
@@ -108,19 +123,46 @@ async fn read_up_to<'a>(
     let packed = encoding::of_request(headers)?;
     let length = length(headers, limit)?;
     let held = Held::of(core, caller, 0)?;
-    let within = core.config.body_timeout();
-    let read = tokio::time::timeout(within, collect(body, length, limit, held)).await.unwrap_or_else(|_| {
-        let message = format!("the body was not here within {} s", within.as_secs_f64());
-        Err(ApiError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message))
-    });
-    let (body, mut held) = read?;
-    match packed {
-        None => Ok((body, held)),
-        Some(packed) => {
-            let body = encoding::unpack(packed, &body, limit, &mut held).await?;
-            Ok((body, held))
+    let read = async {
+        let (body, mut held) = in_time(core, caller, collect(body, length, limit, held)).await?;
+        match packed {
+            None => Ok((body, held)),
+            Some(packed) => {
+                let body = encoding::unpack(packed, &body, limit, &mut held).await?;
+                Ok((body, held))
+            }
         }
+    };
+    let read = read.await;
+    if read.as_ref().is_err_and(|error: &ApiError| error.status == StatusCode::PAYLOAD_TOO_LARGE) {
+        caller.oversized(core.driver.clock().now());
     }
+    read
+}
+
+/// A body within the time that there is for one; of those that need much of it a tenant has only some at once.
+async fn in_time<T>(
+    core: &Core,
+    caller: &Caller,
+    reading: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    let within = core.config.body_timeout();
+    let too_slow = |message: String| ApiError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message);
+    let mut reading = pin!(reading);
+    let soon = within.min(SLOW_AFTER);
+    if let Ok(read) = tokio::time::timeout(soon, &mut reading).await {
+        return read;
+    }
+    let Ok(_slow) = caller.slow_body() else {
+        let message = format!(
+            "the body was not here within {} s, and too many others come as slowly",
+            soon.as_secs_f64()
+        );
+        return Err(too_slow(message));
+    };
+    tokio::time::timeout(within - soon, reading)
+        .await
+        .unwrap_or_else(|_| Err(too_slow(format!("the body was not here within {} s", within.as_secs_f64()))))
 }
 
 async fn collect(
@@ -139,6 +181,9 @@ async fn collect(
             return Err(ApiError::too_large(limit));
         }
         held.add(data.len())?;
+        if total > FIRST_ROOM {
+            held.pace(data.len() as u64).await;
+        }
         if first.is_empty() && more.is_empty() {
             first = data; // most bodies come in one piece, which need not be copied
             continue;

@@ -7,6 +7,7 @@
 
 use crate::config::Config;
 use crate::errors::ApiError;
+use crate::http::places::Places;
 use crate::http::refusals::Refusals;
 use crate::regions::Ends;
 use crate::routes::{EVENT_STREAM, GOES_ON};
@@ -21,6 +22,7 @@ use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -31,8 +33,26 @@ use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+/// A head that is not complete after so long comes slowly.
+const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// How long what still comes is read after the end was said.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// Where a connection leads, and what it shares with others.
+pub(super) struct Way {
+    pub(super) router: Router,
+    pub(super) ends: Option<Ends>,
+    pub(super) refusals: Arc<Refusals>,
+    /// Places for heads that come slowly, and from where this one does.
+    pub(super) slow: Option<(Arc<Places>, IpAddr)>,
+}
+
+impl Way {
+    #[cfg(test)]
+    pub(super) fn to(router: Router) -> Self {
+        Self { router, ends: None, refusals: Arc::default(), slow: None }
+    }
+}
 
 /// Where a connection stands, and how often that has changed. Only its own task touches it.
 struct Phase(AtomicU32);
@@ -207,7 +227,7 @@ pub(super) fn head_too_large(limit: usize) -> ApiError {
 /// While `leaving`, every answer asks the client to go elsewhere with its next request.
 pub(super) async fn serve<S>(
     stream: S,
-    (router, ends, refusals): (Router, Option<Ends>, Arc<Refusals>),
+    way: Way,
     config: &Config,
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -218,6 +238,7 @@ pub(super) async fn serve<S>(
     let phase = Arc::new(Phase(AtomicU32::new(At::Head as u32)));
     let watched = Watched { stream, phase: Arc::clone(&phase), lingering: None };
     let max_header_bytes = config.max_header_bytes;
+    let Way { router, ends, refusals, slow } = way;
     let entrance = Entrance { router, ends, phase: Arc::clone(&phase), leaving, refusals, max_header_bytes };
     let mut connection = pin!(
         http1::Builder::new()
@@ -227,7 +248,7 @@ pub(super) async fn serve<S>(
             .serve_connection(TokioIo::new(watched), entrance)
     );
     let mut stop = pin!(stop.cancelled_owned());
-    let mut stopping = false;
+    let (mut stopping, mut slowly) = (false, None);
     let (mut seen, mut since) = (phase.now().1, Instant::now());
     let mut alarm = pin!(sleep(config.header_timeout()));
     std::future::poll_fn(|cx| {
@@ -246,6 +267,18 @@ pub(super) async fn serve<S>(
             let (at, changes) = phase.now();
             if changes != seen {
                 (seen, since) = (changes, Instant::now());
+            }
+            if at != At::Head {
+                slowly = None;
+            } else if slowly.is_none()
+                && since.elapsed() >= SLOW_AFTER
+                && let Some((places, from)) = &slow
+            {
+                slowly = places.take(*from);
+                if slowly.is_none() {
+                    tracing::debug!("a connection was closed: too many heads from its address come slowly");
+                    return Poll::Ready(());
+                }
             }
             let due = match at {
                 At::Busy => return Poll::Pending,

@@ -1,6 +1,6 @@
 //! Accepting connections, up to a bound.
 
-use super::connection;
+use super::connection::{self, Way};
 use super::places::Places;
 use super::two;
 use crate::access::Bucket;
@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::regions::Ends;
 use crate::tls::{Greeting, Tls, speaks_h2};
 use axum::Router;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -20,6 +21,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long connections have to end after the stop.
 const LAST: Duration = Duration::from_secs(2);
 
+/// One in so many of an address's connections may send its head slowly.
+const SLOW_PART: usize = 10;
 /// Connections that are turned away and told why: one in so many microseconds, and so many at once.
 const TOLD_EVERY_US: u64 = 10_000;
 const TOLD_AT_ONCE: u64 = 100;
@@ -45,6 +48,7 @@ pub(crate) async fn serve(
     };
     let mut connections = JoinSet::new();
     let places = Places::new(core.config.max_connections_per_address);
+    let slow_heads = Places::new((core.config.max_connections_per_address / SLOW_PART).max(1));
     loop {
         tokio::select! {
             biased;
@@ -65,6 +69,7 @@ pub(crate) async fn serve(
                         continue;
                     }
                     let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
+                    let slow = (Arc::clone(&slow_heads), from.ip());
                     let greeting = match &tls {
                         None => None,
                         Some(tls) => match tls.begin(from.ip()) {
@@ -77,11 +82,11 @@ pub(crate) async fn serve(
                         match greeting {
                             None => {
                                 let leaving = Arc::clone(&core.leaving);
-                                let ends = ends(&core, &stream);
-                                let within = (router, ends, Arc::clone(&core.refusals));
-                                connection::serve(stream, within, &core.config, leaving, stop).await;
+                                let (ends, refusals) = (ends(&core, &stream), Arc::clone(&core.refusals));
+                                let way = Way { router, ends, refusals, slow: Some(slow) };
+                                connection::serve(stream, way, &core.config, leaving, stop).await;
                             }
-                            Some(greeting) => greeted(greeting, stream, router, &core, stop).await,
+                            Some(greeting) => greeted(greeting, stream, (router, slow), &core, stop).await,
                         }
                     });
                 }
@@ -109,7 +114,7 @@ pub(crate) async fn serve(
 async fn greeted(
     greeting: Greeting,
     stream: TcpStream,
-    router: Router,
+    (router, slow): (Router, (Arc<Places>, IpAddr)),
     core: &Core,
     stop: CancellationToken,
 ) {
@@ -119,11 +124,12 @@ async fn greeted(
     };
     let Some(stream) = stream else { return };
     let leaving = Arc::clone(&core.leaving);
-    let within = (router, ends(core, stream.get_ref().0), Arc::clone(&core.refusals));
+    let (ends, refusals) = (ends(core, stream.get_ref().0), Arc::clone(&core.refusals));
+    let way = Way { router, ends, refusals, slow: Some(slow) };
     if speaks_h2(&stream) {
-        two::serve(stream, within, &core.config, leaving, stop).await;
+        two::serve(stream, way, &core.config, leaving, stop).await;
     } else {
-        connection::serve(stream, within, &core.config, leaving, stop).await;
+        connection::serve(stream, way, &core.config, leaving, stop).await;
     }
 }
 

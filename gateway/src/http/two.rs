@@ -1,7 +1,7 @@
 //! One connection by HTTP/2, which clients can agree upon in a TLS greeting: many requests side by side, the same limits for each.
 
 use crate::config::Config;
-use crate::http::connection::{head_too_large, tells};
+use crate::http::connection::{Way, head_too_large, tells};
 use crate::http::refusals::Refusals;
 use crate::regions::Ends;
 use crate::routes::GOES_ON;
@@ -114,7 +114,7 @@ impl hyper::service::Service<Request<Incoming>> for Entrance {
 /// to ask elsewhere.
 pub(super) async fn serve<S>(
     stream: S,
-    (router, ends, refusals): (Router, Option<Ends>, Arc<Refusals>),
+    Way { router, ends, refusals, .. }: Way,
     config: &Config,
     leaving: Arc<AtomicBool>,
     stop: CancellationToken,
@@ -225,7 +225,7 @@ mod tests {
             let (near, far) = duplex(1 << 20);
             let mut server = JoinSet::new();
             server.spawn(async move {
-                serve(far, (router, None, Arc::default()), &Config::default(), Arc::default(), stop).await;
+                serve(far, Way::to(router), &Config::default(), Arc::default(), stop).await;
             });
             let mut client = Self { stream: near, _server: server };
             client.stream.write_all(PREFACE).await.unwrap();

@@ -108,3 +108,61 @@ impl Ends {
         fits.count().max(1).min(self.waiting.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_store::{MemStore, UnixMicros};
+    use modelless_types::{CostPer1k, Micros, VariantId};
+
+    fn output(at: u32, bytes: usize) -> JobOutput {
+        let (variant, variant_name) = (VariantId(1), "v".to_owned());
+        let (device, cost) = (Micros(1), CostPer1k(1));
+        let end = JobEnd::Answer { body: vec![b'1'; bytes], variant, variant_name, device, cost };
+        JobOutput { at, name: at.to_string(), end, ended: UnixMicros(1) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_store_does_not_take_waits_for_it_and_keeps_others_from_beginning() {
+        let (store, mut ends) = (MemStore::default(), Ends::default());
+        for at in 0..4 * 256 {
+            assert!(!ends.are_enough());
+            ends.push(Instant::now(), output(at, 1));
+        }
+        assert!(ends.are_enough() && ends.are_due(Instant::now(), false));
+        assert!(ends.write(&store, JobId(1)).await.is_none(), "there is no such job");
+        assert!(!ends.are_due(Instant::now(), true), "not again at once, whoever asks");
+        assert_eq!(ends.at(), Some(Instant::now() + AGAIN));
+        tokio::time::advance(AGAIN).await;
+        assert!(ends.are_due(Instant::now(), false) && ends.are_enough(), "none was lost");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_is_bounded_by_outputs_and_by_bytes() {
+        let mut ends = Ends::default();
+        for at in 0..300 {
+            ends.push(Instant::now(), output(at, 1));
+        }
+        assert_eq!(ends.some(), WRITE);
+        let mut ends = Ends::default();
+        for at in 0..5 {
+            ends.push(Instant::now(), output(at, WRITE_BYTES / 2));
+        }
+        assert_eq!(ends.some(), 2);
+        let mut ends = Ends::default();
+        ends.push(Instant::now(), output(0, WRITE_BYTES + 1));
+        assert_eq!(ends.some(), 1, "however large");
+        assert!(!ends.are_due(Instant::now(), false));
+        tokio::time::advance(WRITE_AFTER).await;
+        assert!(ends.are_due(Instant::now(), false));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_large_ends_its_input_and_no_other() {
+        let mut ends = Ends::default();
+        ends.push(Instant::now(), output(0, JOB_BODY_MAX + 1));
+        ends.push(Instant::now(), output(1, JOB_BODY_MAX));
+        let failed = |output: &JobOutput| matches!(&output.end, JobEnd::Failure { reason, .. } if reason == "answer_too_large");
+        assert!(failed(&ends.waiting[0]) && !failed(&ends.waiting[1]));
+    }
+}

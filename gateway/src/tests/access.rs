@@ -11,7 +11,7 @@ use modelless_types::{Scope, Scopes, TaskKind, TenantId};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tonic::Code;
 use tonic_prost::ProstCodec;
 
@@ -353,6 +353,29 @@ async fn openai_clients_read_why_in_their_own_shape() {
     let body = got.json();
     assert_eq!((got.status.as_u16(), &body["error"]["code"]), (401, &json!("no_key")));
     assert!(body["error"]["message"].as_str().unwrap().contains("Bearer"));
+}
+
+#[tokio::test]
+async fn refusals_are_told_slowly_once_there_are_many_and_answers_never() {
+    let (world, key, _) = locked().await;
+    let run = world.run().await;
+    run.with_connection(move |mut connection| {
+        let mut ask = |key: &str| {
+            let began = tokio::time::Instant::now();
+            let request = modelless_testkit::Request::new("GET", "/v1/tasks").header("api-key", key);
+            (connection.exchange(&request).unwrap().status, began.elapsed())
+        };
+        let wrong: Vec<_> = (0..150).map(|_| ask("mlk_nobody's")).collect();
+        assert!(wrong.iter().all(|(status, _)| *status == 401));
+        let held = wrong.iter().filter(|(_, took)| *took >= Duration::from_millis(500)).count();
+        // In the half a second that one is held 25 more come to be told at once.
+        assert!((1..=3).contains(&held), "{held}");
+        let (first, second) = (ask(key.expose()), ask(key.expose()));
+        assert_eq!((first.0, second.0), (200, 200));
+        assert!(first.1.min(second.1) < Duration::from_millis(400), "{first:?} {second:?}");
+    })
+    .await;
+    run.stop().await;
 }
 
 #[tokio::test]

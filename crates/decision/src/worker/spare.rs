@@ -30,7 +30,7 @@ const ASIDE: usize = 1_024;
 /// A batch of several takes at most such a part of the tightest bound.
 const PART: f64 = 0.05;
 /// So many times as long as such a batch took none follows it, while queries come.
-const REST: u64 = 3;
+const REST: u64 = 5;
 /// Behind one input alone that takes longer, what comes must be in time with so much of its bound.
 const BEHIND: f64 = 0.8;
 /// Nothing else came for so long: it does not come all the time.

@@ -116,8 +116,8 @@ fn several_share_a_batch_that_is_short_against_what_comes() {
     ask_many(&mut world, 8);
     world.pass(Micros(100_000));
     let since: Vec<usize> = world.prepared[before + 1..].iter().map(Vec::len).collect();
-    // No longer than the query took by itself, 10 ms, and then three times as long nothing.
-    assert!(since == [1, 1] || since == [1, 1, 1], "{since:?}");
+    // No longer than the query took by itself, 10 ms, and then five times as long nothing.
+    assert!(since == [1] || since == [1, 1], "{since:?}");
     world.pass(Micros::from_secs(2));
     let before = world.prepared.len();
     ask_many(&mut world, 8);

@@ -53,16 +53,27 @@ struct Served {
     tasks: tokio::task::JoinSet<()>,
 }
 
+fn routes() -> Way {
+    let answers = get(|| async { "hello" });
+    Way::to(Router::new().route("/", answers).route("/", post(|body: String| async { body })))
+}
+
+fn led(way: Way) -> Served {
+    served(way, Config::default())
+}
+
 fn serving(config: Config) -> Served {
+    served(routes(), config)
+}
+
+fn served(way: Way, config: Config) -> Served {
     let (client, server) = duplex(1 << 20);
     let writes = Arc::new(AtomicUsize::new(0));
     let stop = CancellationToken::new();
-    let routes =
-        Router::new().route("/", get(|| async { "hello" })).route("/", post(|body: String| async { body }));
     let (counted, stopped) = (Counted { stream: server, writes: Arc::clone(&writes) }, stop.clone());
     let mut tasks = tokio::task::JoinSet::new();
     tasks.spawn(async move {
-        serve(counted, (routes, None, Arc::default()), &config, Arc::default(), stopped).await;
+        serve(counted, way, &config, Arc::default(), stopped).await;
     });
     Served { client, writes, stop, tasks }
 }
@@ -117,6 +128,26 @@ async fn every_byte_does_not_buy_a_head_more_time() {
     }
     let after = started.elapsed();
     assert!((Duration::from_secs(10)..Duration::from_secs(13)).contains(&after), "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_one_address_only_some_heads_may_come_slowly() {
+    let places = Places::new(1);
+    let from: IpAddr = "192.0.2.1".parse().unwrap();
+    let slow = || Way { slow: Some((Arc::clone(&places), from)), ..Way::to(Router::new()) };
+    let (mut first, mut second) = (led(slow()), led(slow()));
+    let mut quick = led(Way { slow: Some((Arc::clone(&places), from)), ..routes() });
+    for _ in 0..3 {
+        assert!(quick.exchange(GET).await.ends_with("hello"), "a head that comes at once takes no place");
+        first.client.write_all(b"G").await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+    }
+    let started = Instant::now();
+    while second.client.write_all(b"G").await.is_ok() {
+        sleep(Duration::from_millis(500)).await;
+        assert!(started.elapsed() < Duration::from_secs(5), "it is never given up");
+    }
+    assert!(first.client.write_all(b"G").await.is_ok(), "that one was there before");
 }
 
 #[tokio::test(start_paused = true)]
