@@ -130,6 +130,13 @@ def test_what_is_no_list_of_inputs_is_refused_before_anything_is_sent(inputs: An
         _jobs.Source.of(FORM, inputs, None)
 
 
+def test_an_answer_outlives_its_task() -> None:
+    told = {"at": 0, "name": "x", "answer": [{"label": "<boot>"}], "variant": "v", "device_ms": 1.5, "cost_usd_per_1k": 0.1}
+    answer = JobOutput.of(told, "t", "").answer
+    assert answer is not None and answer.raw == told["answer"] and answer.decision.variant == "v"
+    assert "boot" in repr(answer) and "&lt;boot&gt;" in answer._repr_html_()
+
+
 def test_deadlines_are_lengths_of_time() -> None:
     assert [_jobs.seconds(one) for one in ("90s", "1.5h", "2d", 7, timedelta(minutes=1))] == [90, 5_400, 172_800, 7, 60]
     for wrong in ("", "h", "2 weeks", "x"):

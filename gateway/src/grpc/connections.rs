@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tonic::transport::server::Connected;
 
 /// After an accept that failed (no file descriptor left), others get a moment to close theirs.
@@ -59,13 +59,16 @@ impl Connections {
             };
             match accepted {
                 Ok((stream, from)) => {
-                    // One too many is dropped, which closes it.
-                    let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else { continue };
-                    let Some(place) = self.places.take(from.ip()) else { continue };
+                    let room = Arc::clone(&self.room).try_acquire_owned().ok();
+                    let Some(place) = room.and_then(|room| Some((room, self.places.take(from.ip())?))) else {
+                        drop(stream); // which closes it
+                        // Thousands of them would keep this thread from those who wait on it.
+                        yield_now().await;
+                        continue;
+                    };
                     if stream.set_nodelay(true).is_err() {
                         continue;
                     }
-                    let place = (room, place);
                     let Some(tls) = &self.tls else {
                         return Connection { stream: Socket::Plain(stream), _place: place };
                     };

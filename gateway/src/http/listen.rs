@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::{JoinError, JoinSet, yield_now};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -58,10 +58,15 @@ pub(crate) async fn serve(
                 Ok((stream, from)) => {
                     if connections.len() >= core.config.max_connections {
                         turn_away(&stream, FULL);
+                        drop(stream);
+                        yield_now().await;
                         continue;
                     }
                     let Some(place) = places.take(from.ip()) else {
                         turn_away(&stream, FULL_FOR_YOU);
+                        drop(stream);
+                        // Thousands of them would keep this thread from those who wait on it.
+                        yield_now().await;
                         continue;
                     };
                     if let Err(error) = stream.set_nodelay(true) {

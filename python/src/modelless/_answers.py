@@ -132,7 +132,7 @@ class Answer:
     """What a task answered. Which of its parts there are depends on the task's kind; asking for another is an `AnswerKind` error."""
 
     task: str
-    #: The task's kind, such as `image-classification`.
+    #: The task's kind, such as `image-classification`; "" in a job's answers where the task is not there any more.
     kind: str
     #: The answer as the server wrote it.
     raw: Any
@@ -201,7 +201,9 @@ class Answer:
         return iter(self.vector if self.kind == "feature-extraction" else self.labels)
 
     def __repr__(self) -> str:
-        if self.kind == "tensor":
+        if not self.kind:
+            shown = f"{self.raw!r:.80}"  # of a job whose task is not there any more
+        elif self.kind == "tensor":
             shown = ", ".join(f"{name}: {about['datatype']}{about['shape']}" for name, about in self.raw["outputs"].items())
         elif self.kind == "feature-extraction":
             shown = f"{len(self.vector)} numbers"

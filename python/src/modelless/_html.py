@@ -29,7 +29,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], strong: Optional[
 
 def answer(shown: Answer) -> str:
     """What was answered, by whom and why."""
-    if shown.kind == "tensor":
+    if not shown.kind:
+        part = f"<p>{escape(f'{shown.raw!r:.200}')}</p>"
+    elif shown.kind == "tensor":
         outputs = shown.outputs.values()
         part = _table(("output", "type", "shape"), [(one.name, one.datatype, one.shape) for one in outputs])
     elif shown.kind == "feature-extraction":

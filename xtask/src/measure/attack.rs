@@ -38,7 +38,7 @@ struct Kind {
 }
 
 fn measure(context: &Context) -> Result<Outcome> {
-    let (rounds, rate, ms) = context.choose((3, 200.0, 4_000), (1, 20.0, 2_000));
+    let (rounds, rate, ms) = context.choose((5, 200.0, 4_000), (1, 20.0, 2_000));
     let many = context.choose(10_000, 500);
     let kinds = [
         Kind { name: "flood", connections: context.choose(16, 4) },
