@@ -284,7 +284,7 @@ class Jobs:
         return self._client._driver.run(_jobs.wait(self._client._core, job, timeout, progress))
 
     def outputs(self, job: Which) -> Iterator[JobOutput]:
-        """How inputs ended, in their order, read page by page. Of a job that has not ended: those that have, so far."""
+        """How inputs ended, in their order, read page by page. Those whose turn has not come, or never came, are not among them."""
         at: Optional[int] = 0
         while at is not None:
             page = self._client._driver.run(_jobs.page(self._client._core, job, at))

@@ -17,6 +17,8 @@ from ._errors import Timeout, Unreachable
 PIECE = 1 << 20
 #: URLs whose parts are kept: queries of a program rarely have more different goals.
 URLS_MAX = 512
+#: The stream of a response that was read.
+NOTHING = httpx.ByteStream(b"")
 
 
 class Requests:
@@ -63,6 +65,8 @@ class Requests:
 
 def reply(response: httpx.Response, body: bytes) -> Reply:
     """What came back, without httpx."""
+    # httpx's responses and their streams hold each other: what was sent would be in memory until cycles are looked for.
+    response.stream = NOTHING
     headers = {name.decode("latin-1").lower(): value.decode("utf-8", "replace") for name, value in response.headers.raw}
     return Reply(response.status_code, headers, body)
 
