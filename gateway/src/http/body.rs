@@ -160,7 +160,7 @@ async fn in_time<T>(
         );
         return Err(too_slow(message));
     };
-    tokio::time::timeout(within - soon, reading)
+    tokio::time::timeout(within.saturating_sub(soon), reading)
         .await
         .unwrap_or_else(|_| Err(too_slow(format!("the body was not here within {} s", within.as_secs_f64()))))
 }

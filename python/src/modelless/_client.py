@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple, Type, Union, overload
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Type, Union, overload
+from typing import Iterator
 
 import httpx
 
