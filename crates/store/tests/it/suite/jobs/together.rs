@@ -129,6 +129,8 @@ async fn a_job_ends_once_whoever_ends_it_and_whoever_works_on_it(backend: Backen
 }
 
 async fn many_who_send_at_once_never_have_more_bytes_waiting_than_may(backend: Backend) {
+    /// What four jobs count: ten inputs of ten bytes each, and 256 for each.
+    const FOUR: u64 = 4 * 10 * (10 + 256);
     let stores = two(&backend).await;
     let task = a_task(&*stores[0]).await.id;
     received(&*stores[0], task, 10).await;
@@ -138,9 +140,9 @@ async fn many_who_send_at_once_never_have_more_bytes_waiting_than_may(backend: B
             let store = Arc::clone(&stores[nth as usize % 2]);
             let job = store.offline().add_job(new(task, 10)).await.unwrap().id;
             all.spawn(async move {
-                let sent = store.offline().add_job_inputs(job, inputs(0..10), 400).await;
+                let sent = store.offline().add_job_inputs(job, inputs(0..10), FOUR).await;
                 if let Err(error) = &sent {
-                    assert!(matches!(error, Error::TooManyBytes { limit: 400, .. }), "{error}");
+                    assert!(matches!(error, Error::TooManyBytes { limit: FOUR, .. }), "{error}");
                 }
                 (job, sent.is_ok())
             });
