@@ -229,10 +229,9 @@ impl ApiError {
     /// Whether it is told slowly where there are many like it: nothing but patience or another request would mend it.
     pub(crate) fn slowly(&self) -> Option<Slowly> {
         match self.status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(Slowly(1)),
-            StatusCode::TOO_MANY_REQUESTS if self.reason == "over_quota" => Some(Slowly(1)),
-            // Up to its bound it was read.
-            StatusCode::PAYLOAD_TOO_LARGE => Some(Slowly(10)),
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Some(Slowly::DENIED),
+            StatusCode::TOO_MANY_REQUESTS if self.reason == "over_quota" => Some(Slowly::OVER_QUOTA),
+            StatusCode::PAYLOAD_TOO_LARGE => Some(Slowly::TOO_LARGE),
             _ => None,
         }
     }

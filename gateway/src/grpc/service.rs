@@ -3,6 +3,7 @@
 use super::infer;
 use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
+use crate::http::refusals::Slowly;
 use crate::oip::request::Value;
 use crate::oip::{about, residency};
 use crate::regions::{self, Ends, Region};
@@ -139,7 +140,7 @@ async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<B
             let (now, action) = (app.core.driver.clock().now(), || format!("gRPC {name}"));
             let code = u16::try_from(i32::from(said.code())).unwrap_or_default();
             app.deeds.refuse(&denied, now, (action, request.uri().path()), code);
-            app.core.refusals.weigh(1).await;
+            app.core.refusals.hold(Slowly::DENIED).await;
             return said.into_http();
         }
     };
@@ -152,8 +153,8 @@ async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<B
     let answer = answered(Arc::clone(&app), &name, request).await;
     // Only a refusal has one in the head.
     match answer.headers().get(REFUSAL).map(HeaderValue::as_bytes) {
-        Some(b"over_quota") => app.core.refusals.weigh(1).await,
-        Some(b"too_large") => app.core.refusals.weigh(10).await,
+        Some(b"over_quota") => app.core.refusals.hold(Slowly::OVER_QUOTA).await,
+        Some(b"too_large") => app.core.refusals.hold(Slowly::TOO_LARGE).await,
         _ => {}
     }
     if let Some((app, target)) = noted {

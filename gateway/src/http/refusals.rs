@@ -12,10 +12,23 @@ const AT_ONCE_PER_S: u64 = 50;
 const BURST: u64 = 100;
 /// How long one of the others is held.
 const HELD: Duration = Duration::from_millis(500);
+/// The same of a quota that is used up, which is there again in part a moment later.
+const HELD_SHORTLY: Duration = Duration::from_millis(50);
 
-/// Marks a response that is to be told slowly, with what it weighs.
+/// Marks a response that is to be told slowly, with what it weighs, and for how long it may be held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Slowly(pub(crate) u64);
+pub(crate) struct Slowly {
+    weight: u64,
+    held: Duration,
+}
+
+impl Slowly {
+    /// Who asks may not, or is not known.
+    pub(crate) const DENIED: Self = Self { weight: 1, held: HELD };
+    /// Up to its bound it was read.
+    pub(crate) const TOO_LARGE: Self = Self { weight: 10, held: HELD };
+    pub(crate) const OVER_QUOTA: Self = Self { weight: 1, held: HELD_SHORTLY };
+}
 
 /// Of one gateway, for all its connections: those who are not refused are not held up, so it need not be known who they are.
 #[derive(Debug)]
@@ -33,17 +46,17 @@ impl Default for Refusals {
 impl Refusals {
     /// Waits, if it is to be told slowly.
     pub(crate) async fn tell(&self, extensions: &http::Extensions) {
-        if let Some(Slowly(weight)) = extensions.get() {
-            self.weigh(*weight).await;
+        if let Some(slowly) = extensions.get() {
+            self.hold(*slowly).await;
         }
     }
 
     /// Waits, if there were many just before.
-    pub(crate) async fn weigh(&self, weight: u64) {
+    pub(crate) async fn hold(&self, slowly: Slowly) {
         let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let each = Micros::from_secs(1).0 / AT_ONCE_PER_S;
-        if self.told.take(now, each * weight, each * BURST).is_err() {
-            sleep(HELD).await;
+        if self.told.take(now, each * slowly.weight, each * BURST).is_err() {
+            sleep(slowly.held).await;
         }
     }
 }
@@ -57,8 +70,8 @@ mod tests {
         let refusals = Refusals::default();
         let began = Instant::now();
         let (mut light, mut heavy) = (http::Extensions::new(), http::Extensions::new());
-        light.insert(Slowly(1));
-        heavy.insert(Slowly(10));
+        light.insert(Slowly::DENIED);
+        heavy.insert(Slowly::TOO_LARGE);
         for _ in 0..BURST {
             refusals.tell(&light).await;
         }
