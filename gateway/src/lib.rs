@@ -17,6 +17,7 @@ mod config;
 mod core;
 mod decisions;
 mod demand;
+mod door;
 mod errors;
 mod feedback;
 mod files;

@@ -6,6 +6,7 @@ use crate::cache::Cache;
 use crate::config::Config;
 use crate::core::Core;
 use crate::demand::DemandTold;
+use crate::door::Door;
 use crate::errors::Error;
 use crate::feedback::Desk;
 use crate::files;
@@ -32,7 +33,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -67,8 +67,8 @@ pub struct Service {
     app: Arc<App>,
     noted: mpsc::Receiver<Deed>,
     exporter: Option<Exporter>,
-    http: Option<(TcpListener, Option<Tls>)>,
-    grpc: Option<(TcpListener, Option<Tls>)>,
+    http: Option<(Door, Option<Tls>)>,
+    grpc: Option<(Door, Option<Tls>)>,
 }
 
 /// A running (or not yet running) gateway, to hold on to. Cheap to clone.
@@ -145,13 +145,17 @@ impl Service {
     }
 
     /// Opens the ports. What connects from now on is served once it runs.
+    #[expect(
+        clippy::unused_async,
+        reason = "ports are bound within a runtime; so nobody calls it outside of one"
+    )]
     pub async fn bind(&mut self) -> Result<Addresses, Error> {
-        let (http, http_addr) = listen(self.core.config.http).await?;
+        let (http, http_addr) = listen(self.core.config.http)?;
         self.http = Some((http, Tls::new(&self.core.config, &[H2, HTTP1])?));
         let encrypted = self.core.config.tls.is_set();
         let mut addresses = Addresses { http: http_addr, grpc: None, encrypted };
         if let Some(wanted) = self.core.config.grpc {
-            let (grpc, addr) = listen(wanted).await?;
+            let (grpc, addr) = listen(wanted)?;
             self.grpc = Some((grpc, Tls::new(&self.core.config, &[H2])?));
             addresses.grpc = Some(addr);
         }
@@ -262,11 +266,11 @@ fn flatten(end: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(),
     })
 }
 
-async fn listen(addr: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+fn listen(addr: SocketAddr) -> Result<(Door, SocketAddr), Error> {
     let failed = |source| Error::Bind { addr, source };
-    let listener = TcpListener::bind(addr).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
+    let door = Door::open(addr).map_err(failed)?;
+    let bound = door.address().map_err(failed)?;
+    Ok((door, bound))
 }
 
 impl Handle {

@@ -6,7 +6,7 @@
 //! * `wrong-keys`: the same with keys of nobody;
 //! * `oversized`: bodies that say that they are larger than any may be, and such that grow until somebody stops them;
 //! * `slow`: heads and bodies that come byte by byte;
-//! * `connections`: as many as are let in, without a word on any of them.
+//! * `connections`: as many as are let in, without a word on any of them; at another address than ADDRESS where the question names one `at`.
 //!
 //! Each answers with what came back, by status; `closed` is a connection that ended without an answer. It runs at the lowest priority: attackers
 //! have machines of their own, and here they take what nobody else wants.
@@ -57,7 +57,10 @@ fn main() -> Result<()> {
             }),
             Some("oversized") => on_each(count, |number| attack.oversized(number, end)),
             Some("slow") => attack.slow(count, end),
-            Some("connections") => Ok(attack.connections(count, end)),
+            Some("connections") => Ok(match question["at"].as_str() {
+                Some(elsewhere) => connections(elsewhere.parse()?, count, end),
+                None => connections(attack.address, count, end),
+            }),
             other => bail!("cannot do {other:?}"),
         };
         Ok(json!(seen?))
@@ -181,22 +184,30 @@ impl Attack {
         }
         Ok(seen)
     }
+}
 
-    fn connections(&self, count: u64, end: Instant) -> Seen {
-        let mut seen = Seen::new();
-        let mut all = Vec::new();
-        for _ in 0..count {
-            let Some(open) = self.open(&mut seen, end) else { break };
-            all.push(open);
+/// Spread over the whole time, so that it is no burst which is over before anybody is asked.
+fn connections(address: SocketAddr, count: u64, end: Instant) -> Seen {
+    let mut seen = Seen::new();
+    let mut all = Vec::new();
+    let began = Instant::now();
+    let count = u32::try_from(count).unwrap_or(u32::MAX);
+    let each = end.saturating_duration_since(began) / count.max(1);
+    for number in 0..count {
+        let due = began + each * number;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        match Connection::open(address) {
+            Ok(open) => all.push(open),
+            Err(_) => *seen.entry("not let in".to_owned()).or_default() += 1,
         }
-        std::thread::sleep(end.saturating_duration_since(Instant::now()));
-        for open in &mut all {
-            if open.has_answer().unwrap_or(true) {
-                note(&mut seen, &open.answer());
-            } else {
-                *seen.entry("open to the end".to_owned()).or_default() += 1;
-            }
-        }
-        seen
     }
+    std::thread::sleep(end.saturating_duration_since(Instant::now()));
+    for open in &mut all {
+        if open.has_answer().unwrap_or(true) {
+            note(&mut seen, &open.answer());
+        } else {
+            *seen.entry("open to the end".to_owned()).or_default() += 1;
+        }
+    }
+    seen
 }

@@ -1,5 +1,6 @@
 //! Connections for gRPC, up to a bound: what comes beyond it is closed at once.
 
+use crate::door::Door;
 use crate::http::places::{Place, Places};
 use crate::regions::Ends;
 use crate::tls::{Socket, Tls};
@@ -10,16 +11,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::JoinSet;
 use tonic::transport::server::Connected;
 
 /// After an accept that failed (no file descriptor left), others get a moment to close theirs.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) struct Connections {
-    listener: TcpListener,
+    door: Door,
     room: Arc<Semaphore>,
     places: Arc<Places>,
     tls: Option<Tls>,
@@ -35,9 +35,9 @@ pub(super) struct Connection {
 
 impl Connections {
     /// So many, and of each address no more than that.
-    pub(super) fn new((listener, tls): (TcpListener, Option<Tls>), most: usize, of_address: usize) -> Self {
+    pub(super) fn new((door, tls): (Door, Option<Tls>), most: usize, of_address: usize) -> Self {
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self { listener, room, places: Places::new(of_address), tls, greeting: JoinSet::new() }
+        Self { door, room, places: Places::new(of_address), tls, greeting: JoinSet::new() }
     }
 
     /// As they come. It never ends by itself.
@@ -55,24 +55,30 @@ impl Connections {
                     Ok(Some(connection)) => return connection,
                     Ok(None) | Err(_) => continue,
                 },
-                accepted = self.listener.accept() => accepted,
+                accepted = self.door.next() => accepted,
             };
             match accepted {
-                Ok((stream, from)) => {
+                Ok(caller) => {
+                    let from = caller.from.ip();
                     let room = Arc::clone(&self.room).try_acquire_owned().ok();
-                    let Some(place) = room.and_then(|room| Some((room, self.places.take(from.ip())?))) else {
-                        drop(stream); // which closes it
-                        // Thousands of them would keep this thread from those who wait on it.
-                        yield_now().await;
+                    let Some(place) = room.and_then(|room| Some((room, self.places.take(from)?))) else {
+                        self.door.turn_away(caller, None).await;
                         continue;
                     };
-                    if stream.set_nodelay(true).is_err() {
-                        continue;
-                    }
-                    let Some(tls) = &self.tls else {
+                    let greeting = match &self.tls {
+                        None => None,
+                        Some(tls) => {
+                            let Some(greeting) = tls.begin(from) else {
+                                self.door.turn_away(caller, None).await;
+                                continue;
+                            };
+                            Some(greeting)
+                        }
+                    };
+                    let Ok(stream) = caller.let_in() else { continue };
+                    let Some(greeting) = greeting else {
                         return Connection { stream: Socket::Plain(stream), _place: place };
                     };
-                    let Some(greeting) = tls.begin(from.ip()) else { continue };
                     self.greeting.spawn(async move {
                         let stream = Socket::Tls(Box::new(greeting.finish(stream).await?.into()));
                         Some(Connection { stream, _place: place })

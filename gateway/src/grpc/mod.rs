@@ -7,6 +7,7 @@ mod connections;
 mod infer;
 mod service;
 
+use crate::door::Door;
 use crate::errors::Error;
 use crate::routes::Shared;
 use crate::tls::Tls;
@@ -16,7 +17,6 @@ pub(crate) use infer::read;
 use service::Inference;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
@@ -31,7 +31,7 @@ const LAST: Duration = Duration::from_millis(200);
 
 /// Serves until stopped.
 pub(crate) async fn serve(
-    listener: (TcpListener, Option<Tls>),
+    door: (Door, Option<Tls>),
     app: Shared,
     stop: CancellationToken,
 ) -> Result<(), Error> {
@@ -51,7 +51,7 @@ pub(crate) async fn serve(
         }
     };
     let config = &app.core.config;
-    let connections = Connections::new(listener, config.max_connections, config.max_connections_per_address);
+    let connections = Connections::new(door, config.max_connections, config.max_connections_per_address);
     let served = Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PING_AFTER))

@@ -5,14 +5,15 @@ use super::places::Places;
 use super::two;
 use crate::access::Bucket;
 use crate::core::Core;
+use crate::door::Door;
 use crate::regions::Ends;
 use crate::tls::{Greeting, Tls, speaks_h2};
 use axum::Router;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinError, JoinSet, yield_now};
+use tokio::net::TcpStream;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -33,18 +34,16 @@ const FULL_FOR_YOU: &str = r#"{"error":"this gateway has as many connections of 
 
 /// Serves until stopped, then lets requests at hand finish.
 pub(crate) async fn serve(
-    (listener, tls): (TcpListener, Option<Tls>),
+    (mut door, tls): (Door, Option<Tls>),
     router: Router,
     core: Arc<Core>,
     stop: CancellationToken,
 ) {
     let (began, told) = (Instant::now(), Bucket::default());
     // What it is told would be no TLS. Of very many only some are told anything: that takes longer than closing.
-    let turn_away = |stream: &TcpStream, body: &str| {
+    let may_tell = || {
         let now = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if tls.is_none() && told.take(now, TOLD_EVERY_US, TOLD_EVERY_US * TOLD_AT_ONCE).is_ok() {
-            turn_away(stream, body);
-        }
+        tls.is_none() && told.take(now, TOLD_EVERY_US, TOLD_EVERY_US * TOLD_AT_ONCE).is_ok()
     };
     let mut connections = JoinSet::new();
     let places = Places::new(core.config.max_connections_per_address);
@@ -54,34 +53,41 @@ pub(crate) async fn serve(
             biased;
             () = stop.cancelled() => break,
             Some(end) = connections.join_next() => report(end),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, from)) => {
-                    if connections.len() >= core.config.max_connections {
-                        turn_away(&stream, FULL);
-                        drop(stream);
-                        yield_now().await;
-                        continue;
-                    }
-                    let Some(place) = places.take(from.ip()) else {
-                        turn_away(&stream, FULL_FOR_YOU);
-                        drop(stream);
-                        // Thousands of them would keep this thread from those who wait on it.
-                        yield_now().await;
-                        continue;
+            accepted = door.next() => match accepted {
+                Ok(caller) => {
+                    let from = caller.from.ip();
+                    let place = if connections.len() < core.config.max_connections {
+                        places.take(from).ok_or(FULL_FOR_YOU)
+                    } else {
+                        Err(FULL)
                     };
-                    if let Err(error) = stream.set_nodelay(true) {
-                        tracing::debug!(%error, "a connection was gone before it began");
-                        continue;
-                    }
-                    let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
-                    let slow = (Arc::clone(&slow_heads), from.ip());
+                    let place = match place {
+                        Ok(place) => place,
+                        Err(why) => {
+                            let told = may_tell().then(|| refusal(why));
+                            door.turn_away(caller, told.as_deref()).await;
+                            continue;
+                        }
+                    };
                     let greeting = match &tls {
                         None => None,
-                        Some(tls) => match tls.begin(from.ip()) {
-                            Some(greeting) => Some(greeting),
-                            None => continue,
-                        },
+                        Some(tls) => {
+                            let Some(greeting) = tls.begin(from) else {
+                                door.turn_away(caller, None).await;
+                                continue;
+                            };
+                            Some(greeting)
+                        }
                     };
+                    let stream = match caller.let_in() {
+                        Ok(stream) => stream,
+                        Err(error) => {
+                            tracing::debug!(%error, "a connection was gone before it began");
+                            continue;
+                        }
+                    };
+                    let (router, core, stop) = (router.clone(), Arc::clone(&core), stop.clone());
+                    let slow = (Arc::clone(&slow_heads), from);
                     connections.spawn(async move {
                         let _place = place; // given back at the end
                         match greeting {
@@ -103,7 +109,7 @@ pub(crate) async fn serve(
         }
         core.metrics.set_connections(connections.len() as u64);
     }
-    drop(listener);
+    drop(door);
     let rest = async {
         while let Some(end) = connections.join_next().await {
             report(end);
@@ -152,10 +158,9 @@ fn report(end: Result<(), JoinError>) {
     }
 }
 
-/// Says so, as far as that goes without waiting for anybody.
-fn turn_away(stream: &TcpStream, body: &str) {
+/// A whole answer that says so.
+fn refusal(body: &str) -> String {
     let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
                 connection: close\r\ncontent-length: ";
-    let text = format!("{head}{}\r\n\r\n{body}", body.len());
-    let _ = stream.try_write(text.as_bytes()); // it is closed either way
+    format!("{head}{}\r\n\r\n{body}", body.len())
 }
