@@ -15,6 +15,9 @@ const DOUBLED: u32 = 6;
 /// The most inputs at nodes at once.
 const MOST: u32 = 1_024;
 
+/// As many as a batch can use.
+const BATCH: f64 = 128.0;
+
 /// The window of one task.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Pace {
@@ -61,6 +64,17 @@ impl Pace {
         }
     }
 
+    /// So few at once cost more each than somebody pays. More of them may be let out, up to as many as the largest batches take.
+    pub fn too_few(&mut self, now: Time, sent: Time) {
+        if now - sent <= WAIT {
+            return self.refused(now, sent); // more of them would be told so as quickly
+        }
+        if sent >= self.settled {
+            self.window = self.window.max((self.window * 2.0).min(BATCH));
+            self.settled = now;
+        }
+    }
+
     fn halve(&mut self, now: Time, sent: Time) -> bool {
         let anew = sent >= self.settled;
         if anew {
@@ -96,6 +110,7 @@ fn float(us: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const MS: u64 = 1_000;
 
@@ -131,6 +146,38 @@ mod tests {
         pace.answered(now, now, Micros(1));
         pace.refused(Time(now.0 + 1), Time(now.0 + 1));
         assert_eq!(pace.room(now, 0), Err(Time(now.0 + 1) + PAUSE), "an answer ends the row");
+    }
+
+    #[test]
+    fn a_window_that_is_too_small_for_a_ceiling_doubles_once_for_what_was_out_and_no_further_than_a_batch() {
+        let mut pace = Pace::default();
+        let mut now = Time(1_000);
+        let mut windows = Vec::new();
+        for _ in 0..6 {
+            let sent = now;
+            now = now + Micros(30_000 * MS);
+            for _ in 0..pace.window() {
+                pace.too_few(now, sent);
+            }
+            windows.push(pace.window());
+            assert_eq!(pace.room(now, 0), Ok(pace.window()), "no pause: there was room");
+        }
+        assert_eq!(windows, [8, 16, 32, 64, 128, 128]);
+        for at in 0..2_000 {
+            pace.answered(Time(now.0 + at), now, Micros(1));
+        }
+        let wide = pace.window();
+        assert!(wide > 128, "{wide}");
+        let sent = Time(now.0 + 5_000);
+        pace.too_few(sent + Micros(30_000 * MS), sent);
+        assert_eq!(pace.window(), wide, "nor is it made smaller");
+        let mut pace = Pace::default();
+        pace.too_few(Time(20), Time(10));
+        assert_eq!(
+            (pace.window(), pace.room(Time(20), 0)),
+            (2, Err(Time(20) + PAUSE)),
+            "at once: a refusal as any"
+        );
     }
 
     #[test]

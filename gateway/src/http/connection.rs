@@ -280,8 +280,11 @@ pub(super) async fn serve<S>(
                     return Poll::Ready(());
                 }
             }
+            let undecided = at == At::Head && slowly.is_none() && slow.is_some();
             let due = match at {
                 At::Busy => return Poll::Pending,
+                // Who says nothing at all wakes nobody either.
+                At::Head if undecided => since + SLOW_AFTER.min(config.header_timeout()),
                 At::Head => since + config.header_timeout(),
                 At::Idle => since + config.idle_timeout(),
                 At::Telling => since + GOES_ON + config.idle_timeout(),
@@ -291,7 +294,7 @@ pub(super) async fn serve<S>(
                 alarm.as_mut().reset(due);
             }
             ready!(alarm.as_mut().poll(cx));
-            if Instant::now() >= due {
+            if Instant::now() >= due && !(undecided && since.elapsed() < config.header_timeout()) {
                 tracing::debug!(?at, "a connection was closed because nothing came");
                 return Poll::Ready(());
             }

@@ -171,7 +171,10 @@ impl Drive {
             if takes && !self.take().await {
                 return Over::Done;
             }
-            if now - self.moved >= STUCK && core.jobs.is_crowded() {
+            if takes && !self.waiting.is_empty() {
+                continue; // which begins them
+            }
+            if now - self.moved >= STUCK && core.jobs.is_crowded() && !self.is_deciding(now) {
                 return Over::Stuck;
             }
             if now >= self.renew_at {
@@ -298,7 +301,7 @@ impl Drive {
         } else {
             self.in_vain = None;
         }
-        if kind != Why::NoRoom {
+        if !matches!(kind, Why::NoRoom | Why::TooFew) {
             self.slow.came_to_nothing(now);
         }
         if kind != Why::Trouble {
@@ -320,6 +323,11 @@ impl Drive {
         self.tries.remove(&input.at);
         self.moved = Instant::now();
         self.ends.push(self.moved, JobOutput { at: input.at, name: input.name, end, ended: unix_now() });
+    }
+
+    /// Whether it will be known soon that it, or one of its inputs, has failed. Who begins anew would not know since when it has.
+    fn is_deciding(&self, now: Instant) -> bool {
+        self.in_vain.is_some() || self.tries.values().any(|(_, since)| now - *since < 2 * TRIED_FOR)
     }
 
     /// Writes down some of what has ended. Whether there is more to do.

@@ -13,12 +13,16 @@ const WRITE_AFTER: Duration = Duration::from_millis(200);
 const WRITE_BYTES: usize = 16 << 20;
 /// So many that could not be written are enough: no more inputs are begun meanwhile.
 const ENOUGH: usize = 4 * WRITE;
+/// The same for the bytes of answers.
+const ENOUGH_BYTES: usize = 4 * WRITE_BYTES;
 /// After a write that failed none follows for so long.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     waiting: Vec<JobOutput>,
+    /// Of all that wait.
+    bytes: usize,
     /// When those that wait are to be written, at the latest.
     at: Option<Instant>,
     /// The last write failed: not before that moment.
@@ -38,6 +42,7 @@ impl Ends {
             );
             output.end = JobEnd::Failure { reason: "answer_too_large".to_owned(), message };
         }
+        self.bytes += size(&output);
         self.waiting.push(output);
         self.at.get_or_insert(now + WRITE_AFTER);
     }
@@ -48,7 +53,7 @@ impl Ends {
 
     /// Whether so many wait that no more inputs should be begun.
     pub(super) fn are_enough(&self) -> bool {
-        self.waiting.len() >= ENOUGH
+        self.waiting.len() >= ENOUGH || self.bytes >= ENOUGH_BYTES
     }
 
     /// When to write next.
@@ -58,7 +63,7 @@ impl Ends {
 
     /// Whether to write now; `idle` where there is nothing else to do.
     pub(super) fn are_due(&self, now: Instant, idle: bool) -> bool {
-        let many = !self.failed && (idle || self.waiting.len() >= WRITE);
+        let many = !self.failed && (idle || self.waiting.len() >= WRITE || self.bytes >= WRITE_BYTES);
         !self.waiting.is_empty() && (many || self.at.is_some_and(|at| at <= now))
     }
 
@@ -68,7 +73,9 @@ impl Ends {
         match store.offline().end_job_inputs(job, self.waiting[..some].to_vec()).await {
             Ok(job) => {
                 (self.failed, self.one_by_one) = (false, self.one_by_one && some < self.waiting.len());
-                let written = self.waiting.drain(..some).map(|output| output.at).collect();
+                let written: Vec<JobOutput> = self.waiting.drain(..some).collect();
+                self.bytes -= written.iter().map(size).sum::<usize>();
+                let written = written.into_iter().map(|output| output.at).collect();
                 self.at = (!self.waiting.is_empty()).then(Instant::now);
                 Some((written, job))
             }
@@ -81,7 +88,9 @@ impl Ends {
                 tracing::error!(%job, %error, "an output of a job cannot be kept; this is a bug");
                 if let Some(output) = self.waiting.first_mut() {
                     let message = format!("its answer cannot be kept: {error}");
+                    self.bytes -= size(output);
                     output.end = JobEnd::Failure { reason: "answer_not_kept".to_owned(), message };
+                    self.bytes += size(output);
                 }
                 (self.failed, self.at) = (true, Some(Instant::now() + AGAIN));
                 None
@@ -99,13 +108,17 @@ impl Ends {
         let most = if self.one_by_one { 1 } else { WRITE };
         let mut bytes = 0;
         let fits = self.waiting.iter().take(most).take_while(|output| {
-            bytes += match &output.end {
-                JobEnd::Answer { body, .. } => body.len(),
-                JobEnd::Failure { message, .. } => message.len(),
-            };
+            bytes += size(output);
             bytes <= WRITE_BYTES
         });
         fits.count().max(1).min(self.waiting.len())
+    }
+}
+
+fn size(output: &JobOutput) -> usize {
+    match &output.end {
+        JobEnd::Answer { body, .. } => body.len(),
+        JobEnd::Failure { message, .. } => message.len(),
     }
 }
 
@@ -152,9 +165,24 @@ mod tests {
         let mut ends = Ends::default();
         ends.push(Instant::now(), output(0, WRITE_BYTES + 1));
         assert_eq!(ends.some(), 1, "however large");
+        let mut ends = Ends::default();
+        ends.push(Instant::now(), output(0, WRITE_BYTES - 1));
         assert!(!ends.are_due(Instant::now(), false));
         tokio::time::advance(WRITE_AFTER).await;
         assert!(ends.are_due(Instant::now(), false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_large_ones_are_enough_too() {
+        let (store, mut ends) = (MemStore::default(), Ends::default());
+        for at in 0..4 {
+            assert!(!ends.are_enough());
+            ends.push(Instant::now(), output(at, WRITE_BYTES));
+            assert!(ends.are_due(Instant::now(), false), "a write's worth waits for no more");
+        }
+        assert!(ends.are_enough());
+        assert!(ends.write(&store, JobId(1)).await.is_none(), "there is no such job");
+        assert!(ends.are_enough(), "what was not written still counts");
     }
 
     #[tokio::test]

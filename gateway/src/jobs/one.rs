@@ -42,6 +42,8 @@ pub(super) enum Came {
 pub(super) enum Why {
     /// There is no spare time for it: what the pace of all inputs of a task goes by.
     NoRoom,
+    /// So few at once cost more than its ceiling.
+    TooFew,
     /// Something of this job's own that may pass, or whoever had it is gone.
     Busy,
     /// It failed where it was run: not for ever.
@@ -130,8 +132,10 @@ impl Attempt {
             Err(refusal) => match refused(refusal) {
                 Came::Ended(end) => ended(task, end),
                 came @ (Came::Again { .. } | Came::OtherSpace) => {
-                    if matches!(came, Came::Again { kind: Why::NoRoom, .. }) {
-                        pass.refused(now);
+                    match came {
+                        Came::Again { kind: Why::NoRoom, .. } => pass.refused(now),
+                        Came::Again { kind: Why::TooFew, .. } => pass.too_few(now),
+                        _ => {}
                     }
                     came
                 }
@@ -265,7 +269,9 @@ fn refused(Refused { error, admitted }: Refused) -> Came {
     const TROUBLE: [&str; 2] = ["variant_failed", "out_of_memory"];
     const NO_ROOM: [&str; 3] = ["queue_full", "bytes_full", "too_late"];
     let kind = match error.status {
-        // A node that has no payable batch for it now may have one when fewer queries come.
+        // What it cost was reckoned by the best batch, and too few of them were there for it.
+        _ if error.reason == "cost_unreachable" && admitted => Why::TooFew,
+        // What a node could not meet now it may meet when fewer queries come.
         _ if GOALS.contains(&error.reason) && admitted => Why::NoRoom,
         _ if GOALS.contains(&error.reason) => Why::Goals,
         _ if TROUBLE.contains(&error.reason) => Why::Trouble,
@@ -280,6 +286,7 @@ fn refused(Refused { error, admitted }: Refused) -> Came {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use modelless_types::Nearest;
 
     #[test]
     fn an_input_ends_by_its_own_fault_and_waits_for_whatever_else_stands_in_its_way() {
@@ -304,6 +311,9 @@ mod tests {
         }
         let unreachable = || Refusal::FloorUnreachable { best: None };
         assert_eq!(came(refused(Refused::before(unreachable().into()))), Some(Why::Goals));
+        let too_dear = || Refusal::CostUnreachable { nearest: Nearest::default() };
+        assert_eq!(kind(too_dear()), Some(Why::TooFew), "a larger batch may do");
+        assert_eq!(came(refused(Refused::before(too_dear().into()))), Some(Why::Goals));
         assert_eq!(kind(unreachable()), Some(Why::NoRoom), "something met its goals when it was admitted");
         assert_eq!(kind(Refusal::VariantFailed { why: why() }), Some(Why::Trouble));
         assert_eq!(kind(Refusal::InputCrashed { why: why() }), None);

@@ -115,6 +115,11 @@ impl Pass {
     pub(super) fn refused(&self, now: Time) {
         self.of.state().pace.refused(now, self.sent);
     }
+
+    /// It would have been answered in a larger batch.
+    pub(super) fn too_few(&self, now: Time) {
+        self.of.state().pace.too_few(now, self.sent);
+    }
 }
 
 impl Drop for Pass {

@@ -151,6 +151,18 @@ async fn of_one_address_only_some_heads_may_come_slowly() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_says_nothing_is_slow_too() {
+    let places = Places::new(1);
+    let from: IpAddr = "192.0.2.1".parse().unwrap();
+    let slow = || Way { slow: Some((Arc::clone(&places), from)), ..Way::to(Router::new()) };
+    let (first, second) = (led(slow()), led(slow()));
+    let (first, second) = tokio::join!(first.closed_after(), second.closed_after());
+    let seconds = |least: u64| Duration::from_secs(least)..Duration::from_secs(least + 1);
+    assert!(seconds(1).contains(&second), "{second:?}");
+    assert!(seconds(10).contains(&first), "{first:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_connection_may_rest_between_requests_for_longer_but_not_for_ever() {
     let mut served = serving(Config::default());
     for _ in 0..3 {
