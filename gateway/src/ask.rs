@@ -290,6 +290,9 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
             core.demand.answered_in_time(class);
         }
         if let Some(lookup) = &lookup {
+            if let Some(variant) = task.variant(answer.variant) {
+                variant.served.missed(looked);
+            }
             core.cache.keep(lookup, task, answer, core.driver.clock().now(), unix_now());
         }
     }

@@ -47,6 +47,9 @@ pub struct Served {
     /// Answers that were given again, and how long that took.
     hits: AtomicU64,
     hits_took: AtomicU64,
+    /// Its answers that had been looked for among those given before, and how long looking took.
+    misses: AtomicU64,
+    misses_took: AtomicU64,
 }
 
 /// What one variant did until now. Times in microseconds, all queries together.
@@ -72,6 +75,10 @@ pub struct Totals {
     pub hits: u64,
     /// From arrival to the answer of these.
     pub hits_took: u64,
+    /// Of `count`, those that were looked for among answers given before, and not found.
+    pub misses: u64,
+    /// Looking for these.
+    pub misses_took: u64,
 }
 
 impl Served {
@@ -79,6 +86,12 @@ impl Served {
     pub fn given_again(&self, took: Micros) {
         self.hits_took.fetch_add(took.0, Ordering::Relaxed);
         self.hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It answered what was looked for among answers given before, and not found.
+    pub fn missed(&self, looked: Micros) {
+        self.misses_took.fetch_add(looked.0, Ordering::Relaxed);
+        self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It answered a query.
@@ -113,6 +126,8 @@ impl Served {
             last_unix_ms: of(&self.last_unix_ms),
             hits: of(&self.hits),
             hits_took: of(&self.hits_took),
+            misses: of(&self.misses),
+            misses_took: of(&self.misses_took),
         }
     }
 }
@@ -157,8 +172,8 @@ pub(crate) struct Triton {
 
 impl std::ops::AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
-        let Self { count, batches, total, queue, input, infer, output, last_unix_ms, hits, hits_took } =
-            other;
+        let Self { count, batches, total, queue, input, infer, output, last_unix_ms, .. } = other;
+        let Self { hits, hits_took, misses, misses_took, .. } = other;
         self.count += count;
         self.batches += batches;
         self.total += total;
@@ -169,6 +184,8 @@ impl std::ops::AddAssign for Totals {
         self.last_unix_ms = self.last_unix_ms.max(last_unix_ms);
         self.hits += hits;
         self.hits_took += hits_took;
+        self.misses += misses;
+        self.misses_took += misses_took;
     }
 }
 
@@ -199,7 +216,7 @@ impl Triton {
             }
         }
         totals.extend(rest.map(|rest| (OTHERS, 0, rest)));
-        let figures: [(&str, &str, Figure); 10] = [
+        let figures: [(&str, &str, Figure); 12] = [
             ("nv_inference_request_success", "Queries answered", |totals| totals.count + totals.hits),
             ("nv_inference_count", "Queries answered by a run, as Triton counts inferences", |totals| {
                 totals.count
@@ -214,6 +231,12 @@ impl Triton {
             ("nv_inference_compute_output_duration_us", "Making answers", |totals| totals.output),
             ("nv_cache_num_hits_per_model", "Answers given again", |totals| totals.hits),
             ("nv_cache_hit_duration_per_model", "From arrival to these", |totals| totals.hits_took),
+            (
+                "nv_cache_num_misses_per_model",
+                "Answers looked for among those given before, in vain",
+                |totals| totals.misses,
+            ),
+            ("nv_cache_miss_duration_per_model", "Looking for these", |totals| totals.misses_took),
         ];
         for (name, help, figure) in figures {
             head(out, name, help);
@@ -269,6 +292,7 @@ mod tests {
             triton.served("t", 7).answered(&took);
         }
         served.given_again(ms(1));
+        served.missed(ms(2));
         let totals = served.totals();
         assert_eq!((totals.count, totals.batches, totals.infer, totals.hits), (6, 2, 18_000, 1));
         assert!(totals.last_unix_ms > 1_600_000_000_000);
@@ -282,6 +306,8 @@ mod tests {
             r#"nv_inference_count{model="t",version="7"} 6"#,
             r#"nv_cache_num_hits_per_model{model="t",version="7"} 1"#,
             r#"nv_cache_hit_duration_per_model{model="t",version="7"} 1000"#,
+            r#"nv_cache_num_misses_per_model{model="t",version="7"} 1"#,
+            r#"nv_cache_miss_duration_per_model{model="t",version="7"} 2000"#,
             r#"nv_inference_exec_count{model="t",version="7"} 2"#,
             r#"nv_inference_request_duration_us{model="t",version="7"} 55000"#,
             r#"nv_inference_request_failure{model="t",version="0",reason="REJECTED"} 1"#,

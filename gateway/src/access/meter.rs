@@ -28,6 +28,8 @@ const REFUSED_AT_ONCE: u64 = 60;
 /// For so long after a body that was too large a tenant's others are read no faster than so, all together, but for the first part of each.
 const OVERSIZED_US: u64 = 60 * SECOND_US;
 const LARGE_BYTES_PER_S: u64 = 16 << 20;
+/// Each further one meanwhile halves that, so many times at most: down to 1 MiB a second.
+const HALVED_AT_MOST: u32 = 4;
 /// Bodies of a tenant that take long to come, at one time.
 const SLOW_BODIES: u32 = 100;
 /// Nobody is told to come again later than in an hour.
@@ -56,6 +58,7 @@ pub(crate) struct Meter {
     pub(crate) held: AtomicU64,
     /// One of its bodies was too large: the others are read slowly until then.
     oversized: AtomicU64,
+    halved: AtomicU32,
     large: Bucket,
     /// Bodies that take long to come.
     slow: AtomicU32,
@@ -115,6 +118,7 @@ impl Meter {
             uploads: AtomicU32::new(0),
             held: AtomicU64::new(0),
             oversized: AtomicU64::new(0),
+            halved: AtomicU32::new(0),
             large: Bucket::default(),
             slow: AtomicU32::new(0),
         }
@@ -189,7 +193,9 @@ impl Meter {
 
     /// One of its bodies was too large.
     pub(crate) fn oversized(&self, now: Time) {
-        self.oversized.store(now.0 + OVERSIZED_US, Ordering::Relaxed);
+        let before = self.oversized.swap(now.0 + OVERSIZED_US, Ordering::Relaxed);
+        let halved = if now.0 >= before { 0 } else { self.halved.load(Ordering::Relaxed) + 1 };
+        self.halved.store(halved.min(HALVED_AT_MOST), Ordering::Relaxed);
     }
 
     /// How long to wait before so many bytes more of a large body are read.
@@ -197,7 +203,8 @@ impl Meter {
         if now.0 >= self.oversized.load(Ordering::Relaxed) {
             return Micros::ZERO;
         }
-        Micros(self.large.reserve(now.0, bytes.saturating_mul(SECOND_US) / LARGE_BYTES_PER_S))
+        let per_s = LARGE_BYTES_PER_S >> self.halved.load(Ordering::Relaxed);
+        Micros(self.large.reserve(now.0, bytes.saturating_mul(SECOND_US) / per_s))
     }
 
     /// A place for a body that takes long to come.
@@ -337,6 +344,25 @@ mod tests {
         assert_eq!(meter.pace(Time(2), LARGE_BYTES_PER_S / 2), Micros(1_000_000), "all of them together");
         assert_eq!(meter.pace(Time(2_000_002), LARGE_BYTES_PER_S / 2), Micros(500_000));
         assert_eq!(meter.pace(Time(1 + OVERSIZED_US), 1 << 30), Micros::ZERO, "it is over");
+    }
+
+    #[test]
+    fn each_further_body_that_is_too_large_halves_the_pace_down_to_one_mebibyte_a_second() {
+        let meter = meter(Quota::default(), 1);
+        let mut now = Time(1);
+        let paces = [16, 8, 4, 2, 1, 1].map(|_| {
+            meter.oversized(now);
+            now = now + Micros(1_000_000); // so that nothing is owed from before
+            meter.pace(now, 1 << 20)
+        });
+        assert_eq!(paces, [16, 8, 4, 2, 1, 1].map(|per_s| Micros(SECOND_US / per_s)));
+        let later = Time(now.0 + OVERSIZED_US);
+        meter.oversized(later);
+        assert_eq!(
+            meter.pace(later, 1 << 20),
+            Micros(SECOND_US / 16),
+            "after a minute without it begins anew"
+        );
     }
 
     #[test]

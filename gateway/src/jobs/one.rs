@@ -132,10 +132,10 @@ impl Attempt {
             Err(refusal) => match refused(refusal) {
                 Came::Ended(end) => ended(task, end),
                 came @ (Came::Again { .. } | Came::OtherSpace) => {
-                    match came {
-                        Came::Again { kind: Why::NoRoom, .. } => pass.refused(now),
-                        Came::Again { kind: Why::TooFew, .. } => pass.too_few(now),
-                        _ => {}
+                    if matches!(came, Came::Again { kind: Why::NoRoom, .. }) {
+                        pass.refused(now);
+                    } else if matches!(came, Came::Again { kind: Why::TooFew, .. }) {
+                        pass.too_few(now);
                     }
                     came
                 }

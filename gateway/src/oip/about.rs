@@ -143,7 +143,10 @@ pub(crate) fn statistics(task: &TaskView, asked: &str) -> Result<Vec<ModelStatis
                 compute_infer: all(totals.infer),
                 compute_output: all(totals.output),
                 cache_hit: Some(Duration { count: totals.hits, ns: totals.hits_took.saturating_mul(1_000) }),
-                cache_miss: Some(Duration::default()),
+                cache_miss: Some(Duration {
+                    count: totals.misses,
+                    ns: totals.misses_took.saturating_mul(1_000),
+                }),
             }),
         }
     };

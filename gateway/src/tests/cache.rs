@@ -71,10 +71,18 @@ async fn who_asks_the_same_again_gets_the_same_answer_without_a_device() {
         r#"modelless_queries_total{task="fashion",outcome="answered"} 2"#,
         r#"modelless_cache_entries{task="fashion"} 1"#,
         r#"nv_cache_num_hits_per_model{model="fashion",version="1"} 1"#,
+        r#"nv_cache_num_misses_per_model{model="fashion",version="1"} 1"#,
         r#"nv_inference_count{model="fashion",version="1"} 1"#,
     ] {
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
+    let stats: serde_json::Value =
+        serde_json::from_slice(&world.get("/v2/models/fashion/versions/1/stats").await.body).unwrap();
+    let stats = &stats["model_stats"][0]["inference_stats"];
+    assert_eq!(
+        (stats["cache_hit"]["count"].as_u64(), stats["cache_miss"]["count"].as_u64()),
+        (Some(1), Some(1))
+    );
 }
 
 #[tokio::test]

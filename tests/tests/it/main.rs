@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bereft;
+mod board;
 mod caching;
 mod clients;
 mod cluster;

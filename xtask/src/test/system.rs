@@ -1,4 +1,4 @@
-//! The programs that tests start and cargo does not build: Postgres, Redis, Python, nextest.
+//! The programs that tests start and cargo does not build: Postgres, Redis, Prometheus, Python, nextest.
 //!
 //! Looks first, installs only what is missing, and only where it can: as root or with `sudo` that asks nothing, on
 //! a system with apt. Elsewhere it names what to install.
@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use modelless_testkit::{postgres, redis};
+use modelless_testkit::{postgres, prometheus, redis};
 
 use crate::command::{cargo, program, run, succeeds};
 use crate::say;
@@ -34,6 +34,11 @@ const NEEDS: &[Need] = &[
         what: "a Redis server (`redis-server`)",
         packages: &["redis-server"],
         present: |_| redis::find_server().is_some(),
+    },
+    Need {
+        what: "a Prometheus server (`prometheus`)",
+        packages: &["prometheus"],
+        present: |_| prometheus::find_prometheus().is_some(),
     },
     Need {
         what: "Python 3 with pip and venv",
