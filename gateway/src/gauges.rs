@@ -4,9 +4,15 @@ use crate::view::View;
 use modelless_decision::Coverage;
 use modelless_decision::route::Offer;
 use modelless_telemetry::{CoverageGauge, NodeGauges, ReplicaGauge};
-use modelless_types::{Model, NodeId, Variant};
+use modelless_types::{Model, NodeId, TaskId, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::HashMap;
+
+/// A task's name.
+fn of(view: &View, task: TaskId) -> String {
+    let named = view.catalog.tasks.iter().find(|named| named.id == task);
+    named.map_or_else(|| task.to_string(), |named| named.name.clone())
+}
 
 fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
     let Coverage { batches, above } = offer.run.coverage;
@@ -16,19 +22,20 @@ fn coverage(view: &View, offer: &Offer) -> Option<CoverageGauge> {
             && view.catalog.models.iter().filter(of_task).any(|model| model.id == variant.model)
     };
     let variant = if batches > 0 { view.catalog.variants.iter().find(its) } else { None }?;
-    Some(CoverageGauge { variant: variant.name.clone(), batches, above })
+    Some(CoverageGauge { task: of(view, offer.task), variant: variant.name.clone(), batches, above })
 }
 
 /// `sent` is how many queries of this gateway are at a node.
 pub(crate) fn gauges(view: &View, sent: impl Fn(NodeId) -> usize) -> Vec<NodeGauges> {
-    let named = view.catalog.variants.iter().map(|variant| (variant.id, variant.name.as_str()));
-    let names: HashMap<_, _> = named.collect();
-    let replica = |replica: &modelless_wire::ReplicaStatus| ReplicaGauge {
-        slowdown: replica.slowdown,
-        variant: names
-            .get(&replica.variant)
-            .map_or_else(|| replica.variant.to_string(), |name| (*name).to_owned()),
-        state: replica.state.name(),
+    let tasks: HashMap<_, _> = view.catalog.models.iter().map(|model| (model.id, model.task)).collect();
+    let named = view.catalog.variants.iter().map(|variant| (variant.id, variant));
+    let named: HashMap<_, _> = named.collect();
+    let replica = |replica: &modelless_wire::ReplicaStatus| {
+        let (variant, state, slowdown) =
+            (named.get(&replica.variant), replica.state.name(), replica.slowdown);
+        let task = variant.and_then(|variant| tasks.get(&variant.model)).map(|task| of(view, *task));
+        let variant = variant.map_or_else(|| replica.variant.to_string(), |variant| variant.name.clone());
+        ReplicaGauge { task: task.unwrap_or_default(), variant, state, slowdown }
     };
     let node = |node: &NodeStatus| NodeGauges {
         node: node.name.clone(),

@@ -24,14 +24,18 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
     metrics.node_lost("n", 1);
     metrics.traces().sent(1);
     let _ = metrics.shared_cache();
-    metrics.set_nodes(&[NodeGauges {
+    let text = metrics.told(&[NodeGauges {
         node: "n".to_owned(),
         load_time: Micros(1),
-        replicas: vec![ReplicaGauge { variant: "v".to_owned(), state: "active", slowdown: Some(1.0) }],
-        coverage: vec![CoverageGauge { variant: "v".to_owned(), batches: 1, above: 0 }],
+        replicas: vec![ReplicaGauge {
+            task: "t".to_owned(),
+            variant: "v".to_owned(),
+            state: "active",
+            slowdown: Some(1.0),
+        }],
+        coverage: vec![CoverageGauge { task: "t".to_owned(), variant: "v".to_owned(), batches: 1, above: 0 }],
         ..NodeGauges::default()
     }]);
-    let text = metrics.encode();
     let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     let base = kinds.map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     let lines = text.lines().filter(|line| !line.starts_with('#'));

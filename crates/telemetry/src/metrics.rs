@@ -20,7 +20,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The media type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -63,6 +63,7 @@ struct OfVariant {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfReplica {
     node: String,
+    task: String,
     variant: String,
     state: &'static str,
 }
@@ -70,6 +71,7 @@ struct OfReplica {
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct OfNodeAndVariant {
     node: String,
+    task: String,
     variant: String,
 }
 
@@ -111,6 +113,8 @@ pub struct Metrics {
     traces: Family<traces::OfOutcome, Counter>,
     cache: cache::Families,
     triton: Triton,
+    /// Held by who is being told: what nodes make known is filled in anew for each.
+    telling: Mutex<()>,
 }
 
 impl Default for Metrics {
@@ -153,6 +157,7 @@ impl Metrics {
             traces: Family::default(),
             cache: cache::Families::default(),
             triton: Triton::default(),
+            telling: Mutex::default(),
         };
         metrics.register();
         metrics
@@ -246,9 +251,8 @@ impl Metrics {
 
     /// The handles of one variant.
     pub fn variant(&self, task: &str, variant: &str) -> VariantMetrics {
-        let own = self.variants.has_room(&format!("{task}\n{variant}"));
-        let (task, variant) = if own { (task, variant) } else { (OTHERS, OTHERS) };
-        let labels = OfVariant { task: task.to_owned(), variant: variant.to_owned() };
+        let (task, variant) = self.named(task, variant);
+        let labels = OfVariant { task, variant };
         VariantMetrics {
             queue: self.queue_seconds.get_or_create_owned(&labels),
             run: self.run_seconds.get_or_create_owned(&labels),
@@ -279,26 +283,44 @@ impl Metrics {
         self.table_update.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
+    /// What the series of a variant are labelled with.
+    fn named(&self, task: &str, variant: &str) -> (String, String) {
+        let own = self.variants.has_room(&format!("{task}\n{variant}"));
+        let (task, variant) = if own { (task, variant) } else { (OTHERS, OTHERS) };
+        (task.to_owned(), variant.to_owned())
+    }
+
+    /// All of it as text, with the state of all nodes as it is now.
+    pub fn told(&self, nodes: &[NodeGauges]) -> String {
+        let _alone = self.telling.lock().unwrap_or_else(PoisonError::into_inner);
+        self.set_nodes(nodes);
+        self.encode()
+    }
+
     /// The state of all nodes, in place of what was said before.
-    pub fn set_nodes(&self, nodes: &[NodeGauges]) {
+    fn set_nodes(&self, nodes: &[NodeGauges]) {
         self.replicas.clear();
         self.slowdown.clear();
         self.batches_run.clear();
         self.batches_above.clear();
         self.nodes.set(nodes);
         for node in nodes {
-            for CoverageGauge { variant, batches, above } in &node.coverage {
-                let labels = OfNodeAndVariant { node: node.node.clone(), variant: variant.clone() };
+            let of = |task: &str, variant: &str| {
+                let (task, variant) = self.named(task, variant);
+                OfNodeAndVariant { node: node.node.clone(), task, variant }
+            };
+            for CoverageGauge { task, variant, batches, above } in &node.coverage {
+                let labels = of(task, variant);
                 self.batches_run.get_or_create(&labels).inc_by(*batches);
                 self.batches_above.get_or_create(&labels).inc_by(*above);
             }
-            for ReplicaGauge { variant, state, slowdown } in &node.replicas {
-                let (node, variant) = (node.node.clone(), variant.clone());
+            for ReplicaGauge { task, variant, state, slowdown } in &node.replicas {
+                let labels = of(task, variant);
                 if let Some(slowdown) = slowdown {
-                    let labels = OfNodeAndVariant { node: node.clone(), variant: variant.clone() };
                     self.slowdown.get_or_create(&labels).set(*slowdown);
                 }
-                self.replicas.get_or_create(&OfReplica { node, variant, state }).inc();
+                let OfNodeAndVariant { node, task, variant } = labels;
+                self.replicas.get_or_create(&OfReplica { node, task, variant, state }).inc();
             }
         }
     }
@@ -319,7 +341,7 @@ impl Metrics {
         self.connections.set(signed(count));
     }
 
-    /// All of it as text.
+    /// All of it as text, with the nodes as they were told of last.
     pub fn encode(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String cannot fail; this is a bug");

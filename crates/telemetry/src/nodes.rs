@@ -182,7 +182,7 @@ impl NodeMetrics {
     }
 }
 
-/// A node, for [`crate::Metrics::set_nodes`].
+/// A node, for [`crate::Metrics::told`].
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct NodeGauges {
     /// Its name.
@@ -223,9 +223,11 @@ pub struct NodeGauges {
     pub coverage: Vec<CoverageGauge>,
 }
 
-/// A replica, for [`crate::Metrics::set_nodes`].
+/// A replica, for [`crate::Metrics::told`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplicaGauge {
+    /// Of the variant, whose name says which it is within its task only.
+    pub task: String,
     /// The variant's name.
     pub variant: String,
     /// The state's name.
@@ -237,7 +239,9 @@ pub struct ReplicaGauge {
 /// How well a variant's batches keep to what is predicted, on a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CoverageGauge {
-    /// The variant.
+    /// The variant, whose name says which it is within its task only.
+    pub task: String,
+    /// Its name.
     pub variant: String,
     /// Batches that ran.
     pub batches: u64,

@@ -27,8 +27,8 @@ pub(super) async fn ready(State(app): FromApp) -> Response {
 pub(super) async fn metrics(State(app): FromApp) -> Response {
     let (waiting, open) = app.core.driver.look(|router, _| (router.waiting(), router.open()));
     app.core.metrics.set_open(u64::from(waiting), open as u64);
-    app.core.metrics.set_nodes(&gauges(&app.core.view(), |node| app.core.pending.at(node)));
-    let mut response = Response::new(axum::body::Body::from(app.core.metrics.encode()));
+    let nodes = gauges(&app.core.view(), |node| app.core.pending.at(node));
+    let mut response = Response::new(axum::body::Body::from(app.core.metrics.told(&nodes)));
     let media = HeaderValue::from_static(modelless_telemetry::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, media);
     response

@@ -98,7 +98,12 @@ fn a_task_asked_for_twice_counts_on() {
 #[test]
 fn replicas_that_are_gone_are_no_longer_shown() {
     let metrics = Metrics::new();
-    let replica = ReplicaGauge { variant: "cnn_m-fp32".to_owned(), state: "active", slowdown: Some(1.5) };
+    let of = |task: &str| ReplicaGauge {
+        task: task.to_owned(),
+        variant: "cnn_m-fp32".to_owned(),
+        state: "active",
+        slowdown: Some(1.5),
+    };
     let node = NodeGauges {
         node: "n".to_owned(),
         used: 5,
@@ -107,28 +112,81 @@ fn replicas_that_are_gone_are_no_longer_shown() {
         loads: 4,
         load_time: Micros(1_500_000),
         evictions: 1,
-        replicas: vec![replica.clone(), replica],
-        coverage: vec![CoverageGauge { variant: "cnn_m-fp32".to_owned(), batches: 200, above: 2 }],
+        replicas: vec![of("t"), of("t"), of("another")],
+        coverage: vec![CoverageGauge {
+            task: "t".to_owned(),
+            variant: "cnn_m-fp32".to_owned(),
+            batches: 200,
+            above: 2,
+        }],
         ..NodeGauges::default()
     };
-    metrics.set_nodes(std::slice::from_ref(&node));
-    metrics.set_nodes(&[node]);
-    let text = metrics.encode();
+    metrics.told(std::slice::from_ref(&node));
+    let text = metrics.told(&[node]);
     for line in [
         r#"modelless_node_queries_queued{node="n"} 3"#,
         r#"modelless_node_runner_crashes_total{node="n"} 2"#,
         r#"modelless_node_loads_total{node="n"} 4"#,
         r#"modelless_node_load_seconds_total{node="n"} 1.5"#,
         r#"modelless_node_evictions_total{node="n"} 1"#,
-        r#"modelless_replica_slowdown{node="n",variant="cnn_m-fp32"} 1.5"#,
-        r#"modelless_variant_batches_total{node="n",variant="cnn_m-fp32"} 200"#,
-        r#"modelless_variant_batches_above_p99_total{node="n",variant="cnn_m-fp32"} 2"#,
+        r#"modelless_replica_slowdown{node="n",task="t",variant="cnn_m-fp32"} 1.5"#,
+        r#"modelless_variant_batches_total{node="n",task="t",variant="cnn_m-fp32"} 200"#,
+        r#"modelless_variant_batches_above_p99_total{node="n",task="t",variant="cnn_m-fp32"} 2"#,
     ] {
         assert!(text.lines().any(|shown| shown == line), "{line}\n{text}");
     }
-    assert!(text.contains(r#"modelless_replicas{node="n",variant="cnn_m-fp32",state="active"} 2"#), "{text}");
+    assert!(
+        text.contains(r#"modelless_replicas{node="n",task="t",variant="cnn_m-fp32",state="active"} 2"#),
+        "{text}"
+    );
+    assert!(
+        text.contains(r#"modelless_replica_slowdown{node="n",task="another",variant="cnn_m-fp32"} 1.5"#),
+        "{text}"
+    );
     assert!(text.contains(r#"modelless_node_memory_used_bytes{node="n"} 5"#), "{text}");
-    metrics.set_nodes(&[]);
-    let text = metrics.encode();
+    let text = metrics.told(&[]);
     assert!(!text.contains("cnn_m-fp32") && !text.contains(r#"node="n""#), "{text}");
+}
+
+#[test]
+fn who_asks_at_the_same_moment_is_told_the_same() {
+    let metrics = Metrics::new();
+    let batches =
+        |task: &str| CoverageGauge { task: task.to_owned(), variant: "v".to_owned(), batches: 7, above: 0 };
+    let node = NodeGauges {
+        node: "n".to_owned(),
+        coverage: (0..200).map(|task| batches(&task.to_string())).collect(),
+        ..NodeGauges::default()
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let text = metrics.told(std::slice::from_ref(&node));
+                    let told =
+                        text.lines().filter(|line| line.starts_with("modelless_variant_batches_total{"));
+                    assert_eq!(told.filter(|line| line.ends_with("} 7")).count(), 200);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn variants_of_nodes_have_so_many_series_and_no_more() {
+    let metrics = Metrics::new();
+    let replica = |number: usize| ReplicaGauge {
+        task: "t".to_owned(),
+        variant: number.to_string(),
+        state: "inactive",
+        slowdown: None,
+    };
+    let replicas = (0..VARIANTS_MOST + 10).map(replica).collect();
+    let text = metrics.told(&[NodeGauges { node: "n".to_owned(), replicas, ..NodeGauges::default() }]);
+    assert_eq!(
+        text.lines().filter(|line| line.starts_with("modelless_replicas{")).count(),
+        VARIANTS_MOST + 1
+    );
+    let others = r#"modelless_replicas{node="n",task="(others)",variant="(others)",state="inactive"} 10"#;
+    assert!(text.contains(others), "{text}");
 }
