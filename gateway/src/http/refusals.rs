@@ -3,7 +3,6 @@
 //! with nothing but refusals. Answers, and refusals for want of time or room, are never held up.
 
 use crate::access::Bucket;
-use modelless_types::Micros;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -12,22 +11,25 @@ const AT_ONCE_PER_S: u64 = 50;
 const BURST: u64 = 100;
 /// How long one of the others is held.
 const HELD: Duration = Duration::from_millis(500);
-/// The same of a quota that is used up, which is there again in part a moment later.
+/// The same of a quota that is used up, which is there again in part a moment later: so many a second, and a second's worth of them at once. A
+/// client on a few connections never gets there; of the rest each is held as the others are.
 const HELD_SHORTLY: Duration = Duration::from_millis(50);
+const SHORTLY_PER_S: u64 = 400;
+const SECOND_US: u64 = 1_000_000;
 
-/// Marks a response that is to be told slowly, with what it weighs, and for how long it may be held.
+/// Marks a response that is to be told slowly, with what it weighs, and whether it may be held only shortly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slowly {
     weight: u64,
-    held: Duration,
+    shortly: bool,
 }
 
 impl Slowly {
     /// Who asks may not, or is not known.
-    pub(crate) const DENIED: Self = Self { weight: 1, held: HELD };
+    pub(crate) const DENIED: Self = Self { weight: 1, shortly: false };
     /// Up to its bound it was read.
-    pub(crate) const TOO_LARGE: Self = Self { weight: 10, held: HELD };
-    pub(crate) const OVER_QUOTA: Self = Self { weight: 1, held: HELD_SHORTLY };
+    pub(crate) const TOO_LARGE: Self = Self { weight: 10, shortly: false };
+    pub(crate) const OVER_QUOTA: Self = Self { weight: 1, shortly: true };
 }
 
 /// Of one gateway, for all its connections: those who are not refused are not held up, so it need not be known who they are.
@@ -35,11 +37,12 @@ impl Slowly {
 pub(crate) struct Refusals {
     began: Instant,
     told: Bucket,
+    shortly: Bucket,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self { began: Instant::now(), told: Bucket::default() }
+        Self { began: Instant::now(), told: Bucket::default(), shortly: Bucket::default() }
     }
 }
 
@@ -54,10 +57,12 @@ impl Refusals {
     /// Waits, if there were many just before.
     pub(crate) async fn hold(&self, slowly: Slowly) {
         let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let each = Micros::from_secs(1).0 / AT_ONCE_PER_S;
-        if self.told.take(now, each * slowly.weight, each * BURST).is_err() {
-            sleep(slowly.held).await;
+        let each = SECOND_US / AT_ONCE_PER_S;
+        if self.told.take(now, each * slowly.weight, each * BURST).is_ok() {
+            return;
         }
+        let shortly = slowly.shortly && self.shortly.take(now, SECOND_US / SHORTLY_PER_S, SECOND_US).is_ok();
+        sleep(if shortly { HELD_SHORTLY } else { HELD }).await;
     }
 }
 
@@ -87,5 +92,20 @@ mod tests {
         assert_eq!(began.elapsed(), HELD);
         refusals.tell(&heavy).await;
         assert_eq!(began.elapsed(), 2 * HELD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quota_that_is_used_up_is_told_after_a_moment_but_not_to_any_number() {
+        let refusals = Refusals::default();
+        let mut over = http::Extensions::new();
+        over.insert(Slowly::OVER_QUOTA);
+        let began = Instant::now();
+        let tells = (0..BURST + SHORTLY_PER_S + 10).map(|_| async {
+            refusals.tell(&over).await;
+            began.elapsed()
+        });
+        let told = futures_util::future::join_all(tells).await;
+        let of = |held: Duration| told.iter().filter(|after| **after == held).count() as u64;
+        assert_eq!((of(Duration::ZERO), of(HELD_SHORTLY), of(HELD)), (BURST, SHORTLY_PER_S, 10));
     }
 }

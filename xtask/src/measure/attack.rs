@@ -3,7 +3,7 @@
 //! Both are asked for all the time, on connections that are kept, while the third floods with its own key (it has a quota), sends keys of
 //! nobody, bodies that are too large, heads and bodies byte by byte, and opens ten thousand connections. It comes from another address than they
 //! do, as on a network, where the machine has one. Before that it tries to read what is theirs, on every route that the OpenAPI document
-//! declares.
+//! declares: what their catalogue, queries, jobs, artefacts and keys are called is known to it, as if somebody had told.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use modelless_testkit::turns::Side;
-use modelless_testkit::{Request, Server, openapi, stats, temp_dir};
+use modelless_testkit::{Request, Rng, Server, openapi, stats, temp_dir};
 use serde_json::{Map, Value, json};
 
 use super::models::{Model, cnn_m};
@@ -46,9 +46,9 @@ fn measure(context: &Context) -> Result<Outcome> {
     let from = own_address().unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let kind = |name, connections| Kind { name, connections, at: None };
     let kinds = [
-        kind("flood", context.choose(16, 4)),
-        kind("wrong-keys", context.choose(16, 4)),
-        kind("oversized", 4),
+        kind("flood", context.choose(100, 4)),
+        kind("wrong-keys", context.choose(100, 4)),
+        kind("oversized", context.choose(16, 4)),
         kind("slow", context.choose(500, 50)),
         kind("connections", many),
         Kind { name: "connections", connections: many, at: Some(closer(from)?) },
@@ -71,7 +71,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         Side::start(&context.bench_program("http-attack")?, &[&address, &site.keys[2], &target, &bytes])?;
 
     let (mut rows, mut results, mut summary) = (Vec::new(), Vec::new(), Map::new());
-    let (mut lost, mut all) = (0, Vec::new());
+    let (mut lost, mut all, mut idle) = (0, Vec::new(), 0);
     for kind in &kinds {
         let mut ratios = Vec::new();
         for round in 0..rounds {
@@ -82,6 +82,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             for seen in [&calm, &beside] {
                 lost += losses(seen)?;
             }
+            idle += usize::from(attack.as_object().is_none_or(Map::is_empty));
             for tenant in 0..2 {
                 ratios.push(p99(&beside, tenant)? / p99(&calm, tenant)?);
             }
@@ -122,6 +123,7 @@ fn measure(context: &Context) -> Result<Outcome> {
                 unit: "",
             },
             Check { what: "queries of others lost", value: count(lost)?, limit: 0.0, unit: "" },
+            Check { what: "attacks of which nothing came", value: count(idle)?, limit: 0.0, unit: "" },
             Check { what: "things of others read", value: count(read.len())?, limit: 0.0, unit: "" },
         ],
     })
@@ -141,12 +143,15 @@ fn closer(at: IpAddr) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// A server with three tenants, of which two have a model each.
+/// Words that stand in what is the first one's alone.
+const PLANTED: &str = "planted";
+
+/// A server with three tenants, of which two have a model each, and the first much else.
 struct Site {
     server: Server,
     /// Of the three.
     keys: [String; 3],
-    _data: modelless_testkit::TempDir,
+    data: modelless_testkit::TempDir,
 }
 
 impl Site {
@@ -162,7 +167,8 @@ impl Site {
         let at = ["--server", url.as_str()];
         let key = |tenant: &str| {
             run(binary, &[&["tenant", "create", tenant][..], &at].concat(), &operator)?;
-            let key = ["key", "create", tenant, "--tenant", tenant];
+            let name = if tenant == "first" { format!("{PLANTED}-key") } else { tenant.to_owned() };
+            let key = ["key", "create", &name, "--tenant", tenant];
             run(binary, &[&key[..], &scopes, &at].concat(), &operator)
         };
         let keys = [key("first")?, key("second")?, key("third")?];
@@ -172,7 +178,7 @@ impl Site {
         }
         let limit = ["tenant", "limit", "third", "--requests-per-s", RATE, "--concurrency", OPEN];
         run(binary, &[&limit[..], &at].concat(), &operator)?;
-        Ok(Self { server, keys, _data: data })
+        Ok(Self { server, keys, data })
     }
 
     fn admin(&self, args: &[&str], key: &str) -> Result<String> {
@@ -180,29 +186,75 @@ impl Site {
         run(self.server.binary(), &[args, &["--server", &url]].concat(), key)
     }
 
-    /// What the third gets to see of what the others have, by the routes it asks.
+    /// Something of each kind that the first has, by the name under which a route knows it.
+    fn planted(&self, served: &Model) -> Result<Vec<(&'static str, String)>> {
+        let first = &self.keys[0];
+        let ask = |request: Request| self.server.send(&request.header("api-key", first));
+        let query =
+            demo::tensor_request(served.task, demo::tensor_body(demo::TENSOR_FLOATS, &mut Rng::new(1)));
+        let answered = ask(query)?;
+        let query =
+            answered.header("modelless-query-id").context("the number of an answered query")?.to_owned();
+        let inputs = self.data.path().join("inputs.jsonl");
+        let line = json!({"inputs": [vec![vec![0.5; 28]; 28]], "name": format!("{PLANTED}-input")});
+        std::fs::write(&inputs, line.to_string())?;
+        let (inputs, outputs) = (inputs.to_string_lossy(), self.data.path().join("outputs"));
+        let name = format!("{PLANTED}-job");
+        let job = ["job", "submit", served.task, "--input", &inputs, "--output", &outputs.to_string_lossy()];
+        let told = self.admin(&[&job[..], &["--name", &name, "--json"]].concat(), first)?;
+        let job: Value = serde_json::from_str(&told).with_context(|| format!("a job in {told}"))?;
+        let seen = |path: &str| ask(Request::get(path))?.json();
+        let variants = seen(&format!("/v1/models/{}/{}", served.task, served.name))?;
+        let variant = &variants["versions"][0]["variants"][0];
+        let sha256 = variant["artefact"]["sha256"].as_str().context("a file's digest")?;
+        let keys = seen("/v1/keys")?;
+        let key = keys["keys"][0]["id"].as_u64().with_context(|| format!("a key in {keys}"))?;
+        let nodes = seen("/v1/nodes")?;
+        let node = nodes["nodes"][0]["name"].as_str().unwrap_or("local").to_owned();
+        Ok(vec![
+            ("{task}", served.task.to_owned()),
+            ("{model}", served.name.to_owned()),
+            ("{variant}", served.variant.to_owned()),
+            ("{version}", variant["id"].to_string()),
+            ("{job}", job["job"].to_string()),
+            ("{query}", query),
+            ("{sha256}", sha256.to_owned()),
+            ("{key}", key.to_string()),
+            ("{tenant}", "first".to_owned()),
+            ("{node}", node),
+            ("{plan}", "1".to_owned()),
+            ("{region}", "none".to_owned()),
+        ])
+    }
+
+    /// What the third gets to see, or may do to, what the first has, by the routes it asks.
     fn readable(&self) -> Result<Vec<String>> {
         let served = cnn_m(Path::new(""));
+        let planted = self.planted(&served)?;
+        let is_theirs = |path: &str| {
+            let of = ["{task}", "{model}", "{variant}", "{job}", "{query}", "{sha256}", "{key}", "{tenant}"];
+            of.iter().any(|name| path.contains(name))
+        };
         let document = self.server.get_json("/openapi.json")?;
         let mut read = Vec::new();
         for operation in openapi::operations(&document)? {
-            let fill = [
-                ("{task}", served.task),
-                ("{model}", served.name),
-                ("{variant}", served.variant),
-                ("{version}", "1"),
-                ("{region}", "none"),
-                ("{job}", "1"),
-            ];
-            let path = fill.iter().fold(operation.path, |path, (name, value)| path.replace(name, value));
-            let request = Request::new(&operation.method, &path).header("api-key", &self.keys[2]);
+            let path =
+                planted.iter().fold(operation.path.clone(), |path, (name, value)| path.replace(name, value));
+            ensure!(!path.contains('{'), "nothing stands for a part of {path}");
+            let body = if path.ends_with("/feedback") { json!({"verdict": "wrong"}) } else { json!({}) };
+            let request = Request::new(&operation.method, &path).header("api-key", &self.keys[2]).json(&body);
             let answer = self.server.send(&request)?;
             let text = answer.text();
-            if answer.status < 300 && path != "/openapi.json" && text.contains(served.name) {
+            let shows = text.contains(served.name) || text.contains(PLANTED);
+            if answer.status < 300 && path != "/openapi.json" && (shows || is_theirs(&operation.path)) {
                 say(format!("{} {path}: {text}", operation.method));
                 read.push(path);
             }
         }
+        let still =
+            Request::get(&format!("/v1/jobs/{}/outputs", planted[4].1)).header("api-key", &self.keys[0]);
+        let still = self.server.send(&still)?;
+        ensure!(still.text().contains(PLANTED), "what was planted cannot be seen by its owner: {still}");
         Ok(read)
     }
 }
