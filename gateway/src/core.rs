@@ -13,6 +13,7 @@ use crate::http::refusals::Refusals;
 use crate::ids::{QueryIds, QueryNumber};
 use crate::jobs::Jobs;
 use crate::members::{Members, Seen};
+use crate::met::Met;
 use crate::outlook::Outlook;
 use crate::pending::{Outcome, Pending, Sent, Told};
 use crate::regions::Regions;
@@ -31,6 +32,7 @@ use modelless_wire::{
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// A node as the gateway reaches it.
 pub(crate) struct Node {
@@ -105,6 +107,8 @@ pub(crate) struct Core {
     /// How often it was asked to look anew.
     pub(crate) asked: AtomicU64,
     loaded: AtomicBool,
+    /// Who was to be met at the start has been.
+    met: Met,
     /// Clients are sent elsewhere, but still answered.
     pub(crate) leaving: Arc<AtomicBool>,
     /// How many were told of late.
@@ -164,6 +168,7 @@ impl Core {
             asked: AtomicU64::new(0),
             views: ArcSwap::from_pointee(views),
             loaded: AtomicBool::new(false),
+            met: Met::default(),
             leaving: Arc::default(),
             refusals: Arc::default(),
             draining: AtomicBool::new(false),
@@ -378,10 +383,25 @@ impl Core {
         self.refresh_ready();
     }
 
-    /// Ready: the table is there, a node has spoken, and nobody asked for an end.
+    /// Ready: a node has spoken, those that were there at the start stand in the table, and nobody asked for an end.
     pub(crate) fn refresh_ready(&self) {
-        let up = self.nodes().iter().any(|node| node.up.load(Ordering::Acquire));
-        let ready = self.loaded.load(Ordering::Acquire) && up && !self.is_leaving() && !self.is_draining();
+        let nodes = self.nodes();
+        let there = |node: &&Arc<Node>| node.up.load(Ordering::Acquire);
+        let up = nodes.iter().any(|node| there(&node));
+        let met = up
+            && self.met.look(Instant::now(), || {
+                let tabled: Vec<NodeId> = nodes
+                    .iter()
+                    .filter(there)
+                    .filter(|node| node.early().tabled)
+                    .map(|node| node.id)
+                    .collect();
+                let members = self.members.lock().unwrap_or_else(PoisonError::into_inner).all();
+                let others = members.iter().filter_map(|member| member.node);
+                let all = nodes.iter().map(|node| node.id).chain(others).all(|id| tabled.contains(&id));
+                (tabled.len(), all)
+            });
+        let ready = self.loaded.load(Ordering::Acquire) && met && !self.is_leaving() && !self.is_draining();
         self.ready.send_if_modified(|known| std::mem::replace(known, ready) != ready);
     }
 
@@ -396,7 +416,7 @@ impl Core {
         } else if !self.loaded.load(Ordering::Acquire) {
             Some("the catalogue was not read yet")
         } else if !self.is_ready() {
-            Some("no node has reported yet")
+            Some("no node has reported yet, or not all that are known of")
         } else {
             None
         }

@@ -30,6 +30,7 @@ mod ids;
 mod jobs;
 mod known;
 mod members;
+mod met;
 mod oip;
 mod openapi;
 mod outlook;

@@ -242,3 +242,23 @@ async fn a_query_that_loses_its_node_goes_to_one_whose_greeting_was_held_up_a_mo
     second.node.answer(&there);
     got(&mut asked, 200).await;
 }
+
+#[tokio::test]
+async fn a_gateway_is_ready_once_those_it_knows_of_have_spoken_and_stand_in_its_table() {
+    let mut world = World::with(Setup { second_node: true, silent_node: true, ..Setup::default() }).await;
+    let second = world.second.take().expect("two nodes");
+    let core = world.service.core();
+    let joined = core.nodes().iter().find(|node| node.id == second.node.id).cloned().expect("the second");
+    core.lost_node(&joined);
+    core.add_node(second.told.subscribe(), Arc::clone(&second.node) as Arc<dyn NodeLink>);
+    second.node.say(Said::Report);
+    let ready = async || world.get("/v2/health/ready").await.status.as_u16();
+    assert_eq!(ready().await, 503, "what it has to run its queries on is not known to the router");
+    core.tabled(&core.nodes()); // as the next look does
+    core.refresh_ready();
+    assert_eq!(ready().await, 503, "all queries would go to one of two nodes");
+    world.node.say(Said::Report);
+    assert_eq!(ready().await, 200);
+    core.lost_node(&joined);
+    assert_eq!(ready().await, 200, "who is lost later is no reason to send clients elsewhere");
+}

@@ -47,7 +47,7 @@ type Models =
     BTreeMap<(TaskId, u8), (modelless_types::ModelId, modelless_types::VariantId, modelless_types::SpaceId)>;
 
 pub(super) struct FakeNode {
-    id: NodeId,
+    pub(super) id: NodeId,
     /// How many queries it takes at once.
     pub(super) credit: Mutex<u32>,
     gateway: OnceLock<Arc<dyn GatewayLink>>,
@@ -142,7 +142,7 @@ impl NodeLink for FakeNode {
 pub(super) struct Second {
     pub(super) node: Arc<FakeNode>,
     pub(super) seen: mpsc::Receiver<ToNode>,
-    told: watch::Sender<NodeStatus>,
+    pub(super) told: watch::Sender<NodeStatus>,
 }
 
 impl Second {

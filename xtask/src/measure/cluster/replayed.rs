@@ -125,6 +125,16 @@ impl Came {
         Ok(came)
     }
 
+    /// Why those that failed did, and when after a moment they came (or before, below zero).
+    pub(crate) fn lost(&self, from_ms: u64) -> Vec<String> {
+        let told = |seen: &Seen| {
+            let why = seen.ended.how.as_ref().err()?;
+            let after = i128::from(seen.ended.came_ms) - i128::from(from_ms);
+            Some(format!("{why} (came {after:+} ms from it, told after {} ms)", seen.ended.took_us / 1_000))
+        };
+        self.all.iter().filter_map(told).collect()
+    }
+
     /// How many had large inputs.
     pub(crate) fn large(&self) -> usize {
         self.all.iter().filter(|seen| seen.large).count()

@@ -54,7 +54,7 @@ fn measure(context: &Context) -> Result<Outcome> {
     let bounds = context.choose([ms(500), ms(1_000)], [ms(2_000), ms(2_000)]);
     let leave_ms = context.choose(2_000, 500);
     let mut world = Replayed::start(context, &Size { executors, lanes, leave_ms, bounds })?;
-    let (mut rows, mut totals) = (Vec::new(), [Total::default(); EVENTS.len()]);
+    let (mut rows, mut totals, mut lost) = (Vec::new(), [Total::default(); EVENTS.len()], Vec::new());
     let mut seeds = Vec::new();
     for round in 0..rounds {
         for (number, event) in EVENTS.iter().enumerate() {
@@ -76,6 +76,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             };
             let under_way = came.in_flight(from);
             totals[number].add(&came, under_way, touched);
+            lost.extend(came.lost(from).into_iter().map(|why| format!("{event}: {why}")));
             let answered: Vec<u64> =
                 came.all.iter().filter(|s| s.ended.how.is_ok()).map(|s| s.ended.took_us).collect();
             rows.push(json!({
@@ -85,7 +86,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             world.loaded()?;
         }
     }
-    outcome(context, &world, (rounds, seeds), rows, &totals)
+    outcome(context, &world, (rounds, seeds), rows, &totals, &lost)
 }
 
 fn outcome(
@@ -94,7 +95,9 @@ fn outcome(
     (rounds, seeds): (usize, Vec<u64>),
     rows: Vec<Value>,
     totals: &[Total],
+    lost: &[String],
 ) -> Result<Outcome> {
+    let lost = if lost.is_empty() { String::new() } else { format!("; lost: {}", lost.join("; ")) };
     let told = EVENTS.iter().zip(totals).map(|(event, total)| {
         format!(
             "{event}: {} of {} failed, {} late, {} asked elsewhere",
@@ -112,7 +115,7 @@ fn outcome(
         repetitions: Value::Array(rows),
         summary: Value::Object(summary),
         result: format!(
-            "{}: {} ({rounds} times each); {wrong} wrong",
+            "{}: {} ({rounds} times each); {wrong} wrong{lost}",
             world.described(),
             told.collect::<Vec<_>>().join("; ")
         ),
