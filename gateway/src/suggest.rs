@@ -1,5 +1,7 @@
 //! "Did you mean": the nearest known name to one that is not known.
 
+use modelless_store::without_keys;
+
 /// A clause to end an error with: the nearest name if one is near, else all of them.
 pub(crate) fn suggest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 8;
@@ -19,9 +21,10 @@ pub(crate) fn suggest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>)
     }
 }
 
-/// What a client sent, short enough to be shown again.
+/// What a client sent, short enough to be shown again, and without keys: errors end up in logs of others.
 pub(crate) fn excerpt(text: &str) -> String {
     const SHOWN: usize = 60;
+    let text = &*without_keys(text);
     match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{:?}...", &text[..at]),
         None => format!("{text:?}"),

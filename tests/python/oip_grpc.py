@@ -13,6 +13,7 @@ import numpy as np
 import tritonclient.grpc as grpc
 import tritonclient.grpc.aio as aio
 from calls import Calls, same
+from tritonclient.utils import InferenceServerException
 
 ADDRESS, PICTURE = sys.argv[1], pathlib.Path(sys.argv[2]).read_bytes()
 TASK = "fashion"
@@ -112,15 +113,20 @@ async def asynchronous(calls):
         async def answer(**more):
             is_a_boot(await client.infer(TASK, ask(), **more))
 
-        await call("is_server_live", client.is_server_live())
-        await call("is_server_ready", client.is_server_ready())
-        await call("is_model_ready", client.is_model_ready(TASK))
-        await call("get_server_metadata", client.get_server_metadata())
-        await call("get_model_metadata", client.get_model_metadata(TASK))
-        await call("get_model_config", client.get_model_config(TASK))
-        await call("get_model_repository_index", client.get_model_repository_index())
+        async def found(waiting, what, wanted):
+            same(what(await waiting), wanted)
+
+        yes = lambda got: got
+        await call("is_server_live", found(client.is_server_live(), yes, True))
+        await call("is_server_ready", found(client.is_server_ready(), yes, True))
+        await call("is_model_ready", found(client.is_model_ready(TASK), yes, True))
+        await call("get_server_metadata", found(client.get_server_metadata(), lambda got: got.name, "modelless"))
+        await call("get_model_metadata", found(client.get_model_metadata(TASK), lambda got: got.inputs[0].name, "image"))
+        await call("get_model_config", found(client.get_model_config(TASK), lambda got: list(got.config.output[0].dims), [10]))
+        await call("get_model_repository_index", found(client.get_model_repository_index(), lambda got: got.models[0].name, TASK))
         await call("load_model", client.load_model(TASK))
-        await call("get_inference_statistics", client.get_inference_statistics(TASK))
+        asked = lambda got: sum(one.inference_count for one in got.model_stats) > 500
+        await call("get_inference_statistics", found(client.get_inference_statistics(TASK), asked, True))
         await call("infer", answer())
         await call("infer, goals as parameters", answer(parameters={"accuracy": 0.9}))
         await call("infer, 20 at once", asyncio.gather(*(answer() for _ in range(20))))
@@ -137,6 +143,16 @@ async def asynchronous(calls):
             same(numbers, [str(number) for number in range(5)])
 
         await call("stream_infer", stream())
+
+        async def refused():
+            try:
+                await client.infer(TASK, ask(), parameters={"accuracy": 0.999})
+            except InferenceServerException as error:
+                assert "no variant reaches this accuracy" in str(error), error
+                return
+            raise AssertionError("it was answered")
+
+        await call("infer, a floor out of reach", refused())
 
 
 def health(calls):

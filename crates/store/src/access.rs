@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use modelless_types::{AppId, KeyId, Priority, Scopes, TaskId, TenantId};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -26,6 +27,25 @@ pub const TENANTS_MAX: usize = 10_000;
 const MARK: &str = "mlk_";
 /// Digits of a key that are shown. The other 224 bits are nobody's but its holder's.
 const SHOWN: usize = 8;
+
+/// A text of somebody's without what may be keys in it: of each what is shown of a key stays.
+pub fn without_keys(text: &str) -> Cow<'_, str> {
+    if !text.contains(MARK) {
+        return Cow::Borrowed(text);
+    }
+    let mut pieces = text.split(MARK);
+    let mut told = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let digits = piece.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(piece.len());
+        told.push_str(MARK);
+        told.push_str(&piece[..digits.min(SHOWN)]);
+        if digits > SHOWN {
+            told.push_str("...");
+        }
+        told.push_str(&piece[digits..]);
+    }
+    Cow::Owned(told)
+}
 
 /// A key as its holder has it. It shows itself only where it is asked to by name.
 #[derive(Clone, PartialEq, Eq)]
@@ -382,6 +402,16 @@ pub(crate) fn full(what: &'static str, most: usize) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_text_keeps_a_key_that_somebody_put_in_it() {
+        let key = SecretKey::new([0xab; 32]);
+        let path = format!("/v1/keys/{}/rotate?and={}", key.0, key.0);
+        assert_eq!(without_keys(&path), "/v1/keys/mlk_abababab.../rotate?and=mlk_abababab...");
+        for plain in ["/v1/keys/mlk_abababab", "mlk_", "/v1/tasks/é", ""] {
+            assert_eq!(without_keys(plain), plain);
+        }
+    }
 
     #[test]
     fn a_key_shows_its_first_digits_and_never_more() {

@@ -29,7 +29,7 @@ mod versions;
 
 pub use access::{
     Access, Doors, ENDED_KEYS_KEPT, Grant, KEYS_MAX, KeptSecret, Key, NewKey, Owner, Quota, Rotation,
-    SecretKey, TENANTS_MAX, UPLOAD_KEPT, UPLOADS_MAX, Upload, Visibility, digest,
+    SecretKey, TENANTS_MAX, UPLOAD_KEPT, UPLOADS_MAX, Upload, Visibility, digest, without_keys,
 };
 pub use api::{Store, identity};
 pub use artefacts::{Artefacts, Cleared, PutArtefact, sha256_of};

@@ -7,8 +7,9 @@
 use super::{Caller, Needs};
 use crate::errors::ApiError;
 use http::Method;
-use modelless_store::{Deed, Store, UnixMicros};
+use modelless_store::{Deed, Store, UnixMicros, without_keys};
 use modelless_types::{Scope, Time};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
@@ -80,6 +81,10 @@ impl Deeds {
     }
 
     fn noted(&self, caller: &Caller, who: String, action: String, target: String, status: u16) {
+        let target = match without_keys(&target) {
+            Cow::Owned(masked) => masked,
+            Cow::Borrowed(_) => target,
+        };
         let at = UnixMicros::of(SystemTime::now());
         let (tenant, key) = (caller.tenant, caller.key);
         let came = if status < 400 { "done" } else { "not done" };

@@ -5,6 +5,7 @@ use crate::http::places::{Place, Places};
 use crate::regions::Ends;
 use crate::tls::{Socket, Tls};
 use futures_util::{Stream, stream};
+use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,16 +14,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
 /// After an accept that failed (no file descriptor left), others get a moment to close theirs.
 const PAUSE: Duration = Duration::from_millis(50);
+/// What every client of HTTP/2 begins with: its preface of 24 bytes, and the head of its first frame.
+const GREETING: usize = 24 + 9;
 
 pub(super) struct Connections {
     door: Door,
     room: Arc<Semaphore>,
     places: Arc<Places>,
     tls: Option<Tls>,
+    /// How long one has to say that it speaks HTTP/2.
+    patience: Duration,
     /// Those that are not done with their TLS greeting yet.
     greeting: JoinSet<Option<Connection>>,
 }
@@ -30,14 +36,26 @@ pub(super) struct Connections {
 /// One of them.
 pub(super) struct Connection {
     stream: Socket,
+    /// How much was heard, and until when, while that is no greeting yet.
+    early: Option<(usize, Pin<Box<Sleep>>)>,
     _place: (OwnedSemaphorePermit, Place),
+}
+
+impl Connection {
+    fn new(stream: Socket, patience: Duration, place: (OwnedSemaphorePermit, Place)) -> Self {
+        Self { stream, early: Some((0, Box::pin(sleep(patience)))), _place: place }
+    }
 }
 
 impl Connections {
     /// So many, and of each address no more than that.
-    pub(super) fn new((door, tls): (Door, Option<Tls>), most: usize, of_address: usize) -> Self {
+    pub(super) fn new(
+        (door, tls): (Door, Option<Tls>),
+        (most, of_address): (usize, usize),
+        patience: Duration,
+    ) -> Self {
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Self { door, room, places: Places::new(of_address), tls, greeting: JoinSet::new() }
+        Self { door, room, places: Places::new(of_address), tls, patience, greeting: JoinSet::new() }
     }
 
     /// As they come. It never ends by itself.
@@ -77,16 +95,17 @@ impl Connections {
                     };
                     let Ok(stream) = caller.let_in() else { continue };
                     let Some(greeting) = greeting else {
-                        return Connection { stream: Socket::Plain(stream), _place: place };
+                        return Connection::new(Socket::Plain(stream), self.patience, place);
                     };
+                    let patience = self.patience;
                     self.greeting.spawn(async move {
                         let stream = Socket::Tls(Box::new(greeting.finish(stream).await?.into()));
-                        Some(Connection { stream, _place: place })
+                        Some(Connection::new(stream, patience, place))
                     });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(PAUSE).await;
+                    sleep(PAUSE).await;
                 }
             }
         }
@@ -107,7 +126,16 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, into)
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        let Some((heard, alarm)) = &mut self.early else { return read };
+        *heard += into.filled().len() - before;
+        if *heard >= GREETING {
+            self.early = None;
+        } else if alarm.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into())); // it would keep its place for ever
+        }
+        read
     }
 }
 

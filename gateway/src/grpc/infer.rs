@@ -71,6 +71,9 @@ pub(super) async fn streamed(
             StreamResponse { error_message: String::new(), infer_response: Some(response) }
         }
         Err(error) => {
+            if let Some(slowly) = error.slowly() {
+                core.refusals.hold(slowly).await;
+            }
             let response = InferResponse { model_name, id, ..InferResponse::default() };
             StreamResponse { error_message: error.message, infer_response: Some(response) }
         }

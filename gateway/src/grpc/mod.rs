@@ -3,6 +3,7 @@
 //! `tonic` carries it; the service is written by hand on the messages of `modelless-oip`, so that no build needs a compiler for
 //! `.proto` files ([docs/adr/0122](../../../docs/adr/0122-grpc-server.md)).
 
+mod coming;
 mod connections;
 mod infer;
 mod service;
@@ -22,7 +23,7 @@ use tonic::transport::Server;
 use tonic_health::ServingStatus;
 
 /// Calls that are open at one time on one connection.
-const STREAMS: u32 = 1_024;
+const STREAMS: u32 = 128;
 /// A connection that says nothing is asked whether it lives, and closed when it does not say so.
 const PING_AFTER: Duration = Duration::from_mins(1);
 const PONG_WITHIN: Duration = Duration::from_secs(20);
@@ -36,6 +37,8 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
+    // A question is a name. Nobody needs a key to ask it.
+    let health = health.max_decoding_message_size(service::LITTLE);
     let mut ready = app.core.ready.subscribe();
     let follow = async {
         loop {
@@ -51,7 +54,11 @@ pub(crate) async fn serve(
         }
     };
     let config = &app.core.config;
-    let connections = Connections::new(door, config.max_connections, config.max_connections_per_address);
+    let connections = Connections::new(
+        door,
+        (config.max_connections, config.max_connections_per_address),
+        config.header_timeout(),
+    );
     let served = Server::builder()
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(PING_AFTER))

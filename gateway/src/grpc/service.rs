@@ -1,5 +1,6 @@
 //! The calls of `inference.GRPCInferenceService`, by name.
 
+use super::coming::{Coming, Gathered};
 use super::infer;
 use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
@@ -66,10 +67,21 @@ impl Service<http::Request<Body>> for Inference {
     }
 }
 
+/// How large a message may be that asks for no inference: names, and a few settings.
+pub(super) const LITTLE: usize = 64 << 10;
+
+/// How large a call's messages may be, unpacked too.
+fn most(app: &App, caller: &Caller, name: &str) -> usize {
+    if !matches!(name, "ModelInfer" | "ModelStreamInfer") {
+        return LITTLE;
+    }
+    let body = caller.max_body(app.core.config.max_body_bytes);
+    usize::try_from(body).unwrap_or(usize::MAX).saturating_add(AROUND)
+}
+
 fn codec<A: Message + Default + 'static, Q: Message + Default + 'static>(
-    app: &App,
+    most: usize,
 ) -> Grpc<ProstCodec<A, Q>> {
-    let most = usize::try_from(app.core.config.max_body_bytes).unwrap_or(usize::MAX).saturating_add(AROUND);
     let mut grpc = Grpc::new(ProstCodec::default())
         // Unpacked messages are bounded by the same limit.
         .apply_max_message_size_config(Some(most), Some(usize::MAX));
@@ -87,7 +99,7 @@ where
     F: Fn(Shared, Request<Q>) -> Done,
     Done: Future<Output = Result<A, ApiError>> + Send + 'static,
 {
-    let mut grpc = codec::<A, Q>(&app);
+    let mut grpc = codec::<A, Q>(bound(request.extensions()));
     let answer = service_fn(move |request: Request<Q>| {
         let done = answer(Arc::clone(&app), request);
         async move { done.await.map(Response::new).map_err(|error| status(&error)) }
@@ -116,6 +128,19 @@ where
 /// Where a refusal is named.
 const REFUSAL: &str = "modelless-refusal";
 
+/// Where a call's end is told.
+const STATUS: &str = "grpc-status";
+/// Nothing else here ends with it.
+const OUT_OF_RANGE: &str = "11";
+
+/// How large the messages of a call may be.
+#[derive(Clone, Copy)]
+struct Bound(usize);
+
+fn bound(extensions: &http::Extensions) -> usize {
+    extensions.get().map_or(LITTLE, |Bound(most)| *most)
+}
+
 /// Who asks: `call` has checked that.
 fn caller(extensions: &http::Extensions) -> Result<&Caller, ApiError> {
     extensions.get().ok_or_else(Caller::unchecked)
@@ -130,7 +155,7 @@ fn needs(name: &str) -> Needs {
     }
 }
 
-async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<Body> {
+async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
     let needs = needs(&name);
     let caller = match app.core.gate.admit(request.headers(), needs) {
@@ -148,19 +173,31 @@ async fn call(app: Shared, mut request: http::Request<Body>) -> http::Response<B
     if changes && let Err(error) = caller.change(app.core.driver.clock().now()) {
         return status(&error).into_http();
     }
-    request.extensions_mut().insert(caller.clone());
+    let most = most(&app, &caller, &name);
+    let (head, body) = request.into_parts();
+    let (body, gathered) = Coming::counted(body, &app, &caller, most as u64);
+    let mut request = http::Request::from_parts(head, body);
+    let extensions = request.extensions_mut();
+    extensions.insert(caller.clone());
+    extensions.insert(Bound(most));
+    extensions.insert(gathered);
     let noted = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
-    let answer = answered(Arc::clone(&app), &name, request).await;
+    let mut answer = answered(Arc::clone(&app), &name, request).await;
+    if answer.headers().get(STATUS).is_some_and(|code| code == OUT_OF_RANGE) {
+        answer = status(&ApiError::too_large(most as u64)).into_http(); // `tonic` says so of what is too large
+    }
     // Only a refusal has one in the head.
     match answer.headers().get(REFUSAL).map(HeaderValue::as_bytes) {
         Some(b"over_quota") => app.core.refusals.hold(Slowly::OVER_QUOTA).await,
-        Some(b"too_large") => app.core.refusals.hold(Slowly::TOO_LARGE).await,
+        Some(b"too_large") => {
+            caller.oversized(app.core.driver.clock().now());
+            app.core.refusals.hold(Slowly::TOO_LARGE).await;
+        }
         _ => {}
     }
     if let Some((app, target)) = noted {
         // Only a refusal has its status in the head.
-        let status =
-            answer.headers().get("grpc-status").and_then(|status| status.to_str().ok()?.parse().ok());
+        let status = answer.headers().get(STATUS).and_then(|status| status.to_str().ok()?.parse().ok());
         app.deeds.note(&caller, format!("gRPC {name}"), target, status.unwrap_or(0));
     }
     answer
@@ -303,13 +340,14 @@ async fn ask(app: Shared, request: Request<InferRequest>) -> Result<InferRespons
 /// Answers come in the order of the requests; one that is refused ends nothing but itself. Each is let in anew: a stream may outlive the key that
 /// it was begun with.
 async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
-    let mut grpc = codec::<StreamResponse, InferRequest>(&app);
+    let mut grpc = codec::<StreamResponse, InferRequest>(bound(request.extensions()));
+    let gathered = request.extensions().get::<Arc<Gathered>>().cloned();
     let answers = service_fn(move |request: Request<Streaming<InferRequest>>| {
-        let app = Arc::clone(&app);
+        let (app, gathered) = (Arc::clone(&app), gathered.clone());
         async move {
             let (metadata, _, requests) = request.into_parts();
             let headers = Arc::new(metadata.into_headers());
-            let answered = requests_of(requests).map(move |request| {
+            let answered = requests_of(requests, gathered).map(move |request| {
                 let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
                 async move {
                     let caller = app
@@ -330,10 +368,14 @@ async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Bod
 
 fn requests_of(
     requests: Streaming<InferRequest>,
+    gathered: Option<Arc<Gathered>>,
 ) -> impl futures_util::Stream<Item = Result<InferRequest, Status>> + Send {
-    unfold(requests, async |mut requests| {
+    unfold((requests, gathered), async |(mut requests, gathered)| {
         let next = requests.message().await.transpose()?;
-        Some((next, requests))
+        if let Some(gathered) = &gathered {
+            gathered.taken();
+        }
+        Some((next, (requests, gathered)))
     })
 }
 

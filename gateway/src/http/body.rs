@@ -17,6 +17,7 @@ use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -41,17 +42,54 @@ impl<'a> Held<'a> {
     }
 
     pub(super) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
-        let bytes = bytes as u64;
-        self.bytes += bytes;
-        let limit = self.core.config.max_held_bytes;
-        let of_tenant = if self.caller.alone { limit } else { limit / 2 };
-        let all = self.core.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let own = self.caller.held().fetch_add(bytes, Ordering::Relaxed) + bytes;
-        match (all > limit, own > of_tenant) {
-            (true, _) => Err(Refusal::BytesFull { limit: Bytes(limit) }.into()),
-            (false, true) => Err(Refusal::BytesFull { limit: Bytes(of_tenant) }.into()),
-            (false, false) => Ok(()),
-        }
+        self.bytes += bytes as u64;
+        hold(self.core, &self.caller, bytes as u64)
+    }
+}
+
+/// Counts bytes as held, also where they are too many: whoever asks lets go of them.
+fn hold(core: &Core, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
+    let limit = core.config.max_held_bytes;
+    let of_tenant = if caller.alone { limit } else { limit / 2 };
+    let all = core.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    let own = caller.held().fetch_add(bytes, Ordering::Relaxed) + bytes;
+    match (all > limit, own > of_tenant) {
+        (true, _) => Err(Refusal::BytesFull { limit: Bytes(limit) }.into()),
+        (false, true) => Err(Refusal::BytesFull { limit: Bytes(of_tenant) }.into()),
+        (false, false) => Ok(()),
+    }
+}
+
+fn let_go(core: &Core, caller: &Caller, bytes: u64) {
+    core.held.fetch_sub(bytes, Ordering::Relaxed);
+    caller.held().fetch_sub(bytes, Ordering::Relaxed);
+}
+
+/// The same for what comes where nobody can wait for it to end.
+pub(crate) struct Holding {
+    core: Arc<Core>,
+    caller: Caller,
+    bytes: u64,
+}
+
+impl Holding {
+    pub(crate) fn new(core: Arc<Core>, caller: Caller) -> Self {
+        Self { core, caller, bytes: 0 }
+    }
+
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.bytes += bytes as u64;
+        hold(&self.core, &self.caller, bytes as u64)
+    }
+
+    pub(crate) fn clear(&mut self) {
+        let_go(&self.core, &self.caller, std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -67,8 +105,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.core.held.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.caller.held().fetch_sub(self.bytes, Ordering::Relaxed);
+        let_go(self.core, &self.caller, self.bytes);
     }
 }
 

@@ -7,7 +7,7 @@ use super::body::Held;
 use crate::errors::ApiError;
 use bytes::Bytes as Buffer;
 use flate2::Compression;
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use flate2::read::ZlibDecoder;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
@@ -70,7 +70,7 @@ pub(crate) async fn unpack(
     held: &mut Held<'_>,
 ) -> Result<Buffer, ApiError> {
     let mut reader: Box<dyn Read + Send> = match encoding {
-        Encoding::Gzip => Box::new(GzDecoder::new(io::Cursor::new(body.clone()))),
+        Encoding::Gzip => Box::new(MultiGzDecoder::new(io::Cursor::new(body.clone()))),
         Encoding::Deflate => Box::new(ZlibDecoder::new(io::Cursor::new(body.clone()))),
     };
     let mut out = Vec::new();

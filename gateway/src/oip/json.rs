@@ -48,7 +48,7 @@ struct In<'a> {
     datatype: Cow<'a, str>,
     shape: Vec<i64>,
     #[serde(default)]
-    parameters: InParameters,
+    parameters: Option<InParameters>,
     #[serde(default, borrow)]
     data: Option<&'a RawValue>,
 }
@@ -70,7 +70,7 @@ struct Out<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(default)]
-    parameters: OutParameters,
+    parameters: Option<OutParameters>,
 }
 
 #[derive(Deserialize, Default)]
@@ -116,6 +116,7 @@ pub(crate) fn parse(body: &Buffer, head: Option<usize>, signature: &Signature) -
         return Err(ApiError::malformed(message));
     }
     let wanted = |Out { name, parameters }: Out<'_>| {
+        let parameters = parameters.unwrap_or_default();
         let OutParameters { binary_data, classification, .. } = parameters;
         let (offset, bytes) = (parameters.shared_memory_offset, parameters.shared_memory_byte_size);
         Ok::<_, ApiError>(Wanted {
@@ -162,6 +163,7 @@ fn raw(body: &Buffer, signature: &Signature) -> Result<Request, ApiError> {
 
 fn tensor(input: In<'_>, tail: &mut Buffer) -> Result<Tensor, ApiError> {
     let In { name, datatype, shape, parameters, data } = input;
+    let parameters = parameters.unwrap_or_default(); // also where it says `null`
     let wrong = |why: &str| ApiError::malformed(format!("the input {}: {why}", excerpt(&name)));
     let dtype = DType::parse(&datatype)
         .ok_or_else(|| wrong(&format!("elements of type {} are not taken", excerpt(&datatype))))?;
@@ -219,12 +221,23 @@ pub(crate) fn values(parameters: &RawValue) -> Result<Vec<(String, Value)>, ApiE
 
 /// The decision as parameters of an answer: what the headers say, by name.
 pub(crate) fn decision(told: &HeaderMap) -> impl Iterator<Item = (String, Value)> {
-    // Names may look like numbers.
-    const TEXTS: [&str; 6] = ["model", "variant", "node", "space", "reason", "query_id"];
+    // Everything else is a text, also where it looks like a number: names may, and a query's digits now and then do.
+    const NUMBERS: [&str; 10] = [
+        "accuracy",
+        "batch",
+        "cost",
+        "predicted_ms",
+        "predicted_run_ms",
+        "queue_ms",
+        "decode_ms",
+        "prepare_ms",
+        "run_ms",
+        "total_ms",
+    ];
     told.iter().filter_map(|(name, value)| {
         let name = name.as_str().strip_prefix(told::PREFIX)?.replace('-', "_");
         let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let number = !TEXTS.contains(&name.as_str()) && text.parse().is_ok_and(f64::is_finite);
+        let number = NUMBERS.contains(&name.as_str()) && text.parse().is_ok_and(f64::is_finite);
         let value = if number { Value::Number(text) } else { Value::Text(text) };
         Some((name, value))
     })
@@ -322,4 +335,39 @@ fn text(text: &str, out: &mut Vec<u8>) {
 fn json<T: serde::Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) {
     serde_json::to_writer(out, value)
         .expect("strings and numbers always become JSON in memory; this is a bug");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn what_names_something_stays_a_text_also_where_it_looks_like_a_number() {
+        for looks in ["00000000000001e5", "1234567890123456", "1e5", "-1"] {
+            let mut told = HeaderMap::new();
+            for name in ["modelless-query", "modelless-model", "modelless-node", "modelless-cache"] {
+                told.insert(name, HeaderValue::from_static(looks));
+            }
+            told.insert("modelless-run-ms", HeaderValue::from_static("1.500"));
+            for (name, value) in decision(&told) {
+                let right = match value {
+                    Value::Text(text) => text == looks && name != "run_ms",
+                    Value::Number(number) => number == "1.500" && name == "run_ms",
+                    Value::Bool(_) => false,
+                };
+                assert!(right, "{name} of {looks}");
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_that_are_null_are_none() {
+        let plain = br#"{"parameters":null,"inputs":[{"name":"x","datatype":"FP32","shape":[1],"parameters":null,"data":[1]}],
+            "outputs":[{"name":"y","parameters":null}]}"#;
+        let head = Some(plain.len());
+        let signature = Signature { inputs: Vec::new(), outputs: Vec::new() };
+        let request = parse(&Buffer::from_static(plain), head, &signature).unwrap();
+        assert_eq!((request.inputs.len(), request.outputs.len()), (1, 1));
+    }
 }

@@ -151,10 +151,12 @@ pub(crate) fn variants(view: &View, of: &TaskView) -> Vec<Value> {
         let id = variant.variant.id;
         let marks = view.catalog.stale.iter().filter(|stale| stale.variant == id);
         shown["stale"] = marks.map(stale).collect();
-        let live = view.catalog.live_accuracy(id);
+        // Both tell how much was asked, which is for whoever it belongs to.
+        let own = of.owned().is_ok();
+        let live = view.catalog.live_accuracy(id).filter(|_| own);
         shown["live_accuracy"] =
             live.map_or(Value::Null, |live| live_accuracy(live, view.catalog.measured(id)));
-        shown["coverage"] = coverage(view, of, variant);
+        shown["coverage"] = if own { coverage(view, of, variant) } else { Value::Null };
         shown
     };
     of.variants.iter().zip(&best).map(shown).collect()

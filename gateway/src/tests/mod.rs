@@ -5,6 +5,7 @@ mod admin;
 mod cache;
 mod cache_holds;
 mod feedback;
+mod grpc;
 mod jobs;
 mod moved;
 mod oip;
