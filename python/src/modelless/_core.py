@@ -17,6 +17,8 @@ from ._retry import Budget, may_help
 
 #: Beside the latency that was asked for: the way there and back, and the server's own slack.
 GRACE = 5.0
+#: And for who would rather have it late: so long beyond its bound a gateway keeps a query (`gateway.best_effort_ms`).
+LATE = 30.0
 #: What else than queries may take.
 USUAL = 30.0
 #: Texts of one request.
@@ -140,8 +142,9 @@ class Core:
         """A query. Asked again, the server is told only what is left of its latency."""
         latency = goals.latency_ms
         bound = (latency if latency is not None else form.latency_ms) / 1e3
-        within = how.timeout if how.timeout is not None else bound + GRACE
-        useful = within if goals.fallback == "best_effort" else min(bound, within)
+        late = goals.fallback == "best_effort"
+        within = how.timeout if how.timeout is not None else bound + (LATE if late else 0.0) + GRACE
+        useful = within if late else min(bound, within)
         path = f"/v1/tasks/{segment(form.name)}"
 
         def request(attempt: int, spent: float) -> Send:
