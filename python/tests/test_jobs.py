@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
+import anyio
+import anyio.to_thread
 import pytest
 from conftest import PICTURES
-from scripted import Scripted, broken, busy, reply
+from scripted import Scripted, broken, busy, reply, silent
 
 import modelless
 from modelless import Client, InputError, JobNotSent, JobOutput, Retries, Timeout, _jobs
@@ -217,6 +220,71 @@ def test_a_job_is_made_once_whatever_happens(server: Scripted) -> None:
         with pytest.raises(modelless.Unreachable):
             client.jobs.submit("t", [INPUT])
     assert len(server.queries()) == 1
+
+
+def _cancels(server: Scripted) -> int:
+    return len([one for one in server.queries() if one.target == "/v1/jobs/7/cancel"])
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("by", ["iterator", "progress", "connection"])
+def test_whatever_ends_the_sending_cancels_the_job(server: Scripted, monkeypatch: pytest.MonkeyPatch, kind: Any, by: str) -> None:
+    server.others["GET /v1/jobs/7/missing"] = reply(200, '{"missing": [0, 1]}')
+    # The last word of who is interrupted is said once, whatever comes of it.
+    server.others["POST /v1/jobs/7/cancel"] = broken if kind is not ValueError else reply(200, _told("cancelled"))
+    server.replies = [reply(201, _told("receiving")), reply(200, _told("receiving"))]
+
+    def inputs() -> Iterator[bytes]:
+        yield INPUT
+        if by == "iterator":
+            raise kind("mine")
+        yield INPUT
+
+    def told(what: str, sent: int, size: int) -> None:
+        if by == "progress":
+            raise kind("mine")
+
+    with Client(server.url, retries=QUICK) as client:
+        send = client._http.send
+
+        def sending(request: Any, **how: Any) -> Any:
+            if by == "connection" and request.url.path.endswith("/inputs"):
+                raise kind("mine")
+            return send(request, **how)
+
+        monkeypatch.setattr(client._http, "send", sending)
+        with pytest.raises(kind, match="mine"):
+            client.jobs.submit("t", inputs(), count=2, progress=told)
+    assert _cancels(server) == 1
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("word", ["heard", "unheard"])
+def test_an_awaited_call_that_is_cancelled_cancels_its_job(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch, backend: str, word: str
+) -> None:
+    monkeypatch.setattr(_jobs, "LAST_WORD", 5.0 if word == "heard" else 0.01)
+    sent = threading.Event()
+
+    def taken(connection: socket.socket) -> bool:
+        sent.set()
+        return silent(connection)
+
+    server.others["GET /v1/jobs/7/missing"] = reply(200, '{"missing": [0, 1]}')
+    server.others["POST /v1/jobs/7/cancel"] = reply(200, _told("cancelled")) if word == "heard" else silent
+    server.replies = [reply(201, _told("receiving")), taken]
+
+    async def all_of_it() -> None:
+        async with modelless.AsyncClient(server.url) as client:
+            with anyio.CancelScope() as scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(client.jobs.submit, "t", [INPUT, INPUT])
+                    await anyio.to_thread.run_sync(sent.wait)
+                    scope.cancel()
+            assert scope.cancelled_caught
+
+    anyio.run(all_of_it, backend=backend)
+    assert _cancels(server) == 1
 
 
 def test_a_job_is_waited_for_through_a_restart_and_no_longer_than_asked(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:

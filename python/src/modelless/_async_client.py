@@ -227,7 +227,7 @@ class AsyncJobs:
 
         `inputs` is a folder of files, a list of what `query` takes, or an iterator with its `count`; an input may be a pair of a name and
         itself. The goals are those of a query but `latency_ms`, `priority` and `fallback`: a job has a `deadline` for all of it (seconds,
-        a timedelta, or a text such as "2h"). What cannot be sent cancels it; where the server went away meanwhile, `send` goes on.
+        a timedelta, or a text such as "2h"). What cannot be sent, and Ctrl-C, cancels it; where the server went away meanwhile, `send` goes on.
         """
         how = _parameters(top_k, parameters)
         wanted = _jobs.Wanted(task, inputs, Goals(**goals), name, deadline, count, how, progress)

@@ -85,7 +85,7 @@ class SyncDriver:
             while True:
                 try:
                     result = self._perform(effect)
-                except Exception as error:
+                except BaseException as error:  # Ctrl-C, too: what was begun at the server may want to be ended there
                     effect = operation.throw(error)
                 else:
                     effect = operation.send(result)
@@ -140,13 +140,19 @@ class AsyncDriver:
         self.requests = requests
 
     async def run(self, operation: Operation[T]) -> T:
-        """Performs all of an operation."""
+        """Performs all of an operation. One that is cancelled may have a last word; nothing but that word's own limit ends it."""
+        interrupted = False
         try:
             effect = next(operation)
             while True:
                 try:
-                    result = await self._perform(effect)
-                except Exception as error:
+                    if interrupted:
+                        with anyio.CancelScope(shield=True):
+                            result = await self._perform(effect)
+                    else:
+                        result = await self._perform(effect)
+                except BaseException as error:
+                    interrupted = interrupted or not isinstance(error, Exception)
                     effect = operation.throw(error)
                 else:
                     effect = operation.send(result)

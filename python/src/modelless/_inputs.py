@@ -128,7 +128,7 @@ def texts_body(task: TaskForm, values: List[Any], parameters: Optional[Mapping[s
 def native(task: TaskForm, value: Any) -> bytes:
     """One input as a labelled set has it: the bytes of the task's own form."""
     if task.takes_texts:
-        return text(task, value).encode()
+        return _encoded(text(task, value))
     if task.kind == "tensor":
         written = _tensors(task, value, None)
         if written.media == JSON:
@@ -142,9 +142,9 @@ def text(task: TaskForm, value: Any) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, os.PathLike):
-        return _read(value).decode("utf-8")
+        return _decoded(_read(value), repr(os.fspath(value)))
     if isinstance(value, (bytes, bytearray)):
-        return bytes(value).decode("utf-8")
+        return _decoded(bytes(value), "this text")
     raise _unfit(task, value, "a str, UTF-8 bytes, or a pathlib.Path of a file with a text")
 
 
@@ -170,8 +170,23 @@ def _read(path: Any) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read()
-    except OSError as error:
-        raise InputError(f"cannot read {os.fspath(path)!r}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the latter for a name that no file can have
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"cannot read {os.fspath(path)!r}: {why}") from error
+
+
+def _decoded(content: bytes, what: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} is not UTF-8: {error}") from error
+
+
+def _encoded(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"this text has no form in UTF-8: {error}") from error
 
 
 def _unfit(task: TaskForm, value: Any, expected: str) -> InputError:
@@ -179,7 +194,7 @@ def _unfit(task: TaskForm, value: Any, expected: str) -> InputError:
 
 
 def _text_body(value: str, parameters: Optional[Mapping[str, Any]]) -> Body:
-    return _json({"inputs": value}, parameters) if parameters else Body(value.encode(), "text/plain")
+    return _json({"inputs": value}, parameters) if parameters else Body(_encoded(value), "text/plain")
 
 
 def _picture_body(value: bytes, parameters: Optional[Mapping[str, Any]]) -> Body:
@@ -212,12 +227,16 @@ def _pixels(task: TaskForm, value: Any) -> bytes:
 
 
 def _pillow_png(image: Any) -> bytes:
-    # A file that was opened keeps its orientation beside the pixels, and a PNG of them would lose it.
-    image = pillow("a PIL image").exif_transpose(image)
-    if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
-        image = image.convert("RGB")
+    turned = pillow("a PIL image").exif_transpose
     file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
+    try:
+        # A file that was opened keeps its orientation beside the pixels, and a PNG of them would lose it.
+        image = turned(image)
+        if image.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"):
+            image = image.convert("RGB")
+        image.save(file, "PNG", compress_level=1)
+    except Exception as error:  # pixels are read only now, and each of PIL's readers has errors of its own
+        raise InputError(f"this picture cannot be read: {error}") from error
     return file.getvalue()
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -32,6 +33,8 @@ NAME_MAX = 250
 SOON, LATER = 0.05, 2.0
 #: For so many seconds a server that was there is waited for, while a job is sent or waited for.
 PATIENCE = 600.0
+#: And so long for a job to be cancelled by who is interrupted.
+LAST_WORD = 5.0
 
 Deadline = Union[float, str, timedelta, None]
 #: What a job may be asked with: a `Job`, or its number.
@@ -99,11 +102,17 @@ def _abandoned(core: Core, job: int, sending: Operation[Job]) -> Operation[Job]:
         return (yield from sending)
     except Unreachable as error:
         raise _not_sent(job, error) from error
-    except ModellessError:
-        try:
+    except GeneratorExit:
+        raise  # nobody performs anything any more
+    except Exception:
+        # Also what a program's iterator or its progress raises: nobody would know of the job.
+        with suppress(ModellessError):  # the first error says more
             yield from core.call("POST", f"/v1/jobs/{job}/cancel")
-        except ModellessError:
-            pass  # the first error says more
+        raise
+    except BaseException:
+        # Ctrl-C, or an awaited call that was cancelled: no time for a second try.
+        with suppress(ModellessError):
+            yield Send("POST", f"/v1/jobs/{job}/cancel", LAST_WORD)
         raise
 
 

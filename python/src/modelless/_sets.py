@@ -10,6 +10,7 @@ import base64
 import gzip
 import json
 import struct
+import zlib
 from pathlib import Path
 from typing import Any, Iterable, Iterator, List, Tuple, Union
 
@@ -65,6 +66,13 @@ def _read(path: Path) -> bytes:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
 
 
+def _text(path: Path) -> str:
+    try:
+        return _read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8: {error}") from error
+
+
 def _pairs(task: TaskForm, given: Iterable[Any]) -> Iterator[Item]:
     for at, pair in enumerate(given):
         try:
@@ -80,7 +88,7 @@ def _pairs(task: TaskForm, given: Iterable[Any]) -> Iterator[Item]:
 
 
 def _csv(path: Path, labels: List[str]) -> Iterator[Item]:
-    for number, line in enumerate(_read(path).decode("utf-8").splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(), 1):
         if not line.strip():
             continue
         # The last comma: files may have some in their names, labels of a sensible task do not.
@@ -120,7 +128,10 @@ def _grey(task: TaskForm, pixels: bytes, width: int, height: int) -> bytes:
 def _extents(path: Path, axes: int) -> Tuple[List[int], bytes]:
     content = _read(path)
     if path.suffix == ".gz":
-        content = gzip.decompress(content)
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{path} cannot be unpacked: {error}") from error
     if content[:4] != bytes((0, 0, 8, axes)):
         raise InputError(f"{path} does not begin like an IDX file of bytes with {axes} axes")
     shape = list(struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes]))
