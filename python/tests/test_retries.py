@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Iterator, List
+from typing import Any, Callable, Dict, Iterator, List
 
+import httpx
 import pytest
 from scripted import Scripted, broken, busy, goals, good, reply, silent
 
@@ -103,6 +104,48 @@ def test_a_wait_that_ends_after_the_deadline_is_not_waited_for(server: Scripted)
         # Who would rather have it late waits.
         client.query("t", INPUT, latency_ms=500, fallback="best_effort")
     assert time.monotonic() - began > 2
+
+
+ONCE: Dict[str, Callable[[Client], Any]] = {
+    "rollback": lambda client: client.models.rollback("t", "m"),
+    "rollback of a version": lambda client: client.models.rollback("t", "m", version=2),
+    "remove a model": lambda client: client.models.remove("t", "m"),
+    "remove a task": lambda client: client.tasks.remove("t"),
+    "create a task": lambda client: client.tasks.create("t", "tensor"),
+    "remove a job": lambda client: client.jobs.remove(7),
+}
+
+
+@pytest.mark.parametrize("what", ONCE)
+def test_what_may_not_be_done_twice_is_asked_again_only_where_nothing_was_begun(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    done = reply(200, '{"removed": []}')
+    in_doubt = reply(503, '{"error": "the database went away", "reason": "store_unavailable"}')
+    proxy = reply(503, "upstream reset")
+    with Client(server.url, retries=QUICK) as client:
+        for doubt, kind in ((broken, Unreachable), (in_doubt, Overloaded), (proxy, Overloaded)):
+            server.asked.clear()
+            server.replies = [doubt, done]
+            with pytest.raises(kind) as caught:
+                ONCE[what](client)
+            assert len(server.queries()) == 1 and getattr(caught.value, "maybe_done", True)
+        server.asked.clear()
+        server.replies = [busy(), done]
+        ONCE[what](client)
+        assert len(server.queries()) == 2
+
+        send, refused = client._http.send, [httpx.ConnectError("connection refused")]
+
+        def sending(request: Any, **how: Any) -> Any:
+            if refused:
+                raise refused.pop()
+            return send(request, **how)
+
+        monkeypatch.setattr(client._http, "send", sending)
+        server.replies = [done]
+        ONCE[what](client)
+        assert not server.replies and not refused
 
 
 def test_attempts_are_bounded(server: Scripted) -> None:

@@ -27,7 +27,7 @@ def task(core: Core, name: str) -> Operation[Task]:
 
 def create(core: Core, about: Dict[str, Any]) -> Operation[Task]:
     """Makes a task, and waits until it is shown."""
-    yield from core.call("POST", "/v1/tasks", about)
+    yield from core.call("POST", "/v1/tasks", about, repeatable=False)
     core.forget(about["name"])
     told = yield from core.get_soon(f"/v1/tasks/{segment(about['name'])}")
     return Task.of(told)
@@ -35,7 +35,7 @@ def create(core: Core, about: Dict[str, Any]) -> Operation[Task]:
 
 def remove_task(core: Core, name: str) -> Operation[None]:
     """Removes a task without models."""
-    yield from core.call("DELETE", f"/v1/tasks/{segment(name)}")
+    yield from core.call("DELETE", f"/v1/tasks/{segment(name)}", repeatable=False)
     core.forget(name)
 
 
@@ -81,7 +81,7 @@ def promote(core: Core, task: str, name: str, version: int, force: bool, by: str
 def roll_back(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[Dict[str, Any]]:
     """Goes back to the default before."""
     body: Dict[str, Any] = {"force": force, "by": by, **({} if version is None else {"version": version})}
-    changed: Dict[str, Any] = yield from core.call("POST", _path(task, name) + "/rollback", body)
+    changed: Dict[str, Any] = yield from core.call("POST", _path(task, name) + "/rollback", body, repeatable=False)
     return changed
 
 
@@ -90,7 +90,7 @@ def remove(core: Core, task: str, name: str, version: Optional[int], force: bool
     query: Dict[str, str] = {"by": by, **({"force": "true"} if force else {})}
     if version is not None:
         query["version"] = str(version)
-    told = yield from core.call("DELETE", f"{_path(task, name)}?{urlencode(query)}")
+    told = yield from core.call("DELETE", f"{_path(task, name)}?{urlencode(query)}", repeatable=False)
     return [f"{one['name']}@{one['version']}" for one in told["removed"]]
 
 

@@ -159,7 +159,9 @@ class Core:
                 self.forget(form.name)  # it may have been made anew, as another kind
             raise
 
-    def until(self, request: Callable[[int, float], Send], started: float, useful: float) -> Operation[Reply]:
+    def until(
+        self, request: Callable[[int, float], Send], started: float, useful: float, repeatable: bool = True
+    ) -> Operation[Reply]:
         """Makes a request until it is answered, as long as another try makes sense within `useful` seconds."""
         self.budget.called()
         attempt = 1
@@ -168,7 +170,7 @@ class Core:
             try:
                 return ok((yield request(attempt, spent)))
             except (Refused, Unreachable) as error:
-                if not may_help(error):
+                if not may_help(error, repeatable):
                     raise
                 spent = (yield Now()) - started
                 pause = self.budget.again(error, attempt, useful - spent)
@@ -179,9 +181,9 @@ class Core:
             spent = (yield Now()) - started
 
     def call(
-        self, method: str, path: str, body: Any = None, timeout: Optional[float] = None
+        self, method: str, path: str, body: Any = None, timeout: Optional[float] = None, repeatable: bool = True
     ) -> Operation[Any]:
-        """A request of another kind: JSON in, JSON out."""
+        """A request of another kind: JSON in, JSON out. Not `repeatable` is what would do more, or be refused, a second time."""
         within = USUAL if timeout is None else timeout
         content = b"" if body is None else json.dumps(body).encode()
         media = None if body is None else _inputs.JSON
@@ -190,7 +192,7 @@ class Core:
         def request(_: int, spent: float) -> Send:
             return Send(method, path, within - spent, content, media)
 
-        reply = yield from self.until(request, started, within)
+        reply = yield from self.until(request, started, within, repeatable)
         return _answers.from_json(reply.body)
 
     def get(self, path: str, timeout: Optional[float] = None) -> Operation[Any]:

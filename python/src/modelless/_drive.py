@@ -50,17 +50,23 @@ class Requests:
     def failed(self, error: httpx.TransportError, send: Send) -> Unreachable:
         """What went wrong, for people."""
         if isinstance(error, httpx.ConnectTimeout):
-            return Unreachable(f"cannot reach {self.server}: nobody took the connection in time")
+            return _never_sent(f"cannot reach {self.server}: nobody took the connection in time")
         if isinstance(error, httpx.TimeoutException):
             what = "all connections were in use" if isinstance(error, httpx.PoolTimeout) else "no answer came"
             return Timeout(f"{self.server}: {what} within {send.timeout:.3g} s")
         why = str(error) or type(error).__name__
         if isinstance(error, httpx.ConnectError):
-            return Unreachable(
+            return _never_sent(
                 f"cannot reach {self.server}: {why}. Is a server running? Start one with `modelless up`, or name another: "
                 "Client(URL), or MODELLESS_SERVER"
             )
         return Unreachable(f"{self.server}: the connection broke: {why}")
+
+
+def _never_sent(message: str) -> Unreachable:
+    error = Unreachable(message)
+    error.maybe_done = False
+    return error
 
 
 def reply(response: httpx.Response, body: bytes) -> Reply:

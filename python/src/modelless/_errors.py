@@ -35,6 +35,9 @@ class MissingPackage(ModellessError, ImportError):
 class Unreachable(ModellessError, ConnectionError):
     """No answer came: no connection, or it broke."""
 
+    #: Whether the request may have reached the server, and what it asks for may have been done.
+    maybe_done: bool = True
+
 
 class Timeout(Unreachable, TimeoutError):
     """No answer came in the time there was."""

@@ -208,7 +208,7 @@ def cancel(core: Core, which: Which) -> Operation[Job]:
 
 def remove(core: Core, which: Which) -> Operation[None]:
     """Removes one that has ended, with its outputs."""
-    yield from core.call("DELETE", f"/v1/jobs/{number(which)}")
+    yield from core.call("DELETE", f"/v1/jobs/{number(which)}", repeatable=False)
 
 
 def wait(core: Core, which: Which, timeout: Optional[float], progress: Progress) -> Operation[Job]:

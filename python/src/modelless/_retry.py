@@ -51,7 +51,7 @@ class Budget:
 
     def again(self, error: Exception, attempt: int, left: float) -> Optional[float]:
         """So many seconds to wait before the next attempt, or `None`: tell the error. `left` is the time there is."""
-        if attempt >= self.settings.attempts or not may_help(error):
+        if attempt >= self.settings.attempts:
             return None
         pause = min(self.settings.pause * 2.0 ** (attempt - 1), self.settings.longest) * self._chance()
         if isinstance(error, Refused) and error.retry_after is not None:
@@ -65,8 +65,12 @@ class Budget:
         return pause
 
 
-def may_help(error: Exception) -> bool:
-    """Whether the same request may be answered otherwise: every request here may be made twice."""
+def may_help(error: Exception, repeatable: bool) -> bool:
+    """Whether the same request may be answered otherwise. One that may not be made twice only if nothing has come of it for certain."""
     if isinstance(error, Refused):
-        return error.status in (429, 503)
-    return isinstance(error, Unreachable) and not isinstance(error, TimeoutError)
+        # Where the store went away, or somebody between here and the server speaks, it may have been done all the same.
+        unsure = error.reason == "store_unavailable" or error.reason.startswith("http_")
+        return error.status in (429, 503) and (repeatable or not unsure)
+    if not isinstance(error, Unreachable) or isinstance(error, TimeoutError):
+        return False
+    return repeatable or not error.maybe_done
