@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Iterator
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from modelless import Client, InputError
+from modelless._torch import export
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,unused-ignore]
@@ -45,6 +48,21 @@ def test_a_live_module_answers_what_it_answers_here(client: Client, net: Any, fo
         picture = torch.rand(1, 28, 28, requires_grad=True)
         got = client.query("fashion-tensor", picture, variant=known.variants[0]).numpy()
         np.testing.assert_allclose(got, net(picture[None]).detach().numpy()[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript", "scripted", "failing"])
+def test_every_part_of_a_module_is_put_back_as_it_was(tmp_path: Path, form: str) -> None:
+    frozen = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.Dropout(0.5))
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), frozen).train()
+    frozen.eval()
+    module = torch.jit.script(net) if form == "scripted" else net
+    modes = [part.training for part in module.modules()]
+    assert len(set(modes)) == 2
+    example = torch.rand(1, 5 if form == "failing" else 4)
+    written = "onnx" if form == "onnx" else "torchscript"
+    with pytest.raises(RuntimeError) if form == "failing" else nullcontext():
+        export(module, example, written, ["x"], ["y"], tmp_path)
+    assert [part.training for part in module.modules()] == modes
 
 
 def test_what_a_module_cannot_say_is_asked_for(client: Client, net: Any) -> None:

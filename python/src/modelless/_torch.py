@@ -36,15 +36,17 @@ def export(module: Any, example: Any, form: str, inputs: Sequence[str], outputs:
     if example is None and not (form == "torchscript" and is_scripted(module)):
         raise InputError("a module is exported by running it once: give example=..., a tensor with the batch in front")
     arguments: Tuple[Any, ...] = example if isinstance(example, tuple) else (example,)
-    trained = module.training
-    module.eval()
+    # Each by itself: a module in training may have parts that are held in evaluation, such as frozen BatchNorms.
+    before = [(part, part.training) for part in module.modules() if hasattr(part, "training")]
     try:
+        module.eval()
         with torch.no_grad():
             if form == "torchscript":
                 return _torchscript(torch, module, arguments, into / "module.pt")
             return _onnx(torch, module, arguments, list(inputs), list(outputs), into / "module.onnx")
     finally:
-        module.train(trained)
+        for part, training in before:
+            part.training = training
 
 
 def _torchscript(torch: Any, module: Any, example: Tuple[Any, ...], file: Path) -> Path:
