@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import Any, AsyncIterator, Dict, Iterator, List, Union
 
 import anyio
@@ -83,12 +84,17 @@ class SyncDriver:
     def __init__(self, http: httpx.Client, requests: Requests):
         self.http = http
         self.requests = requests
+        #: Set when nobody waits any more for what is performed.
+        self.over = threading.Event()
 
     def run(self, operation: Operation[T]) -> T:
         """Performs all of an operation."""
         try:
             effect = next(operation)
             while True:
+                if self.over.is_set():
+                    operation.close()
+                    raise CancelledError
                 try:
                     result = self._perform(effect)
                 except BaseException as error:  # Ctrl-C, too: what was begun at the server may want to be ended there
@@ -105,7 +111,7 @@ class SyncDriver:
         if isinstance(effect, Now):
             return time.monotonic()
         if isinstance(effect, Pause):
-            return time.sleep(effect.seconds)
+            return self.over.wait(effect.seconds)
         if isinstance(effect, Work):
             return effect.run()
         return self._together(effect)
@@ -122,11 +128,17 @@ class SyncDriver:
         workers = min(effect.at_once, len(effect.operations))
         if workers <= 1:
             return [self.run(operation) for operation in effect.operations]
-        with ThreadPoolExecutor(workers, thread_name_prefix="modelless") as pool:
-            running = [pool.submit(self.run, operation) for operation in effect.operations]
+        parts = SyncDriver(self.http, self.requests)
+        pool = ThreadPoolExecutor(workers, thread_name_prefix="modelless")
+        try:
+            running = [pool.submit(parts.run, operation) for operation in effect.operations]
             wait(running, return_when=FIRST_EXCEPTION)
-            for one in running:
-                one.cancel()  # those that have not begun, where another failed
+            pool.shutdown(cancel_futures=True)  # those that have not begun, where another failed
+        except BaseException:
+            # Ctrl-C: what is under way ends with its request, and nothing else of it begins.
+            parts.over.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
         # In their order, and what has not begun comes after all that has: the first that is raised is no cancellation.
         return [one.result() for one in running]
 
