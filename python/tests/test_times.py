@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pretend import ANSWERED, TOLD, Pretend
 
-from modelless import Goals, Retries, Timeout
+from modelless import Goals, Overloaded, Retries, Timeout, Unreachable, _jobs
 from modelless._core import Core, How
 from modelless._effects import Reply, Send
 from modelless._retry import Budget
@@ -44,3 +44,27 @@ def test_who_takes_it_late_is_waited_for_as_long_as_a_server_keeps_it() -> None:
             Pretend(serve).run(query(given))
     with pytest.raises(Timeout):
         Pretend(serve).run(query(Goals(latency_ms=100, fallback="best_effort"), How(timeout=5.0)))
+
+
+def test_a_job_is_waited_for_no_longer_than_asked_whatever_the_server_does() -> None:
+    def away(pretend: Pretend, send: Send) -> Reply:
+        raise Unreachable("connection refused")
+
+    def silent(pretend: Pretend, send: Send) -> Reply:
+        takes(pretend, send, 3_600.0)
+        raise AssertionError
+
+    def busy(pretend: Pretend, send: Send) -> Reply:
+        raise Overloaded(503, "draining", "it ends", None, 1.0)
+
+    for serve in (away, silent, busy):
+        for timeout in (5.0, 0.0):
+            pretend = Pretend(serve)
+            with pytest.raises(Timeout, match=f"within {timeout:g} s"):
+                pretend.run(_jobs.wait(core(), 7, timeout, False))
+            assert pretend.now <= max(timeout, _jobs.LEAST) and pretend.sent
+    # Without a limit of one's own, patience is the limit.
+    pretend = Pretend(away)
+    with pytest.raises(Unreachable, match="connection refused"):
+        pretend.run(_jobs.wait(core(), 7, None, False))
+    assert 500 < pretend.now <= _jobs.PATIENCE

@@ -33,6 +33,8 @@ NAME_MAX = 250
 SOON, LATER = 0.05, 2.0
 #: For so many seconds a server that was there is waited for, while a job is sent or waited for.
 PATIENCE = 600.0
+#: What a look at a job may take, however little is left of the time to wait for it.
+LEAST = 1.0
 #: And so long for a job to be cancelled by who is interrupted.
 LAST_WORD = 5.0
 
@@ -158,24 +160,28 @@ def _missing(core: Core, job: int) -> Operation[Missing]:
     return Missing(list(told["missing"]), len(told["missing"]) < MISSING)
 
 
-def _patiently(core: Core, method: str, path: str, content: Optional[bytes]) -> Operation[Any]:
-    """A request that may be made twice, again and again while the server is away or busy."""
+def _patiently(
+    core: Core, method: str, path: str, content: Optional[bytes], left: Optional[float] = None
+) -> Operation[Any]:
+    """A request that may be made twice, again and again while the server is away or busy: as long as patience, or `left`, lasts."""
+    patience = PATIENCE if left is None else min(left, PATIENCE)
     started: float = yield Now()
     pause = SOON
     while True:
         try:
             began: float = yield Now()
+            within = min(USUAL, max(patience - (began - started), LEAST))
 
-            def request(_: int, spent: float) -> Send:
+            def request(_: int, spent: float, within: float = within) -> Send:
                 media = None if content is None else _inputs.JSON
-                return Send(method, path, USUAL - spent, content or b"", media)
+                return Send(method, path, within - spent, content or b"", media)
 
-            reply = yield from core.until(request, began, USUAL)
+            reply = yield from core.until(request, began, within)
             return _answers.from_json(reply.body)
         except (Unreachable, Overloaded) as error:
             now: float = yield Now()
             told = error.retry_after if isinstance(error, Overloaded) else None
-            if now - started + max(pause, told or 0.0) > PATIENCE:
+            if now - started + max(pause, told or 0.0) > patience:
                 raise
             yield Pause(max(pause, told or 0.0))
             pause = min(pause * 2.0, LATER)
@@ -218,7 +224,7 @@ def wait(core: Core, which: Which, timeout: Optional[float], progress: Progress)
     pause, watched, before = SOON, None, 0
     try:
         while True:
-            told = Job.of((yield from _patiently(core, "GET", f"/v1/jobs/{job}", None)))
+            told = Job.of((yield from _looked(core, job, timeout, started)))
             watched = watched or Watched(progress, f"job {job}: answers", told.inputs, "inputs")
             watched.sent(told.done + told.failed - before)
             before = told.done + told.failed
@@ -232,6 +238,16 @@ def wait(core: Core, which: Which, timeout: Optional[float], progress: Progress)
     finally:
         if watched is not None:
             watched.end()
+
+
+def _looked(core: Core, job: int, timeout: Optional[float], started: float) -> Operation[Any]:
+    left = None if timeout is None else timeout - ((yield Now()) - started)
+    try:
+        return (yield from _patiently(core, "GET", f"/v1/jobs/{job}", None, left))
+    except (Unreachable, Overloaded) as error:
+        if left is None or left > PATIENCE:
+            raise
+        raise Timeout(f"job {job} could not be looked at any more within {timeout:g} s: {error}; it goes on") from error
 
 
 @dataclass(frozen=True)
