@@ -56,6 +56,8 @@ class Decision:
     cache: str = ""
     #: How many seconds ago it was given first; the oldest of several.
     age_s: Optional[int] = None
+    #: By which number the server's log and traces name it; of several texts the slowest's.
+    query: str = ""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "Decision":
@@ -90,6 +92,7 @@ class Decision:
                 total_ms=number("modelless-total-ms"),
                 cache=cache,
                 age_s=None if age is None else int(age),
+                query=get("modelless-query", ""),
             )
         except (KeyError, ValueError) as error:
             raise foreign(f"its answer does not say who answered ({error})") from None

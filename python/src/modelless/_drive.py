@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from typing import Any, AsyncIterator, Dict, Iterator, List, Union
 
 import anyio
 import anyio.to_thread
 import httpx
 
+from . import _trace
 from ._effects import Now, Operation, Pause, Reply, Send, T, Together, Upload, Work
 from ._errors import Timeout, Unreachable
 
@@ -28,6 +30,8 @@ class Requests:
     def __init__(self, server: str, headers: Dict[str, str]):
         self.server = server
         self._headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+        # Of two no server would take either.
+        self._traced = "traceparent" not in headers
         self._urls: Dict[str, httpx.URL] = {}
 
     def make(self, send: Send, content: Any) -> httpx.Request:
@@ -37,7 +41,7 @@ class Requests:
             if len(self._urls) >= URLS_MAX:
                 self._urls.clear()
             url = self._urls[send.target] = httpx.URL(self.server + send.target)
-        headers = list(self._headers)
+        headers = [*self._headers, *_trace.headers()] if self._traced else list(self._headers)
         if send.media is not None:
             headers.append((b"content-type", send.media.encode()))
         if send.fresh:
@@ -131,7 +135,8 @@ class SyncDriver:
         parts = SyncDriver(self.http, self.requests)
         pool = ThreadPoolExecutor(workers, thread_name_prefix="modelless")
         try:
-            running = [pool.submit(parts.run, operation) for operation in effect.operations]
+            # Each in the context of who asks: the trace stands in that.
+            running = [pool.submit(copy_context().run, parts.run, operation) for operation in effect.operations]
             wait(running, return_when=FIRST_EXCEPTION)
             pool.shutdown(cancel_futures=True)  # those that have not begun, where another failed
         except BaseException:

@@ -65,7 +65,15 @@ class Nearest:
 class Refused(ModellessError):
     """The server said no, and why."""
 
-    def __init__(self, status: int, reason: str, message: str, nearest: Optional[Nearest], retry_after: Optional[float]):
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        nearest: Optional[Nearest],
+        retry_after: Optional[float],
+        query: str = "",
+    ):
         super().__init__(message)
         #: The HTTP status.
         self.status = status
@@ -77,6 +85,8 @@ class Refused(ModellessError):
         self.nearest = nearest
         #: After how many seconds another try makes sense.
         self.retry_after = retry_after
+        #: By which number the server's log and traces name a query that was refused; "" of what is none.
+        self.query = query
 
     def __str__(self) -> str:
         text = f"{super().__str__()} ({self.reason})"
@@ -94,7 +104,7 @@ class Refused(ModellessError):
         return self
 
     def __reduce__(self) -> "tuple[Any, ...]":
-        return type(self), (self.status, self.reason, self.message, self.nearest, self.retry_after), self.__dict__
+        return type(self), (self.status, self.reason, self.message, self.nearest, self.retry_after, self.query), self.__dict__
 
 
 class GoalsUnreachable(Refused):
@@ -168,5 +178,6 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
     by_status = _BY_STATUS.get(status, BadRequest if 400 <= status < 500 else ServerFailed)
     kind = _BY_REASON.get(reason, by_status)
     wait = headers.get("retry-after", "")
-    error: Refused = kind(status, reason, message, Nearest.of(known.get("nearest")), float(wait) if wait.isdigit() else None)
+    after = float(wait) if wait.isdigit() else None
+    error: Refused = kind(status, reason, message, Nearest.of(known.get("nearest")), after, headers.get("modelless-query", ""))
     return error
