@@ -214,6 +214,19 @@ def test_a_server_that_stays_away_leaves_the_job_for_later(server: Scripted, mon
     assert not [one for one in server.queries() if one.target.endswith("/cancel")], "nothing was lost yet"
 
 
+def test_a_place_that_an_iterator_is_beyond_leaves_the_job_for_later(server: Scripted) -> None:
+    missing = [reply(200, f'{{"missing": {places}}}') for places in ("[0, 1]", "[0]", "[0]", "[]")]
+    server.others["GET /v1/jobs/7/missing"] = _one_after_another(*missing)
+    server.others["GET /v1/jobs/7"] = reply(200, _told("receiving"))
+    receiving = reply(200, _told("receiving"))
+    server.replies = [reply(201, _told("receiving")), receiving, receiving, reply(200, _told("running"))]
+    with Client(server.url, retries=QUICK) as client:
+        with pytest.raises(JobNotSent, match="input 0 was sent, and the server has not got it") as caught:
+            client.jobs.submit("t", iter([INPUT, INPUT]), count=2)
+        assert not [one for one in server.queries() if one.target.endswith("/cancel")]
+        assert client.jobs.send(caught.value.job, iter([INPUT, INPUT])).state == "running"
+
+
 def test_a_job_is_made_once_whatever_happens(server: Scripted) -> None:
     server.replies = [broken, reply(201, _told("receiving"))]
     with Client(server.url, retries=QUICK) as client:

@@ -335,6 +335,9 @@ class Source:
         if self._at is not None:
             return _named(at, self._at(at))
         assert self._rest is not None
+        if at < self._read:
+            # As `Unreachable`, so that it becomes a `JobNotSent`: whoever gives the inputs anew can go on.
+            raise Unreachable(f"input {at} was sent, and the server has not got it; an iterator is not read for a second time")
         while True:
             try:
                 value = next(self._rest)
