@@ -221,6 +221,19 @@ def test_the_same_set_packs_to_the_same_bytes_whichever_way_it_is_given(tmp_path
         pack(form, labels, [], tmp_path / "none.gz")
 
 
+def test_a_label_is_a_whole_number_or_a_text(tmp_path: Path) -> None:
+    form = TaskForm.of({"name": "t", "kind": "image-classification"})
+    labels = [str(at) for at in range(10)]
+    picture = some_pictures(1)[0][0]
+    for label in (3, np.int64(3), np.float32(3.0), np.array(3), "3"):
+        pack(form, labels, [(picture, label)], tmp_path / "set.gz")
+        assert int(json.loads(gzip.decompress((tmp_path / "set.gz").read_bytes()))["label"]) == 3
+    wrongs: List[Any] = [1.7, np.float64(1.7), float("nan"), float("inf"), None, [1], np.array([1, 2])]
+    for wrong in wrongs:
+        with pytest.raises(InputError, match="item 1 of the labelled set: the label .* is neither a whole number nor a text"):
+            pack(form, labels, [(picture, 1), (picture, wrong)], tmp_path / "set.gz")
+
+
 MODEL: Dict[str, Any] = {"id": 1, "name": "m", "version": 1, "default": True, "variants": [{"id": 1, "name": "m-fp32", "measured": False}]}
 
 

@@ -11,6 +11,7 @@ import gzip
 import json
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Iterable, Iterator, List, Tuple, Union
 
@@ -79,12 +80,20 @@ def _pairs(task: TaskForm, given: Iterable[Any]) -> Iterator[Item]:
             value, label = pair
         except (TypeError, ValueError):
             raise InputError(f"item {at} of the labelled set is no pair of an input and its label") from None
-        # numpy's whole numbers are none of Python's
-        label = label if isinstance(label, str) else int(label)
         try:
-            yield _inputs.native(task, value), label
+            yield _inputs.native(task, value), _plain(label)
         except InputError as error:
             raise InputError(f"item {at} of the labelled set: {error}") from error
+
+
+def _plain(label: Any) -> Union[int, str]:
+    if isinstance(label, str):
+        return label
+    with suppress(TypeError, ValueError, OverflowError):
+        whole = int(label)  # numpy's whole numbers are none of Python's
+        if whole == label:
+            return whole
+    raise InputError(f"the label {label!r} is neither a whole number nor a text")
 
 
 def _csv(path: Path, labels: List[str]) -> Iterator[Item]:
