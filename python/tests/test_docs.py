@@ -29,3 +29,10 @@ def test_every_example_runs(guide: str, url: str, tmp_path: Path, monkeypatch: A
     assert "Ankle boot" in said
     if guide == "docs/python.md":
         assert "could be met" in said and (tmp_path / "frontier.svg").read_text().startswith("<svg")
+
+
+def test_the_readme_names_what_is_needed() -> None:
+    project = (ROOT / "python/pyproject.toml").read_text("utf-8")
+    needed = re.findall(r'^  "(\w+)>=', project.partition("\ndependencies = [")[2].partition("]")[0], re.MULTILINE)
+    (said,) = re.findall(r"^\* It needs ([^;]*);", (ROOT / "python/README.md").read_text("utf-8"), re.MULTILINE)
+    assert needed and re.findall(r"`(\w+)`", said) == needed
