@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+import socket
+import threading
+from typing import Any, Iterator, List
 
+import anyio
+import httpx
 import pytest
 from pretend import ANSWERED, TOLD, Pretend
+from scripted import ANSWER, DECISION, Scripted
 
-from modelless import Goals, Overloaded, Retries, Timeout, Unreachable, _jobs
+from modelless import AsyncClient, Client, Goals, Overloaded, Retries, Timeout, Unreachable, _drive, _inputs, _jobs
 from modelless._core import Core, How
-from modelless._effects import Reply, Send
+from modelless._effects import Reply, Send, Upload
 from modelless._retry import Budget
 
 INPUT = b"\0\0\0\0"
@@ -68,3 +74,81 @@ def test_a_job_is_waited_for_no_longer_than_asked_whatever_the_server_does() -> 
     with pytest.raises(Unreachable, match="connection refused"):
         pretend.run(_jobs.wait(core(), 7, None, False))
     assert 500 < pretend.now <= _jobs.PATIENCE
+
+
+def test_all_of_a_query_counts_for_the_time_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    def serve(pretend: Pretend, send: Send) -> Reply:
+        takes(pretend, send, 2.0)
+        return TOLD if send.method == "GET" else ANSWERED
+
+    write = _inputs.body
+
+    def writing(*args: Any) -> Any:
+        pretend.now += 1.0
+        return write(*args)
+
+    monkeypatch.setattr(_inputs, "body", writing)
+    for timeout, left in ((5.5, 2.5), (None, 5.1)):
+        pretend = Pretend(serve)
+        pretend.run(query(Goals(latency_ms=100), How(timeout)))
+        assert pretend.sent[-1].timeout == pytest.approx(left), "without a limit of one's own, the server has all it is told"
+    for timeout in (4.5, 2.5):
+        pretend = Pretend(serve)
+        with pytest.raises(Timeout):
+            pretend.run(query(Goals(latency_ms=100), How(timeout)))
+        assert pretend.now <= max(timeout, 3.0), "what writes is not cut off, and nothing is sent after it"
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """The address of a server that gives an answer byte by byte: never silent for long, and never ready in time."""
+    server, ended = Scripted(), threading.Event()
+
+    def drip(connection: socket.socket) -> bool:
+        body = " " * 1_000 + ANSWER
+        lines = "".join(f"{name}: {value}\r\n" for name, value in DECISION.items())
+        connection.sendall(f"HTTP/1.1 200 OK\r\n{lines}content-length: {len(body)}\r\n\r\n".encode())
+        for byte in body.encode():
+            ended.wait(0.01)
+            connection.sendall(bytes([byte]))
+        return False
+
+    server.replies = [drip]
+    yield server.url
+    ended.set()
+    server.close()
+
+
+def test_a_server_that_drips_is_cut_off(dripping: str) -> None:
+    with Client(dripping, retries=Retries(attempts=1)) as client:
+        with pytest.raises(Timeout, match="no answer came within"):
+            client.query("t", INPUT, timeout=0.3)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_server_that_drips_is_cut_off_where_it_is_awaited(dripping: str, backend: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(dripping, retries=Retries(attempts=1)) as client:
+            with pytest.raises(Timeout, match="no answer came within"):
+                await client.query("t", INPUT, timeout=0.3)
+
+    anyio.run(ask, backend=backend)
+
+
+def test_httpx_has_what_is_left_as_it_asks_and_a_body_is_taken_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(_drive, "monotonic", lambda: float(next(clock)))  # a second a look
+    limits = _drive.Left(20.0)
+    assert [limits.get(name) for name in ("pool", "connect", "write", "read")] == [19.0, 10.0, 17.0, 16.0]
+
+    monkeypatch.setattr(_drive, "PIECE", 10)
+    file = tmp_path / "file"
+    file.write_bytes(bytes(100))
+    sent: List[int] = []
+    with httpx.Client(transport=httpx.MockTransport(lambda _: httpx.Response(200))) as http:
+        driver = _drive.SyncDriver(http, _drive.Requests("http://here", {}))
+        for body in ({"content": bytes(100)}, {"upload": Upload(str(file), 100, sent.append)}):
+            driver._send(Send("PUT", "/", 20.0, **body))
+            with pytest.raises(Timeout):
+                driver._send(Send("PUT", "/", 5.0, **body))
+    assert sum(sent) in range(101, 200), "the second one was not sent whole"

@@ -104,7 +104,7 @@ class AsyncClient:
 
         An input is, by the task's kind: a path, the bytes of a JPEG or PNG, a PIL image or an array of uint8; a text; an array, raw
         bytes, or a dict of those by name. The goals are `accuracy`, `latency_ms`, `max_cost`, `prefer`, `priority`, `fallback`,
-        `model` and `variant`, as everywhere. `timeout` is in seconds over all attempts; left out it is the latency that was asked
+        `model` and `variant`, as everywhere. `timeout` is in seconds over all of a query; left out it is the latency that was asked
         for (or the task's default) and five seconds for the way, and with `fallback="best_effort"` half a minute more.
 
         Where the task gives answers again, `fresh=True` asks for a new one.

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from . import _answers, _inputs
 from ._answers import Answer
 from ._effects import Now, Operation, Pause, Reply, Send, Together, Work
-from ._errors import InputError, ModellessError, NotFound, Refused, Unreachable, refusal
+from ._errors import InputError, ModellessError, NotFound, Refused, Timeout, Unreachable, refusal
 from ._goals import Goals
 from ._inputs import Body, TaskForm
 from ._retry import Budget, may_help
@@ -38,7 +38,7 @@ def segment(name: str) -> str:
 class How:
     """In which manner a query is asked."""
 
-    #: Seconds over all attempts.
+    #: Seconds over all attempts, with what is asked and written before the first.
     timeout: Optional[float] = None
     #: No answer that was given before will do.
     fresh: bool = False
@@ -143,7 +143,14 @@ class Core:
         latency = goals.latency_ms
         bound = (latency if latency is not None else form.latency_ms) / 1e3
         late = goals.fallback == "best_effort"
-        within = how.timeout if how.timeout is not None else bound + (LATE if late else 0.0) + GRACE
+        asked: float = yield Now()
+        if how.timeout is None:
+            # From now on: whatever writing it took, the server has the time that it is told.
+            within = bound + (LATE if late else 0.0) + GRACE
+        else:
+            within = how.timeout - (asked - started)
+            if within <= 0:
+                raise Timeout(f"{how.timeout:g} s were over before the query was sent")
         useful = within if late else min(bound, within)
         path = f"/v1/tasks/{segment(form.name)}"
 
@@ -153,7 +160,7 @@ class Core:
             return Send("POST", f"{path}?{query}" if query else path, within - spent, body.content, body.media, fresh=how.fresh)
 
         try:
-            return (yield from self.until(request, started, useful))
+            return (yield from self.until(request, asked, useful))
         except Refused as error:
             if error.status in (400, 404, 415):
                 self.forget(form.name)  # it may have been made anew, as another kind

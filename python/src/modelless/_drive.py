@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from contextvars import copy_context
-from typing import Any, AsyncIterator, Dict, Iterator, List, Union
+from time import monotonic
+from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Union
 
 import anyio
 import anyio.to_thread
@@ -18,10 +18,34 @@ from ._errors import Timeout, Unreachable
 
 #: A piece of an upload.
 PIECE = 1 << 20
+#: The longest that a connection may take to come about, in seconds.
+CONNECT = 10.0
+MOMENT = 0.05
 #: URLs whose parts are kept: queries of a program rarely have more different goals.
 URLS_MAX = 512
 #: The stream of a response that was read.
 NOTHING = httpx.ByteStream(b"")
+
+
+class Left(Mapping[str, float]):
+    """httpx's limits. It asks for each as that begins, and gets what is left then: four fixed ones would add up."""
+
+    def __init__(self, seconds: float):
+        self._end = monotonic() + seconds
+
+    def over(self) -> bool:
+        """Whether nothing is."""
+        return monotonic() >= self._end
+
+    def __getitem__(self, name: str) -> float:
+        left = max(self._end - monotonic(), 0.001)
+        return min(left, CONNECT) if name == "connect" else left
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("connect", "read", "write", "pool"))
+
+    def __len__(self) -> int:
+        return 4
 
 
 class Requests:
@@ -34,8 +58,8 @@ class Requests:
         self._traced = "traceparent" not in headers
         self._urls: Dict[str, httpx.URL] = {}
 
-    def make(self, send: Send, content: Any) -> httpx.Request:
-        """One request."""
+    def make(self, send: Send, left: Left, content: Any) -> httpx.Request:
+        """One request. Content that is no `bytes` is as long as the request says."""
         url = self._urls.get(send.target)
         if url is None:
             if len(self._urls) >= URLS_MAX:
@@ -46,19 +70,23 @@ class Requests:
             headers.append((b"content-type", send.media.encode()))
         if send.fresh:
             headers.append((b"cache-control", b"no-cache"))
-        if send.upload is not None:
-            headers.append((b"content-length", str(send.upload.size).encode()))
-        left = max(send.timeout, 0.001)
-        extensions = {"timeout": {"connect": min(left, 10.0), "read": left, "write": left, "pool": left}}
-        return httpx.Request(send.method, url, headers=headers, content=content, extensions=extensions)
+        if not isinstance(content, bytes):
+            size = len(send.content) if send.upload is None else send.upload.size
+            headers.append((b"content-length", str(size).encode()))
+        return httpx.Request(send.method, url, headers=headers, content=content, extensions={"timeout": left})
+
+    def late(self, send: Send, what: str = "no answer came") -> Timeout:
+        """It took too long."""
+        return Timeout(f"{self.server}: {what} within {send.timeout:.3g} s")
 
     def failed(self, error: httpx.TransportError, send: Send) -> Unreachable:
         """What went wrong, for people."""
         if isinstance(error, httpx.ConnectTimeout):
             return _never_sent(f"cannot reach {self.server}: nobody took the connection in time")
         if isinstance(error, httpx.TimeoutException):
-            what = "all connections were in use" if isinstance(error, httpx.PoolTimeout) else "no answer came"
-            return Timeout(f"{self.server}: {what} within {send.timeout:.3g} s")
+            if isinstance(error, httpx.PoolTimeout):
+                return self.late(send, "all connections were in use")
+            return self.late(send)
         why = str(error) or type(error).__name__
         if isinstance(error, httpx.ConnectError):
             return _never_sent(
@@ -113,7 +141,7 @@ class SyncDriver:
         if isinstance(effect, Send):
             return self._send(effect)
         if isinstance(effect, Now):
-            return time.monotonic()
+            return monotonic()
         if isinstance(effect, Pause):
             return self.over.wait(effect.seconds)
         if isinstance(effect, Work):
@@ -121,12 +149,25 @@ class SyncDriver:
         return self._together(effect)
 
     def _send(self, send: Send) -> Reply:
-        content: Union[bytes, Iterator[bytes]] = send.content if send.upload is None else _pieces(send.upload)
+        left = Left(send.timeout)
+        small = send.upload is None and len(send.content) <= PIECE
+        content = send.content if small else self._in_time(send, left, _pieces(send))
         try:
-            response = self.http.send(self.requests.make(send, content))
+            response = self.http.send(self.requests.make(send, left, content), stream=True)
+            try:
+                body = b"".join(self._in_time(send, left, response.iter_bytes()))
+            finally:
+                response.close()
         except httpx.TransportError as error:
             raise self.requests.failed(error, send) from error
-        return reply(response, response.content)
+        return reply(response, body)
+
+    def _in_time(self, send: Send, left: Left, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        # A limit of httpx is for one piece: who takes or gives one after another would never be late.
+        for piece in pieces:
+            if left.over():
+                raise self.requests.late(send)
+            yield piece
 
     def _together(self, effect: Together) -> List[Any]:
         workers = min(effect.at_once, len(effect.operations))
@@ -148,7 +189,12 @@ class SyncDriver:
         return [one.result() for one in running]
 
 
-def _pieces(upload: Upload) -> Iterator[bytes]:
+def _pieces(send: Send) -> Iterator[bytes]:
+    upload = send.upload
+    if upload is None:
+        for at in range(0, len(send.content), PIECE):
+            yield send.content[at : at + PIECE]
+        return
     with open(upload.path, "rb") as file:
         while piece := file.read(PIECE):
             yield piece
@@ -187,7 +233,7 @@ class AsyncDriver:
         if isinstance(effect, Send):
             return await self._send(effect)
         if isinstance(effect, Now):
-            return time.monotonic()
+            return monotonic()
         if isinstance(effect, Pause):
             return await anyio.sleep(effect.seconds)
         if isinstance(effect, Work):
@@ -196,11 +242,15 @@ class AsyncDriver:
 
     async def _send(self, send: Send) -> Reply:
         content: Union[bytes, AsyncIterator[bytes]] = send.content if send.upload is None else _async_pieces(send.upload)
-        try:
-            response = await self.http.send(self.requests.make(send, content))
-        except httpx.TransportError as error:
-            raise self.requests.failed(error, send) from error
-        return reply(response, response.content)
+        left = Left(send.timeout)
+        # A moment later than httpx's own limits, which know what was waited for.
+        with anyio.move_on_after(max(send.timeout, 0.0) + MOMENT):
+            try:
+                response = await self.http.send(self.requests.make(send, left, content))
+            except httpx.TransportError as error:
+                raise self.requests.failed(error, send) from error
+            return reply(response, response.content)
+        raise self.requests.late(send)
 
     async def _together(self, effect: Together) -> List[Any]:
         results: List[Any] = [None] * len(effect.operations)
