@@ -168,6 +168,8 @@ def test_chunks_are_bounded_by_inputs_and_by_bytes(monkeypatch: pytest.MonkeyPat
     assert sizes() == [2, 2, 2, 2]
     monkeypatch.setattr(_jobs, "BYTES_AT_ONCE", 1)
     assert sizes() == [1] * 8, "one always goes, however large"
+    writer = _jobs.Chunks(FORM, source, {}, list(range(8)))
+    assert [len(chunks) for chunks in iter(writer.several, [])] == [1] * 8, "and alone"
 
 
 @pytest.fixture
@@ -212,6 +214,39 @@ def test_a_server_that_stays_away_leaves_the_job_for_later(server: Scripted, mon
             client.jobs.submit("t", [INPUT, INPUT])
     assert caught.value.job == 7
     assert not [one for one in server.queries() if one.target.endswith("/cancel")], "nothing was lost yet"
+
+
+@pytest.mark.parametrize("backend", ["blocking", "asyncio", "trio"])
+def test_some_requests_with_inputs_are_under_way_at_once(server: Scripted, monkeypatch: pytest.MonkeyPatch, backend: str) -> None:
+    monkeypatch.setattr(_jobs, "INPUTS_AT_ONCE", 1)
+    monkeypatch.setattr(_jobs, "CHUNKS_AT_ONCE", 3)
+    together, alone = threading.Barrier(3), threading.Event()
+
+    def received(connection: socket.socket) -> bool:
+        try:
+            together.wait(10)
+        except threading.BrokenBarrierError:
+            alone.set()
+        return reply(200, _told("receiving"))(connection)
+
+    told: List[int] = []
+    more: Any = {"progress": lambda _, sent, size: told.append(sent)}
+    server.others["GET /v1/jobs/7/missing"] = _one_after_another(reply(200, '{"missing": [0, 1, 2, 3, 4, 5]}'), reply(200, '{"missing": []}'))
+    server.others["POST /v1/jobs/7/inputs"] = received
+    server.replies = [reply(201, _told("receiving", inputs=6)), reply(200, _told("running"))]
+
+    async def awaited() -> Any:
+        async with modelless.AsyncClient(server.url) as client:
+            return await client.jobs.submit("t", [INPUT] * 6, **more)
+
+    if backend == "blocking":
+        with Client(server.url) as client:
+            job = client.jobs.submit("t", [INPUT] * 6, **more)
+    else:
+        job = anyio.run(awaited, backend=backend)
+    assert job.state == "running" and not alone.is_set() and told == [0, 1, 2, 3, 4, 5, 6]
+    sent = [json.loads(one.body)["inputs"][0]["at"] for one in server.queries() if one.target.endswith("/inputs")]
+    assert [sorted(sent[:3]), sorted(sent[3:])] == [[0, 1, 2], [3, 4, 5]], "never more than three"
 
 
 def test_a_place_that_an_iterator_is_beyond_leaves_the_job_for_later(server: Scripted) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 from . import _answers, _inputs
 from ._core import USUAL, Core, ok
-from ._effects import Now, Operation, Pause, Send, Work
+from ._effects import Now, Operation, Pause, Send, Together, Work
 from ._errors import Conflict, InputError, ModellessError, NotFound, Overloaded, Timeout, Unreachable
 from ._goals import Goals
 from ._inputs import TaskForm
@@ -24,6 +24,8 @@ from ._progress import Progress, Watched
 #: Inputs, and bytes of them, that go with one request.
 INPUTS_AT_ONCE = 1_000
 BYTES_AT_ONCE = 4 << 20
+#: Such requests that are under way.
+CHUNKS_AT_ONCE = 4
 #: Outputs of one page, and places of inputs that have not come.
 PAGE = 500
 MISSING = 1_000
@@ -130,11 +132,15 @@ def _send(core: Core, form: TaskForm, job: Job, source: "Source", wanted: Wanted
         while missing.places:
             writer = Chunks(form, source, wanted.parameters, missing.places)
             while True:
-                chunk: Optional[Chunk] = yield Work(writer.next)
-                if chunk is None:
+                chunks: List[Chunk] = yield Work(writer.several)
+                if not chunks:
                     break
-                yield from _patiently(core, "POST", f"/v1/jobs/{job.id}/inputs", chunk.content)
-                watched.sent(chunk.inputs)
+                # The server takes them in any order, each as a whole or not at all.
+                path = f"/v1/jobs/{job.id}/inputs"
+                sending = [_patiently(core, "POST", path, chunk.content) for chunk in chunks]
+                yield Together(sending, min(CHUNKS_AT_ONCE, core.at_once))
+                for chunk in chunks:
+                    watched.sent(chunk.inputs)
             missing = yield from _missing(core, job.id)
     finally:
         watched.end()
@@ -408,6 +414,16 @@ class Chunks:
             parts.append(part)
             size += len(part)
         return Chunk(('{"inputs":[' + ",".join(parts) + "]}").encode(), len(parts)) if parts else None
+
+    def several(self) -> List[Chunk]:
+        """The next ones, to be sent side by side; none after the last. Large inputs go alone, so that memory stays small."""
+        chunks: List[Chunk] = []
+        while len(chunks) < CHUNKS_AT_ONCE and sum(len(chunk.content) for chunk in chunks) < CHUNKS_AT_ONCE * BYTES_AT_ONCE:
+            chunk = self.next()
+            if chunk is None:
+                break
+            chunks.append(chunk)
+        return chunks
 
     def _part(self) -> Optional[str]:
         at = next(self._places, None)
