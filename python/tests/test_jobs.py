@@ -140,6 +140,33 @@ def test_an_answer_outlives_its_task() -> None:
     assert "boot" in repr(answer) and "&lt;boot&gt;" in answer._repr_html_()
 
 
+def test_inputs_whose_turn_never_came_are_among_the_outputs_of_a_job_that_has_ended(server: Scripted) -> None:
+    def page(state: str, places: List[int], following: Any) -> Callable[[socket.socket], bool]:
+        outputs = [{"at": at, "name": f"n{at}", "reason": "unreadable", "message": "no picture"} for at in places]
+        job = json.loads(_told(state, inputs=7, failed=3))
+        return reply(200, json.dumps({"outputs": outputs, "next": following, "job": {**job, "why": "somebody did"}}))
+
+    for state, reason in (("cancelled", "job_cancelled"), ("failed", "job_failed")):
+        server.others["GET /v1/jobs/7/outputs"] = _one_after_another(page(state, [1, 2], 3), page(state, [5], None))
+        with Client(server.url) as client:
+            outputs = list(client.jobs.outputs(7))
+        assert [output.at for output in outputs] == list(range(7))
+        assert [output.at for output in outputs if output.reason == reason] == [0, 3, 4, 6]
+        assert (outputs[3].name, outputs[3].answer) == ("", None)
+        assert outputs[3].message == "the job ended before it was its turn (somebody did)"
+    # As long as it runs, their turn may come.
+    server.others["GET /v1/jobs/7/outputs"] = _one_after_another(page("running", [1, 2], 3), page("running", [5], None))
+    with Client(server.url) as client:
+        assert [output.at for output in client.jobs.outputs(7)] == [1, 2, 5]
+
+
+def test_of_a_job_that_was_cancelled_nothing_is_left_out(client: Client) -> None:
+    made = client._driver.run(client._core.call("POST", "/v1/jobs", {"task": "fashion", "inputs": 3}))
+    job = client.jobs.cancel(made["job"])
+    assert [(output.at, output.reason) for output in client.jobs.outputs(job)] == [(at, "job_cancelled") for at in range(3)]
+    client.jobs.remove(job)
+
+
 def test_deadlines_are_lengths_of_time() -> None:
     assert [_jobs.seconds(one) for one in ("90s", "1.5h", "2d", 7, timedelta(minutes=1))] == [90, 5_400, 172_800, 7, 60]
     for wrong in ("", "h", "2 weeks", "x"):

@@ -285,7 +285,10 @@ class Jobs:
         return self._client._driver.run(_jobs.wait(self._client._core, job, timeout, progress))
 
     def outputs(self, job: Which) -> Iterator[JobOutput]:
-        """How inputs ended, in their order, read page by page. Those whose turn has not come, or never came, are not among them."""
+        """How inputs ended, in their order, read page by page. Those whose turn has not come are not among them.
+
+        Where the job has ended before its turn came, an input's `reason` is `job_cancelled` or `job_failed`, and its `name` is "".
+        """
         at: Optional[int] = 0
         while at is not None:
             page = self._client._driver.run(_jobs.page(self._client._core, job, at))

@@ -90,11 +90,11 @@ class JobEstimate:
 class JobOutput:
     """How one input of a job ended: with an answer, or with a reason why there is none."""
 
-    #: The input's place, from 0, and what it was called.
+    #: The input's place, from 0, and what it was called; "" where its turn never came.
     at: int
     name: str
     answer: Optional[Answer]
-    #: In one word, and for people.
+    #: In one word, and for people. `job_cancelled` and `job_failed` are those of inputs whose turn never came.
     reason: Optional[str]
     message: Optional[str]
     raw: Dict[str, Any] = field(repr=False, compare=False, default_factory=dict)
@@ -106,6 +106,13 @@ class JobOutput:
         if "answer" in told:
             answer = Answer(task, kind, _bare(kind, told["answer"]), _decision(told))
         return cls(told["at"], told["name"], answer, told.get("reason"), told.get("message"), told)
+
+
+    @classmethod
+    def never(cls, at: int, job: Job) -> "JobOutput":
+        """Of an input whose turn never came. The server does not tell what such a one was called."""
+        why = "" if job.why is None else f" ({job.why})"
+        return cls(at, "", None, f"job_{job.state}", f"the job ended before it was its turn{why}")
 
 
 @dataclass(frozen=True)

@@ -260,7 +260,7 @@ def _looked(core: Core, job: int, timeout: Optional[float], started: float) -> O
 class Page:
     """Some outputs, and from which place on to ask for more, if there are any now."""
 
-    outputs: List[JobOutput]
+    outputs: Iterable[JobOutput]
     following: Optional[int]
 
 
@@ -270,7 +270,21 @@ def page(core: Core, which: Which, at: int) -> Operation[Page]:
     told = yield from _patiently(core, "GET", path, None)
     task = told["job"]["task"]
     kind = yield from _kind(core, task)
-    return Page([JobOutput.of(one, task, kind) for one in told["outputs"]], told["next"])
+    outputs: Iterator[JobOutput] = (JobOutput.of(one, task, kind) for one in told["outputs"])
+    job, following = Job.of(told["job"]), told["next"]
+    if job.ended:
+        outputs = _whole(outputs, range(at, job.inputs if following is None else following), job)
+    return Page(outputs, following)
+
+
+def _whole(outputs: Iterable[JobOutput], places: "range", job: Job) -> Iterator[JobOutput]:
+    """With those that the job ended before: one at a time, as there may be a million."""
+    at = places.start
+    for output in outputs:
+        yield from (JobOutput.never(place, job) for place in range(at, output.at))
+        yield output
+        at = output.at + 1
+    yield from (JobOutput.never(place, job) for place in range(at, places.stop))
 
 
 def _kind(core: Core, task: str) -> Operation[str]:
