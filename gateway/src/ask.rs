@@ -89,11 +89,16 @@ struct Guard<'a> {
     core: &'a Core,
     key: QueryKey,
     way: &'a mut Way,
+    caller: &'a Caller,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if let Some(way) = self.core.pending.abandon(self.key) {
+            // A batch that has begun runs to its end, and nobody will say what it took. Who goes away would have it for nothing.
+            if let Some(sent) = way.sent {
+                self.caller.used(self.core.driver.clock().now(), sent.expected);
+            }
             *self.way = way;
             self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
         }
@@ -216,7 +221,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         }
     }
     let (reply, answer) = oneshot::channel();
-    let guard = Guard { core, key, way };
+    let guard = Guard { core, key, way, caller };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
     let mut entered = Entered::Refused(Refusal::Draining);
     core.driver.feed_with(
@@ -251,7 +256,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
                 returnable: false,
             };
             core.demand.arrived(admitted.class);
-            if let Err(limit) = core.pending.insert(now, query, input, reply) {
+            if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
                 entered = Entered::Refused(Refusal::QueueFull { limit });
                 return None;
             }

@@ -148,12 +148,11 @@ impl Core {
         views: Views,
         cache: Cache,
     ) -> Self {
-        // A connection has one query at a time, so this bound only bites when somebody asks from inside.
-        let limit = config.max_connections;
+        let pending = Pending::new(config.max_connections, config.waiting.waiting);
         Self {
             config,
             driver,
-            pending: Pending::new(limit),
+            pending,
             ids,
             gate,
             metrics,

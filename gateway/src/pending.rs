@@ -4,7 +4,7 @@
 //! Bounded by a count, besides the bound on connections.
 
 use modelless_decision::Query;
-use modelless_types::{Micros, NodeId, QueryKey, Refusal, Time};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal, TenantId, Time};
 use modelless_wire::{Answer, Connection, Input, InputFault};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -78,23 +78,53 @@ impl Entry {
     }
 }
 
+/// Open queries, and how many each tenant has of them.
+#[derive(Debug, Default)]
+struct Open {
+    entries: HashMap<QueryKey, Entry>,
+    of: HashMap<TenantId, usize>,
+}
+
+impl Open {
+    fn insert(&mut self, entry: Entry) {
+        *self.of.entry(entry.query.tenant).or_default() += 1;
+        self.entries.insert(entry.query.key, entry);
+    }
+
+    fn remove(&mut self, key: QueryKey) -> Option<Entry> {
+        let entry = self.entries.remove(&key)?;
+        if let Some(count) = self.of.get_mut(&entry.query.tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.of.remove(&entry.query.tenant);
+            }
+        }
+        Some(entry)
+    }
+}
+
 /// All open queries.
 #[derive(Debug)]
 pub(crate) struct Pending {
-    open: Mutex<HashMap<QueryKey, Entry>>,
+    open: Mutex<Open>,
     limit: usize,
+    /// Of one tenant, once there are several.
+    of_tenant: usize,
     idle: Notify,
 }
 
 impl Pending {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { open: Mutex::default(), limit, idle: Notify::new() }
+    /// So many at once. Of these `waiting` may wait for a node, and where there are several tenants none gets more than half of the places there
+    /// either: a request of many rows, or a connection with many calls, has many queries open.
+    pub(crate) fn new(limit: usize, waiting: u32) -> Self {
+        let of_tenant = (limit.min(usize::try_from(waiting).unwrap_or(usize::MAX)) / 2).max(1);
+        Self { open: Mutex::default(), limit, of_tenant, idle: Notify::new() }
     }
 
-    /// Takes a query in; gives the bound if there are that many already.
+    /// Takes a query in; gives the bound if there are that many already. `alone` is whether there is no other tenant.
     pub(crate) fn insert(
         &self,
-        placed: Time,
+        (placed, alone): (Time, bool),
         query: Query,
         input: Input,
         reply: oneshot::Sender<Reply>,
@@ -102,17 +132,21 @@ impl Pending {
         let mut open = self.lock();
         // What spare time is spent on takes no places from queries.
         let limit = if query.priority.is_spare() { (self.limit / 4).max(1) } else { self.limit };
-        if open.len() >= limit {
-            return Err(u32::try_from(limit).unwrap_or(u32::MAX));
+        let own = open.of.get(&query.tenant).copied().unwrap_or_default();
+        let of_tenant = if alone { limit } else { limit.min(self.of_tenant) };
+        for (count, most) in [(open.entries.len(), limit), (own, of_tenant)] {
+            if count >= most {
+                return Err(u32::try_from(most).unwrap_or(u32::MAX));
+            }
         }
-        open.insert(query.key, Entry { query, input, placed, way: Way::default(), reply });
+        open.insert(Entry { query, input, placed, way: Way::default(), reply });
         Ok(())
     }
 
     /// It goes to a node: what to send, unless nobody waits any longer. The payload stays, in case it comes back.
     pub(crate) fn send(&self, key: QueryKey, sent: Sent) -> Option<(Query, Input)> {
         let mut open = self.lock();
-        let entry = open.get_mut(&key)?;
+        let entry = open.entries.get_mut(&key)?;
         let Way { sent: last, before } = &mut entry.way;
         let earlier = last.replace(sent);
         if before.len() < BEFORE_MOST {
@@ -132,13 +166,13 @@ impl Pending {
     pub(crate) fn told(&self, key: QueryKey, by: NodeId, over: Connection, outcome: Outcome) -> Told {
         let entry = {
             let mut open = self.lock();
-            let Some(entry) = open.get(&key) else { return Told::Ended };
+            let Some(entry) = open.entries.get(&key) else { return Told::Ended };
             let elsewhere = entry.way.sent.is_none_or(|sent| sent.node != by || sent.over != over);
             if elsewhere && !matches!(outcome, Outcome::Answered(_)) {
                 return Told::Stale;
             }
-            let taken = open.remove(&key).map(|entry| (entry, elsewhere));
-            if open.is_empty() {
+            let taken = open.remove(key).map(|entry| (entry, elsewhere));
+            if open.entries.is_empty() {
                 self.idle.notify_waiters();
             }
             taken
@@ -151,7 +185,7 @@ impl Pending {
 
     /// Whether it was given to this node again, over another connection than this one.
     pub(crate) fn is_again(&self, key: QueryKey, at: NodeId, over: Connection) -> bool {
-        let sent = self.lock().get(&key).and_then(|entry| entry.way.sent);
+        let sent = self.lock().entries.get(&key).and_then(|entry| entry.way.sent);
         sent.is_some_and(|sent| sent.node == at && sent.over != over)
     }
 
@@ -162,7 +196,7 @@ impl Pending {
 
     /// Refuses all of them; gives back which they were.
     pub(crate) fn refuse_all(&self, refusal: &Refusal) -> Vec<QueryKey> {
-        let mut keys: Vec<QueryKey> = self.lock().keys().copied().collect();
+        let mut keys: Vec<QueryKey> = self.lock().entries.keys().copied().collect();
         keys.sort_unstable();
         keys.retain(|key| self.finish(*key, Outcome::Refused(refusal.clone())));
         keys
@@ -170,20 +204,24 @@ impl Pending {
 
     fn take(&self, key: QueryKey) -> Option<Entry> {
         let mut open = self.lock();
-        let entry = open.remove(&key);
-        if open.is_empty() {
+        let entry = open.remove(key);
+        if open.entries.is_empty() {
             self.idle.notify_waiters();
         }
         entry
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().entries.len()
     }
 
     /// How many were given to a node last, whether it gave them back since or not.
     pub(crate) fn at(&self, node: NodeId) -> usize {
-        self.lock().values().filter(|entry| entry.way.sent.is_some_and(|sent| sent.node == node)).count()
+        self.lock()
+            .entries
+            .values()
+            .filter(|entry| entry.way.sent.is_some_and(|sent| sent.node == node))
+            .count()
     }
 
     /// Waits until there is none.
@@ -199,7 +237,7 @@ impl Pending {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<QueryKey, Entry>> {
+    fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().expect("nothing that holds this lock can panic; this is a bug")
     }
 }

@@ -15,6 +15,7 @@ use modelless_testkit::{Server, packages, server, temp_dir};
 use serde_json::{Value, json};
 
 use crate::command::{output, program, target_dir};
+use crate::measure::{host, record};
 use crate::test::{client_environment, perf_analyzer};
 use crate::{measure, root, say};
 
@@ -149,7 +150,11 @@ fn keep(root: &Path, clients: &[Client]) -> Result<()> {
     fs::create_dir_all(root.join(RAW))?;
     let file = format!("{RAW}/calls.json");
     let python = output(program(root, "python3").arg("--version"))?;
-    let raw = json!({"command": "cargo xtask clients", "python": python.trim(), "clients": seen});
+    let record::Stamp { commit, dirty, date } = record::stamp(root)?;
+    let raw = json!({
+        "command": "cargo xtask clients", "commit": commit, "dirty": dirty, "date": date, "host": host::facts()?,
+        "python": python.trim(), "clients": seen,
+    });
     fs::write(root.join(&file), measure::indented(&raw)).with_context(|| format!("writing {file}"))?;
     say(format!("wrote {file}"));
     Ok(())

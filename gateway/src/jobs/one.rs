@@ -189,7 +189,7 @@ impl Attempt {
                     core.demand.arrived(admitted.class);
                     class = Some(admitted.class);
                 }
-                if let Err(limit) = core.pending.insert(now, query, input, reply) {
+                if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
                     refused = Some(Refusal::QueueFull { limit });
                     return None;
                 }

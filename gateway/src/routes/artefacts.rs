@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use bytes::{Buf as _, Bytes as Buffer};
 use http::StatusCode;
 use http_body_util::BodyExt as _;
-use modelless_store::{UPLOAD_KEPT, UnixMicros, Upload};
+use modelless_store::{UPLOAD_KEPT, UPLOADS_MAX, UnixMicros, Upload};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -58,11 +58,16 @@ pub(super) async fn upload(State(app): FromApp, caller: Caller, request: Request
     Ok(json_response(StatusCode::CREATED, &body))
 }
 
+/// What a tenant uploaded lately.
+async fn uploaded(app: &App, caller: &Caller) -> Result<BTreeMap<String, u64>, ApiError> {
+    let since = SystemTime::now().checked_sub(UPLOAD_KEPT).unwrap_or(UNIX_EPOCH);
+    Ok(app.store.access().uploads(caller.tenant, UnixMicros::of(since)).await?)
+}
+
 /// What a tenant may name by its sha256, with the sizes: what its models are made of, and what it uploaded lately. That others have something
 /// is neither to be found out so nor of any use. Where nobody needs a key, all of it is everybody's, and this is not asked.
 async fn own(app: &App, caller: &Caller) -> Result<BTreeMap<String, u64>, ApiError> {
-    let since = SystemTime::now().checked_sub(UPLOAD_KEPT).unwrap_or(UNIX_EPOCH);
-    let mut own = app.store.access().uploads(caller.tenant, UnixMicros::of(since)).await?;
+    let mut own = uploaded(app, caller).await?;
     let view = app.core.view_of(caller);
     let models = view.catalog.models.iter().filter(|model| model.tenant == caller.tenant);
     let variants = models.flat_map(|model| view.catalog.variants_of(model.id));
@@ -96,6 +101,13 @@ pub(super) async fn check_own<'a>(
 /// What one more artefact may have: as much as any, and no more than the tenant's quota leaves beside what is its own already.
 async fn room(app: &App, caller: &Caller) -> Result<u64, ApiError> {
     let usual = app.core.config.max_artefact_bytes;
+    if app.core.gate.locked() && uploaded(app, caller).await?.len() >= UPLOADS_MAX {
+        // Before it is written: what nobody is noted for would count for nobody.
+        let message = format!(
+            "{UPLOADS_MAX} artefacts were uploaded within a day, which is the limit; try again later"
+        );
+        return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message));
+    }
     let Some(quota) = caller.max_artefacts() else { return Ok(usual) };
     match quota.saturating_sub(own(app, caller).await?.values().sum()) {
         0 => {

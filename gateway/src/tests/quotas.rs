@@ -8,9 +8,12 @@ use futures_util::stream::unfold;
 use http::{Request, StatusCode};
 use modelless_live::{Member, Role};
 use modelless_oip::messages::{InferRequest, StreamResponse};
-use modelless_store::{Access as _, Artefacts, Owner, Quota, SecretKey, Store as _, UnixMicros, Visibility};
+use modelless_store::{
+    Access as _, Artefacts, Owner, Quota, SecretKey, Store as _, UPLOADS_MAX, UnixMicros, Upload, Visibility,
+};
 use modelless_testkit::wait;
 use modelless_types::{Scopes, TenantId};
+use modelless_wire::{Body as Said, ToNode};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,6 +94,54 @@ async fn devices_time_is_bounded_by_what_answers_took_of_it() {
 }
 
 #[tokio::test]
+async fn who_goes_away_once_a_node_works_for_it_has_not_worked_for_nothing() {
+    let quota = Quota { device_s_per_h: Some(1), ..Quota::default() };
+    let (mut world, key) = bounded(quota, Setup::default()).await;
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut gone = 0;
+    let refused = loop {
+        assert!(gone < 500, "nothing was refused");
+        let router = world.router();
+        let sent = async { while !matches!(world.seen.recv().await.expect("a node"), ToNode::Query(_)) {} };
+        tokio::select! {
+            got = send(router, query(&key)) => break got,
+            () = sent => gone += 1,
+        }
+    };
+    assert_eq!(refused.refusal(), (429, "over_quota".to_owned()));
+    assert!(refused.json()["error"].as_str().unwrap().contains("devices' time"), "{refused:?}");
+    assert!(gone > 1, "one is let through as long as anything is left");
+}
+
+#[tokio::test]
+async fn one_of_several_tenants_takes_no_more_than_half_of_the_places() {
+    let (world, ..) = locked().await;
+    let fashion = world.store.catalog().await.unwrap().tasks[0].id;
+    world.store.share_model(fashion, "small", Visibility::Public).await.unwrap();
+    let tenant = world.store.create_tenant("other").await.unwrap().id;
+    let (first, other) =
+        (made(&world, TenantId::DEFAULT, Scopes::ALL).await, made(&world, tenant, Scopes::ALL).await);
+    let mut config = Config::default();
+    config.waiting.waiting = 8;
+    let mut world = World::with(Setup { store: Some(world.store), config, ..Setup::default() }).await;
+    *world.node.does.lock().unwrap() = Does::Keep;
+    *world.node.credit.lock().unwrap() = 100;
+    world.node.say(Said::Report);
+    let mut open = tokio::task::JoinSet::new();
+    for _ in 0..5 {
+        open.spawn(send(world.router(), query(&other)));
+    }
+    let refused = open.join_next().await.unwrap().unwrap();
+    assert_eq!(refused.refusal(), (503, "queue_full".to_owned()));
+    assert_eq!(open.len(), 4);
+    open.spawn(send(world.router(), query(&first)));
+    let mut queries = 0;
+    while queries < 5 {
+        queries += usize::from(matches!(world.seen.recv().await.expect("a node"), ToNode::Query(_)));
+    }
+}
+
+#[tokio::test]
 async fn a_gateway_grants_its_share_of_what_the_live_state_says_there_are() {
     let quota = Quota { requests_per_s: Some(1), burst: Some(8), ..Quota::default() };
     for (gateways, granted) in [(1, 8), (2, 4), (4, 2)] {
@@ -165,6 +216,31 @@ async fn artefacts_are_bounded_together_also_those_that_no_model_is_made_of_yet(
     assert_eq!(put(&world, &other, 500).await.status, 201);
     assert_eq!(put(&world, &other, 1).await.refusal(), (429, "over_quota".to_owned()));
     assert_eq!(put(&world, &first, 3_000).await.status, 201, "another tenant's quota is its own");
+}
+
+#[tokio::test]
+async fn an_artefact_that_could_not_be_noted_is_not_written_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let setup = Setup { artefacts: Some(Artefacts::new(folder.path()).unwrap()), ..Setup::default() };
+    let (world, first, other) = two_tenants(setup, Quota::default()).await;
+    let tenant = world.store.access().doors().await.unwrap().tenants[1].id;
+    let at = UnixMicros::of(std::time::SystemTime::now());
+    for number in 0..UPLOADS_MAX {
+        let upload = Upload { tenant, sha256: format!("{number:064x}"), bytes: 1, at };
+        world.store.access().note_upload(upload).await.unwrap();
+    }
+    let files = || walkdir(folder.path());
+    let before = files();
+    assert_eq!(put(&world, &other, 10).await.refusal(), (429, "over_quota".to_owned()));
+    assert_eq!(files(), before, "what counts for nobody stays on the disk");
+    assert_eq!(put(&world, &first, 10).await.status, 201);
+    assert!(files() > before);
+}
+
+/// Files below a folder.
+fn walkdir(folder: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.map(|path| if path.is_dir() { walkdir(&path) } else { 1 }).sum()
 }
 
 #[tokio::test]

@@ -118,7 +118,10 @@ fn measure(context: &Context) -> Result<Outcome> {
         .collect::<Result<_>>()?;
     let count_ns = stats::median(&counted).context("no counts")?;
     let scrape_ms = scraped(&plain.server)?;
-    let share = count_ns / 1e3 / cpu_plain * 100.0 + scrape_ms / 1e3 / SCRAPED_S * 100.0;
+    // Of tracing what a whole server spends on it, also on those that it traces beside the others: they are too few to move a median.
+    let tracing = (cpu_traced / cpu_plain - 1.0) * 100.0;
+    let counting = count_ns / 1e3 / cpu_plain * 100.0 + scrape_ms / 1e3 / SCRAPED_S * 100.0;
+    let share = counting + tracing.max(0.0);
     let rows = added.iter();
     let rows = rows.map(|[plain, tls, traced]| json!({"plain_median_us": plain, "tls_median_us": tls, "traced_median_us": traced}));
     let rows = json!({
@@ -140,19 +143,20 @@ fn measure(context: &Context) -> Result<Outcome> {
             "plain_cpu_us_a_query": cpu_plain, "tls_cpu_us_a_query": cpu_tls,
             "traced_median_us": of_traced, "traced_over_plain": traced_ratio, "traced_over_plain_worst_block": traced_worst,
             "traced_cpu_us_a_query": cpu_traced, "trace_messages": heard,
-            "count_ns_a_query": count_ns, "scrape_ms": scrape_ms, "telemetry_percent_of_cpu": share,
+            "count_ns_a_query": count_ns, "scrape_ms": scrape_ms, "counting_percent_of_cpu": counting,
+            "tracing_percent_of_cpu": tracing, "telemetry_percent_of_cpu": share,
         }),
         result: format!(
             "HTTPS {ratio:.3} times HTTP (worst block {worst:.3}; {of_plain:.0} us and {of_tls:.0} us), processor {cpu_plain:.0} us and \
              {cpu_tls:.0} us a query; with 50 queries a second traced {traced_ratio:.3} times without (worst block {traced_worst:.3}), \
-             processor {cpu_traced:.0} us a query; counting {count_ns:.0} ns a query and a scrape of {scrape_ms:.1} ms each {SCRAPED_S} s: \
-             {share:.2} % of a query's processor time and a core"
+             processor {cpu_traced:.0} us a query ({tracing:.2} % more); counting {count_ns:.0} ns a query and a scrape of {scrape_ms:.1} ms \
+             each {SCRAPED_S} s: {counting:.2} % of a query's processor time and a core, {share:.2} % with what tracing takes"
         ),
         checks: vec![
             Check {
                 what: "telemetry of processor time",
                 value: share,
-                limit: context.choose(3.0, 30.0),
+                limit: context.choose(3.0, 300.0),
                 unit: "%",
             },
             Check {

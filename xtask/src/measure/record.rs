@@ -32,10 +32,10 @@ pub(crate) struct Figure {
     pub(crate) command: String,
 }
 
-struct Stamp {
-    commit: String,
-    dirty: bool,
-    date: String,
+pub(crate) struct Stamp {
+    pub(crate) commit: String,
+    pub(crate) dirty: bool,
+    pub(crate) date: String,
 }
 
 /// Writes both and gives the raw file's path in the checkout.
@@ -85,7 +85,8 @@ pub(crate) fn write(
     Ok(file)
 }
 
-fn stamp(root: &Path) -> Result<Stamp> {
+/// Which code is measured, and when.
+pub(crate) fn stamp(root: &Path) -> Result<Stamp> {
     let git = |args: &[&str]| output(program(root, "git").args(args)).map(|text| text.trim().to_owned());
     // What measuring writes itself does not make the measured code another.
     let changed = git(&[
