@@ -39,6 +39,8 @@ def sync(calls):
     call("is_server_live", lambda: same(client.is_server_live(), True))
     call("is_server_ready", lambda: same(client.is_server_ready(), True))
     call("is_model_ready", lambda: same(client.is_model_ready(TASK), True))
+    call("is_model_ready of no model", lambda: same(client.is_model_ready("fashio"), False))
+    call("is_model_ready of no version", lambda: same(client.is_model_ready(TASK, "99999"), False))
     call("get_server_metadata", lambda: same(client.get_server_metadata()["name"], "modelless"))
     call("get_model_metadata", lambda: same(client.get_model_metadata(TASK)["inputs"][0]["name"], "image"))
     call("get_model_config", lambda: same(client.get_model_config(TASK)["output"][0]["dims"], [10]))

@@ -213,8 +213,12 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
         }
         "ModelReady" => {
             told(app, request, |_, view, model: ModelName| {
-                let ready = about::ready(view, view.task(&model.name)?, &model.version)?;
-                Ok(Ready { ready })
+                let ready = view.task(&model.name).and_then(|task| about::ready(view, task, &model.version));
+                match ready {
+                    // Whoever waits for a model asks before there is one: as Triton has it, that is no error.
+                    Err(error) if error.status == StatusCode::NOT_FOUND => Ok(Ready { ready: false }),
+                    ready => Ok(Ready { ready: ready? }),
+                }
             })
             .await
         }
