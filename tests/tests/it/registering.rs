@@ -138,11 +138,14 @@ fn another_class(cluster: &mut Cluster, gateway: SocketAddr, own: &str) -> Resul
             variant["profiles"].as_array()?.iter().find(|profile| profile["device_class"] == OTHER)
         });
         let there: Vec<&Value> = there.collect();
-        if there.len() < all.len() {
+        // Once one was measured, the others are estimated by it until they are, with the accuracy that they have elsewhere.
+        let measured = there.iter().filter(|profile| profile["accuracy"]["device_class"] == OTHER).count();
+        if measured < all.len() {
             return Ok(Err(format!("{all:?}")));
         }
-        let accuracy = &there[0]["accuracy"];
-        ensure!(accuracy["samples"] == 2_000 && accuracy["device_class"] == OTHER, "{accuracy}");
+        for profile in there {
+            ensure!(profile["accuracy"]["samples"] == 2_000, "{profile}");
+        }
         Ok(Ok(()))
     })
     .with_context(|| cluster.output())?;

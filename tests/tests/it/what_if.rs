@@ -52,7 +52,7 @@ fn what_is_asked_of_a_server_is_simulated_on_its_machines_or_others() -> Result<
     // With a floor above all but the best, no other answers; at another price it costs otherwise.
     let pool = demo.server.get_json("/v1/nodes")?["nodes"][0]["pool"].as_str().context("a pool")?.to_owned();
     let dear = format!("{pool}=1000");
-    let sharp = simulated(&demo, &["--watch", "1s", "--floor", "fashion=0.934", "--usd-per-hour", &dear])?;
+    let sharp = simulated(&demo, &["--watch", "2s", "--floor", "fashion=0.934", "--usd-per-hour", &dear])?;
     ensure!(sharp["outcome"]["total"]["accuracy"].as_f64() > Some(0.933), "{sharp}");
     ensure!(sharp["outcome"]["served_usd"].as_f64() > Some(1_000.0 * 4.0 / 3_600.0), "{sharp}");
     // What was asked a moment ago may be told only now.
