@@ -8,6 +8,19 @@ def same(got, wanted):
     assert got == wanted, f"{got!r} instead of {wanted!r}"
 
 
+async def found(waiting, what, wanted):
+    same(what(await waiting), wanted)
+
+
+async def refused(waiting, said):
+    try:
+        await waiting
+    except Exception as error:
+        assert said in str(error), error
+        return
+    raise AssertionError("it was not refused")
+
+
 class Calls:
     def __init__(self):
         self.failed = 0

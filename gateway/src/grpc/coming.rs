@@ -5,6 +5,7 @@
 
 use super::service::status;
 use crate::access::Caller;
+use crate::core::Core;
 use crate::errors::ApiError;
 use crate::http::body::Holding;
 use crate::routes::Shared;
@@ -25,7 +26,7 @@ use tonic::body::Body;
 pub(super) struct Gathered(Mutex<State>);
 
 struct State {
-    holding: Holding,
+    holding: Holding<Arc<Core>>,
     bytes: u64,
     /// When its first bytes came.
     since: Option<Instant>,

@@ -130,8 +130,11 @@ const REFUSAL: &str = "modelless-refusal";
 
 /// Where a call's end is told.
 const STATUS: &str = "grpc-status";
-/// Nothing else here ends with it.
-const OUT_OF_RANGE: &str = "11";
+
+/// What `tonic` says of a message that is too large, as everything else here is said. Nothing else ends so.
+fn by_name(said: Status, most: usize) -> Status {
+    if said.code() == Code::OutOfRange { status(&ApiError::too_large(most as u64)) } else { said }
+}
 
 /// How large the messages of a call may be.
 #[derive(Clone, Copy)]
@@ -183,8 +186,10 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
     extensions.insert(gathered);
     let noted = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
     let mut answer = answered(Arc::clone(&app), &name, request).await;
-    if answer.headers().get(STATUS).is_some_and(|code| code == OUT_OF_RANGE) {
-        answer = status(&ApiError::too_large(most as u64)).into_http(); // `tonic` says so of what is too large
+    if let Some(said) = Status::from_header_map(answer.headers())
+        && said.code() == Code::OutOfRange
+    {
+        answer = by_name(said, most).into_http();
     }
     // Only a refusal has one in the head.
     match answer.headers().get(REFUSAL).map(HeaderValue::as_bytes) {
@@ -344,14 +349,15 @@ async fn ask(app: Shared, request: Request<InferRequest>) -> Result<InferRespons
 /// Answers come in the order of the requests; one that is refused ends nothing but itself. Each is let in anew: a stream may outlive the key that
 /// it was begun with.
 async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
-    let mut grpc = codec::<StreamResponse, InferRequest>(bound(request.extensions()));
+    let most = bound(request.extensions());
+    let mut grpc = codec::<StreamResponse, InferRequest>(most);
     let gathered = request.extensions().get::<Arc<Gathered>>().cloned();
     let answers = service_fn(move |request: Request<Streaming<InferRequest>>| {
         let (app, gathered) = (Arc::clone(&app), gathered.clone());
         async move {
             let (metadata, _, requests) = request.into_parts();
             let headers = Arc::new(metadata.into_headers());
-            let answered = requests_of(requests, gathered).map(move |request| {
+            let answered = requests_of(requests, gathered, most).map(move |request| {
                 let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
                 async move {
                     let caller = app
@@ -373,9 +379,11 @@ async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Bod
 fn requests_of(
     requests: Streaming<InferRequest>,
     gathered: Option<Arc<Gathered>>,
+    most: usize,
 ) -> impl futures_util::Stream<Item = Result<InferRequest, Status>> + Send {
-    unfold((requests, gathered), async |(mut requests, gathered)| {
+    unfold((requests, gathered), move |(mut requests, gathered)| async move {
         let next = requests.message().await.transpose()?;
+        let next = next.map_err(|said| by_name(said, most));
         if let Some(gathered) = &gathered {
             gathered.taken();
         }

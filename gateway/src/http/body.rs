@@ -16,8 +16,8 @@ use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, Visitor}
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
+use std::ops::Deref;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -27,67 +27,52 @@ const FIRST_ROOM: u64 = 1 << 20;
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
 /// A body's share of the memory for bodies; given back when it goes. Where there are several tenants none gets more than half of it.
-pub(crate) struct Held<'a> {
-    core: &'a Core,
+pub(crate) struct Holding<C: Deref<Target = Core>> {
+    core: C,
     caller: Caller,
     bytes: u64,
 }
+
+/// The same of whoever is gone before the gateway is.
+pub(crate) type Held<'a> = Holding<&'a Core>;
 
 impl<'a> Held<'a> {
     /// For what was read already.
     pub(crate) fn of(core: &'a Core, caller: &Caller, bytes: usize) -> Result<Self, ApiError> {
-        let mut held = Self { core, caller: caller.clone(), bytes: 0 };
+        let mut held = Self::new(core, caller.clone());
         held.add(bytes)?;
         Ok(held)
     }
-
-    pub(super) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.bytes += bytes as u64;
-        hold(self.core, &self.caller, bytes as u64)
-    }
 }
 
-/// Counts bytes as held, also where they are too many: whoever asks lets go of them.
-fn hold(core: &Core, caller: &Caller, bytes: u64) -> Result<(), ApiError> {
-    let limit = core.config.max_held_bytes;
-    let of_tenant = if caller.alone { limit } else { limit / 2 };
-    let all = core.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    let own = caller.held().fetch_add(bytes, Ordering::Relaxed) + bytes;
-    match (all > limit, own > of_tenant) {
-        (true, _) => Err(Refusal::BytesFull { limit: Bytes(limit) }.into()),
-        (false, true) => Err(Refusal::BytesFull { limit: Bytes(of_tenant) }.into()),
-        (false, false) => Ok(()),
-    }
-}
-
-fn let_go(core: &Core, caller: &Caller, bytes: u64) {
-    core.held.fetch_sub(bytes, Ordering::Relaxed);
-    caller.held().fetch_sub(bytes, Ordering::Relaxed);
-}
-
-/// The same for what comes where nobody can wait for it to end.
-pub(crate) struct Holding {
-    core: Arc<Core>,
-    caller: Caller,
-    bytes: u64,
-}
-
-impl Holding {
-    pub(crate) fn new(core: Arc<Core>, caller: Caller) -> Self {
+impl<C: Deref<Target = Core>> Holding<C> {
+    pub(crate) fn new(core: C, caller: Caller) -> Self {
         Self { core, caller, bytes: 0 }
     }
 
+    /// Counts also what is too much: whoever asks lets go of it.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
-        self.bytes += bytes as u64;
-        hold(&self.core, &self.caller, bytes as u64)
+        let bytes = bytes as u64;
+        self.bytes += bytes;
+        let limit = self.core.config.max_held_bytes;
+        let of_tenant = if self.caller.alone { limit } else { limit / 2 };
+        let all = self.core.held.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let own = self.caller.held().fetch_add(bytes, Ordering::Relaxed) + bytes;
+        match (all > limit, own > of_tenant) {
+            (true, _) => Err(Refusal::BytesFull { limit: Bytes(limit) }.into()),
+            (false, true) => Err(Refusal::BytesFull { limit: Bytes(of_tenant) }.into()),
+            (false, false) => Ok(()),
+        }
     }
 
     pub(crate) fn clear(&mut self) {
-        let_go(&self.core, &self.caller, std::mem::take(&mut self.bytes));
+        let bytes = std::mem::take(&mut self.bytes);
+        self.core.held.fetch_sub(bytes, Ordering::Relaxed);
+        self.caller.held().fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
-impl Drop for Holding {
+impl<C: Deref<Target = Core>> Drop for Holding<C> {
     fn drop(&mut self) {
         self.clear();
     }
@@ -100,12 +85,6 @@ impl Held<'_> {
         if wait > Micros::ZERO {
             tokio::time::sleep(Duration::from_micros(wait.0)).await;
         }
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        let_go(self.core, &self.caller, self.bytes);
     }
 }
 

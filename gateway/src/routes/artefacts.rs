@@ -67,12 +67,15 @@ async fn uploaded(app: &App, caller: &Caller) -> Result<BTreeMap<String, u64>, A
 /// What a tenant may name by its sha256, with the sizes: what its models are made of, and what it uploaded lately. That others have something
 /// is neither to be found out so nor of any use. Where nobody needs a key, all of it is everybody's, and this is not asked.
 async fn own(app: &App, caller: &Caller) -> Result<BTreeMap<String, u64>, ApiError> {
-    let mut own = uploaded(app, caller).await?;
+    Ok(with_models(app, caller, uploaded(app, caller).await?))
+}
+
+fn with_models(app: &App, caller: &Caller, mut own: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let view = app.core.view_of(caller);
     let models = view.catalog.models.iter().filter(|model| model.tenant == caller.tenant);
     let variants = models.flat_map(|model| view.catalog.variants_of(model.id));
     own.extend(variants.map(|variant| (variant.artefact.clone(), variant.artefact_bytes.0)));
-    Ok(own)
+    own
 }
 
 /// It may be registered from now on, by whoever brought it.
@@ -101,7 +104,11 @@ pub(super) async fn check_own<'a>(
 /// What one more artefact may have: as much as any, and no more than the tenant's quota leaves beside what is its own already.
 async fn room(app: &App, caller: &Caller) -> Result<u64, ApiError> {
     let usual = app.core.config.max_artefact_bytes;
-    if app.core.gate.locked() && uploaded(app, caller).await?.len() >= UPLOADS_MAX {
+    if !app.core.gate.locked() {
+        return Ok(usual);
+    }
+    let uploaded = uploaded(app, caller).await?;
+    if uploaded.len() >= UPLOADS_MAX {
         // Before it is written: what nobody is noted for would count for nobody.
         let message = format!(
             "{UPLOADS_MAX} artefacts were uploaded within a day, which is the limit; try again later"
@@ -109,7 +116,7 @@ async fn room(app: &App, caller: &Caller) -> Result<u64, ApiError> {
         return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message));
     }
     let Some(quota) = caller.max_artefacts() else { return Ok(usual) };
-    match quota.saturating_sub(own(app, caller).await?.values().sum()) {
+    match quota.saturating_sub(with_models(app, caller, uploaded).values().sum()) {
         0 => {
             let message = format!(
                 "your quota of {quota} bytes of artefacts is used up; remove models that are not needed"

@@ -5,8 +5,9 @@ use crate::Config;
 use crate::openapi::document;
 use axum::body::Body;
 use http::{Method, Request};
+use modelless_decision::Coverage;
 use modelless_oip::messages::{InferRequest, InferResponse, ModelMetadata, ModelName};
-use modelless_store::{Access as _, NewKey, SecretKey, Store, UnixMicros};
+use modelless_store::{Access as _, NewKey, SecretKey, Store, UnixMicros, Visibility};
 use modelless_types::{Scope, Scopes, TaskKind, TenantId};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -521,6 +522,38 @@ async fn another_tenant_is_answered_by_what_is_shared_and_sees_nothing_else() {
 }
 
 #[tokio::test]
+async fn how_often_a_shared_model_ran_is_for_its_owner() {
+    let (world, all, _) = locked().await;
+    let fashion = world.store.catalog().await.unwrap().tasks[0].id;
+    world.store.share_model(fashion, "small", Visibility::Public).await.unwrap();
+    let tenant = world.store.create_tenant("other").await.unwrap().id;
+    let other = made(&world, tenant, Scopes::ALL).await;
+    let world = World::with(Setup { store: Some(world.store), ..Setup::default() }).await;
+    world.status.send_modify(|status| {
+        for offer in &mut status.info.offers {
+            offer.run.coverage = Coverage { batches: 7, above: 1 };
+        }
+    });
+    let run = world.run().await;
+    run.with_connection(move |mut connection| {
+        let mut shown = |key: &SecretKey| {
+            let request = modelless_testkit::Request::get("/v1/variants").header("api-key", key.expose());
+            connection.exchange(&request).map(|answer| answer.text())
+        };
+        modelless_testkit::wait::until(std::time::Duration::from_secs(10), || {
+            let shown = shown(&all)?;
+            Ok(if shown.contains("\"batches\":7") { Ok(()) } else { Err(shown) })
+        })
+        .unwrap();
+        let shown = shown(&other).unwrap();
+        assert!(shown.contains("small-fp32") && shown.contains("\"coverage\":null"), "{shown}");
+        assert!(!shown.contains("batches\":7"), "{shown}");
+    })
+    .await;
+    run.stop().await;
+}
+
+#[tokio::test]
 async fn what_changes_something_is_noted_with_who_asked_and_what_came_of_it() {
     let (world, all, _) = locked().await;
     let tenant = world.store.create_tenant("other").await.unwrap().id;
@@ -535,22 +568,30 @@ async fn what_changes_something_is_noted_with_who_asked_and_what_came_of_it() {
         assert_eq!(ask("GET", "/v1/tasks", &all).status, 200);
         assert_eq!(ask("DELETE", "/v1/models/fashion/small", &all).status, 200);
         assert_eq!(ask("DELETE", "/v1/tasks/arrays", &other).status, 404);
+        // A whole key where its name belongs.
+        let misplaced = ask("DELETE", &format!("/v1/keys/{}", other.expose()), &all);
+        assert!(
+            misplaced.status == 404 && !misplaced.to_string().contains(&other.expose()[16..]),
+            "{misplaced}"
+        );
         let entries = modelless_testkit::wait::until(std::time::Duration::from_secs(10), || {
             let entries = ask("GET", "/v1/audit", &all).json()?["entries"].take();
-            let both = entries.as_array().is_some_and(|all| all.len() == 2);
-            Ok(if both { Ok(entries) } else { Err(entries.to_string()) })
+            let all = entries.as_array().is_some_and(|all| all.len() == 3);
+            Ok(if all { Ok(entries) } else { Err(entries.to_string()) })
         })
         .unwrap();
         assert_eq!(
-            (&entries[1]["status"], &entries[1]["target"]),
+            (&entries[2]["status"], &entries[2]["target"]),
             (&json!(200), &json!("/v1/models/fashion/small"))
         );
-        assert_eq!(entries[1]["action"], "DELETE /v1/models/{task}/{model}");
-        assert!(entries[1]["who"].as_str().unwrap().starts_with(&all.expose()[..12]), "{entries}");
-        assert_eq!((&entries[0]["tenant"], &entries[0]["status"]), (&json!("other"), &json!(404)));
+        assert_eq!(entries[2]["action"], "DELETE /v1/models/{task}/{model}");
+        assert!(entries[2]["who"].as_str().unwrap().starts_with(&all.expose()[..12]), "{entries}");
+        assert_eq!((&entries[1]["tenant"], &entries[1]["status"]), (&json!("other"), &json!(404)));
         let own = ask("GET", "/v1/audit?limit=5", &other).json().unwrap();
         assert_eq!(own["entries"].as_array().unwrap().len(), 1, "a tenant sees its own: {own}");
-        assert!(!entries.to_string().contains(&all.expose()[16..]), "no secret");
+        assert_eq!(entries[0]["target"], format!("/v1/keys/{}...", &other.expose()[..12]));
+        let secret = |key: &SecretKey| entries.to_string().contains(&key.expose()[16..]);
+        assert!(!secret(&all) && !secret(&other), "no secret");
     })
     .await;
     run.stop().await;

@@ -154,6 +154,11 @@ async fn a_stream_may_go_on_for_longer_than_a_message_may_take() {
     sender.send(message.into()).await.unwrap();
     let second = timeout(LONG, body.frame()).await.expect("in time").unwrap().unwrap();
     assert!(second.is_data(), "{second:?}");
+    // Within a stream, too, what is too large is so by name.
+    sender.send(piece(3 << 20, 0)).await.unwrap();
+    let end = timeout(LONG, body.frame()).await.expect("in time").unwrap().unwrap();
+    let end = end.trailers_ref().expect("its end");
+    assert_eq!(end["modelless-refusal"], "too_large", "{end:?}");
     drop((sender, channel));
     run.stop().await;
 }

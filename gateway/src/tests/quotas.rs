@@ -40,6 +40,14 @@ async fn two_tenants(setup: Setup, quota: Quota) -> (World, SecretKey, SecretKey
     (World::with(Setup { store: Some(world.store), ..setup }).await, key, other)
 }
 
+/// The same, where both may ask for what the first one's model answers.
+async fn sharing(config: Config) -> (World, SecretKey, SecretKey) {
+    let (world, first, other) = two_tenants(Setup::default(), Quota::default()).await;
+    let fashion = world.store.catalog().await.unwrap().tasks[0].id;
+    world.store.share_model(fashion, "small", Visibility::Public).await.unwrap();
+    (World::with(Setup { store: Some(world.store), config, ..Setup::default() }).await, first, other)
+}
+
 fn query(key: &SecretKey) -> Request<Body> {
     let request = Request::post("/v1/tasks/fashion").header("api-key", key.expose());
     request.header("content-type", "image/png").body(Body::from(PNG)).unwrap()
@@ -115,15 +123,9 @@ async fn who_goes_away_once_a_node_works_for_it_has_not_worked_for_nothing() {
 
 #[tokio::test]
 async fn one_of_several_tenants_takes_no_more_than_half_of_the_places() {
-    let (world, ..) = locked().await;
-    let fashion = world.store.catalog().await.unwrap().tasks[0].id;
-    world.store.share_model(fashion, "small", Visibility::Public).await.unwrap();
-    let tenant = world.store.create_tenant("other").await.unwrap().id;
-    let (first, other) =
-        (made(&world, TenantId::DEFAULT, Scopes::ALL).await, made(&world, tenant, Scopes::ALL).await);
     let mut config = Config::default();
     config.waiting.waiting = 8;
-    let mut world = World::with(Setup { store: Some(world.store), config, ..Setup::default() }).await;
+    let (mut world, first, other) = sharing(config).await;
     *world.node.does.lock().unwrap() = Does::Keep;
     *world.node.credit.lock().unwrap() = 100;
     world.node.say(Said::Report);
@@ -311,14 +313,8 @@ const HALF: usize = 450_000;
 
 #[tokio::test]
 async fn a_tenant_that_holds_bodies_back_leaves_room_for_those_of_others() {
-    let (world, ..) = locked().await;
-    let fashion = world.store.catalog().await.unwrap().tasks[0].id;
-    world.store.share_model(fashion, "small", Visibility::Public).await.unwrap();
-    let tenant = world.store.create_tenant("other").await.unwrap().id;
-    let (first, other) =
-        (made(&world, TenantId::DEFAULT, Scopes::ALL).await, made(&world, tenant, Scopes::ALL).await);
     let config = Config { max_held_bytes: 1_000_000, ..Config::default() };
-    let world = World::with(Setup { store: Some(world.store), config, ..Setup::default() }).await;
+    let (world, first, other) = sharing(config).await;
     let core = world.service.core();
     let run = world.run().await;
     let key = other.expose().to_owned();

@@ -27,6 +27,9 @@ pub(crate) const MEASURE: Measure = Measure {
 /// Queries under way when something happens.
 const UNDER_WAY: usize = 2;
 
+/// Of so many lost queries it is told why.
+const LOST_TOLD: usize = 5;
+
 /// What is done to the cluster.
 const EVENTS: [&str; 4] =
     ["SIGTERM of an executor", "SIGTERM of a gateway", "Redis killed", "Postgres killed"];
@@ -97,7 +100,10 @@ fn outcome(
     totals: &[Total],
     lost: &[String],
 ) -> Result<Outcome> {
-    let lost = if lost.is_empty() { String::new() } else { format!("; lost: {}", lost.join("; ")) };
+    let lost = match lost {
+        [] => String::new(),
+        [some @ ..] => format!("; lost, of the first: {}", some[..some.len().min(LOST_TOLD)].join("; ")),
+    };
     let told = EVENTS.iter().zip(totals).map(|(event, total)| {
         format!(
             "{event}: {} of {} failed, {} late, {} asked elsewhere",
