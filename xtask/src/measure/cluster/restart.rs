@@ -102,7 +102,7 @@ fn outcome(
 ) -> Result<Outcome> {
     let lost = match lost {
         [] => String::new(),
-        [some @ ..] => format!("; lost, of the first: {}", some[..some.len().min(LOST_TOLD)].join("; ")),
+        some => format!("; lost, of the first: {}", some[..some.len().min(LOST_TOLD)].join("; ")),
     };
     let told = EVENTS.iter().zip(totals).map(|(event, total)| {
         format!(
