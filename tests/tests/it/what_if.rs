@@ -55,9 +55,11 @@ fn what_is_asked_of_a_server_is_simulated_on_its_machines_or_others() -> Result<
     let sharp = simulated(&demo, &["--watch", "2s", "--floor", "fashion=0.934", "--usd-per-hour", &dear])?;
     ensure!(sharp["outcome"]["total"]["accuracy"].as_f64() > Some(0.933), "{sharp}");
     ensure!(sharp["outcome"]["served_usd"].as_f64() > Some(1_000.0 * 4.0 / 3_600.0), "{sharp}");
-    // What was asked a moment ago may be told only now.
+    // What was asked a moment ago may be told only now; then it is simulated, for no longer than need be.
     wait::until(Duration::from_secs(30), || {
-        let wrong = demo.server.command(&["simulate", "--from-live", &demo.server.url(), "--watch", "1s"])?;
+        let url = demo.server.url();
+        let wrong = ["simulate", "--from-live", &url, "--watch", "1s", "--seconds", "1"];
+        let wrong = demo.server.command(&wrong)?;
         let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
         let refused = !wrong.status.success() && said.contains("nothing was asked");
         Ok(if refused { Ok(()) } else { Err(said) })
