@@ -294,6 +294,7 @@ impl NodeLink for Handle {
             ToNode::MayReturn { key } => self.may_return(key),
             ToNode::Pin { plan, pins } => self.pin(plan, pins),
             ToNode::Wake { task, ordinal } => self.feed(Event::Wake { task, ordinal }),
+            ToNode::Unload { variant } => self.feed(Event::Unwanted { variant }),
         }
     }
 

@@ -25,7 +25,7 @@ use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::{Metrics, NodeMetrics};
-use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId, TenantId};
+use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId, TenantId, VariantId};
 use modelless_wire::{
     Body, Connection, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode,
 };
@@ -438,6 +438,11 @@ impl Core {
     /// Has a node load a variant.
     pub(crate) fn wake(&self, node: NodeId, task: TaskId, ordinal: u8) {
         self.to_node(node, ToNode::Wake { task, ordinal });
+    }
+
+    /// Has a node take a variant out of memory.
+    pub(crate) fn unload(&self, node: NodeId, variant: VariantId) {
+        self.to_node(node, ToNode::Unload { variant });
     }
 
     fn to_node(&self, node: NodeId, frame: ToNode) {

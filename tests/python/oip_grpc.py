@@ -44,7 +44,9 @@ def sync(calls):
     call("get_model_config", lambda: same(list(client.get_model_config(TASK).config.output[0].dims), [10]))
     call("get_model_repository_index", lambda: same(client.get_model_repository_index().models[0].name, TASK))
     call("load_model", lambda: client.load_model(TASK))
-    calls.refuses("tritonclient gRPC", "unload_model, which is refused", lambda: client.unload_model(TASK), "makes room by itself")
+    call("unload_model", lambda: client.unload_model(TASK))
+    call("load_model of what was unloaded", lambda: client.load_model(TASK))
+    calls.refuses("tritonclient gRPC", "unload_model of no model", lambda: client.unload_model("fashio"), "fashion")
     call("get_system_shared_memory_status", lambda: client.get_system_shared_memory_status())
     call("get_cuda_shared_memory_status", lambda: client.get_cuda_shared_memory_status())
     call("get_trace_settings", lambda: client.get_trace_settings())
@@ -122,6 +124,7 @@ async def asynchronous(calls):
         await call("get_model_metadata", found(client.get_model_metadata(TASK), lambda got: got.inputs[0].name, "image"))
         await call("get_model_config", found(client.get_model_config(TASK), lambda got: list(got.config.output[0].dims), [10]))
         await call("get_model_repository_index", found(client.get_model_repository_index(), lambda got: got.models[0].name, TASK))
+        await call("unload_model", client.unload_model(TASK))
         await call("load_model", client.load_model(TASK))
         asked = lambda got: sum(one.inference_count for one in got.model_stats) > 500
         await call("get_inference_statistics", found(client.get_inference_statistics(TASK), asked, True))

@@ -198,6 +198,7 @@ pub(crate) fn to_node(frame: &ToNode) -> Result<Encoded, TooLarge> {
         ToNode::Wake { task, ordinal } => {
             plain(Kind::Wake, NOTHING, &WakeHead { task: task.0, ordinal: *ordinal })
         }
+        ToNode::Unload { variant } => plain(Kind::Unload, NOTHING, &variant.0),
     }
 }
 
@@ -296,6 +297,7 @@ pub(crate) fn decode(header: &Header, head: &[u8], payload: Buffer) -> Result<Fr
             let WakeHead { task, ordinal } = read(kind, head)?;
             Frame::ToNode(ToNode::Wake { task: TaskId(task), ordinal })
         }
+        Kind::Unload => Frame::ToNode(ToNode::Unload { variant: VariantId(read(kind, head)?) }),
         Kind::Answer => {
             let (key, answer, report) = read::<AnswerHead>(kind, head)?.answer(payload).map_err(bad)?;
             Frame::FromNode(FromNode { body: Body::Answer { key, answer }, report })

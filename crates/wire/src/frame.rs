@@ -63,6 +63,8 @@ pub enum Kind {
     Piece = 21,
     /// You may give this back.
     MayReturn = 22,
+    /// Take this out of memory.
+    Unload = 23,
     /// An answer.
     Answer = 32,
     /// A named "no".
@@ -78,7 +80,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Hello,
         Self::Status,
         Self::Ping,
@@ -94,6 +96,7 @@ impl Kind {
         Self::Wake,
         Self::Piece,
         Self::MayReturn,
+        Self::Unload,
         Self::Answer,
         Self::Refused,
         Self::BadInput,
@@ -116,6 +119,7 @@ impl Kind {
             | Self::Cancel
             | Self::MayReturn
             | Self::Wake
+            | Self::Unload
             | Self::Answer
             | Self::Refused
             | Self::BadInput
@@ -146,6 +150,7 @@ impl Kind {
             | Self::MayReturn
             | Self::Pin
             | Self::Wake
+            | Self::Unload
             | Self::Refused
             | Self::BadInput
             | Self::HandedBack

@@ -367,7 +367,8 @@ impl NodeLink for Remote {
                 | ToNode::Cancel { .. }
                 | ToNode::MayReturn { .. }
                 | ToNode::Pin { .. }
-                | ToNode::Wake { .. },
+                | ToNode::Wake { .. }
+                | ToNode::Unload { .. },
             ) => {
                 tracing::error!(node = %self.node, %error, "a frame was not sent");
             }

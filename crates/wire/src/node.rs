@@ -479,7 +479,7 @@ impl Hub {
                 }
                 ToNode::MayReturn { key: qualified(peer.number, key) }
             }
-            ToNode::Pin { .. } | ToNode::Wake { .. } => frame,
+            ToNode::Pin { .. } | ToNode::Wake { .. } | ToNode::Unload { .. } => frame,
         };
         self.node.send(frame);
         Ok(())

@@ -78,7 +78,8 @@ pub(crate) fn in_role(frame: &Frame, gateway: bool) -> Result<(), Lost> {
             | ToNode::Demand(_)
             | ToNode::Cancel { .. }
             | ToNode::MayReturn { .. }
-            | ToNode::Wake { .. },
+            | ToNode::Wake { .. }
+            | ToNode::Unload { .. },
         ) if !gateway => Err(out_of_place(frame, "something that schedulers say")),
         Frame::Hello(_)
         | Frame::Status(_)
@@ -112,6 +113,7 @@ pub(crate) fn out_of_place(frame: &Frame, expected: &'static str) -> Lost {
         Frame::ToNode(ToNode::MayReturn { .. }) => Kind::MayReturn,
         Frame::ToNode(ToNode::Pin { .. }) => Kind::Pin,
         Frame::ToNode(ToNode::Wake { .. }) => Kind::Wake,
+        Frame::ToNode(ToNode::Unload { .. }) => Kind::Unload,
         Frame::FromNode(FromNode { body, report: _ }) => match body {
             Body::Answer { .. } => Kind::Answer,
             Body::Refused { .. } => Kind::Refused,

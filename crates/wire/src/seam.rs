@@ -71,6 +71,11 @@ pub enum ToNode {
         /// The variant, by its ordinal in the task.
         ordinal: u8,
     },
+    /// Take this out of memory: somebody who may asked for it.
+    Unload {
+        /// What.
+        variant: VariantId,
+    },
 }
 
 /// How much of a class waits at the gateway.

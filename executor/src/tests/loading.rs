@@ -121,6 +121,29 @@ async fn the_status_tells_loads_batches_and_crashes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_unloaded_by_hand_leaves_memory_and_its_next_query_brings_it_back() {
+    let mut bed = bed(None).await;
+    let mut status = bed.handle.status();
+    let known = bed.variants[0].clone();
+    let only = || [known.ordinal].into_iter().collect();
+    bed.send(1, LONG, only(), super::distinct(1));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    bed.handle.send(ToNode::Unload { variant: known.id });
+    let state = |status: &NodeStatus| {
+        status.replicas.iter().find(|replica| replica.variant == known.id).map(|replica| replica.state)
+    };
+    let left = status.wait_for(|status| state(status) == Some(ReplicaState::Inactive));
+    timeout(LONG, left).await.expect("in time").expect("it runs");
+    let unload = modelless_engine::Engine::unload(&*bed.engine, known.id).await;
+    assert!(unload.is_err(), "the engine had let it go");
+    bed.send(2, LONG, only(), super::distinct(2));
+    assert_eq!(bed.wrong_of(1).await, 0);
+    assert_eq!(status.borrow_and_update().load.evictions, 0, "it made room for nothing");
+    drop(status);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_variant_has_run_before_a_query_is_given_to_it() {
     let batches = Arc::new(AtomicU64::new(0));
     let config = Config { warm_up: Micros(100), lanes: 2, ..config() };

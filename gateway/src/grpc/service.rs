@@ -153,7 +153,7 @@ fn caller(extensions: &http::Extensions) -> Result<&Caller, ApiError> {
 fn needs(name: &str) -> Needs {
     match name {
         "ServerLive" | "ServerReady" => Needs::Nothing,
-        "RepositoryModelLoad" | "RepositoryModelUnload" => Needs::Operator,
+        "RepositoryModelLoad" | "RepositoryModelUnload" => Needs::ADMIN,
         _ => Needs::QUERY,
     }
 }
@@ -254,13 +254,7 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             .await
         }
         "RepositoryModelLoad" => one(app, request, load).await,
-        "RepositoryModelUnload" => {
-            told(app, request, |app, _, asked: RepositoryRequest| {
-                residency::unload(&app.core, &asked.model_name)?;
-                Ok(Empty {})
-            })
-            .await
-        }
+        "RepositoryModelUnload" => one(app, request, unload).await,
         "SystemSharedMemoryStatus" => one(app, request, shown_regions).await,
         "SystemSharedMemoryUnregister" => one(app, request, unregister).await,
         "SystemSharedMemoryRegister" => one(app, request, register).await,
@@ -300,16 +294,27 @@ fn statistics(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
 }
 
 async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {
-    let asked = request.into_inner();
+    let caller = caller(request.extensions())?.clone();
+    let (name, parameters) = of_repository(request.into_inner());
+    residency::load(&app.core, &caller, &name, &parameters).await.map(|()| Empty {})
+}
+
+async fn unload(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {
+    let caller = caller(request.extensions())?.clone();
+    let (name, parameters) = of_repository(request.into_inner());
+    residency::unload(&app.core, &caller, &name, &parameters).await.map(|()| Empty {})
+}
+
+/// Which model, and what is said of it.
+fn of_repository(asked: RepositoryRequest) -> (String, Vec<(String, Value)>) {
     let value = |choice: Option<RepositoryChoice>| match choice {
         Some(RepositoryChoice::Bool(truth)) => Value::Bool(truth),
         Some(RepositoryChoice::Int(number)) => Value::Number(number.to_string()),
         Some(RepositoryChoice::Text(text)) => Value::Text(text),
         Some(RepositoryChoice::Raw(_)) | None => Value::Text(String::new()),
     };
-    let parameters: Vec<_> =
-        asked.parameters.into_iter().map(|(name, parameter)| (name, value(parameter.choice))).collect();
-    residency::load(&app.core, &asked.model_name, &parameters).await.map(|()| Empty {})
+    let parameters = asked.parameters.into_iter();
+    (asked.model_name, parameters.map(|(name, parameter)| (name, value(parameter.choice))).collect())
 }
 
 /// The name of a region; none stands for all.

@@ -56,7 +56,7 @@ pub(crate) fn version<'a>(task: &'a TaskView, version: &str) -> Result<Option<&'
 }
 
 /// All variants, or the one that is asked for.
-fn chosen<'a>(task: &'a TaskView, asked: &str) -> Result<Vec<&'a VariantView>, ApiError> {
+pub(super) fn chosen<'a>(task: &'a TaskView, asked: &str) -> Result<Vec<&'a VariantView>, ApiError> {
     Ok(version(task, asked)?.map_or_else(|| task.variants.iter().collect(), |one| vec![one]))
 }
 

@@ -1,33 +1,39 @@
-//! Loading by hand. What is in memory is the platform's business: it loads what queries need and evicts for them. Loading beforehand
-//! spares the first query its wait; unloading would only make room that is made anyway when it is needed.
+//! Loading and unloading by hand. What is in memory is the platform's business: it loads what queries need and evicts for them.
+//! Loading beforehand spares the first query its wait; unloading makes room for something else on the machine now.
 
 use super::about;
 use super::request::Value;
+use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::suggest::excerpt;
 use crate::view::{TaskView, VariantView};
+use futures_util::future::join_all;
 use modelless_decision::route::{Offer, Ready};
+use modelless_types::{ReplicaState, VariantId};
+use modelless_wire::NodeStatus;
 use std::time::Duration;
+use tokio::sync::watch;
 
-/// How long a load is waited for.
+/// How long a load, or what is still to be finished before an unload, is waited for.
 const WITHIN: Duration = Duration::from_mins(1);
 
 /// Has a node load a variant of a task, and waits until it has: the one with the number given as the parameter `version`, else the
 /// most accurate of those that answer without a pin.
-pub(crate) async fn load(core: &Core, name: &str, parameters: &[(String, Value)]) -> Result<(), ApiError> {
-    let view = core.view();
-    let task = view.task(name)?;
+pub(crate) async fn load(
+    core: &Core,
+    caller: &Caller,
+    name: &str,
+    parameters: &[(String, Value)],
+) -> Result<(), ApiError> {
+    let view = core.view_of(caller);
+    let task = view.task(name)?.owned()?;
     let mut asked = None;
     for (name, value) in parameters {
         if let ("version", Value::Text(version) | Value::Number(version)) = (name.as_str(), value) {
             asked = Some(version.as_str());
         } else {
-            let message = format!(
-                "loading takes only `version` here, not {}; models come in by `modelless model register`",
-                excerpt(name)
-            );
-            return Err(ApiError::malformed(message));
+            return Err(takes_only("loading takes only `version`", name));
         }
     }
     let variant = match asked {
@@ -79,12 +85,57 @@ fn usual(task: &TaskView, runnable: impl Fn(&VariantView) -> bool) -> Option<&Va
     serving.max_by_key(|variant| variant.accuracy)
 }
 
-/// Says why not.
-pub(crate) fn unload(core: &Core, name: &str) -> Result<(), ApiError> {
-    core.view().task(name)?;
-    Err(ApiError::new(
-        http::StatusCode::NOT_IMPLEMENTED,
-        "not_served_here",
-        "nothing is unloaded by hand: what is idle makes room by itself when something else needs it",
-    ))
+/// Has all nodes take a task's variants out of memory, or the one with the number `version`, and waits until they have. What is busy
+/// finishes first. A query that needs one later has it loaded again, and so has the next plan that pins it.
+pub(crate) async fn unload(
+    core: &Core,
+    caller: &Caller,
+    name: &str,
+    parameters: &[(String, Value)],
+) -> Result<(), ApiError> {
+    let view = core.view_of(caller);
+    let task = view.task(name)?.owned()?;
+    let mut asked = "";
+    for (name, value) in parameters {
+        match (name.as_str(), value) {
+            ("version", Value::Text(version) | Value::Number(version)) => asked = version,
+            // A task depends on nothing, and nothing on it.
+            ("unload_dependents", Value::Bool(_)) => {}
+            _ => return Err(takes_only("unloading takes only `version` and `unload_dependents`", name)),
+        }
+    }
+    let unwanted = about::chosen(task, asked)?;
+    let mut gone = Vec::new();
+    for node in core.nodes() {
+        for variant in unwanted.iter().map(|view| view.variant.id) {
+            let loads = loads_in_memory(&node.status.borrow(), variant);
+            // Told to all: one may have begun to load it a moment ago.
+            core.unload(node.id, variant);
+            gone.extend(loads.map(|loads| left(node.status.clone(), variant, loads)));
+        }
+    }
+    let all = tokio::time::timeout(WITHIN, join_all(gone)).await;
+    all.map(|_| ()).map_err(|_| {
+        let why =
+            format!("it was still in memory after {} s: what it was given is not finished", WITHIN.as_secs());
+        ApiError::unavailable("unloading", why)
+    })
+}
+
+/// How often what is in a node's memory, or on its way there, was loaded; `None` for what is not.
+fn loads_in_memory(status: &NodeStatus, variant: VariantId) -> Option<u32> {
+    let held = |state| !matches!(state, ReplicaState::Inactive | ReplicaState::Failed);
+    let mut replicas = status.replicas.iter().filter(|replica| replica.variant == variant);
+    replicas.find(|replica| held(replica.state)).map(|replica| replica.loads.count)
+}
+
+/// Ends when it is not in memory any longer, was loaded anew since, or its node is gone.
+async fn left(mut status: watch::Receiver<NodeStatus>, variant: VariantId, loads: u32) {
+    let left = status.wait_for(|status| loads_in_memory(status, variant).is_none_or(|count| count > loads));
+    let _gone_with_its_node = left.await;
+}
+
+fn takes_only(what: &str, name: &str) -> ApiError {
+    let name = excerpt(name);
+    ApiError::malformed(format!("{what} here, not {name}; models come in by `modelless model register`"))
 }

@@ -175,5 +175,18 @@ pub(crate) fn load() -> Doc {
 }
 
 pub(crate) fn unload() -> Doc {
-    of_task("oipUnload", "Not served: what is idle makes room by itself").errors(&[400, 404, 408, 413, 501])
+    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+        "ready": {"type": "boolean"},
+        "parameters": {"type": ["object", "null"], "additionalProperties": false, "properties": {
+            "version": {"type": ["string", "number", "null"]}, "unload_dependents": {"type": ["boolean", "null"]},
+        }},
+    }, "example": {"parameters": {}}});
+    of_task("oipUnload", "Have a task's variants leave memory, or one of them")
+        .describe(
+            "All of them, or the one with the number `version`. Answered when they have left; what is busy finishes first. A query that \
+             needs one has it loaded again, and so has the next plan that pins it.",
+        )
+        .json_body(false, &body)
+        .answers(200, "It is not in memory.", &object())
+        .errors(&[400, 403, 404, 408, 413, 503])
 }

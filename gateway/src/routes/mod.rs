@@ -343,14 +343,14 @@ pub(crate) const ROUTES: &[Route] = &[
     route(
         Method::POST,
         "/v2/repository/models/{task}/load",
-        Needs::Operator,
+        Needs::ADMIN,
         || post(oip::load),
         openapi::oip::load,
     ),
     route(
         Method::POST,
         "/v2/repository/models/{task}/unload",
-        Needs::Operator,
+        Needs::ADMIN,
         || post(oip::unload),
         openapi::oip::unload,
     ),

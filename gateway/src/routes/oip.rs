@@ -7,6 +7,7 @@ use crate::errors::{ApiError, JSON, json_response};
 use crate::goals::Given;
 use crate::http::{body, encoding};
 use crate::oip::json::HEAD_LENGTH;
+use crate::oip::request::Value as Parameter;
 use crate::oip::{about, infer, json as form, residency};
 use crate::traces::Door;
 use crate::view::{TaskView, View};
@@ -255,17 +256,30 @@ pub(super) async fn index(State(app): FromApp, caller: Caller, request: Request)
     Ok(json_response(StatusCode::OK, &all))
 }
 
-pub(super) async fn load(State(app): FromApp, Named(at): Named<At>, request: Request) -> Answer {
-    let parameters = repository(&app, request, |asked| {
-        Ok(asked.parameters.map(form::values).transpose()?.unwrap_or_default())
-    })
-    .await?;
-    residency::load(&app.core, &at.task, &parameters).await?;
+pub(super) async fn load(
+    State(app): FromApp,
+    caller: Caller,
+    Named(at): Named<At>,
+    request: Request,
+) -> Answer {
+    let parameters = parameters(&app, request).await?;
+    residency::load(&app.core, &caller, &at.task, &parameters).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }
 
-pub(super) async fn unload(State(app): FromApp, Named(at): Named<At>, request: Request) -> Answer {
-    repository(&app, request, |_| Ok(())).await?;
-    residency::unload(&app.core, &at.task)?;
+pub(super) async fn unload(
+    State(app): FromApp,
+    caller: Caller,
+    Named(at): Named<At>,
+    request: Request,
+) -> Answer {
+    let parameters = parameters(&app, request).await?;
+    residency::unload(&app.core, &caller, &at.task, &parameters).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+async fn parameters(app: &App, request: Request) -> Result<Vec<(String, Parameter)>, ApiError> {
+    let given =
+        |asked: Repository<'_>| Ok(asked.parameters.map(form::values).transpose()?.unwrap_or_default());
+    repository(app, request, given).await
 }

@@ -3,10 +3,11 @@ use axum::body::Body;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http::Request;
-use modelless_types::{Accuracy, Micros, Prefer, Refusal, VariantId};
-use modelless_wire::{Input, ToNode};
+use modelless_types::{Accuracy, Bytes, DeviceIx, Micros, Prefer, Refusal, ReplicaState, VariantId};
+use modelless_wire::{Input, LoadTimes, ReplicaStatus, ToNode};
 use serde_json::{Value, json};
 use std::io::Write as _;
+use std::time::Duration;
 
 const ARRAYS: &str = "/v2/models/arrays/infer";
 
@@ -288,7 +289,7 @@ async fn a_task_shows_itself_as_a_model() {
 }
 
 #[tokio::test]
-async fn loading_asks_a_node_and_unloading_says_why_not() {
+async fn loading_asks_a_node() {
     let world = echoing(Setup::default()).await;
     let load = "/v2/repository/models/fashion/load";
     assert_eq!(world.post(load, "", b"").await.status, 200, "it is in memory already");
@@ -298,7 +299,64 @@ async fn loading_asks_a_node_and_unloading_says_why_not() {
     );
     let body = json!({"parameters": {"version": "77"}}).to_string();
     assert_eq!(world.post(load, "", body.as_bytes()).await.status, 404);
-    let body = json!({"parameters": {"unload_dependents": false}}).to_string();
-    let got = world.post("/v2/repository/models/fashion/unload", "", body.as_bytes()).await;
-    assert_eq!(got.refusal(), (501, "not_served_here".to_owned()));
+}
+
+fn replica(variant: VariantId, state: ReplicaState, count: u32) -> ReplicaStatus {
+    ReplicaStatus {
+        device: DeviceIx(0),
+        variant,
+        state,
+        memory: Bytes(1),
+        slowdown: None,
+        cause: String::new(),
+        loads: LoadTimes { count, cold: None, warm: None },
+        signs: None,
+    }
+}
+
+const UNLOAD: &str = "/v2/repository/models/fashion/unload";
+const SMALL: VariantId = VariantId(1);
+
+#[tokio::test]
+async fn unloading_is_answered_when_all_of_a_task_has_left_every_node_or_was_loaded_anew() {
+    let mut world = echoing(Setup::default()).await;
+    let tell = |world: &World, replicas: Vec<ReplicaStatus>| {
+        world.status.send_modify(|status| status.replicas = replicas);
+    };
+    let large = VariantId(2);
+    tell(&world, vec![replica(SMALL, ReplicaState::Active, 1), replica(large, ReplicaState::Draining, 4)]);
+    let request = Request::post(UNLOAD).body(Body::from(r#"{"parameters":{"unload_dependents":false}}"#));
+    let mut answers = tokio::task::JoinSet::new();
+    answers.spawn(send(world.router(), request.unwrap()));
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        if let ToNode::Unload { variant } = world.seen.recv().await.unwrap() {
+            told.push(variant);
+        }
+    }
+    assert_eq!(told, [SMALL, large]);
+    tell(&world, vec![replica(SMALL, ReplicaState::Draining, 1), replica(large, ReplicaState::Draining, 4)]);
+    tell(&world, vec![replica(SMALL, ReplicaState::Inactive, 1), replica(large, ReplicaState::Draining, 4)]);
+    let early = tokio::time::timeout(Duration::from_millis(20), answers.join_next()).await;
+    assert!(early.is_err(), "one of them is still there");
+    // It left, and a query had it loaded again before anybody looked.
+    tell(&world, vec![replica(SMALL, ReplicaState::Inactive, 1), replica(large, ReplicaState::Active, 5)]);
+    let got = answers.join_next().await.unwrap().unwrap();
+    assert_eq!((got.status.as_u16(), got.json()), (200, json!({})));
+}
+
+#[tokio::test]
+async fn unloading_names_what_is_not_there_and_asks_no_node_then() {
+    let mut world = echoing(Setup::default()).await;
+    let one = |version: &str| json!({"parameters": {"version": version}}).to_string();
+    assert_eq!(world.post(UNLOAD, "", one("77").as_bytes()).await.status, 404);
+    assert_eq!(world.post("/v2/repository/models/none/unload", "", b"").await.status, 404);
+    let other = json!({"parameters": {"force": true}}).to_string();
+    assert_eq!(world.post(UNLOAD, "", other.as_bytes()).await.refusal(), (400, "malformed".to_owned()));
+    assert!(
+        std::iter::from_fn(|| world.seen.try_recv().ok()).all(|said| !matches!(said, ToNode::Unload { .. })),
+        "nothing of it is asked of a node"
+    );
+    // The other one is not in memory, so there is nothing to wait for.
+    assert_eq!(world.post(UNLOAD, "", one("2").as_bytes()).await.status, 200);
 }

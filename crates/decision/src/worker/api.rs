@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Why a replica goes that made room; nothing else has this cause.
 pub const EVICTED: &str = "evicted for another that is wanted";
+/// Why a replica goes that somebody had unloaded.
+pub const UNLOADED: &str = "unloaded by hand";
 
 /// A lane: one place of a device where one batch runs at a time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -376,6 +378,11 @@ pub enum Event {
         /// The variant.
         ordinal: u8,
     },
+    /// Somebody asks for a variant to leave memory.
+    Unwanted {
+        /// Which.
+        variant: VariantId,
+    },
     /// What can be run here changed.
     Catalog(Vec<WorkerVariant>),
     /// A device's cores are to be cut into lanes of this width.
@@ -413,6 +420,7 @@ impl Ranked for Event {
             | Self::MayReturn { .. }
             | Self::Pin(_)
             | Self::Wake { .. }
+            | Self::Unwanted { .. }
             | Self::Catalog(_)
             | Self::Marked(_)
             | Self::Recut { .. }

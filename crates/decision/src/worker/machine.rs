@@ -354,6 +354,7 @@ impl Machine for Worker {
                     self.ask_wider(now, device, variant);
                 }
             }
+            Event::Unwanted { variant } => self.residency.unwanted(variant, &mut self.actions),
             Event::Recut { device, width } => self.recut(now, device, width),
             Event::Catalog(variants) => {
                 let remeasured = self.residency.catalog(now, variants, &mut self.actions);

@@ -61,8 +61,8 @@ mod times;
 mod trust;
 
 pub use api::{
-    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, Foresight, LaneIx, Outcome, Reason, WorkerConfig,
-    WorkerVariant,
+    Action, BatchId, DeviceConfig, EVICTED, Event, Failure, Foresight, LaneIx, Outcome, Reason, UNLOADED,
+    WorkerConfig, WorkerVariant,
 };
 pub(crate) use api::{draining, is_draining};
 pub use load::WorkerLoad;

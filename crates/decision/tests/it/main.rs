@@ -20,5 +20,6 @@ mod searching;
 mod shedding;
 mod spare;
 mod suspecting;
+mod unloading;
 mod waiting;
 mod working;

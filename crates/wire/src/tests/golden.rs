@@ -205,6 +205,7 @@ fn plain_samples() -> Vec<(&'static str, Encoded)> {
         ("want", codec::want(9, "ab", 2).expect("small")),
         ("may return", tell(&ToNode::MayReturn { key })),
         ("wake", tell(&ToNode::Wake { task: TaskId(3), ordinal: 4 })),
+        ("unload", tell(&ToNode::Unload { variant: VariantId(7) })),
         ("answer", say(Body::Answer { key, answer: Box::new(answer(Buffer::from_static(b"[]"))) })),
         (
             "refused",

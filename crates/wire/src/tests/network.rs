@@ -75,7 +75,11 @@ impl NodeLink for Echo {
             ToNode::Cancel { key } => {
                 lock(&self.open).remove(&key);
             }
-            ToNode::Demand(_) | ToNode::MayReturn { .. } | ToNode::Pin { .. } | ToNode::Wake { .. } => {}
+            ToNode::Demand(_)
+            | ToNode::MayReturn { .. }
+            | ToNode::Pin { .. }
+            | ToNode::Wake { .. }
+            | ToNode::Unload { .. } => {}
         }
     }
 }

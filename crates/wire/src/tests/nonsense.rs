@@ -146,6 +146,7 @@ async fn a_peer_that_says_what_its_role_does_not_is_turned_away() {
         (Role::Scheduler, ToNode::Demand(demand), "Demand", scheduler),
         (Role::Scheduler, ToNode::Cancel { key: QueryKey(1) }, "Cancel", scheduler),
         (Role::Scheduler, wake, "Wake", scheduler),
+        (Role::Scheduler, ToNode::Unload { variant: VariantId(1) }, "Unload", scheduler),
     ] {
         let mut stream = TcpStream::connect(&address).await.expect("a node");
         let hello = bytes(codec::hello(&Hello::new("raw", role, &config())));

@@ -7,7 +7,7 @@ use super::{
 use crate::sim::Host;
 use crate::{Address, Demand, Dial, InputFault};
 use bytes::Bytes as Buffer;
-use modelless_types::{Accuracy, Bytes, CostPer1k, Micros, Nearest, QueryKey, Refusal, TaskId};
+use modelless_types::{Accuracy, Bytes, CostPer1k, Micros, Nearest, QueryKey, Refusal, TaskId, VariantId};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -189,6 +189,7 @@ async fn what_a_gateway_tells_a_node_arrives_in_order() {
         let key = rig.ask(1, raw("x")).await;
         rig.to_node.send(ToNode::Demand(Demand { class: class(9), waiting: 5, first: None }));
         rig.to_node.send(ToNode::Wake { task: TaskId(8), ordinal: 255 });
+        rig.to_node.send(ToNode::Unload { variant: VariantId(u32::MAX) });
         rig.to_node.send(ToNode::Cancel { key: QueryKey(1) });
         let cancelled = |frame: &ToNode| matches!(frame, ToNode::Cancel { key: found } if *found == key);
         rig.node.told.wait_for_one("the cancel", cancelled).await;
@@ -200,6 +201,7 @@ async fn what_a_gateway_tells_a_node_arrives_in_order() {
                     ToNode::Query(_),
                     ToNode::Demand(Demand { waiting: 5, first: None, .. }),
                     ToNode::Wake { task: TaskId(8), ordinal: 255 },
+                    ToNode::Unload { variant: VariantId(u32::MAX) },
                     ToNode::Cancel { .. },
                 ]
             ),

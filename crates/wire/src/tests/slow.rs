@@ -113,7 +113,11 @@ async fn that_a_large_query_may_go_back_is_heard_though_it_is_said_while_its_par
             told.iter().position(|frame| match frame {
                 ToNode::Query(query) => !may && query.key.0 & 0xff == wanted,
                 ToNode::MayReturn { key } => may && key.0 & 0xff == wanted,
-                ToNode::Demand(_) | ToNode::Cancel { .. } | ToNode::Pin { .. } | ToNode::Wake { .. } => false,
+                ToNode::Demand(_)
+                | ToNode::Cancel { .. }
+                | ToNode::Pin { .. }
+                | ToNode::Wake { .. }
+                | ToNode::Unload { .. } => false,
             })
         };
         Some([(at(1, false)?, at(1, true)?), (at(10, false)?, at(10, true)?)])

@@ -126,7 +126,7 @@ impl NodeLink for Worker {
                     (asked.returnable, asked.told) = (true, true);
                 }
             }
-            ToNode::Demand(_) | ToNode::Pin { .. } | ToNode::Wake { .. } => {}
+            ToNode::Demand(_) | ToNode::Pin { .. } | ToNode::Wake { .. } | ToNode::Unload { .. } => {}
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Residency;
 use crate::replica::ReplicaEvent;
-use crate::worker::api::{Action, WorkerVariant};
+use crate::worker::api::{Action, UNLOADED, WorkerVariant};
 use crate::worker::times::Times;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -51,32 +51,9 @@ impl Residency {
         let give_up_after = self.give_up_after;
         for device in self.device_ids() {
             for &gone in old.keys() {
-                match self.replica_mut(device, gone).map(|r| (r.state, r.busy)) {
-                    Some((state, busy)) if state.serves() => {
-                        self.step(
-                            device,
-                            gone,
-                            ReplicaEvent::Unwanted,
-                            "removed from the catalogue",
-                            actions,
-                        );
-                        if busy == 0 {
-                            actions.push_back(Action::Unload { device, variant: gone });
-                        }
-                    }
-                    Some((ReplicaState::Loading, _)) => {
-                        self.step(
-                            device,
-                            gone,
-                            ReplicaEvent::Unwanted,
-                            "removed from the catalogue",
-                            actions,
-                        );
-                    }
-                    Some((ReplicaState::Failed | ReplicaState::Inactive, _)) => {
-                        self.device_mut(device).replicas.remove(&gone);
-                    }
-                    Some(_) | None => {}
+                self.let_go(device, gone, "removed from the catalogue", actions);
+                if matches!(self.state(device, gone), ReplicaState::Failed | ReplicaState::Inactive) {
+                    self.device_mut(device).replicas.remove(&gone);
                 }
             }
             // A changed catalogue gives what was given up another chance.
@@ -89,5 +66,30 @@ impl Residency {
             self.want_pinned(now, device);
         }
         remeasured
+    }
+
+    /// Somebody wants it out of memory. What pins it counts no longer, until a plan is told that does; a query that needs it has it
+    /// loaded again, and so have those that wait already.
+    pub(in crate::worker) fn unwanted(&mut self, variant: VariantId, actions: &mut VecDeque<Action>) {
+        for device in self.device_ids() {
+            let at = self.device_mut(device);
+            at.pinned.remove(&variant);
+            at.wanted.retain(|wanted| wanted.variant != variant);
+            self.let_go(device, variant, UNLOADED, actions);
+        }
+    }
+
+    /// What is in memory, or on its way there, leaves once it has finished what it has.
+    fn let_go(&mut self, device: DeviceIx, variant: VariantId, why: &str, actions: &mut VecDeque<Action>) {
+        let Some((state, busy)) = self.replica_mut(device, variant).map(|r| (r.state, r.busy)) else {
+            return;
+        };
+        if !state.serves() && state != ReplicaState::Loading {
+            return;
+        }
+        self.step(device, variant, ReplicaEvent::Unwanted, why, actions);
+        if state.serves() && busy == 0 {
+            actions.push_back(Action::Unload { device, variant });
+        }
     }
 }

@@ -1,0 +1,154 @@
+//! What leaves memory because somebody asked for that, and when.
+
+use crate::common::{TASK, query};
+use modelless_decision::worker::{
+    Action, BatchId, DeviceConfig, Event, Outcome, UNLOADED, Worker, WorkerConfig, WorkerVariant,
+};
+use modelless_decision::{Machine, Moments, RunModel};
+use modelless_types::{
+    Accuracy, BatchPoint, Bytes, DeviceIx, Engine, Micros, ModelId, PricePerHour, ReplicaState, Time,
+    VariantId,
+};
+
+const DEVICE: DeviceIx = DeviceIx(0);
+const NOW: Time = Time(1_000_000);
+const THIS: VariantId = VariantId(1);
+
+/// A worker with one variant, of which nothing is in memory.
+fn worker() -> Worker {
+    let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000_000) };
+    let point = BatchPoint { batch: 1, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
+    let variant = WorkerVariant {
+        id: THIS,
+        model: ModelId(1),
+        engine: Engine::Onnx,
+        task: TASK,
+        ordinal: 0,
+        accuracy: Accuracy::ONE,
+        max_batch: 1,
+        run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
+        memory: Bytes(4),
+        load_time: Micros::from_millis(10),
+        threads: 1,
+        batching: None,
+        gpu: false,
+    };
+    let mut worker = Worker::new(WorkerConfig { devices: vec![device], ..WorkerConfig::default() });
+    tell(&mut worker, Event::Catalog(vec![variant]));
+    worker
+}
+
+fn tell(worker: &mut Worker, event: Event) -> Vec<Action> {
+    worker.handle(NOW, event);
+    std::iter::from_fn(|| worker.poll_action()).collect()
+}
+
+fn ask(worker: &mut Worker, key: u64) -> Vec<Action> {
+    let admits = [0].into_iter().collect();
+    tell(worker, Event::Arrive(query(key, NOW, admits, Micros::from_secs(100))))
+}
+
+fn loaded(worker: &mut Worker) -> Vec<Action> {
+    tell(worker, Event::Loaded { device: DEVICE, variant: THIS, memory: Bytes(4), took: Micros(10_000) })
+}
+
+fn unwanted(worker: &mut Worker) -> Vec<Action> {
+    tell(worker, Event::Unwanted { variant: THIS })
+}
+
+fn state(worker: &Worker) -> ReplicaState {
+    worker.replicas().iter().find(|replica| replica.variant == THIS).expect("it was loaded").state
+}
+
+fn unloads(actions: &[Action]) -> bool {
+    actions.contains(&Action::Unload { device: DEVICE, variant: THIS })
+}
+
+fn loads(actions: &[Action]) -> bool {
+    actions.contains(&Action::Load { device: DEVICE, variant: THIS })
+}
+
+fn wake(worker: &mut Worker) {
+    assert!(loads(&tell(worker, Event::Wake { task: TASK, ordinal: 0 })));
+}
+
+#[test]
+fn what_is_idle_leaves_at_once_however_new_it_is_and_comes_back_for_the_next_query() {
+    let mut worker = worker();
+    wake(&mut worker);
+    loaded(&mut worker);
+    let actions = unwanted(&mut worker);
+    assert!(unloads(&actions), "{actions:?}");
+    let why = actions.iter().find_map(|action| match action {
+        Action::Transition { to: ReplicaState::Draining, cause, .. } => Some(cause.as_str()),
+        _ => None,
+    });
+    assert_eq!(why, Some(UNLOADED));
+    tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
+    assert_eq!(state(&worker), ReplicaState::Inactive);
+    assert!(loads(&ask(&mut worker, 1)));
+}
+
+#[test]
+fn what_runs_finishes_first() {
+    let mut worker = worker();
+    ask(&mut worker, 1);
+    loaded(&mut worker);
+    tell(&mut worker, Event::Prepared { batch: BatchId(0), dropped: Vec::new() });
+    let actions = unwanted(&mut worker);
+    assert!(!unloads(&actions) && state(&worker) == ReplicaState::Draining, "{actions:?}");
+    let actions = tell(&mut worker, Event::Done { batch: BatchId(0), outcome: Outcome::Ran });
+    assert!(actions.iter().any(|action| matches!(action, Action::Deliver { .. })), "{actions:?}");
+    assert!(unloads(&actions), "{actions:?}");
+}
+
+#[test]
+fn what_is_still_being_loaded_leaves_when_it_is() {
+    let mut worker = worker();
+    wake(&mut worker);
+    assert!(!unloads(&unwanted(&mut worker)), "its process would be asked for what it does not have");
+    assert!(unloads(&loaded(&mut worker)));
+}
+
+#[test]
+fn who_waits_for_it_has_it_loaded_again() {
+    let mut worker = worker();
+    ask(&mut worker, 1);
+    loaded(&mut worker);
+    tell(&mut worker, Event::Prepared { batch: BatchId(0), dropped: Vec::new() });
+    // One more is prepared beside it, and the third waits unbound.
+    ask(&mut worker, 2);
+    tell(&mut worker, Event::Prepared { batch: BatchId(1), dropped: Vec::new() });
+    ask(&mut worker, 3);
+    unwanted(&mut worker);
+    tell(&mut worker, Event::Done { batch: BatchId(0), outcome: Outcome::Ran });
+    let actions = tell(&mut worker, Event::Done { batch: BatchId(1), outcome: Outcome::Ran });
+    assert!(unloads(&actions), "what was bound to it was answered by it: {actions:?}");
+    let actions = tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
+    assert!(loads(&actions), "{actions:?}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::Refuse { .. })), "{actions:?}");
+}
+
+#[test]
+fn what_was_only_asked_for_is_not_loaded_any_more() {
+    let mut worker = worker();
+    wake(&mut worker);
+    loaded(&mut worker);
+    unwanted(&mut worker);
+    // It is asked for while it leaves, and then unwanted before it has left.
+    tell(&mut worker, Event::Wake { task: TASK, ordinal: 0 });
+    unwanted(&mut worker);
+    assert!(!loads(&tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS })));
+}
+
+#[test]
+fn what_a_plan_pinned_leaves_too_and_comes_back_with_the_next_plan_that_pins_it() {
+    let mut worker = worker();
+    let plan = || Event::Pin(vec![(DEVICE, THIS)]);
+    assert!(loads(&tell(&mut worker, plan())));
+    loaded(&mut worker);
+    assert!(unloads(&unwanted(&mut worker)));
+    let actions = tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
+    assert!(!loads(&actions), "it would be back at once: {actions:?}");
+    assert!(loads(&tell(&mut worker, plan())));
+}
