@@ -560,14 +560,14 @@ fn stretch(known: &Known, members: &[Member], slot: &mut BatchSlot) {
     }
 }
 
-/// One member's answer as JSON.
+/// One member's answer.
 fn body(flight: &Flight, outputs: &Outputs, row: u32, member: &Member) -> Result<Vec<u8>, String> {
     let (decoded, params) = (member.input.as_deref(), member.params);
     let adapter = flight.known.adapter().ok_or("its adapter was never bound; this is a bug")?;
     let rows: Vec<&[u8]> = (0..outputs.specs().len()).map(|output| outputs.item(output, row)).collect();
     let output = adapter.finish(decoded, &rows, params).map_err(|error| error.to_string())?;
     let mut body = Vec::with_capacity(256);
-    output.write_json(&flight.known.task.labels, &mut body).map_err(|error| error.to_string())?;
+    output.write(&flight.known.task.labels, &mut body).map_err(|error| error.to_string())?;
     Ok(body)
 }
 

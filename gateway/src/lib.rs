@@ -31,6 +31,7 @@ mod jobs;
 mod known;
 mod members;
 mod met;
+mod native;
 mod oip;
 mod openapi;
 mod outlook;

@@ -1,10 +1,10 @@
-//! A task's output, and how it is written as JSON.
+//! A task's output, and how it is written: as JSON, or tensors as they are.
 
 use crate::OutputError;
 use crate::spec::Activation;
 use half::f16;
 use modelless_types::DType;
-use modelless_types::tensor::strings;
+use modelless_types::tensor::{packed, strings};
 use serde::{Deserialize, Serialize};
 
 /// What a query may ask of its output, by Hugging Face's names. Other parameters are not this crate's, so a caller
@@ -68,6 +68,16 @@ pub enum Output {
 }
 
 impl Output {
+    /// Appends the answer as nodes give it: tensors in the task's order as [`packed`] has them, since who asked may want their bytes, and
+    /// anything else as JSON. On an error `out` is as it was.
+    pub fn write(&self, labels: &[String], out: &mut Vec<u8>) -> Result<(), OutputError> {
+        let Self::Tensors(tensors) = self else { return self.write_json(labels, out) };
+        for NamedTensor { name: _, dtype: _, shape, data } in tensors {
+            packed::push(shape, data, out);
+        }
+        Ok(())
+    }
+
     /// Appends the answer as JSON: `[{"label", "score"}]` as Hugging Face writes it, `[...]` for a
     /// vector, or `{"outputs": {name: {"shape", "datatype", "data"}}}`. On an error `out` is as it was.
     pub fn write_json(&self, labels: &[String], out: &mut Vec<u8>) -> Result<(), OutputError> {

@@ -202,6 +202,17 @@ pub fn write(dtype: DType, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), String
     Ok(())
 }
 
+/// Floats of any width as numbers to be compared; of other types there are none.
+pub fn floats(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    match dtype {
+        DType::Fp16 => bytes.as_chunks().0.iter().map(|cell| f16::from_le_bytes(*cell).to_f32()).collect(),
+        DType::Fp32 => bytes.as_chunks().0.iter().map(|cell| f32::from_le_bytes(*cell)).collect(),
+        #[expect(clippy::cast_possible_truncation, reason = "the nearest float is near enough to compare")]
+        DType::Fp64 => bytes.as_chunks().0.iter().map(|cell| f64::from_le_bytes(*cell) as f32).collect(),
+        DType::Bool | DType::Uint8 | DType::Int8 | DType::Int32 | DType::Int64 | DType::Bytes => Vec::new(),
+    }
+}
+
 fn put<T: serde::Serialize + ?Sized>(at: usize, value: &T, out: &mut Vec<u8>) {
     if at > 0 {
         out.push(b',');
@@ -263,6 +274,15 @@ mod tests {
         assert!(bytes(DType::Fp32, &deep).unwrap_err().contains("too deep"));
         let long = format!("[{:?}]", "x".repeat(61));
         assert!(bytes(DType::Bytes, &long).is_err(), "a length of four bytes counts too");
+    }
+
+    #[test]
+    fn floats_of_every_width_are_numbers() {
+        for dtype in [DType::Fp16, DType::Fp32, DType::Fp64] {
+            let (read, _) = bytes(dtype, "[0.5, -2]").unwrap();
+            assert_eq!(floats(dtype, &read), [0.5, -2.0]);
+        }
+        assert!(floats(DType::Int32, &[0; 4]).is_empty());
     }
 
     #[test]

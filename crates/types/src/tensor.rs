@@ -155,9 +155,79 @@ pub mod strings {
     }
 }
 
+/// Tensors laid out one after another, as nodes answer with them: of each how many axes it has, their extents, how many bytes its
+/// elements take, and these. Every number is little-endian, and has four bytes but for that of the bytes, which has eight.
+pub mod packed {
+    use alloc::vec::Vec;
+
+    /// One of them.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Packed<'a> {
+        shape: &'a [[u8; 4]],
+        /// Its elements, row by row; before each string its length.
+        pub data: &'a [u8],
+    }
+
+    impl Packed<'_> {
+        /// The extent of each axis, outermost first.
+        pub fn shape(&self) -> impl Iterator<Item = u32> {
+            self.shape.iter().map(|axis| u32::from_le_bytes(*axis))
+        }
+    }
+
+    /// Appends one.
+    pub fn push(shape: &[u32], data: &[u8], into: &mut Vec<u8>) {
+        let axes = u32::try_from(shape.len()).expect("fewer axes than 2^32; this is a bug");
+        into.reserve(12 + 4 * shape.len() + data.len());
+        into.extend_from_slice(&axes.to_le_bytes());
+        for axis in shape {
+            into.extend_from_slice(&axis.to_le_bytes());
+        }
+        into.extend_from_slice(&(data.len() as u64).to_le_bytes());
+        into.extend_from_slice(data);
+    }
+
+    /// The next, and what follows it. `None` where the bytes end before it does.
+    fn next(bytes: &[u8]) -> Option<(Packed<'_>, &[u8])> {
+        let (axes, rest) = bytes.split_first_chunk::<4>()?;
+        let axes = usize::try_from(u32::from_le_bytes(*axes)).ok()?;
+        let (shape, rest) = rest.split_at_checked(axes.checked_mul(4)?)?;
+        let (length, rest) = rest.split_first_chunk::<8>()?;
+        let (data, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+        Some((Packed { shape: shape.as_chunks().0, data }, rest))
+    }
+
+    /// All of them. `None` where the bytes end in the middle of one.
+    pub fn all(bytes: &[u8]) -> Option<Vec<Packed<'_>>> {
+        let (mut all, mut rest) = (Vec::new(), bytes);
+        while !rest.is_empty() {
+            let (tensor, after) = next(rest)?;
+            all.push(tensor);
+            rest = after;
+        }
+        Some(all)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn tensors_are_found_again_and_what_is_cut_short_is_none() {
+        let mut bytes = Vec::new();
+        packed::push(&[2, 3], &[7; 6], &mut bytes);
+        packed::push(&[], &[], &mut bytes);
+        let all = packed::all(&bytes).expect("two tensors");
+        let shapes: Vec<Vec<u32>> = all.iter().map(|tensor| tensor.shape().collect()).collect();
+        assert_eq!((shapes, all[0].data, all[1].data), (vec![vec![2, 3], vec![]], &[7; 6][..], &[][..]));
+        assert_eq!(packed::all(&[]), Some(Vec::new()));
+        for cut in (1..bytes.len()).filter(|cut| *cut != 26) {
+            assert_eq!(packed::all(&bytes[..cut]), None, "{cut}");
+        }
+        assert_eq!(packed::all(&[0xff; 16]), None);
+    }
 
     #[test]
     fn strings_are_found_again_and_what_is_cut_short_is_none() {

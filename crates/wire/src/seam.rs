@@ -198,7 +198,7 @@ pub enum InputFault {
 /// An answer with the decision behind it.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// The JSON body in Hugging Face's shape.
+    /// JSON in Hugging Face's shape; of tasks of tensors these in the task's order, as `modelless_types::tensor::packed` has them.
     pub body: Buffer,
     /// Who answered.
     pub model: ModelId,

@@ -4,6 +4,7 @@ use super::real::{DEVICE, Node, Served, engine, file};
 use super::{LONG, profile};
 use modelless_decision::worker::Event;
 use modelless_engine::{Engine, LoadSpec, ProcessEngine};
+use modelless_types::tensor::packed;
 use modelless_types::{DType, Engine as Kind, ModelId, VariantId, VariantSettings};
 use modelless_wire::Body;
 use std::collections::BTreeMap;
@@ -119,11 +120,9 @@ impl Traffic {
     async fn answer(&mut self) -> VariantId {
         let heard = self.node.hear().await;
         let Body::Answer { key, answer } = heard else { panic!("not an answer: {heard:?}") };
-        let said: serde_json::Value = serde_json::from_slice(&answer.body).expect("JSON");
-        let data = said["outputs"]["logits"]["data"].as_array();
-        let data = data.unwrap_or_else(|| panic!("no data in {said}"));
-        #[expect(clippy::cast_possible_truncation, reason = "it was written as an f32")]
-        let data: Vec<f32> = data.iter().map(|x| x.as_f64().expect("a number") as f32).collect();
+        let said = packed::all(&answer.body).expect("tensors");
+        let data: Vec<f32> =
+            said[0].data.as_chunks().0.iter().map(|cell| f32::from_le_bytes(*cell)).collect();
         let right = &self.expected[usize::try_from(key.0 % INPUTS).expect("small")];
         assert!(alike(&data, right), "{key} got {data:?} instead of {right:?}");
         self.under_way -= 1;

@@ -7,6 +7,7 @@ use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::native;
 use crate::pending::{Outcome, Reply};
 use crate::routes::{MediaInputs, listed, media_form, media_inputs};
 use crate::size;
@@ -109,10 +110,13 @@ impl Attempt {
         };
         let in_a_list = task.task.kind == TaskKind::TextClassification;
         let result = match inputs {
-            MediaInputs::One(input) => self.ask(task, input).await.map(|answer| {
-                let body = if in_a_list { listed([&answer.body]) } else { answer.body.clone() };
-                (vec![answer], body)
-            }),
+            MediaInputs::One(input) => match self.ask(task, input).await {
+                Ok(answer) => native::json(task, &answer.body)
+                    .await
+                    .map(|body| (vec![answer], if in_a_list { listed([&body]) } else { body }))
+                    .map_err(|refusal| Refused::admitted(refusal.into())),
+                Err(refused) => Err(refused),
+            },
             MediaInputs::Many(inputs) => {
                 let answers = try_join_all(inputs.into_iter().map(|input| self.ask(task, input))).await;
                 answers.map(|answers| {

@@ -1,4 +1,4 @@
-//! Answers as nodes give them (JSON in Hugging Face's shape), made into the rows of output tensors.
+//! Answers as nodes give them (JSON in Hugging Face's shape, or tensors as they are), made into the rows of output tensors.
 //!
 //! Each answer is read as it comes and let go, so that a request of many rows holds numbers and no text.
 
@@ -9,12 +9,10 @@ use crate::regions::Room;
 use crate::suggest::{excerpt, suggest};
 use crate::view::TaskView;
 use modelless_oip::elements;
-use modelless_types::tensor::strings;
+use modelless_types::tensor::{packed, strings};
 use modelless_types::{DType, TaskKind};
 use serde::Deserialize;
-use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 /// Bytes of the outputs of one request.
 const OUTPUT_MAX: usize = 256 << 20;
@@ -117,10 +115,18 @@ impl Collected {
                 }
             }
             TaskKind::Tensor => {
-                let answer: Tensors<'_> = serde_json::from_slice(body).map_err(|_| unreadable())?;
+                let tensors = packed::all(body).ok_or_else(unreadable)?;
                 for (output, form) in &mut self.outputs {
-                    let named = answer.outputs.get(output.name.as_str()).ok_or_else(unreadable)?;
-                    row(output, form, named.data.get())?;
+                    let mut named = task.signature.outputs.iter().zip(&tensors);
+                    let (port, tensor) =
+                        named.find(|(port, _)| port.name == output.name).ok_or_else(unreadable)?;
+                    match form {
+                        Form::Plain => output.data.extend_from_slice(tensor.data),
+                        Form::Classes(count) => {
+                            let scores = elements::floats(port.dtype, tensor.data);
+                            classes(&scores, &[], *count, &mut output.data);
+                        }
+                    }
                 }
             }
         }
@@ -152,19 +158,6 @@ impl Collected {
     }
 }
 
-/// An answer to a `tensor` task.
-#[derive(Deserialize)]
-struct Tensors<'a> {
-    #[serde(borrow)]
-    outputs: BTreeMap<Cow<'a, str>, Named<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Named<'a> {
-    #[serde(borrow)]
-    data: &'a RawValue,
-}
-
 #[derive(Deserialize)]
 struct Scored<'a> {
     #[serde(borrow)]
@@ -182,7 +175,7 @@ fn unreadable() -> ApiError {
     )
 }
 
-/// A row of numbers or strings.
+/// A vector as a row.
 fn row(output: &mut Output, form: &Form, json: &str) -> Result<(), ApiError> {
     let Form::Classes(count) = form else {
         let limit = OUTPUT_MAX + 1;
@@ -192,8 +185,7 @@ fn row(output: &mut Output, form: &Form, json: &str) -> Result<(), ApiError> {
     };
     let mut values = Vec::new();
     elements::read(DType::Fp32, json, &mut values, OUTPUT_MAX).map_err(|_| unreadable())?;
-    let values: Vec<f32> = values.as_chunks::<4>().0.iter().map(|cell| f32::from_le_bytes(*cell)).collect();
-    classes(&values, &[], *count, &mut output.data);
+    classes(&elements::floats(DType::Fp32, &values), &[], *count, &mut output.data);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::errors::{ApiError, raw_json};
 use crate::goals::Given;
 use crate::http::body;
+use crate::native;
 use crate::size;
 use crate::told;
 use crate::traces::Door;
@@ -41,7 +42,8 @@ pub(super) async fn answer(
             let answered = one(input, goals).await?;
             // As Hugging Face answers a text: a list of one answer.
             let in_a_list = task.task.kind == TaskKind::TextClassification;
-            let body = if in_a_list { listed([&answered.answer.body]) } else { answered.answer.body.clone() };
+            let body = native::json(task, &answered.answer.body).await?;
+            let body = if in_a_list { listed([&body]) } else { body };
             told(core, &view, task, &[answered], body)
         }
         Inputs::Many(inputs) => {

@@ -289,6 +289,28 @@ async fn a_task_shows_itself_as_a_model() {
 }
 
 #[tokio::test]
+async fn what_json_cannot_say_is_given_as_bytes_and_named_elsewhere() {
+    let world = echoing(Setup::default()).await;
+    let odd: Vec<u8> =
+        [f32::NAN, f32::INFINITY, -0.0, 1.0].iter().flat_map(|cell| cell.to_le_bytes()).collect();
+    let got = binary(&world, ARRAYS, &asked(1), &odd).await;
+    assert!(got.status == 200 && got.body.ends_with(&odd), "{got:?}");
+    let mut as_json = asked(1);
+    as_json["parameters"] = json!({"binary_data_output": false});
+    let got = binary(&world, ARRAYS, &as_json, &odd).await;
+    let why = got.json()["error"].as_str().unwrap().to_owned();
+    assert!(got.status == 400 && why.contains("element 0") && why.contains("binary_data"), "{got:?}");
+    let got = world.post("/v1/tasks/arrays", "application/octet-stream", &odd).await;
+    let why = got.json()["error"].as_str().unwrap().to_owned();
+    assert_eq!(got.refusal().1, "model_error");
+    assert!(why.contains("\"y\"") && why.contains("Open Inference Protocol"), "{why}");
+    let fine: Vec<u8> = [0.5_f32, 1.0, 2.0, 3.0].iter().flat_map(|cell| cell.to_le_bytes()).collect();
+    let got = world.post("/v1/tasks/arrays", "application/octet-stream", &fine).await;
+    let y = json!({"y": {"shape": [4], "datatype": "FP32", "data": [0.5, 1.0, 2.0, 3.0]}});
+    assert_eq!((got.status.as_u16(), got.json()["outputs"].clone()), (200, y));
+}
+
+#[tokio::test]
 async fn loading_asks_a_node() {
     let world = echoing(Setup::default()).await;
     let load = "/v2/repository/models/fashion/load";

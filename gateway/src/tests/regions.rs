@@ -1,7 +1,7 @@
 //! Tensors in shared memory, over real sockets: whose it is says the connection.
 
 use super::access::{made, made_for};
-use super::world::{Does, Running, Setup, World};
+use super::world::{Does, Running, Setup, World, four};
 use modelless_store::Access as _;
 use modelless_testkit::{Connection, Request, Response};
 use modelless_types::{Scopes, TenantId};
@@ -159,7 +159,7 @@ async fn an_object_that_is_cut_short_while_its_query_runs_costs_that_query_only(
     });
     let sent = run.next_query().await;
     object.cut(0);
-    run.node.answer_with(&sent, r#"{"outputs":{"y":{"data":[1,2,3,4]}}}"#.to_owned());
+    run.node.answer_with(&sent, four(&[1.0, 2.0, 3.0, 4.0]));
     assert_eq!(refusal(&asked.await.unwrap()), (400, "out_of_region".to_owned()));
     assert_eq!(object.bytes(), b"", "it was not made longer");
     *run.node.does.lock().unwrap() = Does::Echo;

@@ -11,6 +11,7 @@ use modelless_decision::{Moments, RunModel};
 use modelless_drive::{Clock, Recorder};
 use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed, Store};
 use modelless_telemetry::Metrics;
+use modelless_types::tensor::packed;
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CacheFor, CostPer1k, DType, Engine, Goals,
     Micros, NodeId, Prefer, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId,
@@ -82,14 +83,17 @@ impl FakeNode {
                 return self.say(Said::BadInput { key: frame.key, fault: InputFault::Malformed, why });
             }
         };
+        if frame.class.task.0 == 2 {
+            return self.answer_with(frame, four(&[f32::from(u16::try_from(echoed).unwrap()); 4]));
+        }
         self.answer_with(frame, format!(r#"[{{"label":"size","score":{echoed}}}]"#));
     }
 
-    pub(super) fn answer_with(&self, frame: &QueryFrame, body: String) {
+    pub(super) fn answer_with(&self, frame: &QueryFrame, body: impl Into<Buffer>) {
         let ordinal = frame.class.admits.iter().next().unwrap();
         let (model, variant, space) = self.models.lock().unwrap()[&(frame.class.task, ordinal)];
         let answer = Answer {
-            body: Buffer::from(body),
+            body: body.into(),
             model,
             variant,
             space,
@@ -107,16 +111,22 @@ impl FakeNode {
     }
 }
 
-fn echo(frame: &QueryFrame) -> String {
+/// The output of `arrays`.
+pub(super) fn four(values: &[f32; 4]) -> Vec<u8> {
+    let mut body = Vec::new();
+    packed::push(&[4], &values.map(f32::to_le_bytes).concat(), &mut body);
+    body
+}
+
+fn echo(frame: &QueryFrame) -> Vec<u8> {
     match &frame.input {
         Input::Raw(raw) if frame.class.task.0 == 2 => {
-            let all = raw.as_chunks::<4>().0.iter().map(|cell| f32::from_le_bytes(*cell));
-            let data: Vec<f32> = all.collect();
-            serde_json::json!({"outputs": {"y": {"shape": [4], "datatype": "FP32", "data": data}}})
-                .to_string()
+            let mut body = Vec::new();
+            packed::push(&[4], raw, &mut body);
+            body
         }
         Input::Raw(_) | Input::Json { .. } => {
-            r#"[{"label":"dog","score":0.75},{"label":"cat","score":0.25}]"#.to_owned()
+            br#"[{"label":"dog","score":0.75},{"label":"cat","score":0.25}]"#.to_vec()
         }
     }
 }
