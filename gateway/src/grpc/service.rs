@@ -6,7 +6,7 @@ use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
 use crate::http::refusals::Slowly;
 use crate::oip::request::Value;
-use crate::oip::{about, residency};
+use crate::oip::{about, residency, settings};
 use crate::regions::{self, Ends, Region};
 use crate::routes::{self, App, Shared};
 use crate::view::{TaskView, View};
@@ -270,23 +270,24 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             told(app, request, |_, _, _: RegisterCudaRegion| -> Result<Empty, _> { Err(regions::no_gpus()) })
                 .await
         }
-        "TraceSetting" => {
-            told(app, request, |_, _, asked: Settings| unset(asked.settings.is_empty(), asked)).await
-        }
+        "TraceSetting" => told(app, request, |_, view, asked: Settings| trace_setting(view, asked)).await,
         "LogSettings" => {
-            told(app, request, |_, _, asked: LogSettings| unset(asked.settings.is_empty(), asked)).await
+            told(app, request, |_, _, asked: LogSettings| {
+                settings::unset(asked.settings.len())?;
+                Ok(asked)
+            })
+            .await
         }
         _ => Status::unimplemented(format!("there is no call {name} here")).into_http(),
     }
 }
 
-/// Settings of Triton's own tracing and log: there are none here, and none can be set.
-fn unset<T>(empty: bool, asked: T) -> Result<T, ApiError> {
-    if empty {
-        return Ok(asked);
+fn trace_setting(view: &View, asked: Settings) -> Result<Settings, ApiError> {
+    if !asked.model_name.is_empty() {
+        view.task(&asked.model_name)?;
     }
-    let message = "Triton's tracing and log are not here; MODELLESS_LOG sets this server's log at its start";
-    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message))
+    settings::unset(asked.settings.len())?;
+    Ok(asked)
 }
 
 fn statistics(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {

@@ -13,6 +13,7 @@ pub(crate) mod json;
 pub(crate) mod request;
 pub(crate) mod residency;
 mod rows;
+pub(crate) mod settings;
 mod signature;
 
 pub(crate) use answers::Output;

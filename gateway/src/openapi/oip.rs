@@ -177,3 +177,37 @@ pub(crate) fn load() -> Doc {
 pub(crate) fn unload() -> Doc {
     of_task("oipUnload", "Not served: what is idle makes room by itself").errors(&[400, 404, 408, 413, 501])
 }
+
+/// Settings that are not there: of Triton's tracing, and of its log.
+fn no_settings(id: &'static str, summary: &'static str) -> Doc {
+    doc(id, summary).answers(200, "There are none.", &json!({"type": "object", "maxProperties": 0}))
+}
+
+fn not_set(doc: Doc) -> Doc {
+    let body = json!({"type": "object", "description": "By name. None can be set, so all but an empty one is refused."});
+    doc.json_body(false, &body).errors(&[400, 404, 408, 413, 415, 501])
+}
+
+pub(crate) fn trace() -> Doc {
+    no_settings("oipTrace", "Settings of Triton's tracing: there are none")
+}
+
+pub(crate) fn trace_of_task() -> Doc {
+    no_settings("oipTraceOfTask", "The same of one task").parameter(task_parameter()).errors(&[404])
+}
+
+pub(crate) fn set_trace() -> Doc {
+    not_set(no_settings("oipSetTrace", "Set Triton's tracing: not served"))
+}
+
+pub(crate) fn set_trace_of_task() -> Doc {
+    not_set(no_settings("oipSetTraceOfTask", "The same of one task").parameter(task_parameter()))
+}
+
+pub(crate) fn log() -> Doc {
+    no_settings("oipLog", "Settings of Triton's log: there are none")
+}
+
+pub(crate) fn set_log() -> Doc {
+    not_set(no_settings("oipSetLog", "Set Triton's log: not served"))
+}

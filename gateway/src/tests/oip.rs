@@ -302,3 +302,28 @@ async fn loading_asks_a_node_and_unloading_says_why_not() {
     let got = world.post("/v2/repository/models/fashion/unload", "", body.as_bytes()).await;
     assert_eq!(got.refusal(), (501, "not_served_here".to_owned()));
 }
+
+#[tokio::test]
+async fn settings_of_tracing_and_of_the_log_are_read_as_none_and_set_by_nobody() {
+    let world = echoing(Setup::default()).await;
+    for path in ["/v2/trace/setting", "/v2/models/arrays/trace/setting", "/v2/logging"] {
+        let got = world.get(path).await;
+        assert_eq!((got.status.as_u16(), got.json()), (200, json!({})), "{path}");
+        for nothing in ["", "{}"] {
+            let got = world.post(path, "", nothing.as_bytes()).await;
+            assert_eq!((got.status.as_u16(), got.json()), (200, json!({})), "{path}: {nothing}");
+        }
+        // What is null would be set to its usual value, which is a change too.
+        for change in [r#"{"trace_level":["OFF"]}"#, r#"{"log_verbose_level":1}"#, r#"{"trace_rate":null}"#] {
+            let got = world.post(path, "application/json", change.as_bytes()).await;
+            assert_eq!(got.refusal(), (501, "not_served_here".to_owned()), "{path}: {change}");
+        }
+        for wrong in ["[]", "null", "{"] {
+            let got = world.post(path, "", wrong.as_bytes()).await;
+            assert_eq!(got.refusal(), (400, "malformed".to_owned()), "{path}: {wrong}");
+        }
+    }
+    let unknown = "/v2/models/none/trace/setting";
+    assert_eq!(world.get(unknown).await.refusal(), (404, "unknown_task".to_owned()));
+    assert_eq!(world.post(unknown, "", b"").await.refusal(), (404, "unknown_task".to_owned()));
+}
