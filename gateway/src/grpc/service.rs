@@ -6,10 +6,10 @@ use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
 use crate::http::refusals::Slowly;
 use crate::oip::request::Value;
-use crate::oip::{about, residency, settings};
+use crate::oip::{about, residency, settings, statistics};
 use crate::regions::{self, Ends, Region};
 use crate::routes::{self, App, Shared};
-use crate::view::{TaskView, View};
+use crate::view::View;
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
 use http::{HeaderValue, StatusCode};
@@ -246,7 +246,7 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             })
             .await
         }
-        "ModelStatistics" => told(app, request, |_, view, model: ModelName| statistics(view, &model)).await,
+        "ModelStatistics" => told(app, request, |_, view, model: ModelName| counted(view, &model)).await,
         "RepositoryIndex" => {
             told(app, request, |_, view, asked: IndexRequest| {
                 Ok(Index { models: about::index(view, asked.ready) })
@@ -290,14 +290,12 @@ fn trace_setting(view: &View, asked: Settings) -> Result<Settings, ApiError> {
     Ok(asked)
 }
 
-fn statistics(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
-    if !model.name.is_empty() {
-        return Ok(Statistics { model_stats: about::statistics(view.task(&model.name)?, &model.version)? });
-    }
-    let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
-    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| about::statistics(task, "")).collect();
-    Ok(Statistics { model_stats: all?.concat() })
+fn counted(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
+    let model_stats = match &*model.name {
+        "" => statistics::of_all(view)?,
+        name => statistics::of_task(view, view.task(name)?, &model.version)?,
+    };
+    Ok(Statistics { model_stats })
 }
 
 async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {

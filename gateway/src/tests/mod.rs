@@ -15,6 +15,7 @@ mod quotas;
 mod regions;
 mod routes;
 mod sockets;
+mod statistics;
 mod streams;
 mod tls;
 mod traces;

@@ -8,21 +8,21 @@ use modelless_wire::{Input, ToNode};
 use serde_json::{Value, json};
 use std::io::Write as _;
 
-const ARRAYS: &str = "/v2/models/arrays/infer";
+pub(super) const ARRAYS: &str = "/v2/models/arrays/infer";
 
-async fn echoing(setup: Setup) -> World {
+pub(super) async fn echoing(setup: Setup) -> World {
     let world = World::with(setup).await;
     *world.node.does.lock().unwrap() = Does::Echo;
     world
 }
 
-fn floats(rows: usize) -> Vec<u8> {
+pub(super) fn floats(rows: usize) -> Vec<u8> {
     let all = (0..u16::try_from(rows * 4).unwrap()).map(f32::from);
     all.flat_map(f32::to_le_bytes).collect()
 }
 
 /// A request with its tensor behind the JSON.
-async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Got {
+pub(super) async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Got {
     let head = request.to_string();
     let length = head.len().to_string();
     let body = [head.as_bytes(), tail].concat();
@@ -30,7 +30,7 @@ async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Go
     send(world.router(), request.body(Body::from(body)).unwrap()).await
 }
 
-fn asked(rows: usize) -> Value {
+pub(super) fn asked(rows: usize) -> Value {
     json!({"id": "7", "inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 4],
         "parameters": {"binary_data_size": rows * 16}}], "parameters": {"binary_data_output": true}})
 }

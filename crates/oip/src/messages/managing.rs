@@ -155,6 +155,43 @@ pub struct ModelStatistics {
     /// Inference stats.
     #[prost(message, optional, tag = "6")]
     pub inference_stats: Option<InferStatistics>,
+    /// Batch stats.
+    #[prost(message, repeated, tag = "7")]
+    pub batch_stats: Vec<BatchStatistics>,
+    /// Memory usage.
+    #[prost(message, repeated, tag = "8")]
+    pub memory_usage: Vec<MemoryUsage>,
+}
+
+/// What batches of one size took.
+#[derive(Clone, PartialEq, Message)]
+pub struct BatchStatistics {
+    /// Batch size.
+    #[prost(uint64, tag = "1")]
+    pub batch_size: u64,
+    /// Compute input.
+    #[prost(message, optional, tag = "2")]
+    pub compute_input: Option<Duration>,
+    /// Compute infer.
+    #[prost(message, optional, tag = "3")]
+    pub compute_infer: Option<Duration>,
+    /// Compute output.
+    #[prost(message, optional, tag = "4")]
+    pub compute_output: Option<Duration>,
+}
+
+/// Memory that a version of a model takes.
+#[derive(Clone, PartialEq, Message)]
+pub struct MemoryUsage {
+    /// Kind.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// Id.
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    /// Byte size.
+    #[prost(uint64, tag = "3")]
+    pub byte_size: u64,
 }
 
 /// What models did.
