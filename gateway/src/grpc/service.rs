@@ -240,8 +240,9 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             .await
         }
         "ModelConfig" => {
-            told(app, request, |_, view, model: ModelName| {
-                let config = about::config(view.task(&model.name)?, &model.version)?;
+            told(app, request, |app, view, model: ModelName| {
+                let task = view.task(&model.name)?;
+                let config = about::config(task, &model.version, app.core.cache.serves(task))?;
                 Ok(ModelConfigResponse { config: Some(config) })
             })
             .await

@@ -8,8 +8,8 @@ use crate::suggest::excerpt;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::route::{Offer, Ready};
 use modelless_oip::messages::{
-    ConfigInput, ConfigOutput, DynamicBatching, IndexEntry, ModelConfig, ModelMetadata, ServerMetadata,
-    TensorMetadata, TransactionPolicy,
+    ConfigInput, ConfigOutput, DynamicBatching, IndexEntry, ModelConfig, ModelMetadata, ResponseCache,
+    ServerMetadata, TensorMetadata, TransactionPolicy,
 };
 use modelless_types::{DType, Priority};
 
@@ -75,7 +75,8 @@ pub(crate) fn metadata(task: &TaskView, asked: &str) -> Result<ModelMetadata, Ap
     })
 }
 
-pub(crate) fn config(task: &TaskView, asked: &str) -> Result<ModelConfig, ApiError> {
+/// `cached` is whether its answers are given again.
+pub(crate) fn config(task: &TaskView, asked: &str, cached: bool) -> Result<ModelConfig, ApiError> {
     chosen(task, asked)?;
     let input = |port: &Port| ConfigInput {
         name: port.name.clone(),
@@ -101,6 +102,7 @@ pub(crate) fn config(task: &TaskView, asked: &str) -> Result<ModelConfig, ApiErr
             default_priority_level: Priority::DEFAULT_LEVEL.into(),
         }),
         transaction_policy: Some(TransactionPolicy { decoupled: false }),
+        response_cache: Some(ResponseCache { enable: cached }),
     })
 }
 

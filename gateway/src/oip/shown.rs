@@ -41,6 +41,7 @@ pub(crate) fn config(config: &ModelConfig) -> Value {
             "default_priority_level": batching.default_priority_level,
         },
         "model_transaction_policy": {"decoupled": false},
+        "response_cache": {"enable": config.response_cache.clone().unwrap_or_default().enable},
     })
 }
 

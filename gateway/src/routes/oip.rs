@@ -58,7 +58,8 @@ pub(super) async fn metadata(State(app): FromApp, caller: Caller, Named(at): Nam
 
 pub(super) async fn config(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
     let view = app.core.view_of(&caller);
-    let config = about::config(view.task(&at.task)?, &at.version)?;
+    let task = view.task(&at.task)?;
+    let config = about::config(task, &at.version, app.core.cache.serves(task))?;
     Ok(json_response(StatusCode::OK, &shown::config(&config)))
 }
 

@@ -85,6 +85,21 @@ async fn who_asks_the_same_again_gets_the_same_answer_without_a_device() {
 }
 
 #[tokio::test]
+async fn a_task_shows_as_a_model_whether_its_answers_are_given_again() {
+    let cached = CacheFor::seconds(60).unwrap();
+    let none = crate::Config { max_cache_bytes: 0, ..crate::Config::default() };
+    for (cache, config, shown) in [
+        (cached, crate::Config::default(), true),
+        (CacheFor::OFF, crate::Config::default(), false),
+        (cached, none, false),
+    ] {
+        let world = World::with(Setup { config, cache, ..Setup::default() }).await;
+        let config = world.get("/v2/models/fashion/config").await.json();
+        assert_eq!(config["response_cache"], serde_json::json!({"enable": shown}));
+    }
+}
+
+#[tokio::test]
 async fn a_floor_holds_whatever_was_given_before() {
     let mut world = world().await;
     post(&world, "").await; // by the small one: 90 %

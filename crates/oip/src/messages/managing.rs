@@ -39,6 +39,9 @@ pub struct ModelConfig {
     /// Transaction policy.
     #[prost(message, optional, tag = "19")]
     pub transaction_policy: Option<TransactionPolicy>,
+    /// Response cache.
+    #[prost(message, optional, tag = "24")]
+    pub response_cache: Option<ResponseCache>,
 }
 
 /// An input of a model.
@@ -92,6 +95,14 @@ pub struct TransactionPolicy {
     /// Decoupled.
     #[prost(bool, tag = "1")]
     pub decoupled: bool,
+}
+
+/// Whether answers are given again.
+#[derive(Clone, PartialEq, Message)]
+pub struct ResponseCache {
+    /// Enable.
+    #[prost(bool, tag = "1")]
+    pub enable: bool,
 }
 
 /// How often, and for how long altogether.
