@@ -150,7 +150,7 @@ pub(crate) fn infer_of_version() -> Doc {
 }
 
 pub(crate) fn index() -> Doc {
-    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+    let body = json!({"type": "object", "properties": {
         "ready": {"type": "boolean"}, "parameters": {"type": ["object", "null"], "description": "Of no account here.",
             "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}}});
     doc("oipIndex", "Every variant of every task, and whether it is in memory")
@@ -160,7 +160,7 @@ pub(crate) fn index() -> Doc {
 }
 
 pub(crate) fn load() -> Doc {
-    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+    let body = json!({"type": "object", "properties": {
         "ready": {"type": "boolean"},
         "parameters": {"type": ["object", "null"], "additionalProperties": false,
             "properties": {"version": {"type": ["string", "number", "null"]}}},

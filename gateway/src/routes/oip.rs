@@ -145,9 +145,8 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
     length.map(Some).ok_or_else(|| ApiError::malformed(format!("{HEAD_LENGTH} must be a number of bytes")))
 }
 
-/// What a request about the repository may say. Its body may be left out.
+/// What a request about the repository may say. Its body may be left out, and what else it says is of no account, as for Triton.
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
 struct Repository<'a> {
     #[serde(default)]
     ready: bool,

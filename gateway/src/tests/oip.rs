@@ -304,6 +304,23 @@ async fn loading_asks_a_node_and_unloading_says_why_not() {
 }
 
 #[tokio::test]
+async fn what_is_not_known_in_a_request_about_the_repository_is_of_no_account() {
+    let world = echoing(Setup::default()).await;
+    let more = json!({"ready": true, "repository_name": "", "later": {"more": [1]}}).to_string();
+    for (path, status) in [
+        ("/v2/repository/index", 200),
+        ("/v2/repository/models/fashion/load", 200),
+        ("/v2/repository/models/fashion/unload", 501),
+    ] {
+        let got = world.post(path, "application/json", more.as_bytes()).await;
+        assert_eq!(got.status, status, "{path}: {got:?}");
+    }
+    // What is known is still read.
+    let wrong = world.post("/v2/repository/index", "", br#"{"ready": "yes", "later": 1}"#).await;
+    assert_eq!(wrong.refusal(), (400, "malformed".to_owned()));
+}
+
+#[tokio::test]
 async fn settings_of_tracing_and_of_the_log_are_read_as_none_and_set_by_nobody() {
     let world = echoing(Setup::default()).await;
     for path in ["/v2/trace/setting", "/v2/models/arrays/trace/setting", "/v2/logging"] {
