@@ -321,6 +321,18 @@ async fn what_is_not_known_in_a_request_about_the_repository_is_of_no_account() 
 }
 
 #[tokio::test]
+async fn no_task_has_the_name_under_which_the_statistics_of_all_stand() {
+    let world = World::new().await;
+    let task = json!({"name": "stats", "kind": "image-classification", "labels": ["a", "b"]}).to_string();
+    let got = world.post("/v1/tasks", "application/json", task.as_bytes()).await;
+    assert_eq!(got.status, 400, "{got:?}");
+    let said = got.json()["error"].as_str().unwrap().to_owned();
+    assert!(said.contains("/v2/models/stats") && said.contains("another"), "{said}");
+    let like_it = task.replace("stats", "stats-1");
+    assert_eq!(world.post("/v1/tasks", "application/json", like_it.as_bytes()).await.status, 201);
+}
+
+#[tokio::test]
 async fn settings_of_tracing_and_of_the_log_are_read_as_none_and_set_by_nobody() {
     let world = echoing(Setup::default()).await;
     for path in ["/v2/trace/setting", "/v2/models/arrays/trace/setting", "/v2/logging"] {
