@@ -140,17 +140,22 @@ pub(crate) fn index(view: &View, ready: bool) -> Vec<IndexEntry> {
 }
 
 pub(crate) const READY: &str = "READY";
+const LOADING: &str = "LOADING";
+const UNAVAILABLE: &str = "UNAVAILABLE";
 
-/// Triton's word for where a variant stands, and why where it is not ready.
+/// Triton's words for where a variant stands.
+pub(crate) const STATES: [&str; 3] = [READY, LOADING, UNAVAILABLE];
+
+/// One of these, and why where it is not ready.
 fn state(view: &View, task: &TaskView, variant: &VariantView) -> (&'static str, &'static str) {
     let offers = offers(view, task, Some(variant));
-    let mut best = ("UNAVAILABLE", "no node offers it");
+    let mut best = (UNAVAILABLE, "no node offers it");
     for offer in offers {
         match offer.ready {
             Ready::Resident => return (READY, ""),
-            Ready::Loading { .. } => best = ("LOADING", ""),
-            Ready::Cold { .. } if best.0 != "LOADING" => {
-                best = ("UNAVAILABLE", "not in memory; it is loaded when a query needs it");
+            Ready::Loading { .. } => best = (LOADING, ""),
+            Ready::Cold { .. } if best.0 != LOADING => {
+                best = (UNAVAILABLE, "not in memory; it is loaded when a query needs it");
             }
             Ready::Cold { .. } => {}
         }

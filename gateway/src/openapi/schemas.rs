@@ -18,7 +18,7 @@ fn list(name: &str) -> Value {
 }
 
 /// An object whose answers hold at least these.
-fn object(properties: Value, required: &[&str]) -> Value {
+pub(super) fn object(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({"type": "object", "required": required});
     schema["properties"] = properties;
     schema

@@ -9,6 +9,7 @@ mod grpc;
 mod jobs;
 mod moved;
 mod oip;
+mod openapi;
 mod profiles;
 mod queries;
 mod quotas;
