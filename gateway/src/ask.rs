@@ -63,6 +63,22 @@ pub(crate) struct Answered {
     pub(crate) cached: Option<Micros>,
 }
 
+impl Answered {
+    /// Where its time went, if it was run.
+    pub(crate) fn took(&self) -> Took {
+        let answer = &self.answer;
+        let input = answer.decode + answer.prepare;
+        let rest = answer.queued + input + answer.run;
+        Took {
+            queue: self.queued,
+            input,
+            infer: answer.run,
+            output: answer.at_node.saturating_sub(rest),
+            batch: answer.batch,
+        }
+    }
+}
+
 /// What is counted of a query, however it ends.
 #[derive(Clone, Copy)]
 struct Counted<'a> {
@@ -388,20 +404,14 @@ fn settle(
                     batch: answer.batch,
                     cost: answer.cost,
                 });
-                let input = answer.decode + answer.prepare;
-                let rest = answer.queued + input + answer.run;
-                variant.served.answered(&Took {
-                    total,
-                    queue: queued,
-                    input,
-                    infer: answer.run,
-                    output: answer.at_node.saturating_sub(rest),
-                    batch: answer.batch,
-                });
             }
             let predicted = way.sent.map_or(Micros::ZERO, |sent| (sent.at - arrived) + sent.expected);
             let node = way.sent.map(|sent| sent.node);
-            Ok(Answered { key, answer, node, predicted, queued, total, cached: None })
+            let answered = Answered { key, answer, node, predicted, queued, total, cached: None };
+            if let Some(variant) = variant {
+                variant.served.ran(&answered.took());
+            }
+            Ok(answered)
         }
         Outcome::Refused(refusal) => Err(counted.refusal(refusal)),
         Outcome::BadInput(fault, why) => {

@@ -49,6 +49,7 @@ mod told;
 mod traces;
 mod update;
 mod view;
+mod whole;
 
 #[cfg(test)]
 mod tests;

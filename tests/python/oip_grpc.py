@@ -51,6 +51,10 @@ def sync(calls):
     call("get_cuda_shared_memory_status", lambda: client.get_cuda_shared_memory_status())
     call("get_trace_settings", lambda: client.get_trace_settings())
     call("get_log_settings", lambda: client.get_log_settings())
+    calls.refuses("tritonclient gRPC", "update_trace_settings, which is refused",
+        lambda: client.update_trace_settings(TASK, {"trace_level": ["OFF"]}), "MODELLESS_LOG sets")
+    calls.refuses("tritonclient gRPC", "update_log_settings, which is refused",
+        lambda: client.update_log_settings({"log_verbose_level": 1}), "MODELLESS_LOG sets")
     call("infer", lambda: is_a_boot(client.infer(TASK, ask(), request_id="7")))
 
     def goals():

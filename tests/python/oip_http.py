@@ -48,6 +48,13 @@ def sync(calls):
     call("unload_model", lambda: client.unload_model(TASK))
     call("load_model of what was unloaded", lambda: client.load_model(TASK))
     calls.refuses("tritonclient HTTP", "unload_model of no model", lambda: client.unload_model("fashio"), "fashion")
+    call("get_trace_settings", lambda: same(client.get_trace_settings(), {}))
+    call("get_trace_settings of a model", lambda: same(client.get_trace_settings(TASK), {}))
+    call("get_log_settings", lambda: same(client.get_log_settings(), {}))
+    calls.refuses("tritonclient HTTP", "update_trace_settings, which is refused",
+        lambda: client.update_trace_settings(TASK, {"trace_level": ["OFF"]}), "MODELLESS_LOG sets")
+    calls.refuses("tritonclient HTTP", "update_log_settings, which is refused",
+        lambda: client.update_log_settings({"log_verbose_level": 1}), "MODELLESS_LOG sets")
     call("infer, binary", lambda: is_a_boot(client.infer(TASK, ask(http), request_id="7")))
     outputs = lambda binary, **more: [
         http.InferRequestedOutput("scores", binary_data=binary, **more),
@@ -109,6 +116,13 @@ async def asynchronous(calls):
         await call("get_model_repository_index", found(client.get_model_repository_index(), lambda got: got[0]["name"], TASK))
         await call("unload_model", client.unload_model(TASK))
         await call("load_model", client.load_model(TASK))
+        await call("get_trace_settings", found(client.get_trace_settings(), yes, {}))
+        await call("get_trace_settings of a model", found(client.get_trace_settings(TASK), yes, {}))
+        await call("get_log_settings", found(client.get_log_settings(), yes, {}))
+        await call("update_trace_settings, which is refused",
+            refused(client.update_trace_settings(TASK, {"trace_level": ["OFF"]}), "MODELLESS_LOG sets"))
+        await call("update_log_settings, which is refused",
+            refused(client.update_log_settings({"log_verbose_level": 1}), "MODELLESS_LOG sets"))
         asked = lambda got: sum(one["inference_count"] for one in got["model_stats"]) > 500
         await call("get_inference_statistics", found(client.get_inference_statistics(TASK), asked, True))
         await call("infer, binary", answer())

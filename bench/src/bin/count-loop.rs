@@ -38,7 +38,9 @@ fn main() -> Result<()> {
             node.answered(total);
             task.goals().answered(&wanted, &Got { total, accuracy: Some(accuracy), cost: CostPer1k(1_500) });
             variant.answered(&Ran { queue: run, run, predicted: run, batch, cost: CostPer1k(1_500) });
-            served.answered(&Took { total, queue: run, input: run, infer: run, output: run, batch });
+            let took = Took { queue: run, input: run, infer: run, output: run, batch };
+            served.ran(&took);
+            served.answered(total, Some(&took));
             application.answered(total, in_time, (run, CostPer1k(1_500)));
         }
         Ok(())

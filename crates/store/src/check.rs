@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 
 /// Longest name of anything.
 const NAME_MAX: usize = 200;
+/// What stands where the name of a task would in the paths of the Open Inference Protocol.
+const TASKS_OF_ALL: &str = "stats";
 /// Longest document (adapter, plan, description): far above any real one.
 const DOCUMENT_MAX: usize = 16 << 20;
 /// What is kept of a transition's cause.
@@ -69,6 +71,12 @@ pub(crate) fn task(new: &NewTask) -> Result<NewSpace> {
             "task",
             format!("its name {:?} may have only lower-case letters, digits, `-` and `_`", new.name),
         ));
+    }
+    if new.name == TASKS_OF_ALL {
+        let why = format!(
+            "its name {TASKS_OF_ALL:?} is taken: /v2/models/{TASKS_OF_ALL} tells what all tasks did; give it another"
+        );
+        return Err(Error::invalid("task", why));
     }
     name("metric", &new.metric)?;
     text("description", &new.description)?;

@@ -27,4 +27,4 @@ pub use goals::{GoalMetrics, Got, Wanted};
 pub use metrics::{CONTENT_TYPE, Metrics, Ran, TaskMetrics, VariantMetrics};
 pub use nodes::{CoverageGauge, NodeGauges, NodeMetrics, ReplicaGauge};
 pub use traces::TraceMetrics;
-pub use triton::{Served, Took, Totals};
+pub use triton::{OfSize, Served, Took, Totals};

@@ -424,7 +424,6 @@ impl TaskMetrics {
     /// A query was refused.
     pub fn refused(&self, reason: &'static str) {
         self.refused.inc();
-        self.failed.count(reason);
         let Ok(mut reasons) = self.reasons.lock() else { return };
         let at = reasons.iter().position(|(known, _)| *known == reason).unwrap_or_else(|| {
             let labels = OfReason { task: self.task.clone(), reason };
@@ -437,7 +436,6 @@ impl TaskMetrics {
     /// A query whose input cannot be used.
     pub fn bad_input(&self) {
         self.bad_input.inc();
-        self.failed.count("bad_input");
     }
 
     /// Somebody said whether an answer was right; the first to say so of it.
@@ -448,11 +446,15 @@ impl TaskMetrics {
     /// A query whose client went away.
     pub fn cancelled(&self) {
         self.cancelled.inc();
-        self.failed.count("cancelled");
     }
 
-    /// Queries that were not answered, whatever the reason.
-    pub fn failures(&self) -> u64 {
+    /// A request that was not answered, as Triton counts it: once, however many queries it asked.
+    pub fn failed(&self, reason: &str, took: Micros) {
+        self.failed.count(reason, took);
+    }
+
+    /// How many these were, and how long from their arrivals to their ends.
+    pub fn failures(&self) -> (u64, Micros) {
         self.failed.all()
     }
 }

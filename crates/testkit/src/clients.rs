@@ -38,8 +38,8 @@ use Given::{Classes, Grpc, PerfAnalyzer, Picture, Url, Vectors};
 
 /// All of them.
 pub const SCRIPTS: &[Script] = &[
-    Script { file: "oip_http.py", given: &[Url, Picture], calls: 38 },
-    Script { file: "oip_grpc.py", given: &[Grpc, Picture], calls: 45 },
+    Script { file: "oip_http.py", given: &[Url, Picture], calls: 48 },
+    Script { file: "oip_grpc.py", given: &[Grpc, Picture], calls: 47 },
     Script { file: "shared_memory.py", given: &[Url, Grpc, Picture], calls: 44 },
     Script { file: "oip_kserve_rest.py", given: &[Url, Picture], calls: 6 },
     Script { file: "oip_kserve_grpc.py", given: &[Grpc, Picture], calls: 6 },

@@ -145,6 +145,11 @@ impl Cache {
         Ok(Self { secret, local: Local::new(most.0), shared })
     }
 
+    /// Whether answers of this task are given again.
+    pub(crate) fn serves(&self, task: &TaskView) -> bool {
+        task.task.cache.time().is_some() && self.local.has_room(1)
+    }
+
     /// How a query would be found, where its task allows it and the request wants it.
     pub(crate) async fn lookup(
         &self,
@@ -154,8 +159,8 @@ impl Cache {
         input: &Input,
         wish: Wish,
     ) -> Option<Lookup> {
-        let within = task.task.cache.time()?;
-        if wish == Wish::Private || !self.local.has_room(1) {
+        let within = task.task.cache.time().filter(|_| self.serves(task))?;
+        if wish == Wish::Private {
             return None;
         }
         let asked = Asked { tenant, task: task.task.id, model: goals.model, variant: goals.variant };

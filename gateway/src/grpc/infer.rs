@@ -11,6 +11,8 @@ use crate::regions::Area;
 use crate::routes::opened;
 use crate::suggest::excerpt;
 use crate::traces::Door;
+use crate::view::View;
+use crate::whole::Whole;
 use bytes::Bytes as Buffer;
 use http::HeaderMap;
 use modelless_oip::contents::{of_bytes, to_bytes};
@@ -32,6 +34,17 @@ pub(super) async fn run(
     let arrived = core.driver.clock().now();
     let view = core.view_of(caller);
     let task = opened(core, &view, &request.model_name)?;
+    let mut whole = Whole::of(core, task, arrived);
+    let answer = asked(&mut whole, (headers, &view, caller), request).await;
+    whole.end(answer)
+}
+
+async fn asked(
+    whole: &mut Whole<'_>,
+    (headers, view, caller): (&HeaderMap, &View, &Caller),
+    request: InferRequest,
+) -> Result<InferResponse, ApiError> {
+    let Whole { core, task, .. } = *whole;
     let raw = !request.raw_input_contents.is_empty() || request.inputs.iter().any(shared);
     let version = request.model_version.clone();
     let read = || {
@@ -51,8 +64,7 @@ pub(super) async fn run(
     };
     let (given, request, _held) = read().inspect_err(|error| task.unread(error))?;
     let manner = core.manner(headers, Door::Grpc);
-    let asker = (&*view, caller, &manner);
-    let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;
+    let response = Box::pin(infer::run(whole, (view, caller, &manner), request, given)).await?;
     Ok(written(&task.task.name, response, raw))
 }
 

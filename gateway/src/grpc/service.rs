@@ -6,10 +6,10 @@ use crate::access::{Caller, Deeds, Needs};
 use crate::errors::ApiError;
 use crate::http::refusals::Slowly;
 use crate::oip::request::Value;
-use crate::oip::{about, residency};
+use crate::oip::{about, residency, settings, statistics};
 use crate::regions::{self, Ends, Region};
 use crate::routes::{self, App, Shared};
-use crate::view::{TaskView, View};
+use crate::view::View;
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
 use http::{HeaderValue, StatusCode};
@@ -240,13 +240,14 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             .await
         }
         "ModelConfig" => {
-            told(app, request, |_, view, model: ModelName| {
-                let config = about::config(view.task(&model.name)?, &model.version)?;
+            told(app, request, |app, view, model: ModelName| {
+                let task = view.task(&model.name)?;
+                let config = about::config(task, &model.version, app.core.cache.serves(task))?;
                 Ok(ModelConfigResponse { config: Some(config) })
             })
             .await
         }
-        "ModelStatistics" => told(app, request, |_, view, model: ModelName| statistics(view, &model)).await,
+        "ModelStatistics" => told(app, request, |_, view, model: ModelName| counted(view, &model)).await,
         "RepositoryIndex" => {
             told(app, request, |_, view, asked: IndexRequest| {
                 Ok(Index { models: about::index(view, asked.ready) })
@@ -264,33 +265,32 @@ async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http
             told(app, request, |_, _, _: RegisterCudaRegion| -> Result<Empty, _> { Err(regions::no_gpus()) })
                 .await
         }
-        "TraceSetting" => {
-            told(app, request, |_, _, asked: Settings| unset(asked.settings.is_empty(), asked)).await
-        }
+        "TraceSetting" => told(app, request, |_, view, asked: Settings| trace_setting(view, asked)).await,
         "LogSettings" => {
-            told(app, request, |_, _, asked: LogSettings| unset(asked.settings.is_empty(), asked)).await
+            told(app, request, |_, _, asked: LogSettings| {
+                settings::unset(asked.settings.len())?;
+                Ok(asked)
+            })
+            .await
         }
         _ => Status::unimplemented(format!("there is no call {name} here")).into_http(),
     }
 }
 
-/// Settings of Triton's own tracing and log: there are none here, and none can be set.
-fn unset<T>(empty: bool, asked: T) -> Result<T, ApiError> {
-    if empty {
-        return Ok(asked);
+fn trace_setting(view: &View, asked: Settings) -> Result<Settings, ApiError> {
+    if !asked.model_name.is_empty() {
+        view.task(&asked.model_name)?;
     }
-    let message = "Triton's tracing and log are not here; MODELLESS_LOG sets this server's log at its start";
-    Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_served_here", message))
+    settings::unset(asked.settings.len())?;
+    Ok(asked)
 }
 
-fn statistics(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
-    if !model.name.is_empty() {
-        return Ok(Statistics { model_stats: about::statistics(view.task(&model.name)?, &model.version)? });
-    }
-    let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
-    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| about::statistics(task, "")).collect();
-    Ok(Statistics { model_stats: all?.concat() })
+fn counted(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
+    let model_stats = match &*model.name {
+        "" => statistics::of_all(view)?,
+        name => statistics::of_task(view, view.task(name)?, &model.version)?,
+    };
+    Ok(Statistics { model_stats })
 }
 
 async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {

@@ -1,5 +1,5 @@
-//! What there is to be known of tasks as models: metadata, configuration, statistics, the index. As the protocol's messages, which
-//! both encodings are made from.
+//! What there is to be known of tasks as models: metadata, configuration, the index. As the protocol's messages, which both encodings
+//! are made from.
 
 use super::ROWS_MAX;
 use super::signature::Port;
@@ -8,10 +8,9 @@ use crate::suggest::excerpt;
 use crate::view::{TaskView, VariantView, View};
 use modelless_decision::route::{Offer, Ready};
 use modelless_oip::messages::{
-    ConfigInput, ConfigOutput, Duration, DynamicBatching, IndexEntry, InferStatistics, ModelConfig,
-    ModelMetadata, ModelStatistics, ServerMetadata, TensorMetadata, TransactionPolicy,
+    ConfigInput, ConfigOutput, DynamicBatching, IndexEntry, ModelConfig, ModelMetadata, ResponseCache,
+    ServerMetadata, TensorMetadata, TransactionPolicy,
 };
-use modelless_telemetry::Totals;
 use modelless_types::{DType, Priority};
 
 /// What serves a model, where a client asks for it.
@@ -76,7 +75,8 @@ pub(crate) fn metadata(task: &TaskView, asked: &str) -> Result<ModelMetadata, Ap
     })
 }
 
-pub(crate) fn config(task: &TaskView, asked: &str) -> Result<ModelConfig, ApiError> {
+/// `cached` is whether its answers are given again.
+pub(crate) fn config(task: &TaskView, asked: &str, cached: bool) -> Result<ModelConfig, ApiError> {
     chosen(task, asked)?;
     let input = |port: &Port| ConfigInput {
         name: port.name.clone(),
@@ -102,6 +102,7 @@ pub(crate) fn config(task: &TaskView, asked: &str) -> Result<ModelConfig, ApiErr
             default_priority_level: Priority::DEFAULT_LEVEL.into(),
         }),
         transaction_policy: Some(TransactionPolicy { decoupled: false }),
+        response_cache: Some(ResponseCache { enable: cached }),
     })
 }
 
@@ -118,45 +119,6 @@ const fn type_number(dtype: DType) -> i32 {
         DType::Fp64 => 12,
         DType::Bytes => 13,
     }
-}
-
-/// What the variants of a task did. What failed was answered by none of them, so it stands under version 0, once there is any.
-pub(crate) fn statistics(task: &TaskView, asked: &str) -> Result<Vec<ModelStatistics>, ApiError> {
-    let chosen = chosen(task, asked)?;
-    let entry = |version: u32, totals: &Totals, failures: u64| {
-        let all = |us: u64| Some(Duration { count: totals.count, ns: us.saturating_mul(1_000) });
-        ModelStatistics {
-            name: task.task.name.clone(),
-            version: version.to_string(),
-            last_inference: totals.last_unix_ms,
-            inference_count: totals.count,
-            execution_count: totals.batches,
-            inference_stats: Some(InferStatistics {
-                // With those that were given again, as Triton has it.
-                success: Some(Duration {
-                    count: totals.count + totals.hits,
-                    ns: totals.total.saturating_add(totals.hits_took).saturating_mul(1_000),
-                }),
-                fail: Some(Duration { count: failures, ns: 0 }),
-                queue: all(totals.queue),
-                compute_input: all(totals.input),
-                compute_infer: all(totals.infer),
-                compute_output: all(totals.output),
-                cache_hit: Some(Duration { count: totals.hits, ns: totals.hits_took.saturating_mul(1_000) }),
-                cache_miss: Some(Duration {
-                    count: totals.misses,
-                    ns: totals.misses_took.saturating_mul(1_000),
-                }),
-            }),
-        }
-    };
-    let mut all: Vec<ModelStatistics> =
-        chosen.into_iter().map(|view| entry(view.variant.id.0, &view.served.totals(), 0)).collect();
-    let failures = task.metrics.failures();
-    if asked.is_empty() && failures > 0 {
-        all.push(entry(0, &Totals::default(), failures));
-    }
-    Ok(all)
 }
 
 /// Every variant of every task, by task and number; `ready` leaves those that are in memory.
@@ -178,17 +140,22 @@ pub(crate) fn index(view: &View, ready: bool) -> Vec<IndexEntry> {
 }
 
 pub(crate) const READY: &str = "READY";
+const LOADING: &str = "LOADING";
+const UNAVAILABLE: &str = "UNAVAILABLE";
 
-/// Triton's word for where a variant stands, and why where it is not ready.
+/// Triton's words for where a variant stands.
+pub(crate) const STATES: [&str; 3] = [READY, LOADING, UNAVAILABLE];
+
+/// One of these, and why where it is not ready.
 fn state(view: &View, task: &TaskView, variant: &VariantView) -> (&'static str, &'static str) {
     let offers = offers(view, task, Some(variant));
-    let mut best = ("UNAVAILABLE", "no node offers it");
+    let mut best = (UNAVAILABLE, "no node offers it");
     for offer in offers {
         match offer.ready {
             Ready::Resident => return (READY, ""),
-            Ready::Loading { .. } => best = ("LOADING", ""),
-            Ready::Cold { .. } if best.0 != "LOADING" => {
-                best = ("UNAVAILABLE", "not in memory; it is loaded when a query needs it");
+            Ready::Loading { .. } => best = (LOADING, ""),
+            Ready::Cold { .. } if best.0 != LOADING => {
+                best = (UNAVAILABLE, "not in memory; it is loaded when a query needs it");
             }
             Ready::Cold { .. } => {}
         }

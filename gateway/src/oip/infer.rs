@@ -6,18 +6,18 @@ use super::answers::{Collected, Output, scored};
 use super::request::{Extra, Request};
 use super::rows::Rows;
 use crate::access::Caller;
-use crate::ask::{Answered, Ask, Manner, ask};
-use crate::core::Core;
+use crate::ask::{Ask, Manner, ask};
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::regions;
 use crate::size;
 use crate::told;
 use crate::view::{TaskView, View};
+use crate::whole::Whole;
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use http::HeaderMap;
-use modelless_types::{Goals, Time, VariantId};
+use modelless_types::{Goals, VariantId};
 
 /// An answer, whichever encoding it gets.
 #[derive(Debug)]
@@ -34,13 +34,12 @@ pub(crate) struct Response {
 
 /// Asks.
 pub(crate) async fn run(
-    core: &Core,
+    whole: &mut Whole<'_>,
     (view, caller, manner): (&View, &Caller, &Manner),
-    task: &TaskView,
     mut request: Request,
     mut given: Given,
-    arrived: Time,
 ) -> Result<Response, ApiError> {
+    let Whole { core, task, arrived, .. } = *whole;
     // What was read from shared memory counts as held until the request has ended.
     let _held = regions::resolve(core, caller, &mut request).await.inspect_err(|error| task.unread(error))?;
     let read = read(task, &mut request, &mut given);
@@ -75,7 +74,7 @@ pub(crate) async fn run(
     }
     let mut told = HeaderMap::new();
     told::tell(core, view, task, &parts, &mut told)?;
-    let version = version(task, &parts);
+    let version = whole.answered(&parts);
     let mut outputs = collected.finish((!single).then_some(count));
     regions::deliver(&mut outputs).await?;
     Ok(Response { id, version, outputs, binary: extra.binary, told })
@@ -97,12 +96,6 @@ fn of_row(error: ApiError, row: usize, count: usize) -> ApiError {
     }
     let message = format!("row {row} of {count}: {}", error.message);
     ApiError { message, ..error }
-}
-
-/// The variant whose number stands for all that answered: the least accurate, so that nothing is claimed that is not true of all.
-fn version(task: &TaskView, parts: &[Answered]) -> VariantId {
-    let all = parts.iter().map(|part| part.answer.variant);
-    all.min_by_key(|id| (task.variant(*id).and_then(|variant| variant.accuracy), *id)).unwrap_or(VariantId(0))
 }
 
 impl TaskView {

@@ -1,8 +1,8 @@
 //! The Open Inference Protocol, with Triton's extensions: a task is a model, a variant's number is a version, goals are parameters.
 //!
-//! Here is what both of its forms share: what a task shows of itself ([`signature`], [`about`]), a request without its encoding
+//! Here is what both of its forms share: what a task shows of itself ([`signature`], [`about`], [`statistics`]), a request without its encoding
 //! ([`request`]), its rows as queries ([`rows`]), asking them ([`infer`]) and making tensors of the answers ([`answers`]).
-//! [`json`] is the encoding over HTTP; the handlers stand in `routes::oip`.
+//! [`json`] is the encoding over HTTP, [`shown`] of what a task shows; the handlers stand in `routes::oip`.
 
 pub(crate) mod about;
 mod answers;
@@ -13,7 +13,10 @@ pub(crate) mod json;
 pub(crate) mod request;
 pub(crate) mod residency;
 mod rows;
+pub(crate) mod settings;
+pub(crate) mod shown;
 mod signature;
+pub(crate) mod statistics;
 
 pub(crate) use answers::Output;
 pub(crate) use signature::{Port, Signature};

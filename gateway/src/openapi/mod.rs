@@ -15,6 +15,7 @@ pub(crate) mod query;
 pub(crate) mod regions;
 mod schemas;
 pub(crate) mod tasks;
+mod tensors;
 
 use crate::access::Needs;
 use crate::config::Config;

@@ -1,7 +1,8 @@
 //! The Open Inference Protocol.
 
 use super::query::{PIXEL_PNG, decision_headers, goals};
-use super::{Doc, path, task_parameter};
+use super::{Doc, path, task_parameter, tensors};
+use crate::oip::json::HEAD_LENGTH;
 use serde_json::{Value, json};
 
 const TAG: &str = "open inference protocol";
@@ -25,15 +26,21 @@ fn object() -> Value {
 }
 
 pub(crate) fn server() -> Doc {
-    doc("oipServer", "What serves, and the extensions it speaks").answers(200, "Name and version.", &object())
+    doc("oipServer", "What serves, and the extensions it speaks").answers(
+        200,
+        "Name and version.",
+        &tensors::server(),
+    )
 }
 
 pub(crate) fn models() -> Doc {
-    doc("oipModels", "The tasks, as models").answers(200, "Their names.", &object())
+    doc("oipModels", "The tasks, as models").answers(200, "Their names.", &tensors::models())
 }
 
 fn metadata_as(id: &'static str) -> Doc {
-    of_task(id, "The tensors of a task").answers(200, "Names, types and shapes.", &object()).errors(&[404])
+    of_task(id, "The tensors of a task")
+        .answers(200, "Names, types and shapes.", &tensors::metadata())
+        .errors(&[404])
 }
 
 pub(crate) fn metadata() -> Doc {
@@ -45,7 +52,9 @@ pub(crate) fn metadata_of_version() -> Doc {
 }
 
 fn ready_as(id: &'static str) -> Doc {
-    of_task(id, "Whether a task takes queries").answers(200, "It does.", &object()).errors(&[404, 503])
+    of_task(id, "Whether a task takes queries")
+        .answers(200, "It does.", &tensors::ready())
+        .errors(&[404, 503])
 }
 
 pub(crate) fn ready() -> Doc {
@@ -58,7 +67,7 @@ pub(crate) fn ready_of_version() -> Doc {
 
 fn config_as(id: &'static str) -> Doc {
     of_task(id, "A task's configuration, as Triton shows a model's")
-        .answers(200, "As far as clients look.", &object())
+        .answers(200, "As far as clients look.", &tensors::config())
         .errors(&[404])
 }
 
@@ -72,7 +81,7 @@ pub(crate) fn config_of_version() -> Doc {
 
 fn statistics_as(id: &'static str) -> Doc {
     of_task(id, "What the variants of a task did, as Triton counts it")
-        .answers(200, "Since this gateway started.", &object())
+        .answers(200, "Since this gateway started.", &tensors::statistics())
         .errors(&[404])
 }
 
@@ -85,17 +94,20 @@ pub(crate) fn statistics_of_version() -> Doc {
 }
 
 pub(crate) fn all_statistics() -> Doc {
-    doc("oipAllStatistics", "The same of all tasks").answers(200, "Since this gateway started.", &object())
+    doc("oipAllStatistics", "The same of all tasks").answers(
+        200,
+        "Since this gateway started.",
+        &tensors::statistics(),
+    )
 }
 
 fn infer_as(id: &'static str) -> Doc {
-    let parameters = || json!({"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}});
     let tensor = json!({
         "type": "object",
         "required": ["name", "datatype", "shape"],
         "properties": {
             "name": {"type": "string"},
-            "datatype": {"type": "string", "enum": ["BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"]},
+            "datatype": tensors::datatypes(),
             "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
             "parameters": {"type": "object"},
             "data": {"type": "array"},
@@ -106,20 +118,26 @@ fn infer_as(id: &'static str) -> Doc {
         "required": ["inputs"],
         "properties": {
             "id": {"type": "string"},
-            "parameters": parameters(),
+            "parameters": tensors::parameters(true),
             "inputs": {"type": "array", "items": tensor, "minItems": 1},
             "outputs": {"type": "array", "items": {"type": "object", "required": ["name"], "properties": {
-                "name": {"type": "string"}, "parameters": parameters(),
+                "name": {"type": "string"}, "parameters": tensors::parameters(true),
             }}},
         },
         "example": {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [1, 1], "data": [PIXEL_PNG]}]},
     });
+    let mut headers = decision_headers();
+    let length = json!({"description": "How many bytes of the body are JSON, where tensors follow it.",
+        "schema": {"type": "integer", "minimum": 0}});
+    headers.insert(HEAD_LENGTH.to_owned(), length);
     of_task(id, "Ask a task with tensors")
         .describe(
             "Goals stand in `parameters`, headers or the query string. A picture or a text is one element of BYTES. Tensors may \
              follow the JSON in binary form; `Inference-Header-Content-Length` then says how long the JSON is.",
         )
         .parameters(goals())
+        .parameter(json!({"name": HEAD_LENGTH, "in": "header", "required": false, "schema": {"type": "integer", "minimum": 0},
+            "description": "How many bytes of the body are JSON, where tensors follow; 0 where all of it is one tensor."}))
         .body(
             true,
             json!({
@@ -131,9 +149,9 @@ fn infer_as(id: &'static str) -> Doc {
             200,
             json!({
                 "description": "The outputs; the decision is in `parameters` and in the headers.",
-                "headers": decision_headers(),
+                "headers": headers,
                 "content": {
-                    "application/json": {"schema": object()},
+                    "application/json": {"schema": tensors::inferred()},
                     "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
                 },
             }),
@@ -150,17 +168,17 @@ pub(crate) fn infer_of_version() -> Doc {
 }
 
 pub(crate) fn index() -> Doc {
-    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+    let body = json!({"type": "object", "properties": {
         "ready": {"type": "boolean"}, "parameters": {"type": ["object", "null"], "description": "Of no account here.",
             "additionalProperties": {"type": ["string", "number", "boolean", "null"]}}}});
     doc("oipIndex", "Every variant of every task, and whether it is in memory")
         .json_body(false, &body)
-        .answers(200, "By task and number.", &json!({"type": "array", "items": {"type": "object"}}))
+        .answers(200, "By task and number.", &tensors::index())
         .errors(&[400, 408, 413])
 }
 
 pub(crate) fn load() -> Doc {
-    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+    let body = json!({"type": "object", "properties": {
         "ready": {"type": "boolean"},
         "parameters": {"type": ["object", "null"], "additionalProperties": false,
             "properties": {"version": {"type": ["string", "number", "null"]}}},
@@ -175,7 +193,7 @@ pub(crate) fn load() -> Doc {
 }
 
 pub(crate) fn unload() -> Doc {
-    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+    let body = json!({"type": "object", "properties": {
         "ready": {"type": "boolean"},
         "parameters": {"type": ["object", "null"], "additionalProperties": false, "properties": {
             "version": {"type": ["string", "number", "null"]}, "unload_dependents": {"type": ["boolean", "null"]},
@@ -189,4 +207,38 @@ pub(crate) fn unload() -> Doc {
         .json_body(false, &body)
         .answers(200, "It is not in memory.", &object())
         .errors(&[400, 403, 404, 408, 413, 503])
+}
+
+/// Settings that are not there: of Triton's tracing, and of its log.
+fn no_settings(id: &'static str, summary: &'static str) -> Doc {
+    doc(id, summary).answers(200, "There are none.", &json!({"type": "object", "maxProperties": 0}))
+}
+
+fn not_set(doc: Doc) -> Doc {
+    let body = json!({"type": "object", "description": "By name. None can be set, so all but an empty one is refused."});
+    doc.json_body(false, &body).errors(&[400, 404, 408, 413, 415, 501])
+}
+
+pub(crate) fn trace() -> Doc {
+    no_settings("oipTrace", "Settings of Triton's tracing: there are none")
+}
+
+pub(crate) fn trace_of_task() -> Doc {
+    no_settings("oipTraceOfTask", "The same of one task").parameter(task_parameter()).errors(&[404])
+}
+
+pub(crate) fn set_trace() -> Doc {
+    not_set(no_settings("oipSetTrace", "Set Triton's tracing: not served"))
+}
+
+pub(crate) fn set_trace_of_task() -> Doc {
+    not_set(no_settings("oipSetTraceOfTask", "The same of one task").parameter(task_parameter()))
+}
+
+pub(crate) fn log() -> Doc {
+    no_settings("oipLog", "Settings of Triton's log: there are none")
+}
+
+pub(crate) fn set_log() -> Doc {
+    not_set(no_settings("oipSetLog", "Set Triton's log: not served"))
 }

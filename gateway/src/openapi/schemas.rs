@@ -18,7 +18,7 @@ fn list(name: &str) -> Value {
 }
 
 /// An object whose answers hold at least these.
-fn object(properties: Value, required: &[&str]) -> Value {
+pub(super) fn object(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({"type": "object", "required": required});
     schema["properties"] = properties;
     schema
@@ -204,7 +204,8 @@ fn requests() -> Value {
             "shape": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": u32::MAX}, "example": [4]},
         }), &["name", "datatype", "shape"]),
         "NewTask": strict(json!({
-            "name": {"type": "string", "pattern": "^[a-z0-9_-]{1,200}$", "example": "sample-task"},
+            "name": {"type": "string", "pattern": "^[a-z0-9_-]{1,200}$", "not": {"const": "stats"}, "example": "sample-task",
+                "description": "`stats` is taken: `/v2/models/stats` tells what all tasks did."},
             "kind": kinds(),
             "metric": {"type": "string", "description": "What `accuracy` means; `top-1` for classification."},
             "accuracy_rule": {

@@ -21,6 +21,7 @@ mod plans;
 mod profiles;
 mod query;
 mod regions;
+mod settings;
 mod sharing;
 mod stream;
 mod tasks;
@@ -339,6 +340,30 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(oip::answer),
         openapi::oip::infer_of_version,
     ),
+    route(
+        Method::GET,
+        "/v2/models/{task}/trace/setting",
+        Needs::QUERY,
+        || get(settings::show),
+        openapi::oip::trace_of_task,
+    ),
+    route(
+        Method::POST,
+        "/v2/models/{task}/trace/setting",
+        Needs::QUERY,
+        || post(settings::change),
+        openapi::oip::set_trace_of_task,
+    ),
+    route(Method::GET, "/v2/trace/setting", Needs::QUERY, || get(settings::show), openapi::oip::trace),
+    route(
+        Method::POST,
+        "/v2/trace/setting",
+        Needs::QUERY,
+        || post(settings::change),
+        openapi::oip::set_trace,
+    ),
+    route(Method::GET, "/v2/logging", Needs::QUERY, || get(settings::show), openapi::oip::log),
+    route(Method::POST, "/v2/logging", Needs::QUERY, || post(settings::change), openapi::oip::set_log),
     route(Method::POST, "/v2/repository/index", Needs::QUERY, || post(oip::index), openapi::oip::index),
     route(
         Method::POST,

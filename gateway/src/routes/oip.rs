@@ -8,17 +8,18 @@ use crate::goals::Given;
 use crate::http::{body, encoding};
 use crate::oip::json::HEAD_LENGTH;
 use crate::oip::request::Value as Parameter;
-use crate::oip::{about, infer, json as form, residency};
+use crate::oip::{about, infer, json as form, residency, shown, statistics};
 use crate::traces::Door;
-use crate::view::{TaskView, View};
+use crate::view::View;
+use crate::whole::Whole;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use modelless_oip::messages::{Duration, InferStatistics, ModelConfig, ModelMetadata, ModelStatistics};
+use modelless_oip::messages::ModelMetadata;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// What a path names.
 #[derive(Deserialize)]
@@ -58,47 +59,9 @@ pub(super) async fn metadata(State(app): FromApp, caller: Caller, Named(at): Nam
 
 pub(super) async fn config(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
     let view = app.core.view_of(&caller);
-    let config = about::config(view.task(&at.task)?, &at.version)?;
-    Ok(json_response(StatusCode::OK, &shown_config(&config)))
-}
-
-fn shown_config(config: &ModelConfig) -> Value {
-    let kind = |number: i32| match number {
-        1 => "TYPE_BOOL",
-        2 => "TYPE_UINT8",
-        6 => "TYPE_INT8",
-        8 => "TYPE_INT32",
-        9 => "TYPE_INT64",
-        10 => "TYPE_FP16",
-        11 => "TYPE_FP32",
-        12 => "TYPE_FP64",
-        13 => "TYPE_STRING",
-        _ => "TYPE_INVALID",
-    };
-    let inputs = config.input.iter().map(|input| {
-        json!({"name": input.name, "data_type": kind(input.data_type), "format": "FORMAT_NONE", "dims": input.dims,
-            "is_shape_tensor": false, "allow_ragged_batch": false, "optional": input.optional})
-    });
-    let outputs = config.output.iter().map(|output| {
-        json!({"name": output.name, "data_type": kind(output.data_type), "dims": output.dims, "label_filename": "",
-            "is_shape_tensor": false})
-    });
-    let batching = config.dynamic_batching.clone().unwrap_or_default();
-    json!({
-        "name": config.name,
-        "platform": config.platform,
-        "backend": config.backend,
-        "version_policy": {"all": {}},
-        "max_batch_size": config.max_batch_size,
-        "input": inputs.collect::<Vec<_>>(),
-        "output": outputs.collect::<Vec<_>>(),
-        "dynamic_batching": {
-            "preferred_batch_size": batching.preferred_batch_size,
-            "priority_levels": batching.priority_levels,
-            "default_priority_level": batching.default_priority_level,
-        },
-        "model_transaction_policy": {"decoupled": false},
-    })
+    let task = view.task(&at.task)?;
+    let config = about::config(task, &at.version, app.core.cache.serves(task))?;
+    Ok(json_response(StatusCode::OK, &shown::config(&config)))
 }
 
 pub(super) async fn ready(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
@@ -114,54 +77,13 @@ pub(super) async fn ready(State(app): FromApp, caller: Caller, Named(at): Named<
 
 pub(super) async fn statistics(State(app): FromApp, caller: Caller, Named(at): Named<At>) -> Answer {
     let view = app.core.view_of(&caller);
-    Ok(shown_statistics(&about::statistics(view.task(&at.task)?, &at.version)?))
+    let all = statistics::of_task(&view, view.task(&at.task)?, &at.version)?;
+    Ok(json_response(StatusCode::OK, &shown::statistics(&all)))
 }
 
 pub(super) async fn all_statistics(State(app): FromApp, caller: Caller) -> Answer {
-    let view = app.core.view_of(&caller);
-    let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
-    tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| about::statistics(task, "")).collect();
-    Ok(shown_statistics(&all?.concat()))
-}
-
-fn shown_statistics(all: &[ModelStatistics]) -> Response {
-    let duration = |of: Option<Duration>| {
-        let Duration { count, ns } = of.unwrap_or_default();
-        json!({"count": count, "ns": ns})
-    };
-    let one = |model: &ModelStatistics| {
-        let InferStatistics {
-            success,
-            fail,
-            queue,
-            compute_input,
-            compute_infer,
-            compute_output,
-            cache_hit,
-            cache_miss,
-        } = model.inference_stats.clone().unwrap_or_default();
-        let stats: Map<String, Value> = [
-            ("success", success),
-            ("fail", fail),
-            ("queue", queue),
-            ("compute_input", compute_input),
-            ("compute_infer", compute_infer),
-            ("compute_output", compute_output),
-            ("cache_hit", cache_hit),
-            ("cache_miss", cache_miss),
-        ]
-        .into_iter()
-        .map(|(name, of)| (name.to_owned(), duration(of)))
-        .collect();
-        json!({
-            "name": model.name, "version": model.version, "last_inference": model.last_inference,
-            "inference_count": model.inference_count, "execution_count": model.execution_count,
-            "inference_stats": stats, "response_stats": {}, "batch_stats": [], "memory_usage": [],
-        })
-    };
-    let all: Vec<Value> = all.iter().map(one).collect();
-    json_response(StatusCode::OK, &json!({"model_stats": all}))
+    let all = statistics::of_all(&app.core.view_of(&caller))?;
+    Ok(json_response(StatusCode::OK, &shown::statistics(&all)))
 }
 
 pub(super) async fn answer(
@@ -173,12 +95,23 @@ pub(super) async fn answer(
     let core = &*app.core;
     let arrived = core.driver.clock().now();
     let view = core.view_of(&caller);
-    let task = opened(core, &view, &at.task)?;
+    let mut whole = Whole::of(core, opened(core, &view, &at.task)?, arrived);
+    let answer = asked(&mut whole, (&view, &caller), &at.version, request).await;
+    whole.end(answer)
+}
+
+async fn asked(
+    whole: &mut Whole<'_>,
+    (view, caller): (&View, &Caller),
+    version: &str,
+    request: Request,
+) -> Answer {
+    let Whole { core, task, .. } = *whole;
     let (head, body) = request.into_parts();
     let packed = encoding::wanted(&head.headers);
     let read = async {
         let mut given = Given::of_request(head.uri.query(), &head.headers)?;
-        if let Some(pin) = about::version(task, &at.version)? {
+        if let Some(pin) = about::version(task, version)? {
             given.add("variant", &pin.variant.name)?;
         }
         form::check_media(&head.headers)?;
@@ -190,8 +123,7 @@ pub(super) async fn answer(
     // The body's memory counts as held until the request has ended.
     let (given, request, _held) = read.await.inspect_err(|error| task.unread(error))?;
     let manner = core.manner(&head.headers, Door::Oip);
-    let asker = (&*view, &caller, &manner);
-    let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;
+    let response = Box::pin(infer::run(whole, (view, caller, &manner), request, given)).await?;
     let (body, json) = form::write(&task.task.name, &response)?;
     let mut headers = response.told;
     let media = match json {
@@ -214,9 +146,8 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
     length.map(Some).ok_or_else(|| ApiError::malformed(format!("{HEAD_LENGTH} must be a number of bytes")))
 }
 
-/// What a request about the repository may say. Its body may be left out.
+/// What a request about the repository may say. Its body may be left out, and what else it says is of no account, as for Triton.
 #[derive(Deserialize, Default)]
-#[serde(deny_unknown_fields)]
 struct Repository<'a> {
     #[serde(default)]
     ready: bool,

@@ -12,6 +12,7 @@ use crate::oip::{infer, json as oip};
 use crate::suggest::excerpt;
 use crate::traces::Door;
 use crate::view::TaskView;
+use crate::whole::Whole;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -132,16 +133,25 @@ async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Respons
             .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))?;
     let view = core.view_of(caller);
     let task = embedding(opened(core, &view, &model)?)?;
+    let mut whole = Whole::of(core, task, arrived);
     let read = || {
         let mut given = Given::of_request(head.uri.query(), &head.headers)?;
         goals.map_or(Ok(()), |goals| given.add_json(goals))?;
         check_dimensions(task, dimensions)?;
         Ok((given, asked(input)?))
     };
-    let (given, asked) = read().inspect_err(|error| task.unread(error))?;
-    let manner = core.manner(&head.headers, Door::OpenAi);
-    let asker = (&*view, caller, &manner);
-    let answer = Box::pin(infer::run(core, asker, task, asked, given, arrived)).await?;
+    let read = read().inspect_err(|error| task.unread(error));
+    let answer = match read {
+        Ok((given, asked)) => {
+            let manner = core.manner(&head.headers, Door::OpenAi);
+            Box::pin(infer::run(&mut whole, (&view, caller, &manner), asked, given)).await
+        }
+        Err(error) => Err(error),
+    };
+    told(task, whole.end(answer)?, encoding_format)
+}
+
+fn told(task: &TaskView, answer: infer::Response, form: Form) -> Result<Response, ApiError> {
     let [output] = answer.outputs.as_slice() else {
         return Err(ApiError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -150,7 +160,7 @@ async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Respons
         ));
     };
     let rows = output.shape.first().and_then(|rows| usize::try_from(*rows).ok()).unwrap_or(1).max(1);
-    let body = written(&task.task.name, &output.data, output.data.len() / rows, encoding_format)?;
+    let body = written(&task.task.name, &output.data, output.data.len() / rows, form)?;
     let mut response = raw_json(StatusCode::OK, body.into());
     response.headers_mut().extend(answer.told);
     Ok(response)

@@ -13,11 +13,12 @@ use crate::size;
 use crate::told;
 use crate::traces::Door;
 use crate::view::{TaskView, View};
+use crate::whole::Whole;
 use axum::extract::{Request, State};
 use bytes::Bytes as Buffer;
 use futures_util::future::try_join_all;
 use http::StatusCode;
-use modelless_types::{Goals, Refusal, TaskKind};
+use modelless_types::{Goals, Micros, Refusal, TaskKind};
 use modelless_wire::Input;
 
 pub(super) async fn answer(
@@ -29,13 +30,19 @@ pub(super) async fn answer(
     let core = &*app.core;
     let arrived = core.driver.clock().now();
     let view = core.view_of(&caller);
-    let task = opened(core, &view, &name)?;
+    let mut whole = Whole::of(core, opened(core, &view, &name)?, arrived);
+    let answer = asked(&mut whole, (&view, &caller), request).await;
+    whole.end(answer)
+}
+
+async fn asked(whole: &mut Whole<'_>, (view, caller): (&View, &Caller), request: Request) -> Answer {
+    let Whole { core, task, arrived, .. } = *whole;
     let manner = core.manner(request.headers(), Door::Query);
     // The body's memory counts as held until the query has ended.
     let (goals, inputs, _held) = read(core, task, request).await.inspect_err(|error| task.unread(error))?;
     let one = |input: Input, goals: Goals| {
         let decoded = size::decoded(task.task.kind, &input);
-        ask(core, Ask { task, goals, input, decoded, caller: &caller, arrived, manner: &manner })
+        ask(core, Ask { task, goals, input, decoded, caller, arrived, manner: &manner })
     };
     match inputs {
         Inputs::One(input) => {
@@ -44,7 +51,7 @@ pub(super) async fn answer(
             let in_a_list = task.task.kind == TaskKind::TextClassification;
             let body = native::json(task, &answered.answer.body).await?;
             let body = if in_a_list { listed([&body]) } else { body };
-            told(core, &view, task, &[answered], body)
+            told(whole, view, &[answered], body)
         }
         Inputs::Many(inputs) => {
             // The first that is refused ends the request; going away, the others are cancelled.
@@ -59,7 +66,7 @@ pub(super) async fn answer(
             });
             let parts = try_join_all(parts).await?;
             let body = listed(parts.iter().map(|part| &part.answer.body));
-            told(core, &view, task, &parts, body)
+            told(whole, view, &parts, body)
         }
     }
 }
@@ -69,15 +76,17 @@ pub(crate) fn opened<'a>(core: &Core, view: &'a View, name: &str) -> Result<&'a 
     let task = view.task(name)?;
     if core.is_draining() {
         task.metrics.refused(Refusal::Draining.name());
+        task.metrics.failed(Refusal::Draining.name(), Micros::ZERO);
         return Err(Refusal::Draining.into());
     }
     core.expect_query();
     Ok(task)
 }
 
-fn told(core: &Core, view: &View, task: &TaskView, parts: &[Answered], body: Buffer) -> Answer {
+fn told(whole: &mut Whole<'_>, view: &View, parts: &[Answered], body: Buffer) -> Answer {
     let mut response = raw_json(StatusCode::OK, body);
-    told::tell(core, view, task, parts, response.headers_mut())?;
+    told::tell(whole.core, view, whole.task, parts, response.headers_mut())?;
+    whole.answered(parts);
     Ok(response)
 }
 

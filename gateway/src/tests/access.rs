@@ -8,7 +8,7 @@ use http::{Method, Request};
 use modelless_decision::Coverage;
 use modelless_oip::messages::{InferRequest, InferResponse, ModelMetadata, ModelName};
 use modelless_store::{Access as _, NewKey, SecretKey, Store, UnixMicros, Visibility};
-use modelless_types::{Scope, Scopes, TaskKind, TenantId};
+use modelless_types::{ReplicaState, Scope, Scopes, TaskKind, TenantId};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -533,6 +533,7 @@ async fn how_often_a_shared_model_ran_is_for_its_owner() {
         for offer in &mut status.info.offers {
             offer.run.coverage = Coverage { batches: 7, above: 1 };
         }
+        status.replicas = vec![super::world::replica(1, ReplicaState::Active, 7_777)];
     });
     let run = world.run().await;
     run.with_connection(move |mut connection| {
@@ -548,6 +549,13 @@ async fn how_often_a_shared_model_ran_is_for_its_owner() {
         let shown = shown(&other).unwrap();
         assert!(shown.contains("small-fp32") && shown.contains("\"coverage\":null"), "{shown}");
         assert!(!shown.contains("batches\":7"), "{shown}");
+        let mut memory = |key: &SecretKey| {
+            let request = modelless_testkit::Request::get("/v2/models/fashion/versions/1/stats");
+            let answer = connection.exchange(&request.header("api-key", key.expose())).unwrap();
+            answer.json().unwrap()["model_stats"][0]["memory_usage"].clone()
+        };
+        assert_eq!(memory(&all)[0]["byte_size"], 7_777);
+        assert_eq!(memory(&other), json!([]), "how much of it is in memory goes by how much is asked");
     })
     .await;
     run.stop().await;

@@ -79,10 +79,24 @@ async fn who_asks_the_same_again_gets_the_same_answer_without_a_device() {
     let stats: serde_json::Value =
         serde_json::from_slice(&world.get("/v2/models/fashion/versions/1/stats").await.body).unwrap();
     let stats = &stats["model_stats"][0]["inference_stats"];
-    assert_eq!(
-        (stats["cache_hit"]["count"].as_u64(), stats["cache_miss"]["count"].as_u64()),
-        (Some(1), Some(1))
-    );
+    let count = |of: &str| stats[of]["count"].as_u64().unwrap();
+    assert_eq!((count("cache_hit"), count("cache_miss")), (1, 1));
+    assert_eq!((count("success"), count("compute_infer")), (2, 1), "what is given again takes no device");
+}
+
+#[tokio::test]
+async fn a_task_shows_as_a_model_whether_its_answers_are_given_again() {
+    let cached = CacheFor::seconds(60).unwrap();
+    let none = crate::Config { max_cache_bytes: 0, ..crate::Config::default() };
+    for (cache, config, shown) in [
+        (cached, crate::Config::default(), true),
+        (CacheFor::OFF, crate::Config::default(), false),
+        (cached, none, false),
+    ] {
+        let world = World::with(Setup { config, cache, ..Setup::default() }).await;
+        let config = world.get("/v2/models/fashion/config").await.json();
+        assert_eq!(config["response_cache"], serde_json::json!({"enable": shown}));
+    }
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use futures_util::stream::unfold;
 use http::Request;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
-use prost::Message as _;
+use modelless_oip::messages::{LogSettings, LogValue, SettingValue, Settings};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -56,6 +56,13 @@ fn piece(says: u32, has: usize) -> Bytes {
     piece.into()
 }
 
+/// A message with its head.
+fn whole(message: &impl prost::Message) -> Bytes {
+    let message = message.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0], &length[..], &message].concat().into()
+}
+
 fn told(answer: &http::Response<Body>) -> (i32, String) {
     let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
     (header("grpc-status").parse().unwrap(), header("modelless-refusal"))
@@ -77,6 +84,36 @@ async fn what_asks_for_no_inference_may_only_be_small_and_what_does_as_large_as_
     drop(sender);
     let live = call(&channel, "ServerLive", pieces).await;
     assert!(!live.headers().contains_key("grpc-status"), "{live:?}");
+    drop(channel);
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn settings_of_tracing_and_of_the_log_are_read_as_none_and_set_by_nobody() {
+    let (run, _, channel) = run(Config::default()).await;
+    let ask = async |name: &str, message: Bytes| {
+        let (sender, pieces) = mpsc::channel(1);
+        sender.send(message).await.unwrap();
+        drop(sender);
+        call(&channel, name, pieces).await
+    };
+    let of = |model: &str| Settings { model_name: model.to_owned(), ..Settings::default() };
+    for model in ["", "fashion"] {
+        let answer = ask("TraceSetting", whole(&of(model))).await;
+        assert!(!answer.headers().contains_key("grpc-status"), "{model:?}: {answer:?}");
+    }
+    let refused = told(&ask("TraceSetting", whole(&of("none"))).await);
+    assert_eq!(refused, (tonic::Code::NotFound as i32, "unknown_task".to_owned()));
+    let set = |mut settings: Settings| {
+        settings.settings.insert("trace_level".to_owned(), SettingValue { value: vec!["OFF".to_owned()] });
+        settings
+    };
+    let not_here = (tonic::Code::Unimplemented as i32, "not_served_here".to_owned());
+    assert_eq!(told(&ask("TraceSetting", whole(&set(of("fashion")))).await), not_here);
+    let mut log = LogSettings::default();
+    assert!(!ask("LogSettings", whole(&log)).await.headers().contains_key("grpc-status"));
+    log.settings.insert("log_info".to_owned(), LogValue::default());
+    assert_eq!(told(&ask("LogSettings", whole(&log)).await), not_here);
     drop(channel);
     run.stop().await;
 }
@@ -140,18 +177,15 @@ async fn a_stream_may_go_on_for_longer_than_a_message_may_take() {
         run(Config { body_timeout_ms: 200, max_body_bytes: 60_000, ..Config::default() }).await;
     let (sender, pieces) = mpsc::channel(1);
     let ask = modelless_oip::messages::InferRequest { model_name: "fashion".into(), ..Default::default() };
-    let ask = ask.encode_to_vec();
-    let mut message = vec![0];
-    message.extend_from_slice(&u32::try_from(ask.len()).unwrap().to_be_bytes());
-    message.extend_from_slice(&ask);
-    sender.send(message.clone().into()).await.unwrap();
+    let message = whole(&ask);
+    sender.send(message.clone()).await.unwrap();
     let answer = call(&channel, "ModelStreamInfer", pieces).await;
     let mut body = answer.into_body();
     let first = timeout(LONG, body.frame()).await.expect("in time").unwrap().unwrap();
     assert!(first.is_data(), "{first:?}");
     tokio::time::sleep(Duration::from_millis(400)).await; // twice what one message may take
     assert_eq!(core.held.load(Ordering::Relaxed), 0, "a message that is answered is held no more");
-    sender.send(message.into()).await.unwrap();
+    sender.send(message).await.unwrap();
     let second = timeout(LONG, body.frame()).await.expect("in time").unwrap().unwrap();
     assert!(second.is_data(), "{second:?}");
     // Within a stream, too, what is too large is so by name.

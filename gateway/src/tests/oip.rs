@@ -9,21 +9,21 @@ use serde_json::{Value, json};
 use std::io::Write as _;
 use std::time::Duration;
 
-const ARRAYS: &str = "/v2/models/arrays/infer";
+pub(super) const ARRAYS: &str = "/v2/models/arrays/infer";
 
-async fn echoing(setup: Setup) -> World {
+pub(super) async fn echoing(setup: Setup) -> World {
     let world = World::with(setup).await;
     *world.node.does.lock().unwrap() = Does::Echo;
     world
 }
 
-fn floats(rows: usize) -> Vec<u8> {
+pub(super) fn floats(rows: usize) -> Vec<u8> {
     let all = (0..u16::try_from(rows * 4).unwrap()).map(f32::from);
     all.flat_map(f32::to_le_bytes).collect()
 }
 
 /// A request with its tensor behind the JSON.
-async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Got {
+pub(super) async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Got {
     let head = request.to_string();
     let length = head.len().to_string();
     let body = [head.as_bytes(), tail].concat();
@@ -31,7 +31,7 @@ async fn binary(world: &World, target: &str, request: &Value, tail: &[u8]) -> Go
     send(world.router(), request.body(Body::from(body)).unwrap()).await
 }
 
-fn asked(rows: usize) -> Value {
+pub(super) fn asked(rows: usize) -> Value {
     json!({"id": "7", "inputs": [{"name": "x", "datatype": "FP32", "shape": [rows, 4],
         "parameters": {"binary_data_size": rows * 16}}], "parameters": {"binary_data_output": true}})
 }
@@ -381,4 +381,58 @@ async fn unloading_names_what_is_not_there_and_asks_no_node_then() {
     );
     // The other one is not in memory, so there is nothing to wait for.
     assert_eq!(world.post(UNLOAD, "", one("2").as_bytes()).await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_not_known_in_a_request_about_the_repository_is_of_no_account() {
+    let world = echoing(Setup::default()).await;
+    let more = json!({"ready": true, "repository_name": "", "later": {"more": [1]}}).to_string();
+    for (path, status) in [
+        ("/v2/repository/index", 200),
+        ("/v2/repository/models/fashion/load", 200),
+        ("/v2/repository/models/fashion/unload", 501),
+    ] {
+        let got = world.post(path, "application/json", more.as_bytes()).await;
+        assert_eq!(got.status, status, "{path}: {got:?}");
+    }
+    // What is known is still read.
+    let wrong = world.post("/v2/repository/index", "", br#"{"ready": "yes", "later": 1}"#).await;
+    assert_eq!(wrong.refusal(), (400, "malformed".to_owned()));
+}
+
+#[tokio::test]
+async fn no_task_has_the_name_under_which_the_statistics_of_all_stand() {
+    let world = World::new().await;
+    let task = json!({"name": "stats", "kind": "image-classification", "labels": ["a", "b"]}).to_string();
+    let got = world.post("/v1/tasks", "application/json", task.as_bytes()).await;
+    assert_eq!(got.status, 400, "{got:?}");
+    let said = got.json()["error"].as_str().unwrap().to_owned();
+    assert!(said.contains("/v2/models/stats") && said.contains("another"), "{said}");
+    let like_it = task.replace("stats", "stats-1");
+    assert_eq!(world.post("/v1/tasks", "application/json", like_it.as_bytes()).await.status, 201);
+}
+
+#[tokio::test]
+async fn settings_of_tracing_and_of_the_log_are_read_as_none_and_set_by_nobody() {
+    let world = echoing(Setup::default()).await;
+    for path in ["/v2/trace/setting", "/v2/models/arrays/trace/setting", "/v2/logging"] {
+        let got = world.get(path).await;
+        assert_eq!((got.status.as_u16(), got.json()), (200, json!({})), "{path}");
+        for nothing in ["", "{}"] {
+            let got = world.post(path, "", nothing.as_bytes()).await;
+            assert_eq!((got.status.as_u16(), got.json()), (200, json!({})), "{path}: {nothing}");
+        }
+        // What is null would be set to its usual value, which is a change too.
+        for change in [r#"{"trace_level":["OFF"]}"#, r#"{"log_verbose_level":1}"#, r#"{"trace_rate":null}"#] {
+            let got = world.post(path, "application/json", change.as_bytes()).await;
+            assert_eq!(got.refusal(), (501, "not_served_here".to_owned()), "{path}: {change}");
+        }
+        for wrong in ["[]", "null", "{"] {
+            let got = world.post(path, "", wrong.as_bytes()).await;
+            assert_eq!(got.refusal(), (400, "malformed".to_owned()), "{path}: {wrong}");
+        }
+    }
+    let unknown = "/v2/models/none/trace/setting";
+    assert_eq!(world.get(unknown).await.refusal(), (404, "unknown_task".to_owned()));
+    assert_eq!(world.post(unknown, "", b"").await.refusal(), (404, "unknown_task".to_owned()));
 }

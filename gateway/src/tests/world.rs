@@ -13,13 +13,13 @@ use modelless_store::{Artefacts, MemStore, NewModel, NewTask, NewVariant, Signed
 use modelless_telemetry::Metrics;
 use modelless_types::tensor::packed;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CacheFor, CostPer1k, DType, Engine, Goals,
-    Micros, NodeId, Prefer, PricePerHour, Profile, Provenance, QueryKey, Refusal, StageTime, Task, TaskId,
-    TaskKind, TenantId, TensorSpec, Variant, VariantSettings,
+    Accuracy, AccuracyMeasure, AccuracyRule, BatchPoint, Bytes, CacheFor, CostPer1k, DType, DeviceIx, Engine,
+    Goals, Micros, NodeId, Prefer, PricePerHour, Profile, Provenance, QueryKey, Refusal, ReplicaState,
+    StageTime, Task, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSettings,
 };
 use modelless_wire::{
-    Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, Reason,
-    ToNode,
+    Answer, Body as Said, FromNode, GatewayLink, Input, InputFault, LoadTimes, NodeLink, NodeStatus,
+    QueryFrame, Reason, ReplicaStatus, ToNode,
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -194,6 +194,8 @@ pub(super) struct Setup {
     pub(super) texts: bool,
     /// Of another world, with all that is in it by then: this one's gateway stands beside the other's.
     pub(super) store: Option<Arc<MemStore>>,
+    /// What is in the node's memory.
+    pub(super) replicas: Vec<ReplicaStatus>,
 }
 
 pub(crate) fn profile(mean_us: f64, right: u64, of: u64) -> Profile {
@@ -269,6 +271,20 @@ pub(crate) fn new_model(task: &Task, name: &str, mean_us: f64, right: u64) -> Ne
             artefact_bytes: Bytes(1_000),
             profiles: vec![profile(mean_us, right, 1_000)],
         }],
+    }
+}
+
+/// One in memory.
+pub(super) fn replica(variant: u32, state: ReplicaState, bytes: u64) -> ReplicaStatus {
+    ReplicaStatus {
+        device: DeviceIx(0),
+        variant: VariantId(variant),
+        state,
+        memory: Bytes(bytes),
+        slowdown: None,
+        cause: String::new(),
+        loads: LoadTimes::default(),
+        signs: None,
     }
 }
 
@@ -348,6 +364,7 @@ impl World {
         let status = watch::Sender::new(NodeStatus {
             memory_budget: Bytes::from_mib(100),
             memory_used: Bytes::from_mib(20),
+            replicas: setup.replicas,
             ..NodeStatus::idle(info, "node-a", CLASS)
         });
         let metrics = Arc::new(Metrics::new());

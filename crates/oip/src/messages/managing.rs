@@ -39,6 +39,9 @@ pub struct ModelConfig {
     /// Transaction policy.
     #[prost(message, optional, tag = "19")]
     pub transaction_policy: Option<TransactionPolicy>,
+    /// Response cache.
+    #[prost(message, optional, tag = "24")]
+    pub response_cache: Option<ResponseCache>,
 }
 
 /// An input of a model.
@@ -92,6 +95,14 @@ pub struct TransactionPolicy {
     /// Decoupled.
     #[prost(bool, tag = "1")]
     pub decoupled: bool,
+}
+
+/// Whether answers are given again.
+#[derive(Clone, PartialEq, Message)]
+pub struct ResponseCache {
+    /// Enable.
+    #[prost(bool, tag = "1")]
+    pub enable: bool,
 }
 
 /// How often, and for how long altogether.
@@ -155,6 +166,43 @@ pub struct ModelStatistics {
     /// Inference stats.
     #[prost(message, optional, tag = "6")]
     pub inference_stats: Option<InferStatistics>,
+    /// Batch stats.
+    #[prost(message, repeated, tag = "7")]
+    pub batch_stats: Vec<BatchStatistics>,
+    /// Memory usage.
+    #[prost(message, repeated, tag = "8")]
+    pub memory_usage: Vec<MemoryUsage>,
+}
+
+/// What batches of one size took.
+#[derive(Clone, PartialEq, Message)]
+pub struct BatchStatistics {
+    /// Batch size.
+    #[prost(uint64, tag = "1")]
+    pub batch_size: u64,
+    /// Compute input.
+    #[prost(message, optional, tag = "2")]
+    pub compute_input: Option<Duration>,
+    /// Compute infer.
+    #[prost(message, optional, tag = "3")]
+    pub compute_infer: Option<Duration>,
+    /// Compute output.
+    #[prost(message, optional, tag = "4")]
+    pub compute_output: Option<Duration>,
+}
+
+/// Memory that a version of a model takes.
+#[derive(Clone, PartialEq, Message)]
+pub struct MemoryUsage {
+    /// Kind.
+    #[prost(string, tag = "1")]
+    pub kind: String,
+    /// Id.
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    /// Byte size.
+    #[prost(uint64, tag = "3")]
+    pub byte_size: u64,
 }
 
 /// What models did.

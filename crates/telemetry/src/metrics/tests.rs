@@ -6,7 +6,9 @@ use modelless_types::Accuracy;
 fn what_is_beyond_the_bound_of_a_label_is_counted_as_one() {
     let metrics = Metrics::new();
     for number in 0..TASKS_MOST + 3 {
-        metrics.task(&format!("t{number}")).cancelled();
+        let task = metrics.task(&format!("t{number}"));
+        task.cancelled();
+        task.failed("cancelled", Micros(1));
     }
     for number in 0..203 {
         metrics.application("default", &format!("a{number}")).cancelled();

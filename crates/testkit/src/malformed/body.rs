@@ -9,14 +9,21 @@ pub(super) fn case(bases: &[Base], rng: &mut Rng) -> Option<Case> {
     let base = rng.pick(bases).clone();
     base.media.as_ref()?;
     let (class, (what, body)) = match &base.json {
-        Some(value) => ("body: no JSON of this shape", json(value, &base.body, rng)?),
+        Some(value) => ("body: no JSON of this shape", json(&base, value, rng)?),
         None => ("body: raw bytes", raw(&base.body, rng)),
     };
     let bytes = base.to_request("").body(body).to_bytes();
     Some(Case { kind: Kind::Body, class, what: format!("{}: {what}", base.name()), bytes, finish: false })
 }
 
-fn json(value: &Value, text: &[u8], rng: &mut Rng) -> Option<(String, Vec<u8>)> {
+/// Whether it takes any object: none of its fields must be there, and others are of no account.
+fn takes_any(base: &Base) -> bool {
+    let schema = base.operation.body("application/json").map(|body| &body.schema);
+    schema.is_some_and(|schema| schema["required"].is_null() && schema["additionalProperties"] != false)
+}
+
+fn json(base: &Base, value: &Value, rng: &mut Rng) -> Option<(String, Vec<u8>)> {
+    let text = &base.body;
     // A cut of an object is never JSON; other values may have valid beginnings.
     value.as_object()?;
     Some(match rng.below(8) {
@@ -25,7 +32,7 @@ fn json(value: &Value, text: &[u8], rng: &mut Rng) -> Option<(String, Vec<u8>)> 
             (format!("JSON cut after {at} bytes"), text[..at].to_vec())
         }
         2 => {
-            let mut broken = text.to_vec();
+            let mut broken = text.clone();
             broken.splice(1..1, b"\"\xff\xfe\":1,".iter().copied());
             ("JSON with bytes that are no UTF-8".to_owned(), broken)
         }
@@ -44,6 +51,7 @@ fn json(value: &Value, text: &[u8], rng: &mut Rng) -> Option<(String, Vec<u8>)> 
             let other = *rng.pick(&["[]", "\"text\"", "7", "null", "true", "[[[[]]]]"]);
             (format!("JSON {other} for an object"), other.as_bytes().to_vec())
         }
+        6 if takes_any(base) => return None,
         6 => {
             let shape = *rng.pick(&[
                 "[9223372036854775807,9223372036854775807]",

@@ -202,7 +202,7 @@ async fn what_makes_no_sense_is_refused(backend: Backend) {
     let m = store.register_model(model(fashion.id, "m", &["v"])).await.unwrap();
     let before = store.catalog().await.unwrap();
 
-    for name in ["", "Fashion", "a b", "a/b", "naïve", "a\0b", &"x".repeat(201)] {
+    for name in ["", "stats", "Fashion", "a b", "a/b", "naïve", "a\0b", &"x".repeat(201)] {
         refused(store.create_task(task(name)).await);
     }
     refused(store.create_task(NewTask { labels: Vec::new(), ..task("x") }).await);
