@@ -65,7 +65,7 @@ pub(super) async fn give(
     task.owned()?;
     let correct = verdict(task, &id, given)?;
     let feedback = Feedback { query, variant: id.variant, answered: UnixMicros(id.at_unix_us), correct };
-    let stored = app.feedback.put(core, &*app.store, feedback).await?;
+    let stored = app.feedback.put(core, &*app.store, &caller, feedback).await?;
     match stored.kept {
         Kept::New | Kept::Same | Kept::Changed => {}
         Kept::Gone => return Err(gone()),
