@@ -8,11 +8,13 @@ mod bucket;
 mod deeds;
 mod guard;
 mod meter;
+mod room;
 
 pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, SlowBody, Uploading};
+pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
 use arc_swap::ArcSwap;
@@ -170,6 +172,11 @@ impl Caller {
     pub(crate) fn upload(&self, places: usize) -> Option<Uploading> {
         let most = if self.alone { places } else { places.div_ceil(2) };
         Uploading::begin(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// Room of its tenant's quota of artefacts, of which nothing is taken yet.
+    pub(crate) fn reserved(&self) -> Reserved {
+        Reserved::nothing(Arc::clone(self.tenant()))
     }
 
     fn tenant(&self) -> &Arc<Meter> {

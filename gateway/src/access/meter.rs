@@ -5,6 +5,7 @@
 //! several gets that one's share only. When a gateway comes or goes, the others follow with the next heartbeat.
 
 use super::bucket::Bucket;
+use super::room::Room;
 use crate::errors::ApiError;
 use http::StatusCode;
 use modelless_store::Quota;
@@ -54,6 +55,8 @@ pub(crate) struct Meter {
     unsaid: AtomicU64,
     open: AtomicU32,
     uploads: AtomicU32,
+    /// Of its quota of artefacts.
+    pub(super) room: Room,
     /// Bytes of bodies.
     pub(crate) held: AtomicU64,
     /// One of its bodies was too large: the others are read slowly until then.
@@ -116,6 +119,7 @@ impl Meter {
             unsaid: AtomicU64::new(0),
             open: AtomicU32::new(0),
             uploads: AtomicU32::new(0),
+            room: Room::default(),
             held: AtomicU64::new(0),
             oversized: AtomicU64::new(0),
             halved: AtomicU32::new(0),

@@ -21,6 +21,7 @@ mod plans;
 mod profiles;
 mod query;
 mod regions;
+mod room;
 mod sharing;
 mod stream;
 mod tasks;
