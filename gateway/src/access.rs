@@ -273,6 +273,12 @@ impl Gate {
         }
     }
 
+    /// Whether these headers bring a key that is known, whatever it is for.
+    pub(crate) fn knows(&self, headers: &HeaderMap) -> bool {
+        let now = UnixMicros::of(SystemTime::now());
+        self.book.load().known(headers).is_ok_and(|known| known.key.valid(now))
+    }
+
     /// Whether a key is needed.
     pub(crate) fn locked(&self) -> bool {
         self.book.load().locked

@@ -17,6 +17,7 @@ mod media;
 mod models;
 mod oip;
 mod openai;
+mod params;
 mod plans;
 mod profiles;
 mod query;
@@ -31,6 +32,7 @@ pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use jobs::{DEADLINE_MAX_S, INPUT_NAME_MAX, NAME_MAX as JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::{Inputs as MediaInputs, LIST_MAX, form as media_form, inputs as media_inputs};
+use params::{Named, Params};
 pub(crate) use query::{listed, opened};
 pub(crate) use regions::add as add_region;
 pub(crate) use stream::{GOES_ON, MEDIA as EVENT_STREAM};
@@ -40,18 +42,17 @@ use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::feedback::Desk;
+use crate::http::refusals::Slowly;
 use crate::openapi::{self, Doc};
 use crate::show;
 use crate::view::View;
 use axum::Router;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
-use http::request::Parts;
-use http::{Method, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use modelless_store::{Artefacts, Store};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -463,20 +464,27 @@ pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     error.into_response()
 }
 
-async fn unknown_path(uri: Uri) -> ApiError {
+async fn unknown_path(State(app): FromApp, headers: HeaderMap, uri: Uri) -> Response {
     let path = crate::suggest::excerpt(uri.path());
-    ApiError::not_found(
-        "unknown_path",
-        format!("there is nothing at {path}; /openapi.json says what there is"),
-    )
+    let message = format!("there is nothing at {path}; /openapi.json says what there is");
+    nowhere(&app, &headers, ApiError::not_found("unknown_path", message))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+async fn wrong_method(State(app): FromApp, headers: HeaderMap, method: Method, uri: Uri) -> Response {
     let here = ROUTES.iter().filter(|route| matches(route.path, uri.path()));
     let allow = here.map(|route| route.method.as_str()).collect::<Vec<_>>().join(", ");
     let message = format!("{} is not served here; {allow} is", crate::suggest::excerpt(method.as_str()));
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-    ApiError { allow: Some(allow.into()), ..error }
+    nowhere(&app, &headers, ApiError { allow: Some(allow.into()), ..error })
+}
+
+/// No key is asked for where there is nothing, and who has none is told slowly where many look for a way in.
+fn nowhere(app: &App, headers: &HeaderMap, error: ApiError) -> Response {
+    let mut response = error.into_response();
+    if !app.core.gate.knows(headers) {
+        response.extensions_mut().insert(Slowly::DENIED);
+    }
+    response
 }
 
 fn matches(template: &str, path: &str) -> bool {
@@ -487,70 +495,6 @@ fn matches(template: &str, path: &str) -> bool {
             (Some(wanted), Some(part)) if wanted.starts_with('{') || wanted == part => {}
             _ => return false,
         }
-    }
-}
-
-/// The parameters in a path.
-pub(crate) struct Named<T>(pub(crate) T);
-
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(named)| Self(named))
-            .map_err(|error| ApiError::malformed(format!("the path cannot be read: {}", error.body_text())))
-    }
-}
-
-/// What a query string says, for routes that take no goals. Each name once, none that is not taken.
-pub(crate) struct Params(Vec<(String, String)>);
-
-impl Params {
-    pub(crate) fn of(uri: &Uri) -> Result<Self, ApiError> {
-        let mut all: Vec<(String, String)> = Vec::new();
-        for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
-            if all.iter().any(|(known, other)| *known == name && *other != value) {
-                let name = crate::suggest::excerpt(&name);
-                return Err(ApiError::malformed(format!("{name} is given twice with different values")));
-            }
-            all.push((name.into_owned(), value.into_owned()));
-        }
-        Ok(Self(all))
-    }
-
-    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
-        let value = self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        self.0.retain(|(known, _)| known != name);
-        value
-    }
-
-    pub(crate) fn take_flag(&mut self, name: &str) -> Result<bool, ApiError> {
-        match self.take(name).as_deref() {
-            None | Some("false") => Ok(false),
-            Some("true" | "") => Ok(true),
-            Some(other) => {
-                let other = crate::suggest::excerpt(other);
-                Err(ApiError::malformed(format!("{name} is {other}; expected true or false")))
-            }
-        }
-    }
-
-    pub(crate) fn take_number(&mut self, name: &str, least: u32, most: u32) -> Result<Option<u32>, ApiError> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        let plain = text.bytes().all(|b| b.is_ascii_digit());
-        let number = text.parse().ok().filter(|number| plain && (least..=most).contains(number));
-        number.map(Some).ok_or_else(|| {
-            let text = crate::suggest::excerpt(&text);
-            ApiError::malformed(format!("{name} is {text}; expected a whole number from {least} to {most}"))
-        })
-    }
-
-    pub(crate) fn finish(self, taken: &[&str]) -> Result<(), ApiError> {
-        let Some((name, _)) = self.0.first() else { return Ok(()) };
-        let near = crate::suggest::suggest(name, taken.iter().copied());
-        let name = crate::suggest::excerpt(name);
-        Err(ApiError::malformed(format!("there is no query parameter {name}{near}")))
     }
 }
 
