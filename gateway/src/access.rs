@@ -13,7 +13,7 @@ mod room;
 pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
-pub(crate) use meter::{Open, SlowBody, Uploading};
+pub(crate) use meter::{Open, Queries, SlowBody, Uploading};
 pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
@@ -97,10 +97,31 @@ impl Caller {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "nobody checked who asks")
     }
 
-    /// Begins a query, or says which quota it would break.
-    pub(crate) fn begin(&self, now: Time) -> Result<[Open<'_>; 2], ApiError> {
+    /// Lets in all queries of a request, or says which quota they would break: then none is run.
+    pub(crate) fn begin(&self, now: Time, queries: Queries) -> Result<[Open; 2], ApiError> {
         let [app, tenant] = &self.meters;
-        Ok([app.begin(now)?, tenant.begin(now)?])
+        let of_app = app.begin(now, queries)?;
+        let of_tenant = tenant.begin(now, queries).inspect_err(|_| app.take_back(queries.all))?;
+        Ok([of_app, of_tenant])
+    }
+
+    /// Counts what is as much work for the gateway as a query and is none.
+    pub(crate) fn asks(&self, now: Time) -> Result<(), ApiError> {
+        let [app, tenant] = &self.meters;
+        app.ask(now, 1)?;
+        tenant.ask(now, 1).inspect_err(|_| app.take_back(1))
+    }
+
+    /// What to say of a request that could not be read. It was work all the same, so it counts; who has no more of that left hears of that.
+    pub(crate) fn unread(&self, now: Time, error: ApiError) -> ApiError {
+        let own = error.status.is_client_error() && error.reason != "over_quota";
+        if own { self.asks(now).err().unwrap_or(error) } else { error }
+    }
+
+    /// The places of a query that goes on at a node though nobody waits for it; `None` where open ones are not bounded.
+    pub(crate) fn goes_on(&self) -> Option<[Option<Open>; 2]> {
+        let places = [0, 1].map(|at| self.meters[at].goes_on());
+        places.iter().any(Option::is_some).then_some(places)
     }
 
     /// Whether quotas leave it time of devices: all that is asked of what only spare time is spent on.
@@ -112,6 +133,12 @@ impl Caller {
     /// quicker than it is written. Where nobody needs a key nobody is bounded.
     pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {
         if self.key.is_none() { Ok(()) } else { self.tenant().change(now) }
+    }
+
+    /// Whether its application may have something looked up in the store now. Where nobody needs a key nobody is bounded.
+    pub(crate) fn read(&self, now: Time) -> Result<(), ApiError> {
+        let [app, _] = &self.meters;
+        if self.key.is_none() { Ok(()) } else { app.read(now) }
     }
 
     /// Whether its application may register shared memory now, whether it needed a key or not.

@@ -49,7 +49,7 @@ pub(super) async fn run(
         let held = Held::of(core, caller, size)?;
         Ok((given, request, held))
     };
-    let (given, request, _held) = read().inspect_err(|error| task.unread(error))?;
+    let (given, request, _held) = read().map_err(|error| task.unread(core, caller, error))?;
     let manner = core.manner(headers, Door::Grpc);
     let asker = (&*view, caller, &manner);
     let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Bytes of the outputs of one request.
-const OUTPUT_MAX: usize = 256 << 20;
+pub(crate) const OUTPUT_MAX: usize = 256 << 20;
 
 /// An output of a request.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ pub(crate) mod residency;
 mod rows;
 mod signature;
 
-pub(crate) use answers::Output;
+pub(crate) use answers::{OUTPUT_MAX, Output};
 pub(crate) use signature::{Port, Signature};
 
 /// Rows that one request may have.

@@ -42,7 +42,9 @@ pub(super) async fn give(
 ) -> Answer {
     let core = &*app.core;
     let (head, body) = request.into_parts();
-    let given: Given = body::read_json(core, &head, body).await?;
+    let given: Given = body::read_json(core, &head, body)
+        .await
+        .map_err(|error| caller.unread(core.driver.clock().now(), error))?;
     let id = core.ids.verify(&query).map_err(|bad| match bad {
         BadQueryId::Malformed => ApiError::malformed(bad.to_string()),
         BadQueryId::Forged => ApiError::not_found("unknown_query", bad.to_string()),

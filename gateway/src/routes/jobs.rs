@@ -87,6 +87,10 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request
     let mut params = Params::of(&head.uri)?;
     let dry_run = params.take_flag("dry_run")?;
     params.finish(&["dry_run"])?;
+    if dry_run {
+        // It is as much work here as a query, and makes nothing that there is room for only so often.
+        caller.asks(core.driver.clock().now())?;
+    }
     let new: NewBody = body::read_json(core, &head, body).await?;
     let view = core.view_of(&caller);
     let task = view.task(&new.task)?;

@@ -111,6 +111,8 @@ pub(crate) struct Route {
     pub(crate) path: &'static str,
     /// Of whoever asks.
     pub(crate) needs: Needs,
+    /// Whether it asks the store each time, and is not counted as a change.
+    pub(crate) looks: bool,
     serve: fn() -> MethodRouter<Shared>,
     pub(crate) doc: fn() -> Doc,
 }
@@ -122,13 +124,24 @@ const fn route(
     serve: fn() -> MethodRouter<Shared>,
     doc: fn() -> Doc,
 ) -> Route {
-    Route { method, path, needs, serve, doc }
+    Route { method, path, needs, looks: false, serve, doc }
+}
+
+/// One that asks the store.
+const fn looking(
+    method: Method,
+    path: &'static str,
+    needs: Needs,
+    serve: fn() -> MethodRouter<Shared>,
+    doc: fn() -> Doc,
+) -> Route {
+    Route { method, path, needs, looks: true, serve, doc }
 }
 
 pub(crate) const ROUTES: &[Route] = &[
     route(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
     route(Method::POST, "/v1/tasks", Needs::REGISTER, || post(tasks::create), openapi::tasks::create),
-    route(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
+    looking(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", Needs::QUERY, || post(query::answer), openapi::query::answer),
     route(
         Method::PATCH,
@@ -174,7 +187,7 @@ pub(crate) const ROUTES: &[Route] = &[
         || get(models::registrations),
         openapi::models::registrations,
     ),
-    route(
+    looking(
         Method::GET,
         "/v1/models/{task}/{model}",
         Needs::QUERY,
@@ -210,15 +223,15 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::models::roll_back,
     ),
     route(Method::PUT, "/v1/artefacts", Needs::REGISTER, || put(artefacts::upload), openapi::models::upload),
-    route(
+    looking(
         Method::GET,
         "/v1/artefacts/{sha256}",
         Needs::REGISTER,
         || get(artefacts::there),
         openapi::models::artefact,
     ),
-    route(Method::GET, "/v1/variants", Needs::QUERY, || get(models::variants), openapi::models::variants),
-    route(
+    looking(Method::GET, "/v1/variants", Needs::QUERY, || get(models::variants), openapi::models::variants),
+    looking(
         Method::GET,
         "/v1/variants/{task}/{variant}/flags",
         Needs::QUERY,
@@ -240,21 +253,39 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(profiles::import),
         openapi::profiles::import,
     ),
-    route(Method::GET, "/v1/jobs", Needs::QUERY, || get(jobs::list), openapi::jobs::list),
-    route(Method::POST, "/v1/jobs", Needs::QUERY, || post(jobs::create), openapi::jobs::create),
-    route(Method::GET, "/v1/jobs/{job}", Needs::QUERY, || get(jobs::show), openapi::jobs::show),
-    route(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
-    route(Method::POST, "/v1/jobs/{job}/inputs", Needs::QUERY, || post(jobs::give), openapi::jobs::give),
-    route(Method::GET, "/v1/jobs/{job}/missing", Needs::QUERY, || get(jobs::missing), openapi::jobs::missing),
-    route(Method::POST, "/v1/jobs/{job}/start", Needs::QUERY, || post(jobs::start), openapi::jobs::start),
-    route(Method::POST, "/v1/jobs/{job}/cancel", Needs::QUERY, || post(jobs::cancel), openapi::jobs::cancel),
-    route(Method::GET, "/v1/jobs/{job}/outputs", Needs::QUERY, || get(jobs::outputs), openapi::jobs::outputs),
-    route(Method::GET, "/v1/keys", Needs::ADMIN, || get(keys::list), openapi::keys::list),
+    looking(Method::GET, "/v1/jobs", Needs::QUERY, || get(jobs::list), openapi::jobs::list),
+    looking(Method::POST, "/v1/jobs", Needs::QUERY, || post(jobs::create), openapi::jobs::create),
+    looking(Method::GET, "/v1/jobs/{job}", Needs::QUERY, || get(jobs::show), openapi::jobs::show),
+    looking(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
+    looking(Method::POST, "/v1/jobs/{job}/inputs", Needs::QUERY, || post(jobs::give), openapi::jobs::give),
+    looking(
+        Method::GET,
+        "/v1/jobs/{job}/missing",
+        Needs::QUERY,
+        || get(jobs::missing),
+        openapi::jobs::missing,
+    ),
+    looking(Method::POST, "/v1/jobs/{job}/start", Needs::QUERY, || post(jobs::start), openapi::jobs::start),
+    looking(
+        Method::POST,
+        "/v1/jobs/{job}/cancel",
+        Needs::QUERY,
+        || post(jobs::cancel),
+        openapi::jobs::cancel,
+    ),
+    looking(
+        Method::GET,
+        "/v1/jobs/{job}/outputs",
+        Needs::QUERY,
+        || get(jobs::outputs),
+        openapi::jobs::outputs,
+    ),
+    looking(Method::GET, "/v1/keys", Needs::ADMIN, || get(keys::list), openapi::keys::list),
     route(Method::POST, "/v1/keys", Needs::ADMIN, || post(keys::create), openapi::keys::create),
     route(Method::POST, "/v1/keys/{key}/rotate", Needs::ADMIN, || post(keys::rotate), openapi::keys::rotate),
     route(Method::DELETE, "/v1/keys/{key}", Needs::ADMIN, || delete(keys::revoke), openapi::keys::revoke),
-    route(Method::GET, "/v1/audit", Needs::ADMIN, || get(audit::list), openapi::keys::audit),
-    route(Method::GET, "/v1/tenants", Needs::Operator, || get(keys::tenants), openapi::keys::tenants),
+    looking(Method::GET, "/v1/audit", Needs::ADMIN, || get(audit::list), openapi::keys::audit),
+    looking(Method::GET, "/v1/tenants", Needs::Operator, || get(keys::tenants), openapi::keys::tenants),
     route(
         Method::POST,
         "/v1/tenants",
@@ -269,23 +300,29 @@ pub(crate) const ROUTES: &[Route] = &[
         || patch(keys::bound_tenant),
         openapi::keys::bound_tenant,
     ),
-    route(Method::GET, "/v1/nodes", Needs::Operator, || get(fleet::nodes), openapi::fleet::nodes),
+    looking(Method::GET, "/v1/nodes", Needs::Operator, || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", Needs::Operator, || get(fleet::members), openapi::fleet::members),
-    route(Method::GET, "/v1/pools", Needs::Operator, || get(machines::pools), openapi::fleet::pools),
-    route(Method::GET, "/v1/machines", Needs::Operator, || get(machines::machines), openapi::fleet::machines),
-    route(Method::GET, "/v1/replicas", Needs::Operator, || get(fleet::replicas), openapi::fleet::replicas),
-    route(
+    looking(Method::GET, "/v1/pools", Needs::Operator, || get(machines::pools), openapi::fleet::pools),
+    looking(
+        Method::GET,
+        "/v1/machines",
+        Needs::Operator,
+        || get(machines::machines),
+        openapi::fleet::machines,
+    ),
+    looking(Method::GET, "/v1/replicas", Needs::Operator, || get(fleet::replicas), openapi::fleet::replicas),
+    looking(
         Method::GET,
         "/v1/replicas/{node}/{variant}",
         Needs::Operator,
         || get(fleet::replica),
         openapi::plans::replica,
     ),
-    route(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
+    looking(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
     route(Method::GET, "/v1/decisions", Needs::Operator, || get(decisions::watch), openapi::plans::decisions),
-    route(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
-    route(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
-    route(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
+    looking(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
+    looking(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
+    looking(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
     route(Method::GET, "/v2", Needs::QUERY, || get(oip::server), openapi::oip::server),
     route(Method::GET, "/v2/models", Needs::QUERY, || get(oip::models), openapi::oip::models),
     route(
@@ -450,7 +487,8 @@ pub(crate) const ROUTES: &[Route] = &[
 pub(crate) fn router(app: Shared) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        let guarded = Guarded { app: Arc::clone(&app), needs: route.needs, path: route.path };
+        let Route { needs, path, looks, .. } = *route;
+        let guarded = Guarded { app: Arc::clone(&app), needs, path, looks };
         router = router.route(route.path, (route.serve)().route_layer(guarded));
     }
     router.fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(app)

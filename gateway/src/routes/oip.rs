@@ -187,7 +187,7 @@ pub(super) async fn answer(
         Ok((given, request, held))
     };
     // The body's memory counts as held until the request has ended.
-    let (given, request, _held) = read.await.inspect_err(|error| task.unread(error))?;
+    let (given, request, _held) = read.await.map_err(|error| task.unread(core, &caller, error))?;
     let manner = core.manner(&head.headers, Door::Oip);
     let asker = (&*view, &caller, &manner);
     let response = Box::pin(infer::run(core, asker, task, request, given, arrived)).await?;

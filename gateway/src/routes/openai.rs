@@ -124,21 +124,19 @@ pub(super) async fn embeddings(
 async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Response, ApiError> {
     let arrived = core.driver.clock().now();
     let (head, body) = request.into_parts();
+    let unread = |error| caller.unread(core.driver.clock().now(), error);
     oip::check_media(&head.headers)?;
-    let (text, _held) = body::read(core, &head, body).await?;
-    oip::check_object(&text)?;
-    let Body { model, input, encoding_format, dimensions, _user: _, goals } =
-        serde_json::from_slice(&text)
-            .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))?;
+    let (text, _held) = body::read(core, &head, body).await.map_err(unread)?;
+    let Body { model, input, encoding_format, dimensions, _user: _, goals } = read(&text).map_err(unread)?;
     let view = core.view_of(caller);
     let task = embedding(opened(core, &view, &model)?)?;
-    let read = || {
+    let asked = || {
         let mut given = Given::of_request(head.uri.query(), &head.headers)?;
         goals.map_or(Ok(()), |goals| given.add_json(goals))?;
         check_dimensions(task, dimensions)?;
         Ok((given, asked(input)?))
     };
-    let (given, asked) = read().inspect_err(|error| task.unread(error))?;
+    let (given, asked) = asked().map_err(|error| task.unread(core, caller, error))?;
     let manner = core.manner(&head.headers, Door::OpenAi);
     let asker = (&*view, caller, &manner);
     let answer = Box::pin(infer::run(core, asker, task, asked, given, arrived)).await?;
@@ -154,6 +152,12 @@ async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Respons
     let mut response = raw_json(StatusCode::OK, body.into());
     response.headers_mut().extend(answer.told);
     Ok(response)
+}
+
+fn read(text: &[u8]) -> Result<Body<'_>, ApiError> {
+    oip::check_object(text)?;
+    serde_json::from_slice(text)
+        .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))
 }
 
 /// A vector has the length that it has.
