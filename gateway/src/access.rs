@@ -8,11 +8,13 @@ mod bucket;
 mod deeds;
 mod guard;
 mod meter;
+mod room;
 
 pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
-pub(crate) use meter::{Open, SlowBody, Uploading};
+pub(crate) use meter::{Open, Queries, SlowBody, Uploading};
+pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
 use arc_swap::ArcSwap;
@@ -95,10 +97,31 @@ impl Caller {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "nobody checked who asks")
     }
 
-    /// Begins a query, or says which quota it would break.
-    pub(crate) fn begin(&self, now: Time) -> Result<[Open<'_>; 2], ApiError> {
+    /// Lets in all queries of a request, or says which quota they would break: then none is run.
+    pub(crate) fn begin(&self, now: Time, queries: Queries) -> Result<[Open; 2], ApiError> {
         let [app, tenant] = &self.meters;
-        Ok([app.begin(now)?, tenant.begin(now)?])
+        let of_app = app.begin(now, queries)?;
+        let of_tenant = tenant.begin(now, queries).inspect_err(|_| app.take_back(queries.all))?;
+        Ok([of_app, of_tenant])
+    }
+
+    /// Counts what is as much work for the gateway as a query and is none.
+    pub(crate) fn asks(&self, now: Time) -> Result<(), ApiError> {
+        let [app, tenant] = &self.meters;
+        app.ask(now, 1)?;
+        tenant.ask(now, 1).inspect_err(|_| app.take_back(1))
+    }
+
+    /// What to say of a request that could not be read. It was work all the same, so it counts; who has no more of that left hears of that.
+    pub(crate) fn unread(&self, now: Time, error: ApiError) -> ApiError {
+        let own = error.status.is_client_error() && error.reason != "over_quota";
+        if own { self.asks(now).err().unwrap_or(error) } else { error }
+    }
+
+    /// The places of a query that goes on at a node though nobody waits for it; `None` where open ones are not bounded.
+    pub(crate) fn goes_on(&self) -> Option<[Option<Open>; 2]> {
+        let places = [0, 1].map(|at| self.meters[at].goes_on());
+        places.iter().any(Option::is_some).then_some(places)
     }
 
     /// Whether quotas leave it time of devices: all that is asked of what only spare time is spent on.
@@ -110,6 +133,12 @@ impl Caller {
     /// quicker than it is written. Where nobody needs a key nobody is bounded.
     pub(crate) fn change(&self, now: Time) -> Result<(), ApiError> {
         if self.key.is_none() { Ok(()) } else { self.tenant().change(now) }
+    }
+
+    /// Whether its application may have something looked up in the store now. Where nobody needs a key nobody is bounded.
+    pub(crate) fn read(&self, now: Time) -> Result<(), ApiError> {
+        let [app, _] = &self.meters;
+        if self.key.is_none() { Ok(()) } else { app.read(now) }
     }
 
     /// Whether its application may register shared memory now, whether it needed a key or not.
@@ -170,6 +199,11 @@ impl Caller {
     pub(crate) fn upload(&self, places: usize) -> Option<Uploading> {
         let most = if self.alone { places } else { places.div_ceil(2) };
         Uploading::begin(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// Room of its tenant's quota of artefacts, of which nothing is taken yet.
+    pub(crate) fn reserved(&self) -> Reserved {
+        Reserved::nothing(Arc::clone(self.tenant()))
     }
 
     fn tenant(&self) -> &Arc<Meter> {
@@ -264,6 +298,12 @@ impl Gate {
             let book = Book::new(doors, &before.meters, &self.sharing, &self.metrics);
             self.book.store(Arc::new(book));
         }
+    }
+
+    /// Whether these headers bring a key that is known, whatever it is for.
+    pub(crate) fn knows(&self, headers: &HeaderMap) -> bool {
+        let now = UnixMicros::of(SystemTime::now());
+        self.book.load().known(headers).is_ok_and(|known| known.key.valid(now))
     }
 
     /// Whether a key is needed.

@@ -1,6 +1,6 @@
 //! One query: admitted, given to the router, awaited. Dropping the future (the client went away) cancels it.
 
-use crate::access::Caller;
+use crate::access::{Caller, Open, Queries};
 use crate::cache::{Entry, Wish};
 use crate::core::Core;
 use crate::decisions::Asked;
@@ -37,6 +37,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) arrived: Time,
     /// In which manner.
     pub(crate) manner: &'a Manner,
+    /// It was let in with the others of its request.
+    pub(crate) let_in: bool,
 }
 
 /// What a request says beside what it asks, for all its queries.
@@ -110,10 +112,12 @@ struct Guard<'a> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if let Some(way) = self.core.pending.abandon(self.key) {
-            // A batch that has begun runs to its end, and nobody will say what it took. Who goes away would have it for nothing.
+        let now = self.core.driver.clock().now();
+        // A batch that has begun runs to its end, and nobody will say what it took. Who goes away would have it for nothing, and its place for
+        // another.
+        if let Some(way) = self.core.pending.abandon(now, self.key, || self.caller.goes_on()) {
             if let Some(sent) = way.sent {
-                self.caller.used(self.core.driver.clock().now(), sent.expected);
+                self.caller.used(now, sent.expected);
             }
             *self.way = way;
             self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
@@ -127,6 +131,32 @@ enum Entered {
     Known(Micros, Arc<Entry>),
     Waits(Micros, Class),
     Refused(Refusal),
+}
+
+/// Lets in all queries of a request, or says which quota they would break.
+pub(crate) fn let_in(core: &Core, caller: &Caller, queries: Queries) -> Result<[Open; 2], ApiError> {
+    let now = core.driver.clock().now();
+    caller.begin(now, queries).or_else(|refused| {
+        // What went on without its client may have ended meanwhile.
+        if core.pending.ended_by(now) { caller.begin(now, queries) } else { Err(refused) }
+    })
+}
+
+/// The same for the rows of a request, asked so many at a time. One alone is let in when it is asked.
+pub(crate) fn let_in_rows(
+    core: &Core,
+    (caller, task): (&Caller, &TaskView),
+    rows: usize,
+    at_once: usize,
+) -> Result<Option<[Open; 2]>, ApiError> {
+    if rows == 1 {
+        return Ok(None);
+    }
+    let open = let_in(core, caller, Queries::of(rows, at_once)).inspect_err(|error| {
+        task.metrics.refused(error.reason);
+        caller.metrics.refused();
+    })?;
+    Ok(Some(open))
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
@@ -213,7 +243,7 @@ fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Resu
 }
 
 async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
-    let Ask { task, mut goals, input, decoded, caller, arrived, manner } = ask;
+    let Ask { task, mut goals, input, decoded, caller, arrived, manner, let_in: with_others } = ask;
     let defaults = &task.task.defaults;
     let wanted = Wanted {
         latency: None,
@@ -223,7 +253,8 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     let mut counted = Counted { task, caller, wanted };
     goals.priority = caller.priority(goals.priority).inspect_err(|error| counted.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
-    let _open = caller.begin(core.driver.clock().now()).inspect_err(|error| counted.refused(error.reason))?;
+    let open = if with_others { Ok(None) } else { let_in(core, caller, Queries::ONE).map(Some) };
+    let _open = open.inspect_err(|error| counted.refused(error.reason))?;
     let lookup = core.cache.lookup(task, caller.tenant, &goals, &input, manner.wish).await;
     let mut known = None;
     // What looking took is nothing that other queries have to expect of this gateway.

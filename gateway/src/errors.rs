@@ -152,6 +152,7 @@ impl From<StoreError> for ApiError {
             | StoreError::MachineMoved { .. }
             | StoreError::JobNotStarted { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),
+            StoreError::Full { .. } => Self::new(StatusCode::CONFLICT, "no_room", message),
             StoreError::InputDiffers { .. } => Self::new(StatusCode::CONFLICT, "input_differs", message),
             StoreError::InputsMissing { .. } => Self::new(StatusCode::CONFLICT, "inputs_missing", message),
             StoreError::JobNotReceiving { .. } => {
@@ -318,6 +319,14 @@ mod tests {
         }
         let loading = ApiError::from(Refusal::Loading { ready_in: Micros(1_500_000) });
         assert_eq!(loading.retry_after_s, Some(2));
+    }
+
+    #[test]
+    fn what_there_is_room_for_only_so_often_is_refused_by_name() {
+        let full = StoreError::Full { what: "key", limit: 5_000, whose: "of this tenant" };
+        let error = ApiError::from(full);
+        assert_eq!((error.status.as_u16(), error.reason), (409, "no_room"));
+        assert!(error.message.contains("5000 of the kind key of this tenant"), "{}", error.message);
     }
 
     #[test]

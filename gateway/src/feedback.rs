@@ -4,23 +4,25 @@
 //! none has to remember anything. Verdicts that come together are stored in one transaction: whoever comes first writes for all
 //! that wait, and those who come meanwhile wait for their turn.
 
+use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use modelless_decision::feedback::{judge, posterior};
 use modelless_store::{Feedback, LiveAccuracy, Store, UnixMicros, Verdict};
-use modelless_types::Accuracy;
+use modelless_types::{Accuracy, TenantId};
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Verdicts that may wait for the store.
+/// Verdicts that may wait for the store. Where there are several tenants none gets more than half of these places.
 const WAITING: usize = 4_096;
 /// A store that takes longer is away.
 const WITHIN: Duration = Duration::from_secs(5);
 
 struct Given {
+    tenant: TenantId,
     feedback: Feedback,
     told: oneshot::Sender<Verdict>,
 }
@@ -39,17 +41,11 @@ impl Desk {
         &self,
         core: &Core,
         store: &dyn Store,
+        caller: &Caller,
         feedback: Feedback,
     ) -> Result<Verdict, ApiError> {
         let (told, mut stored) = oneshot::channel();
-        {
-            let mut waiting = self.waiting();
-            if waiting.len() >= WAITING {
-                let message = format!("{WAITING} verdicts wait for the store already; give it again later");
-                return Err(ApiError::unavailable("feedback_full", message));
-            }
-            waiting.push(Given { feedback, told });
-        }
+        self.wait((caller.tenant, caller.alone), feedback, told)?;
         let _turn = self.writing.lock().await;
         if let Ok(verdict) = stored.try_recv() {
             return Ok(verdict);
@@ -60,6 +56,30 @@ impl Desk {
         }
         // Without an answer whoever wrote it went away, or the store failed: given again, it counts once all the same.
         stored.try_recv().map_err(|_| away("the verdict may not be stored"))
+    }
+
+    /// Has a verdict wait, if there is a place for it.
+    fn wait(
+        &self,
+        (tenant, alone): (TenantId, bool),
+        feedback: Feedback,
+        told: oneshot::Sender<Verdict>,
+    ) -> Result<(), ApiError> {
+        let mut waiting = self.waiting();
+        let own = || waiting.iter().filter(|given| given.tenant == tenant).count();
+        let of_tenant = WAITING / 2;
+        let most = match waiting.len() {
+            all if all >= WAITING => Some(WAITING),
+            // Fewer altogether are not more of one tenant's.
+            all if !alone && all >= of_tenant && own() >= of_tenant => Some(of_tenant),
+            _ => None,
+        };
+        if let Some(most) = most {
+            let message = format!("{most} verdicts wait for the store already; give it again later");
+            return Err(ApiError::unavailable("feedback_full", message));
+        }
+        waiting.push(Given { tenant, feedback, told });
+        Ok(())
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, Vec<Given>> {
@@ -125,4 +145,30 @@ fn why(live: LiveAccuracy, measured: Accuracy) -> String {
         known.high,
         measured
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_types::VariantId;
+
+    #[test]
+    fn one_of_several_tenants_has_no_more_than_half_of_the_places_to_wait_in() {
+        let desk = Desk::default();
+        let wait = |tenant, alone| {
+            let feedback = Feedback {
+                query: String::new(),
+                variant: VariantId(1),
+                answered: UnixMicros(1),
+                correct: true,
+            };
+            desk.wait((TenantId(tenant), alone), feedback, oneshot::channel().0)
+        };
+        let until_refused = |tenant, alone| (0..=WAITING).find(|_| wait(tenant, alone).is_err()).unwrap();
+        assert_eq!(until_refused(2, false), WAITING / 2);
+        assert_eq!(wait(2, false).unwrap_err().reason, "feedback_full");
+        assert_eq!(until_refused(3, false), WAITING / 2);
+        desk.waiting().clear();
+        assert_eq!(until_refused(1, true), WAITING);
+    }
 }

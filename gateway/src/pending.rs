@@ -2,7 +2,11 @@
 //!
 //! An entry leaves exactly once, by whoever takes it out first: the answer, a refusal, or the client's going away.
 //! Bounded by a count, besides the bound on connections.
+//!
+//! What goes on at a node after its client went away keeps its place among the open queries of whoever asked, where those are bounded: until
+//! the node says how it ended, or should have.
 
+use crate::access::Open as Place;
 use modelless_decision::Query;
 use modelless_types::{Micros, NodeId, QueryKey, Refusal, TenantId, Time};
 use modelless_wire::{Answer, Connection, Input, InputFault};
@@ -78,11 +82,25 @@ impl Entry {
     }
 }
 
+/// The places of a query that goes on though nobody waits for it, of its application and its tenant.
+type Places = [Option<Place>; 2];
+
+/// Nobody waits for it, and it goes on.
+#[derive(Debug)]
+struct GoesOn {
+    until: Time,
+    _places: Places,
+}
+
 /// Open queries, and how many each tenant has of them.
 #[derive(Debug, Default)]
 struct Open {
     entries: HashMap<QueryKey, Entry>,
     of: HashMap<TenantId, usize>,
+    /// No more than the quotas whose places they have.
+    go_on: HashMap<QueryKey, GoesOn>,
+    /// When the first of those is to end.
+    first: Option<Time>,
 }
 
 impl Open {
@@ -166,7 +184,10 @@ impl Pending {
     pub(crate) fn told(&self, key: QueryKey, by: NodeId, over: Connection, outcome: Outcome) -> Told {
         let entry = {
             let mut open = self.lock();
-            let Some(entry) = open.entries.get(&key) else { return Told::Ended };
+            let Some(entry) = open.entries.get(&key) else {
+                open.go_on.remove(&key);
+                return Told::Ended;
+            };
             let elsewhere = entry.way.sent.is_none_or(|sent| sent.node != by || sent.over != over);
             if elsewhere && !matches!(outcome, Outcome::Answered(_)) {
                 return Told::Stale;
@@ -189,9 +210,40 @@ impl Pending {
         sent.is_some_and(|sent| sent.node == at && sent.over != over)
     }
 
-    /// Nobody waits for it any longer. Where it went, if it was still open.
-    pub(crate) fn abandon(&self, key: QueryKey) -> Option<Way> {
-        self.take(key).map(|entry| entry.way)
+    /// Nobody waits for it any longer. Where it went, if it was still open; what goes on at a node takes `places` until it has ended there, or
+    /// should have.
+    pub(crate) fn abandon(
+        &self,
+        now: Time,
+        key: QueryKey,
+        places: impl FnOnce() -> Option<Places>,
+    ) -> Option<Way> {
+        let mut open = self.lock();
+        let entry = open.remove(key)?;
+        if let Some(sent) = entry.way.sent
+            && let Some(places) = places()
+        {
+            let (expected, expires) = (sent.at + sent.expected, entry.query.expires);
+            let until = if expected > now { expected.min(expires) } else { expires };
+            open.first = Some(open.first.map_or(until, |first| first.min(until)));
+            open.go_on.insert(key, GoesOn { until, _places: places });
+        }
+        if open.entries.is_empty() {
+            self.idle.notify_waiters();
+        }
+        Some(entry.way)
+    }
+
+    /// Gives back the places of what should have ended by now. Whether there was any.
+    pub(crate) fn ended_by(&self, now: Time) -> bool {
+        let mut open = self.lock();
+        if open.first.is_none_or(|first| first > now) {
+            return false;
+        }
+        let before = open.go_on.len();
+        open.go_on.retain(|_, one| one.until > now);
+        open.first = open.go_on.values().map(|one| one.until).min();
+        open.go_on.len() < before
     }
 
     /// Refuses all of them; gives back which they were.

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// Keys that have not ended, of all applications together; there is room for no more.
+/// Keys that have not ended, of all applications together; there is room for no more. Where there are several tenants none has more than half of
+/// that.
 pub const KEYS_MAX: usize = 10_000;
 /// Keys that have ended are forgotten, the oldest first, once there are more than this.
 pub const ENDED_KEYS_KEPT: usize = 1_000;
@@ -20,7 +21,7 @@ pub const ENDED_KEYS_KEPT: usize = 1_000;
 pub const UPLOAD_KEPT: Duration = Duration::from_hours(24);
 /// So many of these a tenant may have.
 pub const UPLOADS_MAX: usize = 1_000;
-/// Tenants, and applications of all of them together.
+/// Tenants, and applications of all of them together. Where there are several tenants none has more than half of the applications.
 pub const TENANTS_MAX: usize = 10_000;
 
 /// What every key begins with, so that people and scanners know one when they see it.
@@ -395,13 +396,55 @@ fn ends_later(now: UnixMicros, expires: Option<UnixMicros>) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn full(what: &'static str, most: usize) -> Error {
-    Error::invalid(what, format!("there are {most} already, which is the limit; end or remove others first"))
+/// How many there are of what all tenants share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shared {
+    pub(crate) all: usize,
+    /// Of the tenant that is to have one more.
+    pub(crate) own: usize,
+    pub(crate) tenants: usize,
+}
+
+impl Shared {
+    /// Whether there is room for one more of at most so many, of which a tenant that is not alone gets half.
+    pub(crate) fn room(self, what: &'static str, most: usize) -> Result<()> {
+        let share = if self.tenants > 1 { most / 2 } else { most };
+        if self.all >= most {
+            return Err(full(what, most));
+        }
+        if self.own >= share {
+            return Err(full_of_one(what, share));
+        }
+        Ok(())
+    }
+}
+
+/// A tenant has as many as it may have.
+pub(crate) fn full_of_one(what: &'static str, limit: usize) -> Error {
+    Error::Full { what, limit, whose: "of this tenant" }
+}
+
+pub(crate) fn full(what: &'static str, limit: usize) -> Error {
+    Error::Full { what, limit, whose: "of all tenants together" }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_several_tenants_gets_no_more_than_half_of_what_all_share() {
+        let room = |all, own, tenants| match (Shared { all, own, tenants }).room("key", 10) {
+            Err(Error::Full { limit, whose, .. }) => Some((limit, whose)),
+            Ok(()) => None,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(room(9, 9, 1), None);
+        assert_eq!(room(10, 10, 1), Some((10, "of all tenants together")));
+        assert_eq!(room(9, 4, 2), None);
+        assert_eq!(room(5, 5, 2), Some((5, "of this tenant")));
+        assert_eq!(room(10, 0, 2), Some((10, "of all tenants together")));
+    }
 
     #[test]
     fn no_text_keeps_a_key_that_somebody_put_in_it() {

@@ -107,6 +107,18 @@ pub enum Error {
         /// The variant's name.
         name: String,
     },
+    /// There is no room for another.
+    #[error(
+        "there are {limit} of the kind {what} {whose} already, which is the limit; end or remove others first"
+    )]
+    Full {
+        /// Of which kind.
+        what: &'static str,
+        /// How many there may be.
+        limit: usize,
+        /// Whose they are, in words.
+        whose: &'static str,
+    },
     /// A tenant has as many jobs as it may have.
     #[error(
         "{limit} offline jobs of this tenant have not ended, and there is room for no more; wait until one is done, or \

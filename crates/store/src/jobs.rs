@@ -175,8 +175,8 @@ pub trait Jobs: Send + Sync {
     /// A job.
     async fn job(&self, job: JobId) -> Result<Option<Job>>;
 
-    /// Jobs of one tenant, or of all, newest first.
-    async fn jobs(&self, tenant: Option<TenantId>, limit: u32) -> Result<Vec<Job>>;
+    /// Jobs of one tenant, or of all, and of these of one application, or of all, newest first.
+    async fn jobs(&self, tenant: Option<TenantId>, app: Option<AppId>, limit: u32) -> Result<Vec<Job>>;
 
     /// Jobs that are running: those with the nearest deadline first, those without one last, then by number.
     async fn running_jobs(&self, limit: u32) -> Result<Vec<Job>>;

@@ -36,4 +36,10 @@ impl Bucket {
         let charged = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged);
     }
+
+    /// Puts back what was taken out a moment ago.
+    pub(super) fn put_back(&self, cost: u64) {
+        let before = |full_at: u64| Some(full_at.saturating_sub(cost));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, before);
+    }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Guarded {
     pub(crate) needs: Needs,
     /// As the table of routes has it.
     pub(crate) path: &'static str,
+    /// Whether it asks the store each time.
+    pub(crate) looks: bool,
 }
 
 impl<S> Layer<S> for Guarded {
@@ -53,14 +55,18 @@ where
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        let Guarded { app, needs, path } = &self.guarded;
+        let Guarded { app, needs, path, looks } = &self.guarded;
+        let now = app.core.driver.clock().now();
         match app.core.gate.admit(request.headers(), *needs) {
             Ok(caller) => {
+                if *looks && let Err(error) = caller.read(now) {
+                    return Either::Left(ready(Ok(refused(request.uri().path(), error))));
+                }
                 if !Deeds::counts(*needs, request.method()) {
                     request.extensions_mut().insert(caller);
                     return Either::Right(Either::Left(self.inner.call(request)));
                 }
-                if let Err(error) = caller.change(app.core.driver.clock().now()) {
+                if let Err(error) = caller.change(now) {
                     return Either::Left(ready(Ok(refused(request.uri().path(), error))));
                 }
                 let action = format!("{} {path}", request.method());
@@ -76,7 +82,7 @@ where
                 })))
             }
             Err(denied) => {
-                let (now, target) = (app.core.driver.clock().now(), request.uri().path());
+                let target = request.uri().path();
                 let action = || format!("{} {path}", request.method());
                 app.deeds.refuse(&denied, now, (action, target), denied.error.status.as_u16());
                 Either::Left(ready(Ok(refused(target, denied.error))))

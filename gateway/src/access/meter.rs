@@ -5,6 +5,7 @@
 //! several gets that one's share only. When a gateway comes or goes, the others follow with the next heartbeat.
 
 use super::bucket::Bucket;
+use super::room::Room;
 use crate::errors::ApiError;
 use http::StatusCode;
 use modelless_store::Quota;
@@ -19,6 +20,9 @@ const HOUR_S: u64 = 3_600;
 /// What changes something: so many of them a second, and so many at once.
 const CHANGES_PER_S: u64 = 20;
 const CHANGES_AT_ONCE: u64 = 200;
+/// What is asked of the store without changing anything, by one application: so many times a second, and so many at once.
+const READS_PER_S: u64 = 100;
+const READS_AT_ONCE: u64 = 1_000;
 /// Regions of shared memory that are registered: each has files opened and a table of the system's read.
 const REGIONS_PER_S: u64 = 20;
 const REGIONS_AT_ONCE: u64 = 200;
@@ -48,12 +52,15 @@ pub(crate) struct Meter {
     requests: Bucket,
     device: Bucket,
     changes: Bucket,
+    reads: Bucket,
     regions: Bucket,
     refusals: Bucket,
     /// Refusals that were not noted since the last one that was.
     unsaid: AtomicU64,
     open: AtomicU32,
     uploads: AtomicU32,
+    /// Of its quota of artefacts.
+    pub(super) room: Room,
     /// Bytes of bodies.
     pub(crate) held: AtomicU64,
     /// One of its bodies was too large: the others are read slowly until then.
@@ -64,13 +71,32 @@ pub(crate) struct Meter {
     slow: AtomicU32,
 }
 
-/// A query that is open, in each of its owners' counts.
-#[derive(Debug)]
-pub(crate) struct Open<'a>(&'a Meter);
+/// What a request asks: so many queries, of which so many are open at one time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Queries {
+    pub(crate) all: u64,
+    pub(crate) open: u32,
+}
 
-impl Drop for Open<'_> {
+impl Queries {
+    pub(crate) const ONE: Self = Self { all: 1, open: 1 };
+
+    /// Of so many rows, asked so many at a time.
+    pub(crate) fn of(rows: usize, at_once: usize) -> Self {
+        Self { all: rows as u64, open: u32::try_from(rows.min(at_once)).unwrap_or(u32::MAX) }
+    }
+}
+
+/// Queries that are open, in one owner's count.
+#[derive(Debug)]
+pub(crate) struct Open {
+    meter: Arc<Meter>,
+    queries: u32,
+}
+
+impl Drop for Open {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.meter.open.fetch_sub(self.queries, Ordering::Relaxed);
     }
 }
 
@@ -111,11 +137,13 @@ impl Meter {
             requests: Bucket::default(),
             device: Bucket::default(),
             changes: Bucket::default(),
+            reads: Bucket::default(),
             regions: Bucket::default(),
             refusals: Bucket::default(),
             unsaid: AtomicU64::new(0),
             open: AtomicU32::new(0),
             uploads: AtomicU32::new(0),
+            room: Room::default(),
             held: AtomicU64::new(0),
             oversized: AtomicU64::new(0),
             halved: AtomicU32::new(0),
@@ -128,21 +156,39 @@ impl Meter {
         self.sharing.load(Ordering::Relaxed).max(1)
     }
 
-    /// Begins a query, or says which bound it would break.
-    pub(crate) fn begin(&self, now: Time) -> Result<Open<'_>, ApiError> {
-        let open = self.enter()?;
-        let gateways = u64::from(self.gateways());
-        if let Some(rate) = self.quota.requests_per_s.map(u64::from) {
-            let cost = (SECOND_US * gateways).div_ceil(rate.max(1));
-            let burst = self.quota.burst.map_or(rate, u64::from);
-            let burst = (SECOND_US * burst / rate.max(1)).max(cost);
-            self.requests.take(now.0, cost, burst).map_err(|wait| {
-                let at_once = self.quota.burst.map_or(rate, u64::from);
-                self.over(&format!("{rate} queries a second, {at_once} at once"), wait)
-            })?;
-        }
+    /// Lets in all queries of a request, or says which bound they would break: none is run then.
+    pub(crate) fn begin(self: &Arc<Self>, now: Time, queries: Queries) -> Result<Open, ApiError> {
+        let open = self.enter(queries.open)?;
         self.has_device_time(now)?;
+        self.ask(now, queries.all)?;
         Ok(open)
+    }
+
+    /// Counts so many queries, or what is as much work as they are.
+    pub(crate) fn ask(&self, now: Time, queries: u64) -> Result<(), ApiError> {
+        let Some((rate, cost, burst)) = self.requests_rate() else { return Ok(()) };
+        let at_once = self.quota.burst.map_or(rate, u64::from);
+        let bound = format!("{rate} queries a second, {at_once} at once");
+        let all = cost.saturating_mul(queries);
+        if all > burst {
+            return Err(self.too_many(queries, &bound));
+        }
+        self.requests.take(now.0, all, burst).map_err(|wait| self.over(&bound, wait))
+    }
+
+    /// Takes back what was counted of a request that was refused all the same.
+    pub(crate) fn take_back(&self, queries: u64) {
+        if let Some((_, cost, _)) = self.requests_rate() {
+            self.requests.put_back(cost.saturating_mul(queries));
+        }
+    }
+
+    /// Queries a second, and of those of this gateway what one takes and how much may be out.
+    fn requests_rate(&self) -> Option<(u64, u64, u64)> {
+        let rate = self.quota.requests_per_s.map(|rate| u64::from(rate).max(1))?;
+        let cost = (SECOND_US * u64::from(self.gateways())).div_ceil(rate);
+        let burst = self.quota.burst.map_or(rate, u64::from);
+        Some((rate, cost, (SECOND_US * burst / rate).max(cost)))
     }
 
     /// Refuses where the time of devices is used up.
@@ -157,6 +203,15 @@ impl Meter {
         let (cost, burst) = (SECOND_US / CHANGES_PER_S, SECOND_US * CHANGES_AT_ONCE / CHANGES_PER_S);
         self.changes.take(now.0, cost, burst).map_err(|wait| {
             self.over(&format!("{CHANGES_PER_S} changes a second, {CHANGES_AT_ONCE} at once"), wait)
+        })
+    }
+
+    /// Lets a look into the store through, unless there are too many. They are apart from changes, so that who looks all the time keeps nobody from
+    /// changing something.
+    pub(crate) fn read(&self, now: Time) -> Result<(), ApiError> {
+        let (cost, burst) = (SECOND_US / READS_PER_S, SECOND_US * READS_AT_ONCE / READS_PER_S);
+        self.reads.take(now.0, cost, burst).map_err(|wait| {
+            self.over(&format!("{READS_PER_S} looks into the store a second, {READS_AT_ONCE} at once"), wait)
         })
     }
 
@@ -181,14 +236,24 @@ impl Meter {
         Some(self.unsaid.swap(0, Ordering::Relaxed))
     }
 
-    fn enter(&self) -> Result<Open<'_>, ApiError> {
+    fn enter(self: &Arc<Self>, queries: u32) -> Result<Open, ApiError> {
         let share = self.quota.concurrency.map(|most| most.div_ceil(self.gateways()));
+        let bound = || format!("{} open queries", self.quota.concurrency.unwrap_or(0));
+        if share.is_some_and(|share| queries > share.max(1)) {
+            return Err(self.too_many(queries.into(), &bound()));
+        }
         let entered = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
-            (share.is_none_or(|share| open < share)).then_some(open + 1)
+            let after = open.saturating_add(queries);
+            share.is_none_or(|share| after <= share).then_some(after)
         });
-        entered.map(|_| Open(self)).map_err(|_| {
-            self.over(&format!("{} open queries", self.quota.concurrency.unwrap_or(0)), SECOND_US)
-        })
+        entered.map(|_| Open { meter: Arc::clone(self), queries }).map_err(|_| self.over(&bound(), SECOND_US))
+    }
+
+    /// Counts a query that goes on though nobody waits for it, where open ones are bounded. The place that it had goes with whoever asked.
+    pub(crate) fn goes_on(self: &Arc<Self>) -> Option<Open> {
+        self.quota.concurrency?;
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Some(Open { meter: Arc::clone(self), queries: 1 })
     }
 
     /// One of its bodies was too large.
@@ -224,12 +289,25 @@ impl Meter {
     }
 
     fn over(&self, bound: &str, wait: u64) -> ApiError {
-        let gateways = self.gateways();
-        let shared = if gateways > 1 { format!(", shared by {gateways} gateways") } else { String::new() };
-        let message = format!("the quota of {} is used up: {bound}{shared}", self.whose);
+        let message = format!("the quota of {} is used up: {bound}{}", self.whose, self.shared());
         let retry = wait.div_ceil(SECOND_US).clamp(1, LATEST_S);
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message);
         ApiError { retry_after_s: Some(retry), ..error }
+    }
+
+    /// However long they wait, so many of one request never go in: there is no use in trying again.
+    fn too_many(&self, queries: u64, bound: &str) -> ApiError {
+        let message = format!(
+            "the request has {queries} queries at once, and the quota of {} is {bound}{}; send fewer in one request",
+            self.whose,
+            self.shared()
+        );
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message)
+    }
+
+    fn shared(&self) -> String {
+        let gateways = self.gateways();
+        if gateways > 1 { format!(", shared by {gateways} gateways") } else { String::new() }
     }
 }
 
@@ -237,13 +315,13 @@ impl Meter {
 mod tests {
     use super::*;
 
-    fn meter(quota: Quota, gateways: u32) -> Meter {
-        Meter::new("tenant a".to_owned(), quota, Arc::new(AtomicU32::new(gateways)))
+    fn meter(quota: Quota, gateways: u32) -> Arc<Meter> {
+        Arc::new(Meter::new("tenant a".to_owned(), quota, Arc::new(AtomicU32::new(gateways))))
     }
 
     /// How many of so many queries are let in at these moments.
-    fn admitted(meter: &Meter, moments: impl Iterator<Item = u64>) -> usize {
-        moments.filter(|at| meter.begin(Time(*at)).is_ok()).count()
+    fn admitted(meter: &Arc<Meter>, moments: impl Iterator<Item = u64>) -> usize {
+        moments.filter(|at| meter.begin(Time(*at), Queries::ONE).is_ok()).count()
     }
 
     #[test]
@@ -251,7 +329,7 @@ mod tests {
         let quota = Quota { requests_per_s: Some(100), burst: Some(20), ..Quota::default() };
         let meter = meter(quota, 1);
         assert_eq!(admitted(&meter, std::iter::repeat_n(1_000_000, 50)), 20);
-        let refused = meter.begin(Time(1_000_000)).unwrap_err();
+        let refused = meter.begin(Time(1_000_000), Queries::ONE).unwrap_err();
         assert_eq!(
             (refused.status.as_u16(), refused.reason, refused.retry_after_s),
             (429, "over_quota", Some(1))
@@ -265,7 +343,7 @@ mod tests {
     fn several_gateways_together_grant_the_quota_and_one_each_at_most() {
         for gateways in [2, 3, 7] {
             let quota = Quota { requests_per_s: Some(10), burst: Some(5), ..Quota::default() };
-            let all: Vec<Meter> = (0..gateways).map(|_| meter(quota.clone(), gateways)).collect();
+            let all: Vec<Arc<Meter>> = (0..gateways).map(|_| meter(quota.clone(), gateways)).collect();
             let second = |at: u64| (0..1_000).map(move |ms| at + ms * 1_000);
             let granted: usize =
                 all.iter().map(|one| admitted(one, (0..20).flat_map(|s| second(s * 1_000_000)))).sum();
@@ -277,11 +355,64 @@ mod tests {
     #[test]
     fn a_query_that_has_ended_makes_room_for_another() {
         let meter = meter(Quota { concurrency: Some(2), ..Quota::default() }, 1);
-        let first = meter.begin(Time(1)).unwrap();
-        let _second = meter.begin(Time(1)).unwrap();
-        assert_eq!(meter.begin(Time(1)).unwrap_err().reason, "over_quota");
+        let first = meter.begin(Time(1), Queries::ONE).unwrap();
+        let _second = meter.begin(Time(1), Queries::ONE).unwrap();
+        assert_eq!(meter.begin(Time(1), Queries::ONE).unwrap_err().reason, "over_quota");
         drop(first);
-        assert!(meter.begin(Time(1)).is_ok());
+        assert!(meter.begin(Time(1), Queries::ONE).is_ok());
+    }
+
+    #[test]
+    fn a_request_of_many_queries_is_let_in_whole_or_not_at_all() {
+        let quota =
+            Quota { requests_per_s: Some(10), burst: Some(20), concurrency: Some(8), ..Quota::default() };
+        let meter = meter(quota, 1);
+        let at = Time(1_000_000);
+        let open = meter.begin(at, Queries::of(12, 6)).unwrap();
+        let refused = meter.begin(at, Queries::of(3, 6)).unwrap_err();
+        assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", Some(1)), "nine would be open");
+        drop(open);
+        let refused = meter.begin(at, Queries::of(9, 6)).unwrap_err();
+        assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", Some(1)), "21 would be asked");
+        assert!(meter.begin(at, Queries::of(8, 6)).is_ok(), "what was refused took nothing");
+        for never in [Queries::of(21, 1), Queries::of(9, 9)] {
+            let refused = meter.begin(Time(100_000_000), never).unwrap_err();
+            assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", None), "{never:?}");
+            assert!(refused.message.contains("send fewer"), "{}", refused.message);
+        }
+    }
+
+    #[test]
+    fn what_was_counted_of_a_request_that_others_refused_is_taken_back() {
+        let quota = Quota { requests_per_s: Some(1), burst: Some(4), ..Quota::default() };
+        let meter = meter(quota, 1);
+        let at = Time(1_000_000);
+        meter.ask(at, 4).unwrap();
+        assert!(meter.ask(at, 1).is_err());
+        meter.take_back(4);
+        assert!(meter.ask(at, 4).is_ok());
+    }
+
+    #[test]
+    fn a_query_that_goes_on_keeps_its_place_where_places_are_bounded() {
+        let meter = meter(Quota { concurrency: Some(1), ..Quota::default() }, 1);
+        let open = meter.begin(Time(1), Queries::ONE).unwrap();
+        let goes_on = meter.goes_on();
+        drop(open);
+        assert!(meter.begin(Time(1), Queries::ONE).is_err());
+        drop(goes_on);
+        assert!(meter.begin(Time(1), Queries::ONE).is_ok());
+        assert!(self::meter(Quota::default(), 1).goes_on().is_none());
+    }
+
+    #[test]
+    fn looks_into_the_store_are_let_through_until_there_are_too_many() {
+        let meter = meter(Quota::default(), 1);
+        let looked = |at: u64| (0..5_000).filter(|_| meter.read(Time(at)).is_ok()).count();
+        assert_eq!(looked(1_000_000), 1_000);
+        let refused = meter.read(Time(1_000_000)).unwrap_err();
+        assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", Some(1)));
+        assert_eq!(looked(2_000_000), 100);
     }
 
     #[test]
@@ -289,12 +420,12 @@ mod tests {
         // A second of every ten.
         let meter = meter(Quota { device_s_per_h: Some(360), ..Quota::default() }, 1);
         let at = 5_000_000;
-        assert!(meter.begin(Time(at)).is_ok());
+        assert!(meter.begin(Time(at), Queries::ONE).is_ok());
         meter.used(Time(at), Micros(7_000_000)); // 70 s until that is back, of which 60 may be out
-        let refused = meter.begin(Time(at)).unwrap_err();
+        let refused = meter.begin(Time(at), Queries::ONE).unwrap_err();
         assert_eq!(refused.retry_after_s, Some(10));
-        assert!(meter.begin(Time(at + 9_000_000)).is_err());
-        assert!(meter.begin(Time(at + 10_000_000)).is_ok());
+        assert!(meter.begin(Time(at + 9_000_000), Queries::ONE).is_err());
+        assert!(meter.begin(Time(at + 10_000_000), Queries::ONE).is_ok());
     }
 
     #[test]
@@ -320,7 +451,7 @@ mod tests {
 
     #[test]
     fn a_tenant_has_a_part_of_the_places_for_uploads() {
-        let meter = Arc::new(meter(Quota::default(), 1));
+        let meter = meter(Quota::default(), 1);
         let first = Uploading::begin(&meter, 2).unwrap();
         let _second = Uploading::begin(&meter, 2).unwrap();
         assert!(Uploading::begin(&meter, 2).is_none());

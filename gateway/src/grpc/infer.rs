@@ -62,7 +62,7 @@ async fn asked(
         let held = Held::of(core, caller, size)?;
         Ok((given, request, held))
     };
-    let (given, request, _held) = read().inspect_err(|error| task.unread(error))?;
+    let (given, request, _held) = read().map_err(|error| task.unread(core, caller, error))?;
     let manner = core.manner(headers, Door::Grpc);
     let response = Box::pin(infer::run(whole, (view, caller, &manner), request, given)).await?;
     Ok(written(&task.task.name, response, raw))

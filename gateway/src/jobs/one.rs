@@ -3,7 +3,8 @@
 //! It is counted apart from queries: how long it took says nothing of the platform, and a refusal only that there was no spare time.
 
 use super::pacer::Pass;
-use crate::access::Caller;
+use crate::access::{Caller, Open, Queries};
+use crate::ask::let_in;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
@@ -24,6 +25,9 @@ use modelless_types::{CostPer1k, Goals, Micros, QueryKey, Refusal, SpaceId, Task
 use modelless_wire::{Answer, Input};
 use std::sync::Arc;
 use tokio::sync::oneshot;
+
+/// Texts that one input of a job may be: all of them are open at once.
+const LIST_MAX: usize = 64;
 
 /// How an attempt at an input ended.
 #[derive(Debug)]
@@ -74,7 +78,7 @@ fn inputs_of(task: &TaskView, input: &JobInput) -> Result<MediaInputs, ApiError>
     }
     let form = media_form(&headers, &task.task)?;
     let mut given = Given::default();
-    let inputs = media_inputs(&task.task, form, Buffer::from(input.body.clone()), &mut given)?;
+    let inputs = media_inputs(&task.task, form, Buffer::from(input.body.clone()), &mut given, LIST_MAX)?;
     if given != Given::default() {
         return Err(ApiError::bad_goal("an input of a job has no goals of its own; give them with the job"));
     }
@@ -85,11 +89,14 @@ fn inputs_of(task: &TaskView, input: &JobInput) -> Result<MediaInputs, ApiError>
 struct Guard<'a> {
     core: &'a Core,
     key: QueryKey,
+    /// Whose open queries it counts among.
+    counts: Option<&'a Caller>,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.core.pending.abandon(self.key).is_some() {
+        let now = self.core.driver.clock().now();
+        if self.core.pending.abandon(now, self.key, || self.counts?.goes_on()).is_some() {
             self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
         }
     }
@@ -108,23 +115,7 @@ impl Attempt {
             Ok(inputs) => inputs,
             Err(error) => return ended(task, failure(&error)),
         };
-        let in_a_list = task.task.kind == TaskKind::TextClassification;
-        let result = match inputs {
-            MediaInputs::One(input) => match self.ask(task, input).await {
-                Ok(answer) => native::json(task, &answer.body)
-                    .await
-                    .map(|body| (vec![answer], if in_a_list { listed([&body]) } else { body }))
-                    .map_err(|refusal| Refused::admitted(refusal.into())),
-                Err(refused) => Err(refused),
-            },
-            MediaInputs::Many(inputs) => {
-                let answers = try_join_all(inputs.into_iter().map(|input| self.ask(task, input))).await;
-                answers.map(|answers| {
-                    let body = listed(answers.iter().map(|answer| &answer.body));
-                    (answers, body)
-                })
-            }
-        };
+        let result = self.asked(task, inputs).await;
         let now = self.core.driver.clock().now();
         match result {
             Ok((answers, _)) if answers.iter().any(|answer| answer.space != self.space) => Came::OtherSpace,
@@ -147,22 +138,49 @@ impl Attempt {
         }
     }
 
+    /// Lets in all queries of an input.
+    fn let_in(&self, queries: usize) -> Result<Option<[Open; 2]>, Refused> {
+        let Self { core, caller, goals, .. } = self;
+        // What spare time is spent on takes nothing from queries, and so nothing of how many of them may come.
+        if goals.priority.is_spare() {
+            let now = core.driver.clock().now();
+            return caller.has_device_time(now).map(|()| None).map_err(Refused::before);
+        }
+        let_in(core, caller, Queries::of(queries, queries)).map(Some).map_err(Refused::before)
+    }
+
+    async fn asked(
+        &self,
+        task: &TaskView,
+        inputs: MediaInputs,
+    ) -> Result<(Vec<Box<Answer>>, Buffer), Refused> {
+        let in_a_list = task.task.kind == TaskKind::TextClassification;
+        match inputs {
+            MediaInputs::One(input) => {
+                let _open = self.let_in(1)?;
+                let answer = self.ask(task, input).await?;
+                let body = native::json(task, &answer.body).await;
+                let body = body.map_err(|refusal| Refused::admitted(refusal.into()))?;
+                Ok((vec![answer], if in_a_list { listed([&body]) } else { body }))
+            }
+            MediaInputs::Many(inputs) => {
+                let _open = self.let_in(inputs.len())?;
+                let answers = try_join_all(inputs.into_iter().map(|input| self.ask(task, input))).await?;
+                let body = listed(answers.iter().map(|answer| &answer.body));
+                Ok((answers, body))
+            }
+        }
+    }
+
     async fn ask(&self, task: &TaskView, input: Input) -> Result<Box<Answer>, Refused> {
         let Self { core, caller, goals, .. } = self;
         let core = &**core;
         let arrived = core.driver.clock().now();
         let spare = goals.priority.is_spare();
-        // What spare time is spent on takes nothing from queries, and so nothing of how many of them may come.
-        let _open = if spare {
-            caller.has_device_time(arrived).map_err(Refused::before)?;
-            None
-        } else {
-            Some(caller.begin(arrived).map_err(Refused::before)?)
-        };
         let key = core.next_key();
         let decoded = size::decoded(task.task.kind, &input);
         let (reply, answer) = oneshot::channel();
-        let guard = Guard { core, key };
+        let guard = Guard { core, key, counts: (!spare).then_some(caller) };
         let (mut refused, mut class): (Option<Refusal>, Option<Class>) = (None, None);
         core.driver.feed_with(
             |router, now| {

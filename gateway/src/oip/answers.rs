@@ -15,7 +15,7 @@ use serde::Deserialize;
 use std::borrow::Cow;
 
 /// Bytes of the outputs of one request.
-const OUTPUT_MAX: usize = 256 << 20;
+pub(crate) const OUTPUT_MAX: usize = 256 << 20;
 
 /// An output of a request.
 #[derive(Debug)]

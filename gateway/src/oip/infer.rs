@@ -6,7 +6,8 @@ use super::answers::{Collected, Output, scored};
 use super::request::{Extra, Request};
 use super::rows::Rows;
 use crate::access::Caller;
-use crate::ask::{Ask, Manner, ask};
+use crate::ask::{Ask, Manner, ask, let_in_rows};
+use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::regions;
@@ -40,23 +41,24 @@ pub(crate) async fn run(
     mut given: Given,
 ) -> Result<Response, ApiError> {
     let Whole { core, task, arrived, .. } = *whole;
+    let unread = |error| task.unread(core, caller, error);
     // What was read from shared memory counts as held until the request has ended.
-    let _held = regions::resolve(core, caller, &mut request).await.inspect_err(|error| task.unread(error))?;
-    let read = read(task, &mut request, &mut given);
-    let (goals, extra, mut collected) = read.inspect_err(|error| task.unread(error))?;
+    let _held = regions::resolve(core, caller, &mut request).await.map_err(unread)?;
+    let (goals, extra, mut collected) = read(task, &mut request, &mut given).map_err(unread)?;
     let id = std::mem::take(&mut request.id);
     let signature = &task.signature;
-    let rows = Rows::of(request, &task.task, signature, &extra, scored(task.task.kind));
-    let rows = rows.inspect_err(|error| task.unread(error))?;
+    let rows = Rows::of(request, &task.task, signature, &extra, scored(task.task.kind)).map_err(unread)?;
     let (count, single) = (rows.count, rows.single);
+    let open = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
+    let let_in = open.is_some();
     let one = |row: usize| {
         let rows = &rows;
         async move {
             // Where the request set no bound, a row's time begins when its turn comes.
             let arrived = if extra.bounded || row < ROWS_OPEN { arrived } else { core.driver.clock().now() };
-            let input = rows.input(row).inspect_err(|error| task.unread(error))?;
+            let input = rows.input(row).inspect_err(|error| task.not_asked(error))?;
             let decoded = size::decoded(task.task.kind, &input);
-            ask(core, Ask { task, goals, input, decoded, caller, arrived, manner }).await
+            ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await
         }
     };
     let mut parts = Vec::with_capacity(count);
@@ -99,8 +101,14 @@ fn of_row(error: ApiError, row: usize, count: usize) -> ApiError {
 }
 
 impl TaskView {
-    /// Counts a request that was not even asked.
-    pub(crate) fn unread(&self, error: &ApiError) {
+    /// Counts a request that could not be read, also against the quota of whoever sent it, and gives what to say of it.
+    pub(crate) fn unread(&self, core: &Core, caller: &Caller, error: ApiError) -> ApiError {
+        self.not_asked(&error);
+        caller.unread(core.driver.clock().now(), error)
+    }
+
+    /// Counts what was not even asked.
+    fn not_asked(&self, error: &ApiError) {
         if error.status.is_client_error() && error.status != http::StatusCode::UNPROCESSABLE_ENTITY {
             self.metrics.bad_input();
         } else {

@@ -18,7 +18,7 @@ pub(crate) mod shown;
 mod signature;
 pub(crate) mod statistics;
 
-pub(crate) use answers::Output;
+pub(crate) use answers::{OUTPUT_MAX, Output};
 pub(crate) use signature::{Port, Signature};
 
 /// Rows that one request may have.

@@ -95,7 +95,7 @@ pub(crate) fn rotate() -> Doc {
         .parameter(key_parameter())
         .json_body(true, &body)
         .answers(200, "Both, and the secret of the new one.", &answer)
-        .errors(&[400, 404, 408, 413, 415, 503])
+        .errors(&[400, 404, 408, 409, 413, 415, 503])
 }
 
 pub(crate) fn revoke() -> Doc {
@@ -155,7 +155,7 @@ pub(crate) fn bound_tenant() -> Doc {
         .parameter(path("tenant", "The tenant's name."))
         .json_body(true, &body)
         .answers(200, "What holds now.", &tenant())
-        .errors(&[400, 404, 408, 413, 415, 503])
+        .errors(&[400, 404, 408, 409, 413, 415, 503])
 }
 
 pub(crate) fn audit() -> Doc {

@@ -88,13 +88,14 @@ impl Doc {
         self
     }
 
-    /// With the scope that a key must have for it.
-    fn operation(self, needs: Needs) -> Value {
+    /// With the scope that a key must have for it, and whether it asks the store.
+    fn operation(self, needs: Needs, looks: bool) -> Value {
         let mut responses: Map<String, Value> =
             self.success.into_iter().map(|(status, response)| (status.to_string(), response)).collect();
         let unlocked: &[u16] = if needs == Needs::Nothing { &[] } else { &[401, 403] };
         let form = if self.tag == openai::TAG { openai::ERROR } else { ERROR };
-        for status in self.errors.iter().chain(unlocked) {
+        let often: &[u16] = if looks { &[429] } else { &[] };
+        for status in self.errors.iter().chain(unlocked).chain(often) {
             responses.insert(status.to_string(), error(*status, form));
         }
         responses.insert("default".to_owned(), json!({"$ref": format!("#/components/responses/{form}")}));
@@ -173,7 +174,7 @@ pub(crate) fn document(config: &Config) -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
         let item = paths.entry(route.path).or_insert_with(|| json!({}));
-        item[route.method.as_str().to_lowercase()] = (route.doc)().operation(route.needs);
+        item[route.method.as_str().to_lowercase()] = (route.doc)().operation(route.needs, route.looks);
     }
     let limits = json!({
         "max_body_bytes": config.max_body_bytes,

@@ -150,7 +150,7 @@ pub(crate) fn feedback() -> Doc {
         .parameter(query)
         .json_body(true, &body)
         .answers(200, "It is stored; with what all verdicts on that variant come to.", &answer)
-        .errors(&[400, 404, 408, 410, 413, 415, 503])
+        .errors(&[400, 404, 408, 410, 413, 415, 429, 503])
 }
 
 fn explanation(id: &'static str, summary: &'static str) -> Doc {
@@ -159,7 +159,7 @@ fn explanation(id: &'static str, summary: &'static str) -> Doc {
         .parameter(task_parameter())
         .parameters(goals())
         .answers(200, "Every candidate with what spoke for or against it.", &reference("Explanation"))
-        .errors(&[400, 404, 422])
+        .errors(&[400, 404, 408, 413, 415, 422, 429])
 }
 
 pub(crate) fn explain_get() -> Doc {

@@ -26,6 +26,8 @@ pub(super) async fn explain(
     request: Request,
 ) -> Answer {
     let core = &*app.core;
+    // It is as much work here as a query.
+    caller.asks(core.driver.clock().now())?;
     let (head, body) = request.into_parts();
     let view = core.view_of(&caller);
     let task = view.task(&name)?;

@@ -42,7 +42,9 @@ pub(super) async fn give(
 ) -> Answer {
     let core = &*app.core;
     let (head, body) = request.into_parts();
-    let given: Given = body::read_json(core, &head, body).await?;
+    let given: Given = body::read_json(core, &head, body)
+        .await
+        .map_err(|error| caller.unread(core.driver.clock().now(), error))?;
     let id = core.ids.verify(&query).map_err(|bad| match bad {
         BadQueryId::Malformed => ApiError::malformed(bad.to_string()),
         BadQueryId::Forged => ApiError::not_found("unknown_query", bad.to_string()),
@@ -65,7 +67,7 @@ pub(super) async fn give(
     task.owned()?;
     let correct = verdict(task, &id, given)?;
     let feedback = Feedback { query, variant: id.variant, answered: UnixMicros(id.at_unix_us), correct };
-    let stored = app.feedback.put(core, &*app.store, feedback).await?;
+    let stored = app.feedback.put(core, &*app.store, &caller, feedback).await?;
     match stored.kept {
         Kept::New | Kept::Same | Kept::Changed => {}
         Kept::Gone => return Err(gone()),

@@ -3,6 +3,7 @@
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::http::body::media_type;
+use crate::oip::ROWS_MAX;
 use crate::suggest::excerpt;
 use bytes::Bytes as Buffer;
 use http::HeaderMap;
@@ -11,8 +12,8 @@ use modelless_wire::Input;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// Texts that one request may bring.
-pub(crate) const LIST_MAX: usize = 64;
+/// Texts that one request may bring: as many as a request of the Open Inference Protocol has rows.
+pub(crate) const LIST_MAX: usize = ROWS_MAX;
 
 /// What a body asks for.
 pub(crate) enum Inputs {
@@ -67,8 +68,14 @@ pub(crate) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
     }
 }
 
-/// The input in a body; goals that stand there are added to `given`.
-pub(crate) fn inputs(task: &Task, form: Form, body: Buffer, given: &mut Given) -> Result<Inputs, ApiError> {
+/// The input in a body, or of a list of texts so many at `most`; goals that stand there are added to `given`.
+pub(crate) fn inputs(
+    task: &Task,
+    form: Form,
+    body: Buffer,
+    given: &mut Given,
+    most: usize,
+) -> Result<Inputs, ApiError> {
     if body.is_empty() {
         return Err(ApiError::malformed("the body is empty; send the input, or JSON with `inputs`"));
     }
@@ -77,7 +84,7 @@ pub(crate) fn inputs(task: &Task, form: Form, body: Buffer, given: &mut Given) -
         // One text or a list of them without an object around.
         let value: Result<&RawValue, _> = serde_json::from_slice(&body);
         match (value, form) {
-            (Ok(value), _) => return of_texts(&body, value, None),
+            (Ok(value), _) => return of_texts(&body, value, None, most),
             (Err(error), Form::Json) => {
                 return Err(ApiError::malformed(format!("the JSON body cannot be read: {error}")));
             }
@@ -106,7 +113,7 @@ pub(crate) fn inputs(task: &Task, form: Form, body: Buffer, given: &mut Given) -
     let part = |value: &RawValue| body.slice_ref(value.get().as_bytes());
     let parameters = parameters.filter(|value| value.get() != "null").map(part);
     if texts {
-        return of_texts(&body, inputs, parameters.as_ref());
+        return of_texts(&body, inputs, parameters.as_ref(), most);
     }
     Ok(Inputs::One(Input::Json { inputs: part(inputs), parameters }))
 }
@@ -124,7 +131,12 @@ fn bare(body: &[u8]) -> bool {
 }
 
 /// One text, or each of a list. What is no text is told by who reads it, with its place in the list.
-fn of_texts(body: &Buffer, value: &RawValue, parameters: Option<&Buffer>) -> Result<Inputs, ApiError> {
+fn of_texts(
+    body: &Buffer,
+    value: &RawValue,
+    parameters: Option<&Buffer>,
+    most: usize,
+) -> Result<Inputs, ApiError> {
     let one = |value: &RawValue| Input::Json {
         inputs: body.slice_ref(value.get().as_bytes()),
         parameters: parameters.cloned(),
@@ -136,11 +148,11 @@ fn of_texts(body: &Buffer, value: &RawValue, parameters: Option<&Buffer>) -> Res
         .map_err(|error| ApiError::malformed(format!("the list of texts cannot be read: {error}")))?;
     match list.len() {
         0 => Err(ApiError::malformed("the list of texts is empty; send at least one")),
-        1..=LIST_MAX => Ok(Inputs::Many(list.into_iter().map(one).collect())),
-        more => {
-            let message = format!("the list has {more} texts; at most {LIST_MAX} are taken at once");
+        more if more > most => {
+            let message = format!("the list has {more} texts; at most {most} are taken at once");
             Err(ApiError::new(http::StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
         }
+        _ => Ok(Inputs::Many(list.into_iter().map(one).collect())),
     }
 }
 

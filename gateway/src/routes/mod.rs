@@ -17,10 +17,12 @@ mod media;
 mod models;
 mod oip;
 mod openai;
+mod params;
 mod plans;
 mod profiles;
 mod query;
 mod regions;
+mod room;
 mod settings;
 mod sharing;
 mod stream;
@@ -31,6 +33,7 @@ pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use jobs::{DEADLINE_MAX_S, INPUT_NAME_MAX, NAME_MAX as JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::{Inputs as MediaInputs, LIST_MAX, form as media_form, inputs as media_inputs};
+use params::{Named, Params};
 pub(crate) use query::{listed, opened};
 pub(crate) use regions::add as add_region;
 pub(crate) use stream::{GOES_ON, MEDIA as EVENT_STREAM};
@@ -40,18 +43,17 @@ use crate::admin::Admin;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::feedback::Desk;
+use crate::http::refusals::Slowly;
 use crate::openapi::{self, Doc};
 use crate::show;
 use crate::view::View;
 use axum::Router;
-use axum::extract::{FromRequestParts, Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
-use http::request::Parts;
-use http::{Method, StatusCode, Uri};
+use http::{HeaderMap, Method, StatusCode, Uri};
 use modelless_store::{Artefacts, Store};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +112,8 @@ pub(crate) struct Route {
     pub(crate) path: &'static str,
     /// Of whoever asks.
     pub(crate) needs: Needs,
+    /// Whether it asks the store each time, and is not counted as a change.
+    pub(crate) looks: bool,
     serve: fn() -> MethodRouter<Shared>,
     pub(crate) doc: fn() -> Doc,
 }
@@ -121,13 +125,24 @@ const fn route(
     serve: fn() -> MethodRouter<Shared>,
     doc: fn() -> Doc,
 ) -> Route {
-    Route { method, path, needs, serve, doc }
+    Route { method, path, needs, looks: false, serve, doc }
+}
+
+/// One that asks the store.
+const fn looking(
+    method: Method,
+    path: &'static str,
+    needs: Needs,
+    serve: fn() -> MethodRouter<Shared>,
+    doc: fn() -> Doc,
+) -> Route {
+    Route { method, path, needs, looks: true, serve, doc }
 }
 
 pub(crate) const ROUTES: &[Route] = &[
     route(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
     route(Method::POST, "/v1/tasks", Needs::REGISTER, || post(tasks::create), openapi::tasks::create),
-    route(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
+    looking(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", Needs::QUERY, || post(query::answer), openapi::query::answer),
     route(
         Method::PATCH,
@@ -173,7 +188,7 @@ pub(crate) const ROUTES: &[Route] = &[
         || get(models::registrations),
         openapi::models::registrations,
     ),
-    route(
+    looking(
         Method::GET,
         "/v1/models/{task}/{model}",
         Needs::QUERY,
@@ -209,15 +224,15 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::models::roll_back,
     ),
     route(Method::PUT, "/v1/artefacts", Needs::REGISTER, || put(artefacts::upload), openapi::models::upload),
-    route(
+    looking(
         Method::GET,
         "/v1/artefacts/{sha256}",
         Needs::REGISTER,
         || get(artefacts::there),
         openapi::models::artefact,
     ),
-    route(Method::GET, "/v1/variants", Needs::QUERY, || get(models::variants), openapi::models::variants),
-    route(
+    looking(Method::GET, "/v1/variants", Needs::QUERY, || get(models::variants), openapi::models::variants),
+    looking(
         Method::GET,
         "/v1/variants/{task}/{variant}/flags",
         Needs::QUERY,
@@ -239,21 +254,39 @@ pub(crate) const ROUTES: &[Route] = &[
         || post(profiles::import),
         openapi::profiles::import,
     ),
-    route(Method::GET, "/v1/jobs", Needs::QUERY, || get(jobs::list), openapi::jobs::list),
-    route(Method::POST, "/v1/jobs", Needs::QUERY, || post(jobs::create), openapi::jobs::create),
-    route(Method::GET, "/v1/jobs/{job}", Needs::QUERY, || get(jobs::show), openapi::jobs::show),
-    route(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
-    route(Method::POST, "/v1/jobs/{job}/inputs", Needs::QUERY, || post(jobs::give), openapi::jobs::give),
-    route(Method::GET, "/v1/jobs/{job}/missing", Needs::QUERY, || get(jobs::missing), openapi::jobs::missing),
-    route(Method::POST, "/v1/jobs/{job}/start", Needs::QUERY, || post(jobs::start), openapi::jobs::start),
-    route(Method::POST, "/v1/jobs/{job}/cancel", Needs::QUERY, || post(jobs::cancel), openapi::jobs::cancel),
-    route(Method::GET, "/v1/jobs/{job}/outputs", Needs::QUERY, || get(jobs::outputs), openapi::jobs::outputs),
-    route(Method::GET, "/v1/keys", Needs::ADMIN, || get(keys::list), openapi::keys::list),
+    looking(Method::GET, "/v1/jobs", Needs::QUERY, || get(jobs::list), openapi::jobs::list),
+    looking(Method::POST, "/v1/jobs", Needs::QUERY, || post(jobs::create), openapi::jobs::create),
+    looking(Method::GET, "/v1/jobs/{job}", Needs::QUERY, || get(jobs::show), openapi::jobs::show),
+    looking(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
+    looking(Method::POST, "/v1/jobs/{job}/inputs", Needs::QUERY, || post(jobs::give), openapi::jobs::give),
+    looking(
+        Method::GET,
+        "/v1/jobs/{job}/missing",
+        Needs::QUERY,
+        || get(jobs::missing),
+        openapi::jobs::missing,
+    ),
+    looking(Method::POST, "/v1/jobs/{job}/start", Needs::QUERY, || post(jobs::start), openapi::jobs::start),
+    looking(
+        Method::POST,
+        "/v1/jobs/{job}/cancel",
+        Needs::QUERY,
+        || post(jobs::cancel),
+        openapi::jobs::cancel,
+    ),
+    looking(
+        Method::GET,
+        "/v1/jobs/{job}/outputs",
+        Needs::QUERY,
+        || get(jobs::outputs),
+        openapi::jobs::outputs,
+    ),
+    looking(Method::GET, "/v1/keys", Needs::ADMIN, || get(keys::list), openapi::keys::list),
     route(Method::POST, "/v1/keys", Needs::ADMIN, || post(keys::create), openapi::keys::create),
     route(Method::POST, "/v1/keys/{key}/rotate", Needs::ADMIN, || post(keys::rotate), openapi::keys::rotate),
     route(Method::DELETE, "/v1/keys/{key}", Needs::ADMIN, || delete(keys::revoke), openapi::keys::revoke),
-    route(Method::GET, "/v1/audit", Needs::ADMIN, || get(audit::list), openapi::keys::audit),
-    route(Method::GET, "/v1/tenants", Needs::Operator, || get(keys::tenants), openapi::keys::tenants),
+    looking(Method::GET, "/v1/audit", Needs::ADMIN, || get(audit::list), openapi::keys::audit),
+    looking(Method::GET, "/v1/tenants", Needs::Operator, || get(keys::tenants), openapi::keys::tenants),
     route(
         Method::POST,
         "/v1/tenants",
@@ -268,23 +301,29 @@ pub(crate) const ROUTES: &[Route] = &[
         || patch(keys::bound_tenant),
         openapi::keys::bound_tenant,
     ),
-    route(Method::GET, "/v1/nodes", Needs::Operator, || get(fleet::nodes), openapi::fleet::nodes),
+    looking(Method::GET, "/v1/nodes", Needs::Operator, || get(fleet::nodes), openapi::fleet::nodes),
     route(Method::GET, "/v1/members", Needs::Operator, || get(fleet::members), openapi::fleet::members),
-    route(Method::GET, "/v1/pools", Needs::Operator, || get(machines::pools), openapi::fleet::pools),
-    route(Method::GET, "/v1/machines", Needs::Operator, || get(machines::machines), openapi::fleet::machines),
-    route(Method::GET, "/v1/replicas", Needs::Operator, || get(fleet::replicas), openapi::fleet::replicas),
-    route(
+    looking(Method::GET, "/v1/pools", Needs::Operator, || get(machines::pools), openapi::fleet::pools),
+    looking(
+        Method::GET,
+        "/v1/machines",
+        Needs::Operator,
+        || get(machines::machines),
+        openapi::fleet::machines,
+    ),
+    looking(Method::GET, "/v1/replicas", Needs::Operator, || get(fleet::replicas), openapi::fleet::replicas),
+    looking(
         Method::GET,
         "/v1/replicas/{node}/{variant}",
         Needs::Operator,
         || get(fleet::replica),
         openapi::plans::replica,
     ),
-    route(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
+    looking(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
     route(Method::GET, "/v1/decisions", Needs::Operator, || get(decisions::watch), openapi::plans::decisions),
-    route(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
-    route(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
-    route(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
+    looking(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
+    looking(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
+    looking(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
     route(Method::GET, "/v2", Needs::QUERY, || get(oip::server), openapi::oip::server),
     route(Method::GET, "/v2/models", Needs::QUERY, || get(oip::models), openapi::oip::models),
     route(
@@ -473,7 +512,8 @@ pub(crate) const ROUTES: &[Route] = &[
 pub(crate) fn router(app: Shared) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        let guarded = Guarded { app: Arc::clone(&app), needs: route.needs, path: route.path };
+        let Route { needs, path, looks, .. } = *route;
+        let guarded = Guarded { app: Arc::clone(&app), needs, path, looks };
         router = router.route(route.path, (route.serve)().route_layer(guarded));
     }
     router.fallback(unknown_path).method_not_allowed_fallback(wrong_method).with_state(app)
@@ -487,20 +527,27 @@ pub(crate) fn refused(path: &str, error: ApiError) -> Response {
     error.into_response()
 }
 
-async fn unknown_path(uri: Uri) -> ApiError {
+async fn unknown_path(State(app): FromApp, headers: HeaderMap, uri: Uri) -> Response {
     let path = crate::suggest::excerpt(uri.path());
-    ApiError::not_found(
-        "unknown_path",
-        format!("there is nothing at {path}; /openapi.json says what there is"),
-    )
+    let message = format!("there is nothing at {path}; /openapi.json says what there is");
+    nowhere(&app, &headers, ApiError::not_found("unknown_path", message))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+async fn wrong_method(State(app): FromApp, headers: HeaderMap, method: Method, uri: Uri) -> Response {
     let here = ROUTES.iter().filter(|route| matches(route.path, uri.path()));
     let allow = here.map(|route| route.method.as_str()).collect::<Vec<_>>().join(", ");
     let message = format!("{} is not served here; {allow} is", crate::suggest::excerpt(method.as_str()));
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-    ApiError { allow: Some(allow.into()), ..error }
+    nowhere(&app, &headers, ApiError { allow: Some(allow.into()), ..error })
+}
+
+/// No key is asked for where there is nothing, and who has none is told slowly where many look for a way in.
+fn nowhere(app: &App, headers: &HeaderMap, error: ApiError) -> Response {
+    let mut response = error.into_response();
+    if !app.core.gate.knows(headers) {
+        response.extensions_mut().insert(Slowly::DENIED);
+    }
+    response
 }
 
 fn matches(template: &str, path: &str) -> bool {
@@ -511,70 +558,6 @@ fn matches(template: &str, path: &str) -> bool {
             (Some(wanted), Some(part)) if wanted.starts_with('{') || wanted == part => {}
             _ => return false,
         }
-    }
-}
-
-/// The parameters in a path.
-pub(crate) struct Named<T>(pub(crate) T);
-
-impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let path = Path::<T>::from_request_parts(parts, state).await;
-        path.map(|Path(named)| Self(named))
-            .map_err(|error| ApiError::malformed(format!("the path cannot be read: {}", error.body_text())))
-    }
-}
-
-/// What a query string says, for routes that take no goals. Each name once, none that is not taken.
-pub(crate) struct Params(Vec<(String, String)>);
-
-impl Params {
-    pub(crate) fn of(uri: &Uri) -> Result<Self, ApiError> {
-        let mut all: Vec<(String, String)> = Vec::new();
-        for (name, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
-            if all.iter().any(|(known, other)| *known == name && *other != value) {
-                let name = crate::suggest::excerpt(&name);
-                return Err(ApiError::malformed(format!("{name} is given twice with different values")));
-            }
-            all.push((name.into_owned(), value.into_owned()));
-        }
-        Ok(Self(all))
-    }
-
-    pub(crate) fn take(&mut self, name: &str) -> Option<String> {
-        let value = self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-        self.0.retain(|(known, _)| known != name);
-        value
-    }
-
-    pub(crate) fn take_flag(&mut self, name: &str) -> Result<bool, ApiError> {
-        match self.take(name).as_deref() {
-            None | Some("false") => Ok(false),
-            Some("true" | "") => Ok(true),
-            Some(other) => {
-                let other = crate::suggest::excerpt(other);
-                Err(ApiError::malformed(format!("{name} is {other}; expected true or false")))
-            }
-        }
-    }
-
-    pub(crate) fn take_number(&mut self, name: &str, least: u32, most: u32) -> Result<Option<u32>, ApiError> {
-        let Some(text) = self.take(name) else { return Ok(None) };
-        let plain = text.bytes().all(|b| b.is_ascii_digit());
-        let number = text.parse().ok().filter(|number| plain && (least..=most).contains(number));
-        number.map(Some).ok_or_else(|| {
-            let text = crate::suggest::excerpt(&text);
-            ApiError::malformed(format!("{name} is {text}; expected a whole number from {least} to {most}"))
-        })
-    }
-
-    pub(crate) fn finish(self, taken: &[&str]) -> Result<(), ApiError> {
-        let Some((name, _)) = self.0.first() else { return Ok(()) };
-        let near = crate::suggest::suggest(name, taken.iter().copied());
-        let name = crate::suggest::excerpt(name);
-        Err(ApiError::malformed(format!("there is no query parameter {name}{near}")))
     }
 }
 

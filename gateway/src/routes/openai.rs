@@ -125,23 +125,20 @@ pub(super) async fn embeddings(
 async fn embed(core: &Core, caller: &Caller, request: Request) -> Result<Response, ApiError> {
     let arrived = core.driver.clock().now();
     let (head, body) = request.into_parts();
+    let unread = |error| caller.unread(core.driver.clock().now(), error);
     oip::check_media(&head.headers)?;
-    let (text, _held) = body::read(core, &head, body).await?;
-    oip::check_object(&text)?;
-    let Body { model, input, encoding_format, dimensions, _user: _, goals } =
-        serde_json::from_slice(&text)
-            .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))?;
+    let (text, _held) = body::read(core, &head, body).await.map_err(unread)?;
+    let Body { model, input, encoding_format, dimensions, _user: _, goals } = read(&text).map_err(unread)?;
     let view = core.view_of(caller);
     let task = embedding(opened(core, &view, &model)?)?;
     let mut whole = Whole::of(core, task, arrived);
-    let read = || {
+    let asked = || {
         let mut given = Given::of_request(head.uri.query(), &head.headers)?;
         goals.map_or(Ok(()), |goals| given.add_json(goals))?;
         check_dimensions(task, dimensions)?;
         Ok((given, asked(input)?))
     };
-    let read = read().inspect_err(|error| task.unread(error));
-    let answer = match read {
+    let answer = match asked().map_err(|error| task.unread(core, caller, error)) {
         Ok((given, asked)) => {
             let manner = core.manner(&head.headers, Door::OpenAi);
             Box::pin(infer::run(&mut whole, (&view, caller, &manner), asked, given)).await
@@ -164,6 +161,12 @@ fn told(task: &TaskView, answer: infer::Response, form: Form) -> Result<Response
     let mut response = raw_json(StatusCode::OK, body.into());
     response.headers_mut().extend(answer.told);
     Ok(response)
+}
+
+fn read(text: &[u8]) -> Result<Body<'_>, ApiError> {
+    oip::check_object(text)?;
+    serde_json::from_slice(text)
+        .map_err(|error| ApiError::malformed(format!("the body does not follow its form: {error}")))
 }
 
 /// A vector has the length that it has.

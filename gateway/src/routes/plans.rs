@@ -1,6 +1,7 @@
 //! Plans: the current one, those before it, and what the next one would be.
 
 use super::{Answer, FromApp, Named, Params, Shared};
+use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
 use crate::outlook;
 use crate::show;
@@ -76,7 +77,9 @@ pub(super) async fn show(State(app): FromApp, Named(which): Named<String>) -> An
 }
 
 /// What a scheduler would change if it planned now, as far as this gateway sees what that sees.
-pub(super) async fn dry_run(State(app): FromApp, uri: Uri) -> Answer {
+pub(super) async fn dry_run(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {
+    // It is more work here than a query.
+    caller.asks(app.core.driver.clock().now())?;
     let mut params = Params::of(&uri)?;
     let without = params.take("without");
     params.finish(&["without"])?;

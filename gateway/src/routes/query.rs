@@ -3,12 +3,13 @@
 use super::media::Inputs;
 use super::{Answer, FromApp, Named, media};
 use crate::access::Caller;
-use crate::ask::{Answered, Ask, ask};
+use crate::ask::{Answered, Ask, Manner, ask, let_in_rows};
 use crate::core::Core;
 use crate::errors::{ApiError, raw_json};
 use crate::goals::Given;
 use crate::http::body;
 use crate::native;
+use crate::oip::{OUTPUT_MAX, ROWS_OPEN};
 use crate::size;
 use crate::told;
 use crate::traces::Door;
@@ -16,10 +17,21 @@ use crate::view::{TaskView, View};
 use crate::whole::Whole;
 use axum::extract::{Request, State};
 use bytes::Bytes as Buffer;
-use futures_util::future::try_join_all;
+use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
-use modelless_types::{Goals, Micros, Refusal, TaskKind};
+use modelless_types::{Goals, Micros, Refusal, TaskKind, Time};
 use modelless_wire::Input;
+use std::pin::pin;
+
+/// A request as it was read.
+struct Asked<'a> {
+    goals: Goals,
+    /// The bound on the latency was given with the request: it holds for all of its texts together.
+    bounded: bool,
+    inputs: Inputs,
+    /// The body's memory counts as held until the query has ended.
+    _held: body::Held<'a>,
+}
 
 pub(super) async fn answer(
     State(app): FromApp,
@@ -38,15 +50,13 @@ pub(super) async fn answer(
 async fn asked(whole: &mut Whole<'_>, (view, caller): (&View, &Caller), request: Request) -> Answer {
     let Whole { core, task, arrived, .. } = *whole;
     let manner = core.manner(request.headers(), Door::Query);
-    // The body's memory counts as held until the query has ended.
-    let (goals, inputs, _held) = read(core, task, request).await.inspect_err(|error| task.unread(error))?;
-    let one = |input: Input, goals: Goals| {
-        let decoded = size::decoded(task.task.kind, &input);
-        ask(core, Ask { task, goals, input, decoded, caller, arrived, manner: &manner })
-    };
+    let asked = read(core, task, request).await.map_err(|error| task.unread(core, caller, error))?;
+    let Asked { goals, bounded, inputs, _held } = asked;
     match inputs {
         Inputs::One(input) => {
-            let answered = one(input, goals).await?;
+            let decoded = size::decoded(task.task.kind, &input);
+            let one = Ask { task, goals, input, decoded, caller, arrived, manner: &manner, let_in: false };
+            let answered = ask(core, one).await?;
             // As Hugging Face answers a text: a list of one answer.
             let in_a_list = task.task.kind == TaskKind::TextClassification;
             let body = native::json(task, &answered.answer.body).await?;
@@ -54,21 +64,53 @@ async fn asked(whole: &mut Whole<'_>, (view, caller): (&View, &Caller), request:
             told(whole, view, &[answered], body)
         }
         Inputs::Many(inputs) => {
-            // The first that is refused ends the request; going away, the others are cancelled.
-            let parts = inputs.into_iter().enumerate().map(|(at, input)| {
-                let part = one(input, goals);
-                async move {
-                    part.await.map_err(|error| {
-                        let message = format!("text {} of the list: {}", at + 1, error.message);
-                        ApiError { message, ..error }
-                    })
-                }
-            });
-            let parts = try_join_all(parts).await?;
-            let body = listed(parts.iter().map(|part| &part.answer.body));
+            let times = (arrived, bounded);
+            let (parts, body) = all(core, (task, goals), (caller, &manner), inputs, times).await?;
             told(whole, view, &parts, body)
         }
     }
+}
+
+/// Asks each of a list, a bounded number at a time and in order: what came of each, and the answers as a list.
+async fn all(
+    core: &Core,
+    (task, goals): (&TaskView, Goals),
+    (caller, manner): (&Caller, &Manner),
+    inputs: Vec<Input>,
+    (arrived, bounded): (Time, bool),
+) -> Result<(Vec<Answered>, Buffer), ApiError> {
+    let count = inputs.len();
+    let open = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
+    let let_in = open.is_some();
+    let one = |(at, input): (usize, Input)| async move {
+        // Where the request set no bound, a text's time begins when its turn comes.
+        let arrived = if bounded || at < ROWS_OPEN { arrived } else { core.driver.clock().now() };
+        let decoded = size::decoded(task.task.kind, &input);
+        ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await.map_err(
+            |error| {
+                let message = format!("text {} of the list: {}", at + 1, error.message);
+                ApiError { message, ..error }
+            },
+        )
+    };
+    let (mut parts, mut list) = (Vec::with_capacity(count), List::default());
+    // The first that is refused ends the request; going away, the others are cancelled.
+    let mut answers = pin!(stream::iter(inputs.into_iter().enumerate()).map(one).buffered(ROWS_OPEN));
+    while let Some(answered) = answers.next().await {
+        let mut answered: Answered = answered?;
+        list.add(&answered.answer.body);
+        if list.0.len() > OUTPUT_MAX {
+            let message =
+                format!("the answers are larger than {OUTPUT_MAX} bytes together; ask fewer texts at once");
+            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+        }
+        if count > told::IDS_MAX {
+            // It was read; kept are only those whose label a query's name tells.
+            answered.answer.body.clear();
+        }
+        parts.push(answered);
+    }
+    Ok((parts, list.finish()))
 }
 
 /// The task that is asked, unless nothing new is taken; a node that has nothing to do may wake up meanwhile.
@@ -92,26 +134,36 @@ fn told(whole: &mut Whole<'_>, view: &View, parts: &[Answered], body: Buffer) ->
 
 /// Bodies as a JSON list.
 pub(crate) fn listed<'a>(bodies: impl IntoIterator<Item = &'a Buffer>) -> Buffer {
-    let mut list = vec![b'['];
-    for (at, body) in bodies.into_iter().enumerate() {
-        if at > 0 {
-            list.push(b',');
-        }
-        list.extend_from_slice(body);
-    }
-    list.push(b']');
-    list.into()
+    let mut list = List::default();
+    bodies.into_iter().for_each(|body| list.add(body));
+    list.finish()
 }
 
-async fn read<'a>(
-    core: &'a Core,
-    task: &TaskView,
-    request: Request,
-) -> Result<(Goals, Inputs, body::Held<'a>), ApiError> {
+/// The same while they come.
+#[derive(Default)]
+struct List(Vec<u8>);
+
+impl List {
+    fn add(&mut self, body: &Buffer) {
+        self.0.push(if self.0.is_empty() { b'[' } else { b',' });
+        self.0.extend_from_slice(body);
+    }
+
+    fn finish(mut self) -> Buffer {
+        if self.0.is_empty() {
+            self.0.push(b'[');
+        }
+        self.0.push(b']');
+        self.0.into()
+    }
+}
+
+async fn read<'a>(core: &'a Core, task: &TaskView, request: Request) -> Result<Asked<'a>, ApiError> {
     let (head, body) = request.into_parts();
     let mut given = Given::of_request(head.uri.query(), &head.headers)?;
     let form = media::form(&head.headers, &task.task)?;
     let (body, held) = body::read(core, &head, body).await?;
-    let inputs = media::inputs(&task.task, form, body, &mut given)?;
-    Ok((task.resolve(&given)?, inputs, held))
+    let inputs = media::inputs(&task.task, form, body, &mut given, media::LIST_MAX)?;
+    let bounded = given.latency.is_some();
+    Ok(Asked { goals: task.resolve(&given)?, bounded, inputs, _held: held })
 }

@@ -7,6 +7,7 @@ mod cache_holds;
 mod feedback;
 mod grpc;
 mod jobs;
+mod limits;
 mod moved;
 mod oip;
 mod openapi;

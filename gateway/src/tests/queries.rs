@@ -113,21 +113,51 @@ async fn texts_come_in_every_form_and_a_list_is_answered_in_its_order() {
     let ids: Vec<_> = got.header("modelless-query-id").split(", ").collect();
     assert_eq!(ids.len(), 3);
     assert!(ids.iter().all(|id| world.handle.query_ids().verify(id).is_ok()), "{ids:?}");
-    let many = format!("[{}]", vec!["\"a\""; 65].join(","));
+    let many = format!("[{}]", vec!["\"a\""; 65_537].join(","));
     for (body, status, said) in [
         ("[]", 400, "empty"),
         ("[\"a\"", 400, "cannot be read"),
-        (many.as_str(), 413, "64"),
+        (many.as_str(), 413, "65536"),
         ("{\"text\": \"a\"}", 400, "text"),
         ("", 400, "empty"),
     ] {
         let got = world.post(WORDS, "application/json", body.as_bytes()).await;
-        assert_eq!(got.status, status, "{body} {got:?}");
-        assert!(got.json()["error"].as_str().unwrap().contains(said), "{body} {got:?}");
+        assert_eq!(got.status, status, "{said} {got:?}");
+        assert!(got.json()["error"].as_str().unwrap().contains(said), "{said} {got:?}");
     }
     assert_eq!(world.post(WORDS, "image/png", PNG).await.status, 415);
     // A list for a task that takes none is its input.
     assert_eq!(world.post("/v1/tasks/arrays", "application/json", b"[1, 2]").await.status, 400);
+}
+
+#[tokio::test]
+async fn a_long_list_is_answered_in_order_with_a_bounded_number_of_its_texts_open() {
+    let mut world = World::with(Setup { texts: true, ..Setup::default() }).await;
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let texts: Vec<String> = (0..3_000).map(|at| "x".repeat(at % 50)).collect();
+    let request = Request::post("/v1/tasks/words").header("content-type", "application/json");
+    let asking = send(world.router(), request.body(Body::from(json!(texts).to_string())).unwrap());
+    let mut most = 0;
+    let answering = async {
+        while let Some(frame) = world.seen.recv().await {
+            if let ToNode::Query(frame) = frame {
+                most = most.max(world.handle.open_queries());
+                world.node.answer(&frame);
+            }
+        }
+    };
+    let got = tokio::select! {
+        got = asking => got,
+        () = answering => panic!("the node is gone"),
+    };
+    assert_eq!(got.status, 200, "{got:?}");
+    let expected: Vec<_> =
+        texts.iter().map(|text| json!([{"label": "size", "score": text.len() + 2}])).collect();
+    assert_eq!(got.json(), json!(expected));
+    assert!((200..=256).contains(&most), "{most} were open at once");
+    assert!(!got.headers.contains_key("modelless-query-id"), "a head that clients would not take");
+    let head: usize = got.headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    assert!(head < 2_000, "{head} bytes");
 }
 
 #[tokio::test]

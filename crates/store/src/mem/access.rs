@@ -2,8 +2,8 @@
 
 use super::{MemStore, State};
 use crate::access::{
-    Access, Doors, ENDED_KEYS_KEPT, KEYS_MAX, Key, NewKey, Owner, Quota, Rotation, TENANTS_MAX, UPLOADS_MAX,
-    Upload, Visibility, full,
+    Access, Doors, ENDED_KEYS_KEPT, KEYS_MAX, Key, NewKey, Owner, Quota, Rotation, Shared, TENANTS_MAX,
+    UPLOADS_MAX, Upload, Visibility, full, full_of_one,
 };
 use crate::check;
 use crate::error::{Error, Result};
@@ -21,9 +21,9 @@ impl State {
         if let Some(known) = known {
             return Ok(known.clone());
         }
-        if self.catalog.apps.len() >= TENANTS_MAX {
-            return Err(full("application", TENANTS_MAX));
-        }
+        let own = self.catalog.apps.iter().filter(|app| app.tenant == tenant).count();
+        let (all, tenants) = (self.catalog.apps.len(), self.catalog.tenants.len());
+        Shared { all, own, tenants }.room("application", TENANTS_MAX)?;
         // The first was there from the start.
         let id = AppId(self.next_id("app")? + 1);
         let app = App { id, tenant, name: name.to_owned() };
@@ -41,9 +41,11 @@ impl State {
         }
     }
 
-    fn room_for_a_key(&self, now: UnixMicros) -> Result<()> {
-        let valid = self.access.iter().filter(|key| key.valid(now)).count();
-        if valid >= KEYS_MAX { Err(full("key", KEYS_MAX)) } else { Ok(()) }
+    fn room_for_a_key(&self, app: AppId, now: UnixMicros) -> Result<()> {
+        let tenant = |id: AppId| self.catalog.apps.iter().find(|app| app.id == id).map(|app| app.tenant);
+        let valid = || self.access.iter().filter(|key| key.valid(now));
+        let own = valid().filter(|key| tenant(key.app) == tenant(app)).count();
+        Shared { all: valid().count(), own, tenants: self.catalog.tenants.len() }.room("key", KEYS_MAX)
     }
 }
 
@@ -88,7 +90,7 @@ impl Access for MemStore {
             if !state.catalog.apps.iter().any(|app| app.id == new.app) {
                 return Err(Error::not_found("application", new.app));
             }
-            state.room_for_a_key(new.at)?;
+            state.room_for_a_key(new.app, new.at)?;
             let NewKey { app, name, secret, scopes, at, expires } = new;
             let id = KeyId(state.next_id("key")?);
             let (revoked, successor) = (None, None);
@@ -102,7 +104,7 @@ impl Access for MemStore {
         self.register(|state| {
             let at = state.access.iter().position(|key| key.id == rotation.key);
             let at = at.ok_or_else(|| Error::not_found("key", rotation.key))?;
-            state.room_for_a_key(rotation.at)?;
+            state.room_for_a_key(state.access[at].app, rotation.at)?;
             let id = KeyId(state.next_id("key")?);
             let (old, new) = rotation.of(&state.access[at], id)?;
             state.access[at] = old.clone();
@@ -157,7 +159,7 @@ impl Access for MemStore {
             let known = (upload.tenant, upload.sha256);
             state.uploads.insert(known, (upload.bytes, upload.at));
             let own = state.uploads.keys().filter(|(tenant, _)| *tenant == upload.tenant);
-            if own.count() > UPLOADS_MAX { Err(full("upload", UPLOADS_MAX)) } else { Ok(()) }
+            if own.count() > UPLOADS_MAX { Err(full_of_one("upload", UPLOADS_MAX)) } else { Ok(()) }
         })
     }
 

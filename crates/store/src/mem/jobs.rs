@@ -7,7 +7,7 @@ use crate::jobs::rules::{self, LEFT};
 use crate::jobs::{JOBS_KEPT, JOBS_OPEN_MAX, Job, JobInput, JobOutput, Jobs, NewJob};
 use crate::records::UnixMicros;
 use async_trait::async_trait;
-use modelless_types::{JobId, JobState, TenantId};
+use modelless_types::{AppId, JobId, JobState, TenantId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,10 +129,11 @@ impl Jobs for MemStore {
         self.read(|state| state.one(job).ok().map(|one| one.job.clone()))
     }
 
-    async fn jobs(&self, tenant: Option<TenantId>, limit: u32) -> Result<Vec<Job>> {
+    async fn jobs(&self, tenant: Option<TenantId>, app: Option<AppId>, limit: u32) -> Result<Vec<Job>> {
         self.read(|state| {
             let newest = state.jobs.0.values().rev().map(|one| &one.job);
-            let wanted = newest.filter(|job| tenant.is_none_or(|tenant| job.tenant == tenant));
+            let theirs = newest.filter(|job| tenant.is_none_or(|tenant| job.tenant == tenant));
+            let wanted = theirs.filter(|job| app.is_none_or(|app| job.app == app));
             wanted.take(several(limit)).cloned().collect()
         })
     }

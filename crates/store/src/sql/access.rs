@@ -1,11 +1,11 @@
 //! Who may ask. Every change takes the next number of the `catalog` counter first, which readers poll.
 
 use super::SqlStore;
-use super::conn::{Columns, Db, Tx, args};
+use super::conn::{Columns, Db, Row, Tx, args};
 use super::plans::unhex;
 use crate::access::{
-    Access, Doors, ENDED_KEYS_KEPT, Grant, KEYS_MAX, KeptSecret, Key, NewKey, Owner, Quota, Rotation,
-    TENANTS_MAX, UPLOADS_MAX, Upload, Visibility, full,
+    Access, Doors, ENDED_KEYS_KEPT, Grant, KEYS_MAX, KeptSecret, Key, NewKey, Owner, Quota, Rotation, Shared,
+    TENANTS_MAX, UPLOADS_MAX, Upload, Visibility, full, full_of_one,
 };
 use crate::check;
 use crate::error::{Error, Result};
@@ -41,7 +41,7 @@ impl Access for SqlStore {
         let mut tx = self.db.begin().await?;
         tx.next("catalog").await?;
         let old = one(&self.db.name, &mut tx, rotation.key).await?;
-        room(&self.db.name, &mut tx, rotation.at).await?;
+        room(&self.db.name, &mut tx, old.app, rotation.at).await?;
         let id = KeyId(tx.next_id("api_keys").await?);
         let (old, new) = rotation.of(&old, id)?;
         tx.exec(
@@ -222,7 +222,7 @@ async fn note_upload(db: &Db, upload: &Upload) -> Result<()> {
     let row = tx.first("SELECT count(*) FROM uploads WHERE tenant = $1", args![tenant]).await?;
     let known: usize = row.map_or(Ok(0), |row| row.read(&db.name).num())?;
     if known > UPLOADS_MAX {
-        return Err(full("upload", UPLOADS_MAX));
+        return Err(full_of_one("upload", UPLOADS_MAX));
     }
     tx.commit().await
 }
@@ -252,9 +252,9 @@ async fn app(database: &str, tx: &mut Tx, tenant: TenantId, name: &str) -> Resul
     if let Some(row) = known {
         return Ok(App { id: AppId(row.read(database).num()?), tenant, name: name.to_owned() });
     }
-    if count(database, tx, "SELECT count(*) FROM apps").await? >= TENANTS_MAX {
-        return Err(full("application", TENANTS_MAX));
-    }
+    let sql = "SELECT count(*), CAST(coalesce(sum(CASE WHEN tenant = $1 THEN 1 ELSE 0 END), 0) AS BIGINT), \
+               (SELECT count(*) FROM tenants) FROM apps";
+    shared(database, tx.first(sql, args![tenant.0]).await?)?.room("application", TENANTS_MAX)?;
     let id = AppId(tx.next_id("apps").await?);
     tx.exec("INSERT INTO apps (id, tenant, name) VALUES ($1, $2, $3)", args![id.0, tenant.0, name]).await?;
     Ok(App { id, tenant, name: name.to_owned() })
@@ -268,7 +268,7 @@ async fn create_key(db: &Db, new: NewKey) -> Result<Key> {
     if tx.first("SELECT id FROM apps WHERE id = $1", args![new.app.0]).await?.is_none() {
         return Err(Error::not_found("application", new.app));
     }
-    room(&db.name, &mut tx, new.at).await?;
+    room(&db.name, &mut tx, new.app, new.at).await?;
     let NewKey { app, name, secret, scopes, at, expires } = new;
     let id = KeyId(tx.next_id("api_keys").await?);
     let (revoked, successor) = (None, None);
@@ -278,12 +278,22 @@ async fn create_key(db: &Db, new: NewKey) -> Result<Key> {
     Ok(key)
 }
 
-async fn room(database: &str, tx: &mut Tx, now: UnixMicros) -> Result<()> {
-    let sql =
-        "SELECT count(*) FROM api_keys WHERE revoked_us IS NULL AND (expires_us IS NULL OR expires_us > $1)";
-    let row = tx.first(sql, args![now.0.cast_signed()]).await?;
-    let valid: usize = row.map_or(Ok(0), |row| row.read(database).num())?;
-    if valid >= KEYS_MAX { Err(full("key", KEYS_MAX)) } else { Ok(()) }
+/// Whether there is room for another key of an application.
+async fn room(database: &str, tx: &mut Tx, app: AppId, now: UnixMicros) -> Result<()> {
+    let sql = "SELECT count(*), \
+               CAST(coalesce(sum(CASE WHEN tenant = (SELECT tenant FROM apps WHERE id = $2) THEN 1 ELSE 0 END), 0) AS BIGINT), \
+               (SELECT count(*) FROM tenants) FROM api_keys JOIN apps ON apps.id = api_keys.app \
+               WHERE revoked_us IS NULL AND (expires_us IS NULL OR expires_us > $1)";
+    shared(database, tx.first(sql, args![now.0.cast_signed(), app.0]).await?)?.room("key", KEYS_MAX)
+}
+
+/// All, those of the tenant in question, and how many tenants there are.
+fn shared(database: &str, row: Option<Row>) -> Result<Shared> {
+    let nobody = Shared { all: 0, own: 0, tenants: 0 };
+    row.map_or(Ok(nobody), |row| {
+        let mut row = row.read(database);
+        Ok(Shared { all: row.num()?, own: row.num()?, tenants: row.num()? })
+    })
 }
 
 async fn insert(tx: &mut Tx, key: &Key) -> Result<()> {
@@ -310,4 +320,61 @@ async fn insert(tx: &mut Tx, key: &Key) -> Result<()> {
     )
     .await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::SecretKey;
+    use crate::sql::open_sqlite;
+
+    async fn filled(store: &SqlStore, sql: &'static str) {
+        let mut tx = store.db.begin().await.unwrap();
+        tx.exec(sql, Vec::new()).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+
+    fn assert_full_of_one<T: std::fmt::Debug>(result: Result<T>, most: usize) {
+        let error = result.unwrap_err();
+        assert!(
+            matches!(error, Error::Full { limit, whose: "of this tenant", .. } if limit == most),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_tenant_that_has_half_of_all_keys_and_applications_leaves_the_rest_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open_sqlite(folder.path().join("db")).await.unwrap();
+        filled(
+            &store,
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4999) \
+             INSERT INTO apps (id, tenant, name) SELECT 100000 + i, 1, 'a' || i FROM n",
+        )
+        .await;
+        store.app(TenantId::DEFAULT, "alone").await.expect("there is nobody to leave room for");
+        let other = store.create_tenant("other").await.unwrap().id;
+        assert_full_of_one(store.app(TenantId::DEFAULT, "one more").await, TENANTS_MAX / 2);
+        let app = store.app(other, "theirs").await.unwrap().id;
+        filled(
+            &store,
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000) \
+             INSERT INTO api_keys (id, app, name, prefix, hash, scopes, created_us) \
+             SELECT 100000 + i, 1, 'k', 'p', 'h' || i, 'query', 1 FROM n",
+        )
+        .await;
+        let make = |app, digit| {
+            let (name, secret) = ("k".to_owned(), SecretKey::new([digit; 32]).kept());
+            store.create_key(NewKey {
+                app,
+                name,
+                secret,
+                scopes: Scopes::ALL,
+                at: UnixMicros(2),
+                expires: None,
+            })
+        };
+        assert_full_of_one(make(AppId::DEFAULT, 1).await, KEYS_MAX / 2);
+        make(app, 2).await.unwrap();
+    }
 }

@@ -14,7 +14,7 @@ use crate::jobs::rules::{self, LEFT};
 use crate::jobs::{JOBS_KEPT, JOBS_OPEN_MAX, Job, JobInput, JobOutput, Jobs, NewJob};
 use crate::records::UnixMicros;
 use async_trait::async_trait;
-use modelless_types::{JobId, JobState, TenantId};
+use modelless_types::{AppId, JobId, JobState, TenantId};
 use rows::{JobRow as _, jobs};
 use std::collections::BTreeMap;
 
@@ -120,12 +120,21 @@ impl Jobs for SqlStore {
         rows.first().map(|row| rows::job(row.read(&self.db.name))).transpose()
     }
 
-    async fn jobs(&self, tenant: Option<TenantId>, limit: u32) -> Result<Vec<Job>> {
-        let rows = if let Some(tenant) = tenant {
-            let sql = jobs!("WHERE tenant = $1 ORDER BY id DESC LIMIT $2");
-            self.db.fetch(sql, args![tenant.0, limit]).await?
-        } else {
-            self.db.fetch(jobs!("ORDER BY id DESC LIMIT $1"), args![limit]).await?
+    async fn jobs(&self, tenant: Option<TenantId>, app: Option<AppId>, limit: u32) -> Result<Vec<Job>> {
+        let rows = match (tenant, app) {
+            (None, None) => self.db.fetch(jobs!("ORDER BY id DESC LIMIT $1"), args![limit]).await?,
+            (Some(tenant), None) => {
+                let sql = jobs!("WHERE tenant = $1 ORDER BY id DESC LIMIT $2");
+                self.db.fetch(sql, args![tenant.0, limit]).await?
+            }
+            (None, Some(app)) => {
+                let sql = jobs!("WHERE app = $1 ORDER BY id DESC LIMIT $2");
+                self.db.fetch(sql, args![app.0, limit]).await?
+            }
+            (Some(tenant), Some(app)) => {
+                let sql = jobs!("WHERE tenant = $1 AND app = $2 ORDER BY id DESC LIMIT $3");
+                self.db.fetch(sql, args![tenant.0, app.0, limit]).await?
+            }
         };
         rows.iter().map(|row| rows::job(row.read(&self.db.name))).collect()
     }

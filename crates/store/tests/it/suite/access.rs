@@ -218,7 +218,8 @@ async fn what_a_tenant_uploaded_is_its_own_for_a_day(backend: Backend) {
     for number in 0..UPLOADS_MAX as u64 {
         note(upload(3, 100 + number, 21 + day)).await.unwrap();
     }
-    refused(note(upload(3, 1, 21 + day)).await);
+    let full = note(upload(3, 1, 21 + day)).await.unwrap_err();
+    assert!(matches!(full, Error::Full { limit: UPLOADS_MAX, whose: "of this tenant", .. }), "{full}");
     assert_eq!(of(3, 0).await.len(), UPLOADS_MAX);
     note(upload(3, 100, 21 + day)).await.unwrap();
 }

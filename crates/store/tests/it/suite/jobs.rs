@@ -130,7 +130,7 @@ async fn a_job_is_received_answered_and_told(backend: Backend) {
     // Another process sees the same.
     let again = backend.open().await;
     assert_eq!(job(&*again, made.id).await, all);
-    assert_eq!(again.offline().jobs(None, 9).await.unwrap(), [all]);
+    assert_eq!(again.offline().jobs(None, None, 9).await.unwrap(), [all]);
     let outputs = again.offline().job_outputs(made.id, 0, (9, ALL)).await.unwrap();
     assert_eq!(outputs, [two[0].clone(), answer(1, "[1]", 8), two[1].clone()]);
     assert_eq!(again.offline().job(JobId(99)).await.unwrap(), None);

@@ -83,7 +83,7 @@ async fn a_tenant_has_so_many_open_jobs_and_no_more(backend: Backend) {
     let app = store.access().app(other.id, "default").await.unwrap();
     let others = NewJob { tenant: other.id, app: app.id, ..new(task, 1) };
     let others = store.offline().add_job(others).await.expect("another tenant has room of its own");
-    assert_eq!(store.offline().jobs(Some(other.id), 9).await.unwrap(), [others]);
+    assert_eq!(store.offline().jobs(Some(other.id), None, 9).await.unwrap(), [others]);
     let strange = NewJob { app: app.id, ..new(task, 1) };
     missing(store.offline().add_job(strange).await);
     store.offline().end_job(first.id, Cancelled, "", at(2)).await.unwrap();
@@ -143,9 +143,21 @@ async fn jobs_are_listed_newest_first_and_running_ones_by_deadline(backend: Back
     assert_eq!(running(3).await, [3, 5, 2]);
     store.offline().end_job_inputs(JobId(5), vec![failure(0, 3)]).await.unwrap();
     assert_eq!(running(9).await, [3, 2, 1, 4]);
-    assert_eq!(ids(store.offline().jobs(None, 9).await.unwrap()), [6, 5, 4, 3, 2, 1]);
-    assert_eq!(ids(store.offline().jobs(Some(TenantId::DEFAULT), 2).await.unwrap()), [6, 5]);
-    assert!(store.offline().jobs(Some(TenantId(7)), 9).await.unwrap().is_empty());
+    assert_eq!(ids(store.offline().jobs(None, None, 9).await.unwrap()), [6, 5, 4, 3, 2, 1]);
+    assert_eq!(ids(store.offline().jobs(Some(TenantId::DEFAULT), None, 2).await.unwrap()), [6, 5]);
+    assert!(store.offline().jobs(Some(TenantId(7)), None, 9).await.unwrap().is_empty());
+    let app = store.access().app(TenantId::DEFAULT, "another").await.unwrap().id;
+    let others = store.offline().add_job(NewJob { app, ..new(task, 1) }).await.unwrap();
+    received(&*store, task, 1).await;
+    let of = |tenant, app| store.offline().jobs(tenant, app, 1);
+    let (tenant, app) = (Some(TenantId::DEFAULT), Some(app));
+    assert_eq!(
+        of(tenant, app).await.unwrap(),
+        std::slice::from_ref(&others),
+        "however many newer ones others have"
+    );
+    assert_eq!(of(None, app).await.unwrap(), [others]);
+    assert!(of(Some(TenantId(7)), app).await.unwrap().is_empty());
 }
 
 async fn only_a_job_that_ended_is_removed_and_with_it_its_outputs(backend: Backend) {
