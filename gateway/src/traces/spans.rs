@@ -8,11 +8,10 @@ use crate::ask::Answered;
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
-use crate::ids::QueryNumber;
 use crate::pending::Way;
 use crate::told::GIVEN_BEFORE;
 use crate::view::TaskView;
-use modelless_types::{Micros, NodeId, Time};
+use modelless_types::{Micros, NodeId, QueryNumber, Time};
 use std::borrow::Cow;
 
 /// Who did it.
