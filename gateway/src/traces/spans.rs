@@ -41,6 +41,9 @@ pub(super) enum Value {
 
 type Attributes = Vec<(&'static str, Value)>;
 
+/// Of spans that were laid into place by what a node told, and not begun and ended by whoever did the work.
+const RECONSTRUCTED: &str = "modelless.reconstructed";
+
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Span {
     pub(super) of: Part,
@@ -161,7 +164,7 @@ pub(super) fn spans(core: &Core, ids: &dyn Fn() -> u64, trace: &Trace, ended: &E
     making.spans
 }
 
-/// Decoding, waiting for a batch, writing it, running it, in that order.
+/// Decoding, waiting for a batch, writing it, running it, in that order. How long is measured, when is reckoned, and so said.
 fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answered, way: Between) {
     let answer = &answered.answer;
     let Between(sent, came) = way;
@@ -170,6 +173,7 @@ fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answer
     let end = start + there;
     let served =
         making.add((Part::Node(node.clone()), Kind::Serves), Some(parent), "answer", Between(start, end));
+    served.attributes.push((RECONSTRUCTED, Value::Truth(true)));
     served.attributes.push(("modelless.batch", Value::Whole(i64::from(answer.batch))));
     let served = served.id;
     let mut at = start;
@@ -183,6 +187,7 @@ fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answer
     ] {
         let until = (at + took).min(end);
         let span = making.add(part, Some(served), name, Between(at, until));
+        span.attributes.push((RECONSTRUCTED, Value::Truth(true)));
         if name == "run" {
             span.attributes.push(("modelless.batch", Value::Whole(i64::from(answer.batch))));
             span.attributes.push(("modelless.predicted_ms", millis(answer.predicted_run)));
