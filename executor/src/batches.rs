@@ -3,6 +3,7 @@
 use crate::catalogue::Known;
 use crate::core::Handle;
 use crate::intake::decode;
+use crate::log::{About, keys};
 use modelless_adapter::{Decoded, OutputParams, PrepareError, Scratch};
 use modelless_decision::worker::{BatchId, Event, Failure, LaneIx, Outcome, Reason};
 use modelless_decision::{Correction, Moments};
@@ -86,6 +87,13 @@ impl Flight {
         self.variant
     }
 
+    /// What the log says of it.
+    pub(crate) fn about(&self) -> About {
+        let queries = self.members.iter().filter(|member| member.input.is_some()).map(|member| member.key);
+        let (variant, model) = (self.variant, self.known.model);
+        About { model, variant, ticket: self.ticket, queries: queries.collect() }
+    }
+
     /// It is handed over now.
     pub(crate) fn starts(&mut self, now: Time) {
         self.started = now;
@@ -120,11 +128,11 @@ impl Handle {
                 self.spawn(async move {
                     match me.slot_patiently(variant, lane, size).await {
                         Ok(slot) => me.prepare_in(slot, batch, lane, variant, members, expected),
-                        Err(error) => me.not_started(batch, error.to_string()),
+                        Err(error) => me.not_started(batch, &keys(&members), error.to_string()),
                     }
                 });
             }
-            Err(error) => self.not_started(batch, error.to_string()),
+            Err(error) => self.not_started(batch, &keys(&members), error.to_string()),
         }
     }
 
@@ -139,7 +147,8 @@ impl Handle {
     ) {
         let bound = self.now();
         let Some(known) = self.catalogue().variant(variant) else {
-            return self.not_started(batch, "its variant is not registered any longer".into());
+            let why = "its variant is not registered any longer".into();
+            return self.not_started(batch, &keys(&members), why);
         };
         let inline = Moments::mean(expected) <= self.config().prepare_inline || !self.writes_slowly(&members);
         let members = self.members(members);
@@ -159,7 +168,7 @@ impl Handle {
         if inline {
             return self.write(batch, flight, slot);
         }
-        let me = self.clone();
+        let (me, queries) = (self.clone(), flight.about().queries);
         self.spawn(async move {
             let written = tokio::task::spawn_blocking({
                 let me = me.clone();
@@ -167,7 +176,7 @@ impl Handle {
             });
             if let Err(error) = written.await {
                 tracing::error!(%error, "writing a batch panicked; this is a bug");
-                me.not_started(batch, "its inputs could not be written".into());
+                me.not_started(batch, &queries, "its inputs could not be written".into());
             }
         });
     }
@@ -290,10 +299,13 @@ impl Handle {
                     dropped.push(key);
                     match why {
                         Unwritten::Gone => {}
-                        Unwritten::Failed(why) => self.refuse(key, Refusal::ModelError { why }),
+                        Unwritten::Failed(why) => {
+                            self.tell_failed(key, flight.variant, &why);
+                            self.refuse(key, Refusal::ModelError { why });
+                        }
                         Unwritten::TooLarge(why) => {
                             if self.queries().remove(&key).is_some() {
-                                self.say([Body::BadInput { key, fault: InputFault::TooLarge, why }]);
+                                self.refuse_input(key, InputFault::TooLarge, why);
                             }
                         }
                     }
@@ -328,6 +340,7 @@ impl Handle {
     /// Drops a batch that will not be started. Whoever still prepares it, or is yet to begin, finds out when it is done:
     /// what two threads are told by the machine they do in any order.
     pub(crate) fn discard(&self, batch: BatchId) {
+        self.tell_given_up(batch);
         let mut batches = self.batches();
         if batches.remove(&batch).is_none() {
             let mut given_up = self.given_up();
@@ -349,7 +362,8 @@ impl Handle {
             flight.slot.take().map(|slot| (slot, limit, place, flight.members.len()))
         });
         let Some((slot, limit, place, members)) = taken else {
-            return self.not_started(batch, "its slot is gone; this is a bug".into());
+            let queries = self.about(batch).map(|about| about.queries).unwrap_or_default();
+            return self.not_started(batch, &queries, "its slot is gone; this is a bug".into());
         };
         self.tally().started(members);
         *self.core().last.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
@@ -371,10 +385,9 @@ impl Handle {
         let place = self
             .batches()
             .get(&batch)
-            .and_then(|f| Some((f.variant, f.lane, f.ticket?, f.expected, f.members.len())));
-        if let Some((variant, lane, ticket, expected, queries)) = place {
-            let expected_us = expected.p99().0;
-            tracing::info!(%variant, queries, expected_us, "a batch runs far longer than it should; its lane goes on");
+            .and_then(|f| Some((f.variant, f.lane, f.ticket?, f.expected, f.about())));
+        if let Some((variant, lane, ticket, expected, about)) = place {
+            self.tell_suspected(&about, expected.p99());
             self.engine().stand_back(variant, lane.0, ticket);
         }
     }
@@ -410,7 +423,8 @@ impl Handle {
         }
     }
 
-    fn not_started(&self, batch: BatchId, why: String) {
+    fn not_started(&self, batch: BatchId, queries: &[QueryKey], why: String) {
+        self.tell_not_started(queries, &why);
         self.given_up().remove(&batch);
         self.fell_through(batch, Outcome::Failed { failure: Failure::NotStarted, why });
     }
@@ -418,6 +432,9 @@ impl Handle {
     /// On the engine's thread: answers are made from the slot, which is free again before the machine hears of it.
     fn ended(&self, batch: BatchId, result: BatchResult) {
         let mut variant = None;
+        if let Err(error) = &result {
+            self.tell_ended(batch, error);
+        }
         let outcome = match result {
             Ok(outputs) => {
                 let flight = self.batches().remove(&batch);
@@ -432,12 +449,6 @@ impl Handle {
             Err(BatchError::Revoked) => Outcome::Revoked,
             Err(error) => {
                 let outcome = Outcome::Failed { failure: failure(&error), why: error.to_string() };
-                if matches!(failure(&error), Failure::Process | Failure::Hung)
-                    && let Some(flight) = self.batches().get(&batch)
-                {
-                    let (model, queries) = (flight.known.model, flight.members.len());
-                    tracing::warn!(%model, queries, "a batch ended with its runner");
-                }
                 if !matches!(failure(&error), Failure::Model | Failure::Unreachable) {
                     return self.fell_through(batch, outcome);
                 }
@@ -470,7 +481,10 @@ impl Handle {
             let key = member.key;
             let body = match body(flight, outputs, row, member) {
                 Ok(body) => body,
-                Err(why) => return (key, Body::Refused { key, refusal: Refusal::ModelError { why } }),
+                Err(why) => {
+                    self.tell_failed(key, flight.variant, &why);
+                    return (key, Body::Refused { key, refusal: Refusal::ModelError { why } });
+                }
             };
             let answer = Answer {
                 body: body.into(),

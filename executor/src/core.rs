@@ -164,6 +164,10 @@ impl Handle {
         self.0.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn gateway(&self) -> Option<&dyn GatewayLink> {
+        self.0.gateway.get().map(|gateway| &**gateway)
+    }
+
     pub(crate) fn feed(&self, event: Event) {
         self.0.driver.feed(event, self);
     }
@@ -207,6 +211,7 @@ impl Handle {
     /// Says no to a query.
     pub(crate) fn refuse(&self, key: QueryKey, refusal: Refusal) {
         if self.queries().remove(&key).is_some() {
+            self.tell_refused(key, &refusal);
             self.say([Body::Refused { key, refusal }]);
             self.one_less();
         }
@@ -216,6 +221,7 @@ impl Handle {
     pub(crate) fn hand_back(&self, key: QueryKey, why: Refusal) {
         if self.queries().remove(&key).is_some() {
             self.tally().gave_back();
+            self.tell_handed_back(key, &why);
             self.say([Body::HandedBack { key, why }]);
             self.one_less();
         }
@@ -287,7 +293,9 @@ impl NodeLink for Handle {
             ToNode::Query(query) => self.take_in(*query),
             ToNode::Demand(demand) => self.demand(demand),
             ToNode::Cancel { key } => {
-                self.queries().remove(&key);
+                if self.queries().remove(&key).is_some() {
+                    self.tell_cancelled(key);
+                }
                 self.feed(Event::Cancel { key });
                 self.one_less();
             }

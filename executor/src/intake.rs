@@ -35,11 +35,13 @@ impl Handle {
         self.demand(demand);
         let Some((preparation, id)) = self.catalogue().preparation_of(&frame.class) else {
             let why = "this node knows none of the variants that could answer".into();
-            return self.say([Body::Refused { key, refusal: Refusal::NothingRunnable { why } }]);
+            let refusal = Refusal::NothingRunnable { why };
+            self.tell_refused(key, &refusal);
+            return self.say([Body::Refused { key, refusal }]);
         };
         let params = match parameters(&frame.input) {
             Ok(params) => params,
-            Err(why) => return self.say([Body::BadInput { key, fault: InputFault::Malformed, why }]),
+            Err(why) => return self.refuse_input(key, InputFault::Malformed, why),
         };
         let input = Arc::new(frame.input.clone());
         let size = Bytes(u64::try_from(length(&input)).unwrap_or(u64::MAX));
@@ -75,12 +77,18 @@ impl Handle {
             match decoding.await {
                 Ok(result) => me.decoded(&frame, came, result),
                 Err(error) => {
-                    tracing::error!(%error, "decoding an input panicked; this is a bug");
+                    tracing::error!(query = %me.named(&[key]), %error, "decoding an input panicked; this is a bug");
                     let why = "decoding failed inside the server".into();
                     me.refuse(key, Refusal::InputCrashed { why });
                 }
             }
         });
+    }
+
+    /// Says of a query that is not among the open ones (any more) that its input cannot be used.
+    pub(crate) fn refuse_input(&self, key: QueryKey, fault: InputFault, why: String) {
+        self.tell_bad_input(key, &why);
+        self.say([Body::BadInput { key, fault, why }]);
     }
 
     fn decoded(&self, frame: &QueryFrame, came: Time, result: Result<Decoded, InputError>) {
@@ -89,8 +97,7 @@ impl Handle {
             Ok(decoded) => decoded,
             Err(error) => {
                 if self.queries().remove(&key).is_some() {
-                    let fault = fault(&error);
-                    self.say([Body::BadInput { key, fault, why: error.to_string() }]);
+                    self.refuse_input(key, fault(&error), error.to_string());
                 }
                 return;
             }

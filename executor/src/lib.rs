@@ -13,6 +13,7 @@ mod config;
 mod core;
 mod history;
 mod intake;
+mod log;
 pub mod node;
 mod quarantine;
 mod residency;

@@ -74,9 +74,14 @@ impl Handle {
         let mut holds = self.core().quarantine.holds.lock().await;
         let (flight, slot) = match self.admit(&mut holds, key, variant, expected).await {
             Ok(admitted) => admitted,
-            Err(verdict) => return (verdict, false),
+            Err(verdict) => {
+                self.tell_alone(key, variant, None, &verdict.0);
+                return (verdict, false);
+            }
         };
+        let ticket = slot.ticket();
         let (verdict, killed) = self.submit_alone(flight, slot, expected).await;
+        self.tell_alone(key, variant, Some(ticket), &verdict.0);
         if matches!(
             verdict.0,
             Outcome::Failed { failure: Failure::Process | Failure::Hung | Failure::NotStarted, .. }

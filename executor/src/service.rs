@@ -316,7 +316,7 @@ impl Service {
     fn engine_event(&self, event: EngineEvent) {
         match event {
             EngineEvent::RunnerDied { model, variants, cause, hung } => {
-                tracing::warn!(%model, resident = variants.len(), cause, "a runner died");
+                self.handle.tell_died(model, &variants, &cause);
                 self.handle.tally().crashed(&variants);
                 self.handle.feed(Event::RunnerDied { model, variants: Some(variants), why: cause, hung });
             }

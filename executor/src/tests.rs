@@ -5,6 +5,7 @@ mod hanging;
 mod limits;
 mod line;
 mod loading;
+mod log;
 mod marks;
 mod quarantine;
 mod real;
@@ -26,8 +27,8 @@ use modelless_types::tensor::packed;
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, AppId, BatchPoint, Bytes, DType, DeviceIx, Engine as EngineKind,
     Fallback, Goals, Micros, NodeId, PlanId, Prefer, Priority, Processor, Profile, Provenance, QueryKey,
-    Refusal, ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant, VariantId, VariantSet,
-    VariantSettings,
+    QueryNumber, Refusal, ReplicaState, StageTime, TaskId, TaskKind, TenantId, TensorSpec, Variant,
+    VariantId, VariantSet, VariantSettings,
 };
 use modelless_wire::{
     Body, Demand, FromNode, GatewayLink, Input, InputFault, NodeLink, NodeStatus, QueryFrame, ReplicaStatus,
@@ -35,6 +36,7 @@ use modelless_wire::{
 };
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -44,13 +46,24 @@ use tokio_util::sync::CancellationToken;
 const DEVICE_CLASS: &str = "cpu:test:2";
 const LONG: Duration = Duration::from_secs(20);
 
-struct Ears(mpsc::Sender<Body>);
+/// The numbers of each gateway's queries begin elsewhere.
+static GATEWAYS: AtomicU64 = AtomicU64::new(0xbeef);
+
+/// A gateway that only listens.
+struct Ears {
+    sender: mpsc::Sender<Body>,
+    numbers_from: QueryNumber,
+}
 
 impl GatewayLink for Ears {
     fn receive(&self, _: NodeId, frame: FromNode) {
         if !matches!(frame.body, Body::Report) {
-            self.0.try_send(frame.body).expect("room for every answer of a test");
+            self.sender.try_send(frame.body).expect("room for every answer of a test");
         }
+    }
+
+    fn number_of(&self, key: QueryKey) -> Option<QueryNumber> {
+        Some(QueryNumber::of(key, self.numbers_from))
     }
 }
 
@@ -58,6 +71,7 @@ impl GatewayLink for Ears {
 struct Bed {
     handle: Handle,
     heard: mpsc::Receiver<Body>,
+    gateway: Arc<Ears>,
     engine: Arc<FakeEngine>,
     /// The quarantine's.
     ward: Arc<FakeEngine>,
@@ -227,12 +241,14 @@ async fn bed_with(setup: Setup) -> Bed {
     };
     let (service, handle): (Service, Handle) = build(config, deps).await.expect("an executor");
     let (sender, heard) = mpsc::channel(100_000);
-    handle.connect(Arc::new(Ears(sender)));
+    let numbers_from = QueryNumber(GATEWAYS.fetch_add(1, Ordering::Relaxed) << 48);
+    let gateway = Arc::new(Ears { sender, numbers_from });
+    handle.connect(Arc::<Ears>::clone(&gateway));
     let stop = CancellationToken::new();
     let running = stop.clone();
     #[expect(clippy::disallowed_methods, reason = "the test awaits it in `Bed::end`")]
     let service = tokio::spawn(async move { service.run(running).await });
-    Bed { handle, heard, engine, ward, store, task, variants, stop, service, _folder: folder }
+    Bed { handle, heard, gateway, engine, ward, store, task, variants, stop, service, _folder: folder }
 }
 
 fn config() -> Config {

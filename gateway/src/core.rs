@@ -10,7 +10,7 @@ use crate::decisions::Decisions;
 use crate::demand::Demands;
 use crate::handover::Handover;
 use crate::http::refusals::Refusals;
-use crate::ids::{QueryIds, QueryNumber};
+use crate::ids::QueryIds;
 use crate::jobs::Jobs;
 use crate::members::{Members, Seen};
 use crate::met::Met;
@@ -25,7 +25,7 @@ use modelless_decision::route::{Action, Event, NodeReport, Router};
 use modelless_drive::{Driver, Perform};
 use modelless_live::Member;
 use modelless_telemetry::{Metrics, NodeMetrics};
-use modelless_types::{Micros, NodeId, QueryKey, Refusal, TaskId, TenantId, VariantId};
+use modelless_types::{Micros, NodeId, QueryKey, QueryNumber, Refusal, TaskId, TenantId, VariantId};
 use modelless_wire::{
     Body, Connection, Demand, FromNode, GatewayLink, NodeLink, NodeStatus, QueryFrame, ToNode,
 };
@@ -188,7 +188,7 @@ impl Core {
 
     /// A query as everybody outside of this process names it.
     pub(crate) fn number(&self, key: QueryKey) -> QueryNumber {
-        QueryNumber(self.number_base.wrapping_add(key.0))
+        QueryNumber::of(key, QueryNumber(self.number_base))
     }
 
     /// This process, as its work on jobs is marked: no other one is called so.
@@ -567,5 +567,9 @@ impl GatewayLink for Core {
             }
             Body::Report => self.driver.feed(Event::Report { node, report }, self),
         }
+    }
+
+    fn number_of(&self, key: QueryKey) -> Option<QueryNumber> {
+        Some(self.number(key))
     }
 }

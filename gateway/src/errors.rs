@@ -1,13 +1,13 @@
 //! Every "no" as HTTP says it: one table from reasons to status codes.
 
 use crate::http::refusals::Slowly;
-use crate::ids::QueryNumber;
+use crate::ids::{NUMBER, number_header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes as Buffer;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use modelless_store::Error as StoreError;
-use modelless_types::{Nearest, Refusal};
+use modelless_types::{Nearest, QueryNumber, Refusal};
 use modelless_wire::InputFault;
 use serde::Serialize;
 
@@ -255,7 +255,7 @@ impl IntoResponse for ApiError {
             headers.insert(ALLOW, allow);
         }
         if let Some(query) = self.query {
-            headers.insert(QueryNumber::HEADER, query.header());
+            headers.insert(NUMBER, number_header(query));
         }
         if let Some(slowly) = slowly {
             response.extensions_mut().insert(slowly);

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::{HeaderName, HeaderValue};
-use modelless_types::VariantId;
+use modelless_types::{QueryNumber, VariantId};
 use sha2::Sha256;
 use std::fmt;
 
@@ -51,28 +51,17 @@ pub enum BadQueryId {
     Forged,
 }
 
-/// A query as logs and traces name it: 16 hexadecimal digits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct QueryNumber(pub(crate) u64);
+/// Where an answer or a refusal tells its query's number.
+pub(crate) const NUMBER: HeaderName = HeaderName::from_static("modelless-query");
 
-impl QueryNumber {
-    /// Where an answer or a refusal tells it.
-    pub(crate) const HEADER: HeaderName = HeaderName::from_static("modelless-query");
-
-    pub(crate) fn header(self) -> HeaderValue {
-        let mut digits = [0; 16];
-        for (at, digit) in digits.iter_mut().enumerate() {
-            let four = self.0 >> (60 - 4 * at) & 0xf;
-            *digit = b"0123456789abcdef"[usize::try_from(four).unwrap_or(0)];
-        }
-        HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0"))
+/// A query's number as a header tells it.
+pub(crate) fn number_header(number: QueryNumber) -> HeaderValue {
+    let mut digits = [0; 16];
+    for (at, digit) in digits.iter_mut().enumerate() {
+        let four = number.0 >> (60 - 4 * at) & 0xf;
+        *digit = b"0123456789abcdef"[usize::try_from(four).unwrap_or(0)];
     }
-}
-
-impl fmt::Display for QueryNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
+    HeaderValue::from_bytes(&digits).unwrap_or(HeaderValue::from_static("0"))
 }
 
 /// Gives out and checks the names of queries.
@@ -186,7 +175,7 @@ mod tests {
     fn a_number_is_the_same_wherever_it_stands() {
         for number in [0, 7, 0x0123_4567_89ab_cdef, u64::MAX] {
             let number = QueryNumber(number);
-            assert_eq!(number.header().to_str().unwrap(), number.to_string());
+            assert_eq!(number_header(number).to_str().unwrap(), number.to_string());
         }
         assert_eq!(QueryNumber(0xbeef).to_string(), "000000000000beef");
     }

@@ -3,7 +3,7 @@
 use crate::ask::Answered;
 use crate::core::Core;
 use crate::errors::ApiError;
-use crate::ids::{QueryId, QueryNumber};
+use crate::ids::{NUMBER, QueryId, number_header};
 use crate::view::{TaskView, View};
 use http::header::AGE;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -58,7 +58,7 @@ pub(crate) fn tell(
 
 fn one(core: &Core, view: &View, task: &TaskView, answered: &Answered, headers: &mut HeaderMap) {
     let Answered { key, answer, node, predicted, queued, total, cached } = answered;
-    headers.insert(QueryNumber::HEADER, core.number(*key).header());
+    headers.insert(NUMBER, number_header(core.number(*key)));
     if let Some(variant) = task.variant(answer.variant) {
         headers.insert(name("modelless-model"), variant.model_header.clone());
         headers.insert(name("modelless-variant"), variant.variant_header.clone());

@@ -43,6 +43,23 @@ id!(/// A class of queries inside one snapshot of a gateway: those that the same
 id!(/// A query inside one process, in order of arrival. What users see is a signed string instead.
     QueryKey(u64), "q");
 
+/// A query as everybody outside of its gateway's process names it: 16 hexadecimal digits in headers, logs and traces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueryNumber(pub u64);
+
+impl fmt::Display for QueryNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl QueryNumber {
+    /// That of a query, where those of its gateway count from here.
+    pub const fn of(key: QueryKey, from: Self) -> Self {
+        Self(from.0.wrapping_add(key.0))
+    }
+}
+
 id!(/// A machine of a pool, as numbered by the store. Never reused.
     MachineId(u64), "machine-");
 id!(/// An offline job, as numbered by the store. Never reused.

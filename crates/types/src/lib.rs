@@ -29,8 +29,8 @@ pub use caching::CacheFor;
 pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind, Variant, VariantSettings};
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
-    AppId, ClassId, DeviceIx, JobId, KeyId, MachineId, ModelId, NodeId, PlanId, QueryKey, ReplicaId, SpaceId,
-    TaskId, TenantId, VariantId,
+    AppId, ClassId, DeviceIx, JobId, KeyId, MachineId, ModelId, NodeId, PlanId, QueryKey, QueryNumber,
+    ReplicaId, SpaceId, TaskId, TenantId, VariantId,
 };
 pub use job::JobState;
 pub use machine::MachineState;

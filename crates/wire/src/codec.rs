@@ -35,6 +35,9 @@ pub(crate) struct Hello {
     /// Which store it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) store: Option<String>,
+    /// Of a gateway: what is added to its names of queries makes the numbers by which others know them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) numbers_from: Option<u64>,
     /// A number to prove the cluster's key for, where one is needed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) nonce: Option<String>,
@@ -72,6 +75,7 @@ impl Hello {
             role,
             heartbeat_ms: u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX),
             store: config.store.clone(),
+            numbers_from: None,
             nonce: None,
             proof: None,
         }

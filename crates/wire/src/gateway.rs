@@ -16,7 +16,7 @@ use crate::shelf::Giving;
 use crate::status::NodeStatus;
 use crate::stream::{Address, Stream};
 use modelless_decision::route::{Made, NodeReport};
-use modelless_types::{Micros, NodeId, QueryKey};
+use modelless_types::{Micros, NodeId, QueryKey, QueryNumber};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -67,11 +67,12 @@ pub async fn keep(
 ) {
     let mut back_off = BackOff::new(&dial.config, dial.seed);
     let mut told = false;
+    let numbers_from = gateway.number_of(QueryKey(0));
     loop {
         let (lost, alive) = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            greeted = greet(&dial) => match greeted {
+            greeted = greet(&dial, numbers_from) => match greeted {
                 Ok(session) => {
                     let (node, name) = (session.node, session.status.name.clone());
                     tracing::info!(address = %dial.address, %node, name, "a node is there");
@@ -107,7 +108,7 @@ pub(crate) struct Session {
     giving: Giving,
 }
 
-pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
+pub(crate) async fn greet(dial: &Dial, numbers_from: Option<QueryNumber>) -> Result<Session, Lost> {
     let within = dial.config.handshake;
     let connect = async {
         let stream = Stream::connect(&dial.address).await.map_err(|error| Lost::Connect(Arc::new(error)))?;
@@ -120,7 +121,7 @@ pub(crate) async fn greet(dial: &Dial) -> Result<Session, Lost> {
         tokio::select! {
             biased;
             lost = link.drain() => Err(lost),
-            greeted = exchange(dial, &link, &mut reader) => greeted,
+            greeted = exchange(dial, numbers_from, &link, &mut reader) => greeted,
         }
     };
     let greeted = timeout(within, greeting).await.unwrap_or(Err(Lost::NoGreeting { within }));
@@ -146,12 +147,18 @@ struct Greeted {
     heartbeat: Duration,
 }
 
-async fn exchange(dial: &Dial, link: &Link, reader: &mut Reader) -> Result<Greeted, Lost> {
+async fn exchange(
+    dial: &Dial,
+    numbers_from: Option<QueryNumber>,
+    link: &Link,
+    reader: &mut Reader,
+) -> Result<Greeted, Lost> {
     let role = if dial.queries { Role::Gateway } else { Role::Scheduler };
     let sent = Instant::now();
     let nonce = dial.config.key.as_ref().map(|_| nonce()).transpose().map_err(Lost::Random)?;
     let ours = Hello::new(&dial.name, role, &dial.config);
-    link.say(codec::hello(&Hello { nonce: nonce.clone(), ..ours }));
+    let numbers_from = numbers_from.map(|first| first.0);
+    link.say(codec::hello(&Hello { nonce: nonce.clone(), numbers_from, ..ours }));
     let hello = greeting(reader.next().await?.frame, "a node's greeting")?;
     let Role::Node { node } = hello.role else {
         return Err(out_of_place(&Frame::Hello(hello), "a node's greeting"));

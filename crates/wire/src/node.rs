@@ -24,7 +24,7 @@ use crate::shelf::Wants;
 use crate::status::NodeStatus;
 use crate::stream::{Listener, Stream};
 use modelless_decision::route::{NodeReport, SHARE_BEAT, share};
-use modelless_types::{Bytes, Micros, NodeId, QueryKey, Refusal, Time};
+use modelless_types::{Bytes, Micros, NodeId, QueryKey, QueryNumber, Refusal, Time};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -314,6 +314,7 @@ impl Hub {
             number,
             name: hello.name.clone(),
             queries,
+            numbers_from: hello.numbers_from.map(QueryNumber),
             heartbeat: heartbeat(&hello, &self.config),
             link: Arc::clone(link),
             state: Mutex::new(PeerState::new(queries)),
@@ -544,5 +545,11 @@ impl GatewayLink for Hub {
         if others {
             self.news.notify_one();
         }
+    }
+
+    fn number_of(&self, key: QueryKey) -> Option<QueryNumber> {
+        let (connection, key) = unqualified(key);
+        let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+        Some(QueryNumber::of(key, peers.get(&connection)?.numbers_from?))
     }
 }

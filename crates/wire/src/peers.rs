@@ -5,7 +5,7 @@ use crate::link::Link;
 use crate::lost::Nonsense;
 use modelless_decision::query::Class;
 use modelless_decision::route::Asker;
-use modelless_types::{QueryKey, Time};
+use modelless_types::{QueryKey, QueryNumber, Time};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     /// For people.
     pub(crate) name: String,
     pub(crate) queries: bool,
+    /// Where the numbers begin by which others know its queries, if it said so.
+    pub(crate) numbers_from: Option<QueryNumber>,
     /// Between heartbeats of its connection.
     pub(crate) heartbeat: Duration,
     pub(crate) link: Arc<Link>,

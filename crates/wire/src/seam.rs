@@ -5,8 +5,8 @@ use modelless_decision::query::Class;
 use modelless_decision::route::NodeReport;
 use modelless_decision::worker::Reason;
 use modelless_types::{
-    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, PlanId, Prefer, Priority, QueryKey, Refusal,
-    SpaceId, TaskId, TenantId, VariantId,
+    AppId, Bytes, CostPer1k, DeviceIx, Micros, ModelId, NodeId, PlanId, Prefer, Priority, QueryKey,
+    QueryNumber, Refusal, SpaceId, TaskId, TenantId, VariantId,
 };
 
 /// Where a gateway sends what a node is to do.
@@ -37,6 +37,13 @@ pub trait GatewayLink: Send + Sync {
     /// The same where there may be several connections to the node: over which it came.
     fn receive_over(&self, _over: Connection, node: NodeId, frame: FromNode) {
         self.receive(node, frame);
+    }
+
+    /// A query as everybody outside of its gateway's process names it. `None` where that is not known: a gateway that is gone,
+    /// or that never said where its numbers begin. For what is told to people, never on the way of a query that goes well.
+    fn number_of(&self, key: QueryKey) -> Option<QueryNumber> {
+        let _ = key;
+        None
     }
 }
 

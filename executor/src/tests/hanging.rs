@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::time::{Instant, timeout};
 
 /// Another model of the task, with one variant, in memory.
-async fn another(bed: &mut Bed) -> Variant {
+pub(super) async fn another(bed: &mut Bed) -> Variant {
     let artefact = (bed.variants[0].artefact.clone(), bed.variants[0].artefact_bytes);
     let variant = offered(bed, "steady", artefact).await;
     bed.send(10_000, LONG, [variant.ordinal].into_iter().collect(), distinct(10_000));

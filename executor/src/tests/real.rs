@@ -170,7 +170,7 @@ impl Node {
         };
         let (service, handle) = build(Config { lanes, ..config() }, deps).await.expect("an executor");
         let (sender, heard) = mpsc::channel(1_000);
-        handle.connect(Arc::new(Ears(sender)));
+        handle.connect(Arc::new(Ears { sender, numbers_from: modelless_types::QueryNumber(0) }));
         let stop = CancellationToken::new();
         let running = stop.clone();
         #[expect(clippy::disallowed_methods, reason = "the test awaits it in `Node::end`")]

@@ -425,7 +425,7 @@ pub(super) fn status(error: &ApiError) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::QueryNumber;
+    use modelless_types::QueryNumber;
 
     #[test]
     fn a_refusal_tells_its_name_and_its_query() {

@@ -184,6 +184,12 @@ async fn a_query_joins_its_clients_trace_from_the_gateway_to_the_runner() {
         assert_eq!((resource["service.name"].as_str(), resource["zone"].as_str()), (service, "eu"));
         assert_eq!(resource.get("service.instance.id").map(String::as_str), at, "{name}");
     }
+    // What was laid into place by what the node told says so, and nothing else.
+    let reconstructed = |span: &Shown| span.attributes.get("modelless.reconstructed").cloned();
+    for span in &spans {
+        let at_node = !span.resource["service.name"].ends_with("-gateway");
+        assert_eq!(reconstructed(span), at_node.then(|| "true".to_owned()), "{span:#?}");
+    }
     // As long as the node says (40, 250, 5 and 700 us), one after the other, within what is around them.
     let mut before = answer.start;
     for (name, took) in [("decode", 40), ("wait for a batch", 250), ("write the batch", 5), ("run", 700)] {

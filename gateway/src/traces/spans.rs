@@ -8,11 +8,10 @@ use crate::ask::Answered;
 use crate::core::Core;
 use crate::decisions::Asked;
 use crate::errors::ApiError;
-use crate::ids::QueryNumber;
 use crate::pending::Way;
 use crate::told::GIVEN_BEFORE;
 use crate::view::TaskView;
-use modelless_types::{Micros, NodeId, Time};
+use modelless_types::{Micros, NodeId, QueryNumber, Time};
 use std::borrow::Cow;
 
 /// Who did it.
@@ -41,6 +40,9 @@ pub(super) enum Value {
 }
 
 type Attributes = Vec<(&'static str, Value)>;
+
+/// Of spans that were laid into place by what a node told, and not begun and ended by whoever did the work.
+const RECONSTRUCTED: &str = "modelless.reconstructed";
 
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Span {
@@ -162,7 +164,7 @@ pub(super) fn spans(core: &Core, ids: &dyn Fn() -> u64, trace: &Trace, ended: &E
     making.spans
 }
 
-/// Decoding, waiting for a batch, writing it, running it, in that order.
+/// Decoding, waiting for a batch, writing it, running it, in that order. How long is measured, when is reckoned, and so said.
 fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answered, way: Between) {
     let answer = &answered.answer;
     let Between(sent, came) = way;
@@ -171,6 +173,7 @@ fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answer
     let end = start + there;
     let served =
         making.add((Part::Node(node.clone()), Kind::Serves), Some(parent), "answer", Between(start, end));
+    served.attributes.push((RECONSTRUCTED, Value::Truth(true)));
     served.attributes.push(("modelless.batch", Value::Whole(i64::from(answer.batch))));
     let served = served.id;
     let mut at = start;
@@ -184,6 +187,7 @@ fn at_node(making: &mut Making<'_>, parent: u64, node: String, answered: &Answer
     ] {
         let until = (at + took).min(end);
         let span = making.add(part, Some(served), name, Between(at, until));
+        span.attributes.push((RECONSTRUCTED, Value::Truth(true)));
         if name == "run" {
             span.attributes.push(("modelless.batch", Value::Whole(i64::from(answer.batch))));
             span.attributes.push(("modelless.predicted_ms", millis(answer.predicted_run)));

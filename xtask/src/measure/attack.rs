@@ -1,7 +1,9 @@
 //! Two tenants that ask, and a third that attacks: what they see of it.
 //!
-//! Both are asked for all the time, on connections that are kept, while the third floods with its own key (it has a quota), sends keys of
-//! nobody, bodies that are too large, heads and bodies byte by byte, and opens ten thousand connections. It comes from another address than they
+//! Both are asked for all the time, on connections that are kept, while the third floods with its own key (it has a quota), over HTTP and over
+//! gRPC, asks for explanations, sends what cannot be read, keys of nobody, bodies that are too large, heads and bodies byte by byte, and opens ten
+//! thousand connections; a fourth floods, whose quota says nothing of how many at once. TLS greetings are not among it: a server speaks TLS with
+//! everybody or nobody, and who is attacked here speaks without. It comes from another address than they
 //! do, as on a network, where the machine has one. Before that it tries to read what is theirs, on every route that the OpenAPI document
 //! declares: what their catalogue, queries, jobs, artefacts and keys are called is known to it, as if somebody had told.
 
@@ -10,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use modelless_testkit::turns::Side;
 use modelless_testkit::{Request, Rng, Server, openapi, stats, temp_dir};
 use serde_json::{Map, Value, json};
@@ -28,35 +30,54 @@ pub(crate) const MEASURE: Measure = Measure {
 const LATENCY_MS: u32 = 30_000;
 /// The attack begins so long before it is measured what others see of it, and lasts so much longer.
 const AHEAD: Duration = Duration::from_secs(1);
-/// What the third may ask a second, and how many of that at once.
+/// What the third (and the fourth) may ask a second, and how many of that at once.
 const RATE: &str = "20";
 const OPEN: &str = "2";
 
 struct Kind {
     name: &'static str,
     connections: u64,
-    /// Where it goes: at the server, or at somebody who takes each connection and closes it at once. What others see beside
-    /// that is the machine's doing.
-    at: Option<SocketAddr>,
+    /// One of these must have come back, or nothing was attacked.
+    comes: &'static [&'static str],
+    /// What else the attacker has to know.
+    with: Value,
+    /// It goes at somebody who takes each connection and closes it at once. What others see beside that is the machine's doing.
+    at_nobody: bool,
 }
 
 fn measure(context: &Context) -> Result<Outcome> {
     let (rounds, rate, ms) = context.choose((5, 200.0, 4_000), (1, 20.0, 2_000));
     let many = context.choose(10_000, 500);
     let from = own_address().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    let kind = |name, connections| Kind { name, connections, at: None };
-    let kinds = [
-        kind("flood", context.choose(100, 4)),
-        kind("wrong-keys", context.choose(100, 4)),
-        kind("oversized", context.choose(16, 4)),
-        kind("slow", context.choose(500, 50)),
-        kind("connections", many),
-        Kind { name: "connections", connections: many, at: Some(closer(from)?) },
-    ];
     let served = cnn_m(&context.root);
     let site = Site::open(context, &served)?;
     let read = site.readable()?;
-    site.admin(&["model", "share", served.name, "--task", served.task, "--with", "third"], &site.keys[0])?;
+    site.admin(
+        &["model", "share", served.name, "--task", served.task, "--with", "third,wide"],
+        &site.keys[0],
+    )?;
+    let kind =
+        |name, connections, comes| Kind { name, connections, comes, with: Value::Null, at_nobody: false };
+    let several = context.choose(100, 4);
+    let kinds = [
+        kind("flood", several, &["200"]),
+        Kind { with: json!({"key": site.keys[3]}), ..kind("flood-wide", several, &["200"]) },
+        Kind {
+            with: site.over_grpc(&served, from)?,
+            ..kind("grpc-flood", context.choose(8, 2), &["grpc 0"])
+        },
+        kind("explain", several, &["200"]),
+        Kind { with: json!({"model": served.task}), ..kind("malformed", several, &["400"]) },
+        kind("wrong-keys", several, &["401"]),
+        kind("oversized", context.choose(16, 4), &["413"]),
+        kind("slow", context.choose(500, 50), &["408", "closed", "open to the end"]),
+        kind("connections", many, &["open to the end"]),
+        Kind {
+            with: json!({"at": closer(from)?}),
+            at_nobody: true,
+            ..kind("connections", many, &["closed", "open to the end"])
+        },
+    ];
     let stream = |key: &str| {
         let mut stream = served.stream(LATENCY_MS);
         stream["key"] = json!(key);
@@ -82,7 +103,7 @@ fn measure(context: &Context) -> Result<Outcome> {
             for seen in [&calm, &beside] {
                 lost += losses(seen)?;
             }
-            idle += usize::from(attack.as_object().is_none_or(Map::is_empty));
+            idle += usize::from(!kind.hit(&attack));
             for tenant in 0..2 {
                 ratios.push(p99(&beside, tenant)? / p99(&calm, tenant)?);
             }
@@ -93,7 +114,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         }
         let of = |percent| stats::percentile(&ratios, percent).context("no rounds");
         let (median, worst) = (of(50)?, of(100)?);
-        if kind.at.is_none() {
+        if !kind.at_nobody {
             all.push(median);
         }
         results.push(format!("{} {median:.2} (worst {worst:.2})", kind.title()));
@@ -131,7 +152,20 @@ fn measure(context: &Context) -> Result<Outcome> {
 
 impl Kind {
     fn title(&self) -> String {
-        if self.at.is_some() { format!("{} at nobody", self.name) } else { self.name.to_owned() }
+        if self.at_nobody { format!("{} at nobody", self.name) } else { self.name.to_owned() }
+    }
+
+    /// Whether what came back shows that it reached what it was to attack.
+    fn hit(&self, attack: &Value) -> bool {
+        self.comes.iter().any(|what| attack[*what].as_u64().is_some_and(|times| times > 0))
+    }
+
+    /// What the attacker is told.
+    fn question(&self, ms: u64) -> Result<Value> {
+        let mut question = json!({"do": self.name, "connections": self.connections, "ms": ms});
+        let Some(all) = question.as_object_mut() else { bail!("made as an object; this is a bug") };
+        all.extend(self.with.as_object().cloned().unwrap_or_default());
+        Ok(question)
     }
 }
 
@@ -146,11 +180,11 @@ fn closer(at: IpAddr) -> Result<SocketAddr> {
 /// Words that stand in what is the first one's alone.
 const PLANTED: &str = "planted";
 
-/// A server with three tenants, of which two have a model each, and the first much else.
+/// A server with four tenants, of which two have a model each, and the first much else.
 struct Site {
     server: Server,
-    /// Of the three.
-    keys: [String; 3],
+    /// Of the four.
+    keys: [String; 4],
     data: modelless_testkit::TempDir,
 }
 
@@ -161,8 +195,8 @@ impl Site {
         let scopes = ["--scopes", "query,register,admin"];
         let first = [&["key", "create", "operator", "--data", folder][..], &scopes].concat();
         let operator = run(binary, &first, "")?;
-        let server =
-            Server::builder().binary(binary).data(data.path()).http("0.0.0.0:0").arg("--insecure").start()?;
+        let server = Server::builder().binary(binary).data(data.path()).http("0.0.0.0:0");
+        let server = server.arg("--grpc").arg("0.0.0.0:0").arg("--insecure").start()?;
         let url = format!("http://127.0.0.1:{}", server.address().port());
         let at = ["--server", url.as_str()];
         let key = |tenant: &str| {
@@ -171,14 +205,23 @@ impl Site {
             let key = ["key", "create", &name, "--tenant", tenant];
             run(binary, &[&key[..], &scopes, &at].concat(), &operator)
         };
-        let keys = [key("first")?, key("second")?, key("third")?];
+        let keys = [key("first")?, key("second")?, key("third")?, key("wide")?];
         let package = served.package.to_str().context("a path that is text")?;
         for key in &keys[..2] {
             run(binary, &[&["model", "register", package][..], &at].concat(), key)?;
         }
-        let limit = ["tenant", "limit", "third", "--requests-per-s", RATE, "--concurrency", OPEN];
-        run(binary, &[&limit[..], &at].concat(), &operator)?;
+        for (tenant, open) in [("third", &["--concurrency", OPEN][..]), ("wide", &[])] {
+            let limit = ["tenant", "limit", tenant, "--requests-per-s", RATE];
+            run(binary, &[&limit[..], open, &at].concat(), &operator)?;
+        }
         Ok(Self { server, keys, data })
+    }
+
+    /// What a flood over gRPC has to know.
+    fn over_grpc(&self, served: &Model, from: IpAddr) -> Result<Value> {
+        let told: SocketAddr = self.server.told("grpc ")?.parse()?;
+        let input = served.inputs()[0].clone();
+        Ok(json!({"at": SocketAddr::new(from, told.port()), "model": served.task, "input": input}))
     }
 
     fn admin(&self, args: &[&str], key: &str) -> Result<String> {
@@ -281,8 +324,7 @@ fn attacked(
 ) -> Result<(Value, Value)> {
     std::thread::scope(|scope| {
         let ahead = u64::try_from(AHEAD.as_millis())?;
-        let attack =
-            json!({"do": kind.name, "connections": kind.connections, "ms": ms + 2 * ahead, "at": kind.at});
+        let attack = kind.question(ms + 2 * ahead)?;
         let attacking = scope.spawn(move || attacker.ask(&attack));
         std::thread::sleep(AHEAD);
         let seen = load.ask(question)?;

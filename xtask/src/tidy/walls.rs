@@ -58,7 +58,11 @@ const FENCES: &[(&str, &[&str], &str)] = &[
     ("hyper", &["modelless-gateway", "modelless"], "only the edges speak HTTP"),
     ("hyper-util", &["modelless-gateway", "modelless"], "only the edges speak HTTP"),
     ("tonic", &["modelless-gateway", "modelless"], "only the edges speak gRPC"),
-    ("h2", &["modelless-engine"], "only the edges speak gRPC, and a runner to its remote server"),
+    (
+        "h2",
+        &["modelless-engine", "modelless-bench"],
+        "only the edges speak gRPC, a runner to its remote server, and who attacks the edges",
+    ),
     (
         "prost",
         &["modelless-gateway", "modelless", "modelless-engine", "modelless-oip"],

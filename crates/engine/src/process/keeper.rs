@@ -31,6 +31,9 @@ use super::lock;
 /// Requests that wait for a runner to be done with another.
 const JOBS: usize = 32;
 
+/// So many of the batches that a runner died with are named in the log.
+const TOLD: usize = 16;
+
 /// What is asked of a runner.
 pub(super) enum Job {
     /// To a spare, first of all: what it is for from now on.
@@ -201,7 +204,9 @@ impl Keeper {
         let hung = lock(&self.runner.lanes).iter().any(|lane| lane.hung());
         self.forget();
         if matches!(stop, Stop::Died(_)) && !self.resident.is_empty() && !self.inner.read().closed {
-            tracing::warn!(model = %self.model, cause, "a runner died");
+            let batches: Vec<u64> =
+                lock(&self.runner.lanes).iter().flat_map(|lane| lane.tickets()).take(TOLD).collect();
+            tracing::warn!(model = %self.model, ?batches, cause, "a runner died");
             let variants = std::mem::take(&mut self.resident);
             let died = EngineEvent::RunnerDied { model: self.model, variants, cause: cause.clone(), hung };
             // Nobody listens any more when it fails, and then nobody misses it.

@@ -269,12 +269,20 @@ impl Lane {
             if ran < head.limit {
                 return ran;
             }
-            let (number, limit) = (head.number, head.limit);
-            queue.hung = Some(number);
+            let (number, limit, batch) = (head.number, head.limit, head.slot.ticket());
+            if queue.hung.replace(number) != Some(number) {
+                let (lane, limit_ms) = (self.number, limit.as_millis());
+                tracing::warn!(batch, lane, limit_ms, "a batch hangs; its runner is killed");
+            }
             (ran, limit)
         };
         self.runner.kill(&format!("a batch ran over its limit of {} ms", over.as_millis()));
         ran
+    }
+
+    /// The batches in flight, as who submitted them names them.
+    pub(super) fn tickets(&self) -> Vec<u64> {
+        lock(&self.queue).in_flight.iter().map(|batch| batch.slot.ticket()).collect()
     }
 
     /// A batch of it ran over its limit.

@@ -188,6 +188,14 @@ fn plain_samples() -> Vec<(&'static str, Encoded)> {
             codec::hello(&Hello { store: Some("ab".into()), ..Hello::new("g", Role::Gateway, &config()) })
                 .expect("small"),
         ),
+        (
+            "hello of numbers",
+            codec::hello(&Hello {
+                numbers_from: Some(u64::MAX),
+                ..Hello::new("g", Role::Gateway, &config())
+            })
+            .expect("small"),
+        ),
         ("proof", codec::proof("02".into()).expect("small")),
         ("beat", codec::beat().expect("small")),
         ("goodbye", codec::goodbye("bye").expect("small")),

@@ -44,7 +44,7 @@ async fn who_has_none_or_another_key_is_not_joined_on_either_side() {
         (None, Some(KEY)),
     ] {
         let served = served(nodes).await;
-        let greeted = greet(&Dial { config: with(gateways), ..dial(&served.address) }).await;
+        let greeted = greet(&Dial { config: with(gateways), ..dial(&served.address) }, None).await;
         let lost = greeted.err().expect("it is not let in");
         // Said here, or by the other side in its last words.
         assert!(lost.to_string().contains("cluster's key"), "{nodes:?} {gateways:?}: {lost}");

@@ -23,8 +23,8 @@ use modelless_decision::Moments;
 use modelless_decision::query::Class;
 use modelless_decision::route::{Limit, Made, NodeInfo, NodeReport};
 use modelless_types::{
-    AppId, Bytes, CostPer1k, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey, SpaceId,
-    TaskId, TenantId, Time, VariantId, VariantSet,
+    AppId, Bytes, CostPer1k, Micros, ModelId, NodeId, Prefer, PricePerHour, Priority, QueryKey, QueryNumber,
+    SpaceId, TaskId, TenantId, Time, VariantId, VariantSet,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -83,6 +83,9 @@ impl<T: Clone> Log<T> {
     }
 }
 
+/// Where the numbers of its queries begin.
+const NUMBERS_FROM: QueryNumber = QueryNumber(u64::MAX - 2);
+
 /// A gateway that only listens.
 #[derive(Default)]
 struct FakeGateway {
@@ -92,6 +95,10 @@ struct FakeGateway {
 impl GatewayLink for FakeGateway {
     fn receive(&self, node: NodeId, frame: FromNode) {
         self.heard.push((node, frame));
+    }
+
+    fn number_of(&self, key: QueryKey) -> Option<QueryNumber> {
+        Some(QueryNumber::of(key, NUMBERS_FROM))
     }
 }
 

@@ -120,6 +120,21 @@ async fn a_query_arrives_whole() {
 }
 
 #[tokio::test]
+async fn a_node_knows_what_its_gateway_calls_a_query_in_front_of_others() {
+    for transport in TRANSPORTS {
+        let rig = Rig::new(transport).await;
+        let key = rig.ask(7, raw("x")).await;
+        let number = rig.to_gateway.number_of(key).expect("its gateway is there");
+        assert_eq!(Some(number), rig.gateway.number_of(QueryKey(7)), "{transport}");
+        assert_eq!(number.to_string(), "0000000000000004", "they begin anew after the last");
+        if transport != "call" {
+            assert_eq!(rig.to_gateway.number_of(QueryKey(99 << 40 | 7)), None, "{transport}: nobody's");
+        }
+        rig.end().await;
+    }
+}
+
+#[tokio::test]
 async fn every_outcome_comes_back_under_the_gateways_own_name() {
     let refusals = [
         Refusal::FloorUnreachable { best: Accuracy::from_ppm(915_500) },

@@ -472,7 +472,7 @@ async fn a_node_whose_status_is_too_large_says_so_and_is_joined_once_it_is_not()
     grow(too_large);
     let ends = async { while known.changed().await.is_ok() {} };
     timeout(PATIENCE, ends).await.expect("it is not joined any longer");
-    let lost = greet(&dial(&served.address)).await.err().expect("it cannot say what it is");
+    let lost = greet(&dial(&served.address), None).await.err().expect("it cannot say what it is");
     assert!(lost.to_string().contains("a Status frame that must be told has 838"), "{lost}");
     grow(1);
     kept.connection(1).await;

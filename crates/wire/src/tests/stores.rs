@@ -31,7 +31,7 @@ async fn who_serves_the_same_store_is_joined_and_who_serves_another_is_not() {
         (None, Some("one"), None),
     ] {
         let served = served(of(nodes, key)).await;
-        let wrong = greet(&Dial { config: of(gateways, key), ..dial(&served.address) }).await;
+        let wrong = greet(&Dial { config: of(gateways, key), ..dial(&served.address) }, None).await;
         let lost = wrong.err().expect("it is not joined");
         assert!(matches!(lost, Lost::OtherStore), "{nodes:?} {gateways:?}: {lost}");
         let kept = Kept::start(Dial { config: of(nodes, key), ..dial(&served.address) });

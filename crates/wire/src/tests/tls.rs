@@ -77,7 +77,7 @@ async fn served(files: &TlsFiles) -> Served {
 async fn why(served: &Served, connects: &TlsFiles) -> String {
     let connect = connects.connect().expect("files that can be used");
     let dial = Dial { config: Config { connect, ..config() }, ..dial(&served.address) };
-    greet(&dial).await.err().expect("it is not let in").to_string()
+    greet(&dial, None).await.err().expect("it is not let in").to_string()
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn a_certificate_of_the_authority_is_not_enough_to_be_a_gateway_or_a_sched
     let connect = || gateway.connect().expect("files that can be used");
     let as_scheduler =
         Dial { queries: false, config: Config { connect: connect(), ..config() }, ..dial(&served.address) };
-    let refused = greet(&as_scheduler).await.err().expect("it is not let in").to_string();
+    let refused = greet(&as_scheduler, None).await.err().expect("it is not let in").to_string();
     assert!(refused.contains("a scheduler needs one for modelless-scheduler"), "{refused}");
     assert!(served.node.told.all().is_empty());
     let kept =
@@ -182,17 +182,17 @@ async fn renewed_certificates_hold_from_the_next_connection_on_and_end_none_that
         params.not_after = date_time_ymd(2002, 1, 1);
     });
     touched(&node);
-    let refused = greet(&dial()).await.err().expect("it is not let in").to_string();
+    let refused = greet(&dial(), None).await.err().expect("it is not let in").to_string();
     assert!(refused.contains("has expired"), "{refused}");
     // Half of a pair is no reason to serve with nothing; once it is whole, it holds.
     authority.signs("127.0.0.1", expires(2095));
     let own = node.key.clone().expect("a key");
     let whole = fs::read(&own).expect("a key");
     fs::write(&own, "half").expect("written");
-    let refused = greet(&dial()).await.err().expect("it is not let in").to_string();
+    let refused = greet(&dial(), None).await.err().expect("it is not let in").to_string();
     assert!(refused.contains("has expired"), "{refused}");
     fs::write(&own, whole).expect("written");
-    greet(&dial()).await.map(drop).expect("it is good again");
+    greet(&dial(), None).await.map(drop).expect("it is good again");
 
     // And so on the other side, with another authority.
     let other = Authority::new();
@@ -206,7 +206,7 @@ async fn renewed_certificates_hold_from_the_next_connection_on_and_end_none_that
     }
     touched(&node);
     touched(&gateway);
-    greet(&dial()).await.map(drop).expect("both sides have the new ones");
+    greet(&dial(), None).await.map(drop).expect("both sides have the new ones");
 
     link.send(ToNode::Query(Box::new(query(1, raw("x")))));
     assert_eq!(served.node.query(0).await.input, raw("x"), "over the connection from before");
@@ -224,11 +224,11 @@ async fn who_comes_back_is_remembered_unless_certificates_have_changed_and_is_st
     let connect = gateway.connect().expect("files that can be used");
     let dial = || Dial { config: Config { connect: connect.clone(), ..config() }, ..dial(&served.address) };
     // Each is greeted, which is after what it needs to come back by.
-    let resumed = async || greet(&dial()).await.expect("it is let in").stream().is_resumed();
+    let resumed = async || greet(&dial(), None).await.expect("it is let in").stream().is_resumed();
     assert_eq!([resumed().await, resumed().await, resumed().await], [false, true, true]);
     // What it shows is not looked at again, but what it is allowed is.
     let as_scheduler = Dial { queries: false, ..dial() };
-    let refused = greet(&as_scheduler).await.err().expect("it is not let in").to_string();
+    let refused = greet(&as_scheduler, None).await.err().expect("it is not let in").to_string();
     assert!(refused.contains("a scheduler needs one for modelless-scheduler"), "{refused}");
     authority.signs("127.0.0.1", |_| {});
     touched(&node);

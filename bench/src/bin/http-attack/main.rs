@@ -1,16 +1,22 @@
-//! Attacks on a server over HTTP, from one address: what others see of them is measured beside it.
+//! Attacks on a server over HTTP and gRPC, from one address: what others see of them is measured beside it.
 //!
 //! `http-attack ADDRESS KEY TARGET BODY_BYTES`, then questions `{"do": KIND, "ms", "connections"}`:
 //!
-//! * `flood`: every connection asks TARGET with the key, again at once;
+//! * `flood`: every connection asks TARGET with the key, again at once; with another `key` where the question names one, as `flood-wide`;
+//! * `grpc-flood`: the same over gRPC `at` another address, with a hundred calls at once on each connection, of the question's `model` with its `input`;
+//! * `explain`: every connection asks why, with the key, again at once;
+//! * `malformed`: bodies that cannot be read, to the question's `model`, natively and by the Open Inference Protocol, with the key;
 //! * `wrong-keys`: the same with keys of nobody;
 //! * `oversized`: bodies that say that they are larger than any may be, and such that grow until somebody stops them;
 //! * `slow`: heads and bodies that come byte by byte;
 //! * `connections`: as many as are let in, without a word on any of them; at another address than ADDRESS where the question names one `at`.
 //!
-//! Each answers with what came back, by status; `closed` is a connection that ended without an answer. It runs at the lowest priority: attackers
+//! Each answers with what came back, by status (`grpc 0` and so on for gRPC's); `closed` is a connection that ended without an answer. It runs at the lowest priority: attackers
 //! have machines of their own, and here they take what nobody else wants.
 #![allow(clippy::disallowed_methods, reason = "it lasts for a time that is given")]
+
+mod grpc;
+mod malformed;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use modelless_testkit::http::Answer;
 use modelless_testkit::{Connection, Request, Rng, turns};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Largest body that a gateway takes by itself, and one more.
 const TOO_LARGE: usize = (32 << 20) + 1;
@@ -50,10 +56,27 @@ fn main() -> Result<()> {
         let number = |name: &str| question[name].as_u64().with_context(|| format!("`{name}` in {question}"));
         let (end, count) = (Instant::now() + Duration::from_millis(number("ms")?), number("connections")?);
         let seen = match question["do"].as_str() {
-            Some("flood") => on_each(count, |_| attack.asks(|_| attack.key.clone(), end)),
+            Some("flood" | "flood-wide") => {
+                let request = attack.query(question["key"].as_str().unwrap_or(&attack.key));
+                on_each(count, |_| attack.asks(|_| request.clone(), end))
+            }
+            Some("grpc-flood") => {
+                let flood = attack.over_grpc(question)?;
+                on_each(count, |_| flood.run(end))
+            }
+            Some("explain") => {
+                let request = attack.explain();
+                on_each(count, |_| attack.asks(|_| request.clone(), end))
+            }
+            Some("malformed") => {
+                let model = text(question, "model")?;
+                let all = malformed::requests(&attack.target, model, &attack.key, &attack.body);
+                on_each(count, |_| attack.asks(|number| all[number % all.len()].clone(), end))
+            }
             Some("wrong-keys") => on_each(count, |number| {
                 let mut rng = Rng::new(number);
-                attack.asks(|_| format!("mlk_{:016x}{:048x}", rng.next_u64(), rng.next_u64()), end)
+                let mut key = || format!("mlk_{:016x}{:048x}", rng.next_u64(), rng.next_u64());
+                attack.asks(|_| attack.query(&key()), end)
             }),
             Some("oversized") => on_each(count, |number| attack.oversized(number, end)),
             Some("slow") => attack.slow(count, end),
@@ -65,6 +88,10 @@ fn main() -> Result<()> {
         };
         Ok(json!(seen?))
     })
+}
+
+fn text<'a>(question: &'a Value, name: &str) -> Result<&'a str> {
+    question[name].as_str().with_context(|| format!("`{name}` in {question}"))
 }
 
 fn note(seen: &mut Seen, answer: &Result<Answer>) -> bool {
@@ -105,15 +132,34 @@ impl Attack {
         None
     }
 
-    fn asks(&self, mut key: impl FnMut(u64) -> String, end: Instant) -> Result<Seen> {
+    fn query(&self, key: &str) -> Vec<u8> {
+        let request = Request::post(&self.target).header("api-key", key);
+        request.header("content-type", "application/octet-stream").body(self.body.clone()).to_bytes()
+    }
+
+    fn explain(&self) -> Vec<u8> {
+        let (path, goals) = self.target.split_once('?').unwrap_or((&self.target, ""));
+        Request::post(&format!("{path}/explain?{goals}")).header("api-key", &self.key).body([]).to_bytes()
+    }
+
+    fn over_grpc(&self, question: &Value) -> Result<grpc::Flood> {
+        let (model, address) = (text(question, "model")?, text(question, "at")?.parse()?);
+        let input = &question["input"];
+        let axes = input["shape"].as_array().with_context(|| format!("a shape in {input}"))?;
+        let axes = axes.iter().map(|axis| axis.as_u64().context("a shape of whole numbers"));
+        let shape = std::iter::once(Ok(1)).chain(axes).collect::<Result<_>>()?; // one row
+        let input = grpc::Input { name: text(input, "name")?, dtype: text(input, "dtype")?, shape };
+        Ok(grpc::Flood::new(address, &self.key, model, &input, &self.body))
+    }
+
+    /// One request after another, each as soon as the one before is answered.
+    fn asks(&self, mut next: impl FnMut(usize) -> Vec<u8>, end: Instant) -> Result<Seen> {
         let mut seen = Seen::new();
         let mut number = 0;
         while let Some(mut open) = self.open(&mut seen, end) {
             while Instant::now() < end {
                 number += 1;
-                let request = Request::post(&self.target).header("api-key", key(number));
-                let request = request.header("content-type", "application/octet-stream");
-                open.send_raw(&request.body(self.body.clone()).to_bytes())?;
+                open.send_raw(&next(number))?;
                 let answer = open.answer();
                 if !note(&mut seen, &answer) {
                     std::thread::sleep(PAUSE);
