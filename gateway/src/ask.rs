@@ -243,6 +243,7 @@ fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Resu
 
 async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
     let Ask { task, mut goals, input, decoded, caller, arrived, manner, let_in: with_others } = ask;
+    let reading = core.driver.clock().now() - arrived;
     let defaults = &task.task.defaults;
     let wanted = Wanted {
         latency: None,
@@ -331,7 +332,8 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     };
     drop(guard);
     *way = std::mem::take(&mut reply.way);
-    let settled = settle(core, &counted, key, (reply, way), (arrived, looked));
+    let settled =
+        settle(core, &counted, key, (reply, way), &Times { arrived, reading, looked, alone: !with_others });
     if let Ok(Answered { answer, total, .. }) = &settled {
         let device = Micros(answer.run.0 / u64::from(answer.batch.max(1)));
         let in_time = *total <= latency;
@@ -400,14 +402,25 @@ fn unix_now() -> u64 {
     UnixMicros::of(SystemTime::now()).0
 }
 
+/// How a query spent its time before it was the router's.
+struct Times {
+    arrived: Time,
+    reading: Micros,
+    /// Among answers given before.
+    looked: Micros,
+    /// It is all of its request.
+    alone: bool,
+}
+
 fn settle(
     core: &Core,
     counted: &Counted<'_>,
     key: QueryKey,
     (reply, way): (Reply, &Way),
-    (arrived, looked): (Time, Micros),
+    times: &Times,
 ) -> Result<Answered, ApiError> {
     let now = core.driver.clock().now();
+    let Times { arrived, reading, looked, alone } = *times;
     let Counted { task, caller, wanted } = counted;
     match reply.outcome {
         Outcome::Answered(answer) => {
@@ -420,8 +433,10 @@ fn settle(
             if let Some(node) = &node {
                 node.metrics.answered(answer.at_node);
             }
-            let here = total.saturating_sub(answer.at_node).saturating_sub(at_gateway);
-            core.handover.observe(here.saturating_sub(apart).saturating_sub(looked));
+            if alone {
+                let elsewhere = answer.at_node + at_gateway + apart + looked + reading;
+                core.handover.observe(now, reading, total.saturating_sub(elsewhere));
+            }
             let queued = at_gateway + answer.queued;
             let variant = task.variant(answer.variant);
             let accuracy = variant.and_then(|variant| variant.accuracy);

@@ -1,10 +1,12 @@
 //! What a query costs besides its node: reading it, handing it over, waking up for its answer.
 //!
 //! No node can measure that, so the gateway does, as mean and variance, and adds it to every node's round trip. Until
-//! something was seen a guess stands in, told in `docs/defaults.md`.
+//! something was seen a guess stands in, told in `docs/defaults.md`. Only queries that are all of their request are looked at: those
+//! of one request wait for each other. What was seen in a bad moment fades: queries that it calls impossible are refused, so they
+//! could never show that it is over.
 
 use modelless_decision::Moments;
-use modelless_types::Micros;
+use modelless_types::{Micros, Time};
 use std::sync::{Mutex, PoisonError};
 
 /// The guess: 150 us, give or take 50.
@@ -15,28 +17,52 @@ const WEIGHT: f64 = 0.02;
 const CLAMP: f64 = 4.0;
 /// The table is made anew when the estimate moves, so it moves in steps.
 const STEP_US: f64 = 10.0;
+/// How long a body takes to come is its client's doing; of reading it, so much counts at most.
+const READING: Micros = Micros::from_millis(1);
+/// What is above the guess is half as much after so long in which nothing was seen.
+const FADES: Micros = Micros::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Handover(Mutex<Moments>);
+pub(crate) struct Handover(Mutex<Seen>);
+
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    known: Moments,
+    at: Time,
+}
 
 impl Default for Handover {
     fn default() -> Self {
-        Self(Mutex::new(GUESS))
+        Self(Mutex::new(Seen { known: GUESS, at: Time::ZERO }))
+    }
+}
+
+impl Seen {
+    fn at(&self, now: Time) -> Moments {
+        let known = self.known;
+        let silent = Moments::exactly(now - self.at).mean / Moments::exactly(FADES).mean;
+        let left = 0.5_f64.powf(silent);
+        let fade =
+            |known: f64, guess: f64| if known > guess { guess + (known - guess) * left } else { known };
+        Moments { mean: fade(known.mean, GUESS.mean), var: fade(known.var, GUESS.var) }
     }
 }
 
 impl Handover {
-    pub(crate) fn observe(&self, took: Micros) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let seen = Moments::exactly(took).mean.min(known.mean * CLAMP);
-        let error = seen - known.mean;
+    /// Of a query that is all of its request: how long it took to be read, and what was nobody's afterwards.
+    pub(crate) fn observe(&self, now: Time, reading: Micros, besides: Micros) {
+        let took = reading.min(READING) + besides;
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = seen.at(now);
+        let error = Moments::exactly(took).mean.min(known.mean * CLAMP) - known.mean;
         known.mean += WEIGHT * error;
         known.var = (1.0 - WEIGHT) * (known.var + WEIGHT * error * error);
+        *seen = Seen { known, at: now };
     }
 
     /// In steps, so that it rests when nothing much changes.
-    pub(crate) fn estimate(&self) -> Moments {
-        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn estimate(&self, now: Time) -> Moments {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).at(now);
         let step = |x: f64, step: f64| (x / step).ceil() * step;
         let deviation = step(known.var.sqrt(), STEP_US);
         Moments { mean: step(known.mean, STEP_US), var: deviation * deviation }
@@ -47,15 +73,43 @@ impl Handover {
 mod tests {
     use super::*;
 
-    #[test]
-    fn it_follows_what_is_seen_and_shrugs_off_one_stopped_thread() {
+    const NOW: Time = Time(1_000_000);
+
+    fn usual() -> Handover {
         let handover = Handover::default();
         for _ in 0..1_000 {
-            handover.observe(Micros(80));
+            handover.observe(NOW, Micros(30), Micros(50));
         }
-        let known = handover.estimate();
+        handover
+    }
+
+    #[test]
+    fn it_follows_what_is_seen_and_shrugs_off_one_stopped_thread() {
+        let handover = usual();
+        let known = handover.estimate(NOW);
         assert!((80.0..=90.0).contains(&known.mean), "{known:?}");
-        handover.observe(Micros(5_000_000));
-        assert!(handover.estimate().mean < 100.0, "{:?}", handover.estimate());
+        handover.observe(NOW, Micros(30), Micros(5_000_000));
+        assert!(handover.estimate(NOW).mean < 100.0, "{:?}", handover.estimate(NOW));
+    }
+
+    #[test]
+    fn who_sends_slowly_makes_nobody_else_wait_longer() {
+        let handover = usual();
+        for _ in 0..1_000 {
+            handover.observe(NOW, Micros::from_secs(60), Micros(50));
+        }
+        assert!(handover.estimate(NOW).mean <= 1_060.0, "{:?}", handover.estimate(NOW));
+    }
+
+    #[test]
+    fn a_bad_moment_is_over_though_nothing_shows_it() {
+        let handover = usual();
+        for _ in 0..1_000 {
+            handover.observe(NOW, Micros(30), Micros(80_000));
+        }
+        assert!(handover.estimate(NOW).mean > 70_000.0);
+        let later = NOW + Micros::from_secs(12);
+        assert!(handover.estimate(later).mean < 200.0, "{:?}", handover.estimate(later));
+        assert_eq!(usual().estimate(later).mean, usual().estimate(NOW).mean, "what is below the guess stays");
     }
 }

@@ -29,6 +29,7 @@ mod http;
 mod ids;
 mod jobs;
 mod known;
+mod many;
 mod members;
 mod met;
 mod native;

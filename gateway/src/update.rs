@@ -165,7 +165,8 @@ impl Updater {
         let began = Instant::now();
         let nodes = self.core.nodes();
         let change = self.known.look(&nodes);
-        let (seen, handover) = (self.core.seen(), self.core.handover.estimate());
+        let (seen, handover) =
+            (self.core.seen(), self.core.handover.estimate(self.core.driver.clock().now()));
         let lent = if Arc::ptr_eq(&seen, &self.seen) { Change::Nothing } else { Change::Estimates };
         self.due = self.due.max(change).max(lent).max(moved(self.handover, handover));
         let estimates = self.due == Change::Estimates && self.fed.elapsed() >= ESTIMATES;

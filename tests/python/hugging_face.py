@@ -59,6 +59,10 @@ def texts(calls):
 
     call("feature_extraction", one)
     call("feature_extraction, a list", several)
+    long = lambda **more: float(np.linalg.norm(np.asarray(vectors.feature_extraction("a ship", **more))))
+    call("feature_extraction, normalize", lambda: same(round(long(normalize=True, truncate=True), 4), 1.0))
+    calls.refuses("huggingface_hub InferenceClient", "feature_extraction, prompt_name, which is refused",
+        lambda: vectors.feature_extraction("a ship", prompt_name="query"), "put the prompt before the text")
 
 
 async def asynchronous(calls):

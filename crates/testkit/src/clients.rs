@@ -45,7 +45,7 @@ pub const SCRIPTS: &[Script] = &[
     Script { file: "oip_kserve_grpc.py", given: &[Grpc, Picture], calls: 6 },
     Script { file: "oip_open_inference_rest.py", given: &[Url, Picture], calls: 26 },
     Script { file: "oip_open_inference_grpc.py", given: &[Grpc, Picture], calls: 11 },
-    Script { file: "hugging_face.py", given: &[Url, Picture, Vectors, Classes], calls: 12 },
+    Script { file: "hugging_face.py", given: &[Url, Picture, Vectors, Classes], calls: 14 },
     Script { file: "perf_analyzer.py", given: &[Url, Grpc, Picture, PerfAnalyzer], calls: 13 },
     Script { file: "openai_embeddings.py", given: &[Url, Vectors], calls: 14 },
 ];

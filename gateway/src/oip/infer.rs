@@ -10,13 +10,12 @@ use crate::ask::{Ask, Manner, ask, let_in_rows};
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::many::{self, Begins, Pace};
 use crate::regions;
 use crate::size;
 use crate::told;
 use crate::view::{TaskView, View};
 use crate::whole::Whole;
-use futures_util::StreamExt as _;
-use futures_util::stream;
 use http::HeaderMap;
 use modelless_types::{Goals, VariantId};
 
@@ -51,29 +50,28 @@ pub(crate) async fn run(
     let (count, single) = (rows.count, rows.single);
     let open = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
     let let_in = open.is_some();
-    let one = |row: usize| {
+    let one = |row: usize, begins: Begins| {
         let rows = &rows;
         async move {
-            // Where the request set no bound, a row's time begins when its turn comes.
-            let arrived = if extra.bounded || row < ROWS_OPEN { arrived } else { core.driver.clock().now() };
+            let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
             let input = rows.input(row).inspect_err(|error| task.not_asked(error))?;
             let decoded = size::decoded(task.task.kind, &input);
             ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await
         }
     };
     let mut parts = Vec::with_capacity(count);
-    // The first that is refused ends the request; going away, the others are cancelled.
-    let mut answers = std::pin::pin!(stream::iter(0..count).map(one).buffered(ROWS_OPEN));
-    while let Some(answered) = answers.next().await {
-        let row = parts.len();
-        let mut answered = answered.map_err(|error| of_row(error, row, count))?;
+    let pace = Pace::of(&task.task, &goals, extra.bounded);
+    let all = many::ask(count, pace, one, |mut answered| {
         collected.add(task, &answered.answer.body)?;
         if count > told::IDS_MAX {
             // It was read; kept are only those whose label a query's name tells.
             answered.answer.body.clear();
         }
+        let took = answered.total;
         parts.push(answered);
-    }
+        Ok(took)
+    });
+    all.await.map_err(|(row, error)| of_row(error, row, count))?;
     let mut told = HeaderMap::new();
     told::tell(core, view, task, &parts, &mut told)?;
     let version = whole.answered(&parts);

@@ -86,7 +86,7 @@ fn usual(task: &TaskView, runnable: impl Fn(&VariantView) -> bool) -> Option<&Va
 }
 
 /// Has all nodes take a task's variants out of memory, or the one with the number `version`, and waits until they have. What is busy
-/// finishes first. A query that needs one later has it loaded again, and so has the next plan that pins it.
+/// finishes first. A query that needs one later has it loaded again, and what the plan pins is back after a minute.
 pub(crate) async fn unload(
     core: &Core,
     caller: &Caller,

@@ -202,7 +202,7 @@ pub(crate) fn unload() -> Doc {
     of_task("oipUnload", "Have a task's variants leave memory, or one of them")
         .describe(
             "All of them, or the one with the number `version`. Answered when they have left; what is busy finishes first. A query that \
-             needs one has it loaded again, and so has the next plan that pins it.",
+             needs one has it loaded again; what the plan pins is back after a minute.",
         )
         .json_body(false, &body)
         .answers(200, "It is not in memory.", &object())

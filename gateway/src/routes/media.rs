@@ -41,6 +41,43 @@ pub(super) struct JsonBody<'a> {
     parameters: Option<&'a RawValue>,
     #[serde(borrow, default)]
     goals: Option<&'a RawValue>,
+    // Of vectors Hugging Face's client gives its parameters here.
+    #[serde(borrow, default)]
+    normalize: Option<&'a RawValue>,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<String>,
+    #[serde(default)]
+    prompt_name: Option<String>,
+}
+
+impl<'a> JsonBody<'a> {
+    /// Those parameters that stand beside the input, as if they stood among the others.
+    fn beside(&self, kind: TaskKind) -> Result<Option<Buffer>, ApiError> {
+        let said = |name: &str, expected: &str| {
+            Err(ApiError::malformed(format!("`{name}` cannot be had here; {expected}")))
+        };
+        let Self { normalize, truncate, truncation_direction, prompt_name, .. } = self;
+        let any = normalize.is_some()
+            || truncate.is_some()
+            || truncation_direction.is_some()
+            || prompt_name.is_some();
+        if any && kind != TaskKind::FeatureExtraction {
+            let names = "`normalize`, `truncate`, `truncation_direction` and `prompt_name`";
+            return Err(ApiError::malformed(format!("{names} are for tasks of feature-extraction only")));
+        }
+        if *truncate == Some(false) {
+            return said("truncate", "a text that is longer than its model takes is always cut");
+        }
+        if truncation_direction.as_ref().is_some_and(|side| !side.eq_ignore_ascii_case("right")) {
+            return said("truncation_direction", "texts are cut at their end (`right`)");
+        }
+        if prompt_name.is_some() {
+            return said("prompt_name", "put the prompt before the text");
+        }
+        Ok(normalize.map(|value| Buffer::from(format!("{{\"normalize\":{}}}", value.get()))))
+    }
 }
 
 pub(crate) fn form(headers: &HeaderMap, task: &Task) -> Result<Form, ApiError> {
@@ -105,13 +142,19 @@ pub(crate) fn inputs(
     if !json {
         return Ok(Inputs::One(Input::Raw(body)));
     }
-    let JsonBody { inputs, parameters, goals } = parse(&body)?;
+    let parsed = parse(&body)?;
+    let beside = parsed.beside(task.kind)?;
+    let JsonBody { inputs, parameters, goals, .. } = parsed;
     let Some(inputs) = inputs else {
         return Err(ApiError::malformed("`inputs` is missing from the JSON body"));
     };
     check(parameters, goals, given)?;
     let part = |value: &RawValue| body.slice_ref(value.get().as_bytes());
     let parameters = parameters.filter(|value| value.get() != "null").map(part);
+    if parameters.is_some() && beside.is_some() {
+        return Err(ApiError::malformed("`normalize` stands beside `parameters`; put it into them"));
+    }
+    let parameters = parameters.or(beside);
     if texts {
         return of_texts(&body, inputs, parameters.as_ref(), most);
     }
@@ -158,7 +201,7 @@ fn of_texts(
 
 /// The goals in a body that asks for an explanation; an input may stand there and is not looked at.
 pub(super) fn goals(body: &Buffer, given: &mut Given) -> Result<(), ApiError> {
-    let JsonBody { inputs: _, parameters, goals } = parse(body)?;
+    let JsonBody { parameters, goals, .. } = parse(body)?;
     check(parameters, goals, given)
 }
 

@@ -8,6 +8,7 @@ use crate::core::Core;
 use crate::errors::{ApiError, raw_json};
 use crate::goals::Given;
 use crate::http::body;
+use crate::many::{self, Begins, Pace};
 use crate::native;
 use crate::oip::{OUTPUT_MAX, ROWS_OPEN};
 use crate::size;
@@ -17,11 +18,9 @@ use crate::view::{TaskView, View};
 use crate::whole::Whole;
 use axum::extract::{Request, State};
 use bytes::Bytes as Buffer;
-use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
 use modelless_types::{Goals, Micros, Refusal, TaskKind, Time};
 use modelless_wire::Input;
-use std::pin::pin;
 
 /// A request as it was read.
 struct Asked<'a> {
@@ -82,22 +81,16 @@ async fn all(
     let count = inputs.len();
     let open = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
     let let_in = open.is_some();
-    let one = |(at, input): (usize, Input)| async move {
-        // Where the request set no bound, a text's time begins when its turn comes.
-        let arrived = if bounded || at < ROWS_OPEN { arrived } else { core.driver.clock().now() };
-        let decoded = size::decoded(task.task.kind, &input);
-        ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await.map_err(
-            |error| {
-                let message = format!("text {} of the list: {}", at + 1, error.message);
-                ApiError { message, ..error }
-            },
-        )
+    let one = |at: usize, begins: Begins| {
+        let input = inputs[at].clone();
+        async move {
+            let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
+            let decoded = size::decoded(task.task.kind, &input);
+            ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await
+        }
     };
     let (mut parts, mut list) = (Vec::with_capacity(count), List::default());
-    // The first that is refused ends the request; going away, the others are cancelled.
-    let mut answers = pin!(stream::iter(inputs.into_iter().enumerate()).map(one).buffered(ROWS_OPEN));
-    while let Some(answered) = answers.next().await {
-        let mut answered: Answered = answered?;
+    let asked = many::ask(count, Pace::of(&task.task, &goals, bounded), one, |mut answered| {
         list.add(&answered.answer.body);
         if list.0.len() > OUTPUT_MAX {
             let message =
@@ -108,8 +101,14 @@ async fn all(
             // It was read; kept are only those whose label a query's name tells.
             answered.answer.body.clear();
         }
+        let took = answered.total;
         parts.push(answered);
-    }
+        Ok(took)
+    });
+    asked.await.map_err(|(at, error)| {
+        let message = format!("text {} of the list: {}", at + 1, error.message);
+        ApiError { message, ..error }
+    })?;
     Ok((parts, list.finish()))
 }
 

@@ -119,6 +119,7 @@ async fn texts_come_in_every_form_and_a_list_is_answered_in_its_order() {
         ("[\"a\"", 400, "cannot be read"),
         (many.as_str(), 413, "65536"),
         ("{\"text\": \"a\"}", 400, "text"),
+        ("{\"inputs\": \"a\", \"normalize\": true}", 400, "feature-extraction only"),
         ("", 400, "empty"),
     ] {
         let got = world.post(WORDS, "application/json", body.as_bytes()).await;

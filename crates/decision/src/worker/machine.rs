@@ -354,7 +354,7 @@ impl Machine for Worker {
                     self.ask_wider(now, device, variant);
                 }
             }
-            Event::Unwanted { variant } => self.residency.unwanted(variant, &mut self.actions),
+            Event::Unwanted { variant } => self.residency.unwanted(now, variant, &mut self.actions),
             Event::Recut { device, width } => self.recut(now, device, width),
             Event::Catalog(variants) => {
                 let remeasured = self.residency.catalog(now, variants, &mut self.actions);
@@ -384,6 +384,7 @@ impl Machine for Worker {
         self.expire_aside(now);
         self.expire_bound(now);
         self.residency.rested(now, &mut self.actions);
+        self.residency.bring_back(now);
         self.fade(now);
         self.judge_due(now);
         self.settle(now);
@@ -394,6 +395,8 @@ impl Machine for Worker {
         let expiry = expiry.map(|(at, _)| Wake { at, why: "a waiting query's time is up" });
         let rest = self.residency.next_rest_over(self.now);
         let rest = rest.map(|at| Wake { at, why: "a failed replica has rested" });
+        let back_in = self.residency.next_return();
+        let back_in = back_in.map(|at| Wake { at, why: "what was unloaded by hand comes back" });
         let needs = Needs { queue: &self.queue, rates: &self.rates, now: self.now };
         let room = self.residency.next_room(self.now, needs);
         let room = room.map(|at| Wake { at, why: "room may be made for what is wanted" });
@@ -413,6 +416,7 @@ impl Machine for Worker {
         expiry
             .into_iter()
             .chain(rest)
+            .chain(back_in)
             .chain(fade)
             .chain(bound)
             .chain(bind)

@@ -141,14 +141,42 @@ fn what_was_only_asked_for_is_not_loaded_any_more() {
     assert!(!loads(&tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS })));
 }
 
-#[test]
-fn what_a_plan_pinned_leaves_too_and_comes_back_with_the_next_plan_that_pins_it() {
+/// Feeds timers until then.
+fn pass(worker: &mut Worker, until: Time) -> Vec<Action> {
+    let mut all = Vec::new();
+    while let Some(wake) = worker.poll_timeout().filter(|wake| wake.at <= until) {
+        worker.handle_timeout(wake.at);
+        all.extend(std::iter::from_fn(|| worker.poll_action()));
+    }
+    all
+}
+
+/// Pinned, loaded, and out of memory again.
+fn unloaded_though_pinned() -> Worker {
     let mut worker = worker();
-    let plan = || Event::Pin(vec![(DEVICE, THIS)]);
     assert!(loads(&tell(&mut worker, plan())));
     loaded(&mut worker);
     assert!(unloads(&unwanted(&mut worker)));
     let actions = tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
     assert!(!loads(&actions), "it would be back at once: {actions:?}");
-    assert!(loads(&tell(&mut worker, plan())));
+    worker
+}
+
+fn plan() -> Event {
+    Event::Pin(vec![(DEVICE, THIS)])
+}
+
+#[test]
+fn what_the_plan_pins_leaves_too_and_is_back_after_a_minute() {
+    let mut worker = unloaded_though_pinned();
+    assert!(!loads(&pass(&mut worker, NOW + Micros::from_secs(59))));
+    assert!(loads(&pass(&mut worker, NOW + Micros::from_secs(61))));
+    loaded(&mut worker);
+    assert_eq!(state(&worker), ReplicaState::Active);
+}
+
+#[test]
+fn the_next_plan_that_pins_it_and_a_query_that_needs_it_bring_it_back_sooner() {
+    assert!(loads(&tell(&mut unloaded_though_pinned(), plan())));
+    assert!(loads(&ask(&mut unloaded_though_pinned(), 1)));
 }

@@ -1,8 +1,7 @@
 //! What there is to run, and what the plan wants in memory.
 
 use super::Residency;
-use crate::replica::ReplicaEvent;
-use crate::worker::api::{Action, UNLOADED, WorkerVariant};
+use crate::worker::api::{Action, WorkerVariant};
 use crate::worker::times::Times;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -13,13 +12,21 @@ impl Residency {
     pub(in crate::worker) fn pin(&mut self, now: Time, pins: &[(DeviceIx, VariantId)]) {
         for device in self.device_ids() {
             let set = pins.iter().filter(|(at, _)| *at == device).map(|(_, variant)| *variant).collect();
-            self.device_mut(device).pinned = set;
+            let at = self.device_mut(device);
+            at.pinned = set;
+            at.kept_out.clear();
             self.want_pinned(now, device);
         }
     }
 
     pub(super) fn want_pinned(&mut self, now: Time, device: DeviceIx) {
-        let pinned: Vec<VariantId> = self.device(device).pinned.iter().copied().collect();
+        let at = self.device(device);
+        let pinned: Vec<VariantId> = at
+            .pinned
+            .iter()
+            .copied()
+            .filter(|id| at.kept_out.get(id).is_none_or(|until| *until <= now))
+            .collect();
         for variant in pinned {
             self.want(now, device, variant);
         }
@@ -66,30 +73,5 @@ impl Residency {
             self.want_pinned(now, device);
         }
         remeasured
-    }
-
-    /// Somebody wants it out of memory. What pins it counts no longer, until a plan is told that does; a query that needs it has it
-    /// loaded again, and so have those that wait already.
-    pub(in crate::worker) fn unwanted(&mut self, variant: VariantId, actions: &mut VecDeque<Action>) {
-        for device in self.device_ids() {
-            let at = self.device_mut(device);
-            at.pinned.remove(&variant);
-            at.wanted.retain(|wanted| wanted.variant != variant);
-            self.let_go(device, variant, UNLOADED, actions);
-        }
-    }
-
-    /// What is in memory, or on its way there, leaves once it has finished what it has.
-    fn let_go(&mut self, device: DeviceIx, variant: VariantId, why: &str, actions: &mut VecDeque<Action>) {
-        let Some((state, busy)) = self.replica_mut(device, variant).map(|r| (r.state, r.busy)) else {
-            return;
-        };
-        if !state.serves() && state != ReplicaState::Loading {
-            return;
-        }
-        self.step(device, variant, ReplicaEvent::Unwanted, why, actions);
-        if state.serves() && busy == 0 {
-            actions.push_back(Action::Unload { device, variant });
-        }
     }
 }

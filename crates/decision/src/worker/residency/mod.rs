@@ -22,6 +22,7 @@ use line::Line;
 use modelless_types::{Bytes, DeviceIx, Engine, Micros, ReplicaState, TaskId, Time, VariantId};
 use pressure::Trouble;
 
+mod by_hand;
 mod catalog;
 mod failing;
 mod line;
@@ -78,6 +79,8 @@ struct Device {
     cut: Option<Cut>,
     memory: Bytes,
     pinned: BTreeSet<VariantId>,
+    /// Of these, what somebody had unloaded, and until when it stays away.
+    kept_out: BTreeMap<VariantId, Time>,
     replicas: BTreeMap<VariantId, Replica>,
     /// What loads.
     line: Line,

@@ -79,7 +79,8 @@ impl Residency {
         let mine = device.pinned.contains(&variant);
         let others = device.pinned.iter().filter(|id| **id != variant).filter_map(|id| {
             let replica = device.replicas.get(id);
-            let to_come = || if mine { None } else { self.variants.get(id).map(|v| v.memory.0) };
+            let away = mine || device.kept_out.contains_key(id);
+            let to_come = || if away { None } else { self.variants.get(id).map(|v| v.memory.0) };
             replica.filter(|r| r.state.serves()).map(|r| r.memory.0).or_else(to_come)
         });
         Bytes(device.memory.0.saturating_sub(others.sum()))
