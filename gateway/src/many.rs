@@ -129,7 +129,7 @@ pub(crate) async fn ask<T, F: Future<Output = Result<T, ApiError>>>(
             None => return Ok(()),
             Some((at, _, Ok(answer))) => pace.answered(take(answer).map_err(|error| (at, error))?),
             Some((at, tries, Err(error))) if pace.refused(&error, tries) => {
-                open.push_front(begun(at, tries + 1))
+                open.push_front(begun(at, tries + 1));
             }
             Some((at, _, Err(error))) => return Err((at, error)),
         }

@@ -52,7 +52,7 @@ pub(super) struct JsonBody<'a> {
     prompt_name: Option<String>,
 }
 
-impl<'a> JsonBody<'a> {
+impl JsonBody<'_> {
     /// Those parameters that stand beside the input, as if they stood among the others.
     fn beside(&self, kind: TaskKind) -> Result<Option<Buffer>, ApiError> {
         let said = |name: &str, expected: &str| {
