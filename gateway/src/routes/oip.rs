@@ -121,7 +121,7 @@ async fn asked(
         Ok((given, request, held))
     };
     // The body's memory counts as held until the request has ended.
-    let (given, request, _held) = read.await.map_err(|error| task.unread(core, &caller, error))?;
+    let (given, request, _held) = read.await.map_err(|error| task.unread(core, caller, error))?;
     let manner = core.manner(&head.headers, Door::Oip);
     let response = Box::pin(infer::run(whole, (view, caller, &manner), request, given)).await?;
     let (body, json) = form::write(&task.task.name, &response)?;
