@@ -55,7 +55,7 @@ impl Demo {
                 )
             }
             Self::Text => format!(
-                "try: curl -d 'What a lovely harbour' '{url}/v1/tasks/ratings?accuracy=0.7&latency_ms=100'\n     \
+                "try: modelless query ratings 'What a lovely harbour' --accuracy 0.7 --latency-ms 100{server}\n     \
                  curl -d '[\"a ship\", \"a boat\"]' '{url}/v1/tasks/sentences'"
             ),
             Self::Imagenet => {

@@ -6,6 +6,7 @@ mod live;
 pub(crate) mod measure;
 pub(crate) mod node;
 pub(crate) mod remotes;
+mod trying;
 
 pub(crate) use config::Options;
 pub(crate) use node::{half_of_memory, size};
@@ -263,7 +264,9 @@ impl Parts {
             if let Ok(pinned) = pinned {
                 pinned?;
             }
-            say_ready(self.addresses, self.demo.as_ref(), started, &handle.status().borrow())
+            let locked = self.store.access().doors().await?.locked;
+            let next = trying::lines(self.addresses, self.demo.as_ref(), locked);
+            say_ready(self.addresses, &next, started, &handle.status().borrow())
         };
         let ended = async {
             tokio::select! {
@@ -339,7 +342,7 @@ fn gpus(gpus: &[Gpu]) -> String {
 /// The one line that programs wait for, and what people may want to do next.
 fn say_ready(
     addresses: gateway::Addresses,
-    demo: Option<&(Demo, PathBuf)>,
+    next: &str,
     started: Instant,
     status: &NodeStatus,
 ) -> anyhow::Result<()> {
@@ -373,15 +376,9 @@ fn say_ready(
     );
     let serving = status.replicas.iter().filter(|replica| replica.state.serves()).count();
     eprintln!("ready after {} with {} in memory", short(started.elapsed()), count(serving, "variant"));
-    let url = addresses.url();
-    let server = if addresses.http.port() == 8080 { String::new() } else { format!(" --server {url}") };
-    let mut text = format!("ready {url}");
+    let mut text = format!("ready {}", addresses.url());
     if let Some(grpc) = addresses.grpc {
         let _ = write!(text, "\ngrpc {grpc}");
     }
-    let _ = match demo {
-        Some((demo, folder)) => write!(text, "\n{}", demo.to_try(folder, &url, &server)),
-        None => write!(text, "\ntry: modelless task list{server}"),
-    };
-    out::line(text)
+    out::line(format!("{text}\n{next}"))
 }

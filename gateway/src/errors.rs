@@ -143,6 +143,7 @@ impl From<StoreError> for ApiError {
         let message = error.to_string();
         match error {
             StoreError::AlreadyExists { .. } => Self::new(StatusCode::CONFLICT, "already_exists", message),
+            StoreError::RotatedBefore { .. } => Self::new(StatusCode::CONFLICT, "already_rotated", message),
             StoreError::NotFound { .. } => Self::not_found("not_found", message),
             StoreError::InUse { .. }
             | StoreError::TooManyVariants { .. }

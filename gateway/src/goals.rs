@@ -128,7 +128,8 @@ impl Given {
         for (name, value) in headers {
             let Some(rest) = name.as_str().strip_prefix(HEADER_PREFIX) else { continue };
             let Some(goal) = Goal::of_header(rest) else {
-                return Err(unknown(name.as_str(), "header"));
+                let (name, near) = (excerpt(name.as_str()), suggest(rest, Goal::ALL.map(Goal::name)));
+                return Err(ApiError::bad_goal(format!("the header {name} names no goal{near}")));
             };
             let value = value.to_str().map_err(|_| bad(goal, &String::from_utf8_lossy(value.as_bytes())))?;
             self.set(goal, value)?;
@@ -253,7 +254,7 @@ fn bad(goal: Goal, text: &str) -> ApiError {
 }
 
 fn unknown(name: &str, what: &str) -> ApiError {
-    let near = suggest(name.strip_prefix(HEADER_PREFIX).unwrap_or(name), Goal::ALL.map(Goal::name));
+    let near = suggest(name, Goal::ALL.map(Goal::name));
     ApiError::bad_goal(format!("there is no {what} {}{near}", excerpt(name)))
 }
 

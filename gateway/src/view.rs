@@ -161,8 +161,8 @@ pub(crate) fn tasks(catalog: &Catalog, grants: &[Grant], table: &Table, metrics:
     of.into_iter().map(|(tenant, tasks)| (tenant, Arc::new(tasks))).collect()
 }
 
-/// What metrics call a task: names are unique in a tenant only.
-fn metered(catalog: &Catalog, task: &Task) -> String {
+/// What metrics, and whatever shows all tenants' tasks, call a task: names are unique in a tenant only.
+pub(crate) fn metered(catalog: &Catalog, task: &Task) -> String {
     let owner = catalog.tenants.iter().find(|tenant| tenant.id == task.tenant);
     match owner.filter(|owner| owner.id != TenantId::DEFAULT) {
         Some(owner) => format!("{}/{}", owner.name, task.name),

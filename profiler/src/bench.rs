@@ -453,7 +453,7 @@ impl Bench<'_> {
     fn failed(&self, batch: u32, failure: Failure) -> Error {
         let variant = self.source.name.to_owned();
         match failure {
-            Failure::Engine(source) => Error::Engine { variant, source },
+            Failure::Engine(why) => Error::Engine { variant, why },
             Failure::Batch(source) => Error::Batch { variant, batch, source },
         }
     }

@@ -128,12 +128,12 @@ pub enum Error {
         source: OutputError,
     },
     /// A variant cannot be loaded.
-    #[error("{variant:?}: {source}")]
+    #[error("{variant:?} {}", by_engine(why))]
     Engine {
         /// The variant's name.
         variant: String,
-        /// Why.
-        source: EngineError,
+        /// Why. No `source`: it has its own words with numbers.
+        why: EngineError,
     },
     /// A batch failed.
     #[error("{variant:?} failed while it was measured with a batch of {batch}: {source}")]
@@ -155,8 +155,7 @@ pub enum Error {
     },
     /// Nothing says how accurate a variant is.
     #[error(
-        "nothing says how accurate {0:?} is: name a labelled set to measure it with, or declare `accuracy` for the \
-         variant in its manifest"
+        "nothing says how accurate {0:?} is: name a labelled set to measure it with, or declare its `accuracy`"
     )]
     NoAccuracy(String),
     /// The store refused.
@@ -165,4 +164,42 @@ pub enum Error {
     /// The work was cut short.
     #[error("measuring was cut short: {0}")]
     Cancelled(String),
+}
+
+/// What an engine says of a variant, without the numbers under which that was loaded: they were made up for measuring it.
+fn by_engine(why: &EngineError) -> String {
+    match why {
+        EngineError::Refused { why, .. } => format!("cannot be loaded: {why}"),
+        EngineError::Crashed { cause, .. } => format!("cannot be loaded: its runner died: {cause}"),
+        EngineError::Stuck { limit, .. } => {
+            format!("cannot be loaded: its runner did not answer within {} s and was killed", limit.as_secs())
+        }
+        EngineError::Unavailable(_)
+        | EngineError::AlreadyLoaded(_)
+        | EngineError::NotLoaded(_)
+        | EngineError::InUse(_)
+        | EngineError::NoSlot { .. }
+        | EngineError::OutOfRange { .. }
+        | EngineError::System { .. }
+        | EngineError::Busy(_) => format!("cannot be measured: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_types::{ModelId, VariantId};
+
+    #[test]
+    fn a_variant_that_cannot_be_loaded_is_told_by_its_name_only() {
+        let (variant, model) = (VariantId(u32::MAX), ModelId(u32::MAX));
+        let of = |why| Error::Engine { variant: "junk-fp32".to_owned(), why };
+        let refused = of(EngineError::Refused { variant, why: "it is no ONNX".to_owned() });
+        assert_eq!(refused.to_string(), "\"junk-fp32\" cannot be loaded: it is no ONNX");
+        assert!(std::error::Error::source(&refused).is_none(), "or the number is told after all");
+        let crashed = of(EngineError::Crashed { model, cause: "signal 9".to_owned() }).to_string();
+        assert!(crashed.ends_with("its runner died: signal 9") && !crashed.contains("model-"), "{crashed}");
+        let busy = of(EngineError::Busy("loading")).to_string();
+        assert!(busy.starts_with("\"junk-fp32\" cannot be measured: "), "{busy}");
+    }
 }

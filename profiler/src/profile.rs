@@ -282,12 +282,12 @@ impl Profiler {
             expect: expect.clone(),
         };
         let loaded = self.engine.load(load).await;
-        loaded.map_err(|source| Error::Engine { variant: (*name).to_owned(), source })
+        loaded.map_err(|why| Error::Engine { variant: (*name).to_owned(), why })
     }
 
     pub(crate) async fn unload(&self, source: &Source<'_>) -> Result<(), Error> {
         let unloaded = self.engine.unload(source.variant).await;
-        unloaded.map(drop).map_err(|error| Error::Engine { variant: source.name.to_owned(), source: error })
+        unloaded.map(drop).map_err(|why| Error::Engine { variant: source.name.to_owned(), why })
     }
 
     /// Until nothing else has work to do.

@@ -88,10 +88,10 @@ def test_a_set_of_files_measures_what_the_command_line_measures(client: Client, 
     assert variant.accuracy == before["linear-fp32"].accuracy and not variant.default
     versions = client.models.versions("fashion", "linear")
     assert [(one.version, one.default, one.owner) for one in versions] == [(2, False, "tests"), (1, True, "")]
-    assert client.models.promote("fashion", "linear", 2)["default"] == 2
+    assert client.models.promote("fashion", "linear", 2).default == 2
     with pytest.raises(Conflict):
         client.models.rollback("fashion", "linear", version=1)
-    assert client.models.rollback("fashion", "linear")["default"] == 1
+    assert client.models.rollback("fashion", "linear").default == 1
 
 
 def test_a_folder_makes_its_task_and_brings_a_tokenizer_and_texts_are_asked_in_lists(client: Client, tmp_path: Path) -> None:

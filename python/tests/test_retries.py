@@ -120,7 +120,7 @@ ONCE: Dict[str, Callable[[Client], Any]] = {
 def test_what_may_not_be_done_twice_is_asked_again_only_where_nothing_was_begun(
     server: Scripted, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    done = reply(200, '{"removed": []}')
+    done = reply(200, '{"removed": [], "name": "m"}')
     in_doubt = reply(503, '{"error": "the database went away", "reason": "store_unavailable"}')
     proxy = reply(503, "upstream reset")
     with Client(server.url, retries=QUICK) as client:

@@ -1,7 +1,7 @@
 //! `modelless events`: what happened, and what happens.
 
 use super::versions::time;
-use super::{Server, list, text};
+use super::{Server, list, of_task, text};
 use crate::out;
 use clap::Args;
 use serde_json::Value;
@@ -53,11 +53,8 @@ fn shown(event: &Value) -> String {
         text(event, "kind"),
         text(event, "what"),
     );
-    let about: Vec<&str> = ["variant", "node"]
-        .into_iter()
-        .map(|name| text(event, name))
-        .filter(|name| !name.is_empty())
-        .collect();
+    let mut about = vec![of_task(event), text(event, "node").to_owned()];
+    about.retain(|name| !name.is_empty());
     if !about.is_empty() {
         let _ = write!(line, "  {}", about.join(" on "));
     }
@@ -72,11 +69,11 @@ mod tests {
 
     #[test]
     fn an_event_is_a_line_with_when_what_where_and_why() {
-        let event = json!({"seq": 7, "kind": "replica", "what": "failed", "node": "a", "variant": "v", "cause": "it died",
+        let event = json!({"seq": 7, "kind": "replica", "what": "failed", "node": "a", "variant": "v", "task": "t", "cause": "it died",
             "who": "executor a", "at_unix_us": 60_000_000});
         let line = shown(&event);
         assert!(
-            line.contains("7  1970-01-01 00:01:00") && line.contains("v on a  it died (executor a)"),
+            line.contains("7  1970-01-01 00:01:00") && line.contains("v of t on a  it died (executor a)"),
             "{line}"
         );
         let plan = shown(

@@ -34,6 +34,7 @@ fn shown(explanation: &Value) -> String {
         ">usd/hour",
         "why",
     ]);
+    let mut notes: Vec<&str> = Vec::new();
     for candidate in list(explanation, "candidates") {
         let chosen = text(candidate, "finding") == "chosen";
         let mut why = text(candidate, "because").to_owned();
@@ -41,7 +42,11 @@ fn shown(explanation: &Value) -> String {
             let _ = write!(why, " ({ms:.0} ms)");
         }
         for note in list(candidate, "notes").iter().filter_map(Value::as_str) {
-            let _ = write!(why, "; {note}");
+            let known = notes.iter().position(|known| *known == note);
+            let _ = write!(why, " [{}]", known.unwrap_or(notes.len()) + 1);
+            if known.is_none() {
+                notes.push(note);
+            }
         }
         table.row([
             if chosen { "->" } else { "" }.to_owned(),
@@ -54,7 +59,11 @@ fn shown(explanation: &Value) -> String {
             why,
         ]);
     }
-    format!("{}\n\n{table}", decided(explanation))
+    let mut shown = format!("{}\n\n{table}", decided(explanation));
+    for (at, note) in notes.iter().enumerate() {
+        let _ = write!(shown, "\n[{}] {note}", at + 1);
+    }
+    shown
 }
 
 fn decided(explanation: &Value) -> String {
@@ -99,9 +108,10 @@ mod tests {
             "decision": {"action": "send", "node": "local", "variant": "a", "predicted_ms": 1.234},
             "candidates": [
                 {"variant": "a", "accuracy": 0.9, "latency_ms": 1.0, "wait_ms": 0.0, "cost": 1e-6,
-                 "finding": "chosen", "because": "it would be taken", "ready_in_ms": null},
+                 "finding": "chosen", "because": "it would be taken", "ready_in_ms": null, "notes": ["coarse"]},
                 {"variant": "b", "accuracy": 0.95, "latency_ms": null, "wait_ms": null, "cost": null,
-                 "finding": "would_load", "because": "it would have to be loaded first", "ready_in_ms": 40.2},
+                 "finding": "would_load", "because": "it would have to be loaded first", "ready_in_ms": 40.2,
+                 "notes": ["flagged", "coarse"]},
             ],
         });
         let shown = shown(&explanation);
@@ -109,7 +119,11 @@ mod tests {
             shown.starts_with("a on node local, expected within 1.23 ms\nprefers the cheapest"),
             "{shown}"
         );
-        assert!(shown.contains("->  a") && shown.contains("loaded first (40 ms)"), "{shown}");
+        assert!(shown.contains("->  a") && shown.contains("it would be taken [1]"), "{shown}");
+        assert!(
+            shown.ends_with("loaded first (40 ms) [2] [1]\n[1] coarse\n[2] flagged"),
+            "each once: {shown}"
+        );
     }
 
     #[test]

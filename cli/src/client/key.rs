@@ -1,7 +1,7 @@
 //! `modelless key`: keys of applications. The first one is made at the store itself, by whoever can reach that.
 
 use super::versions::{time, who};
-use super::{Server, list, segment, text};
+use super::{Reply, Server, list, segment, text};
 use crate::exit::usage;
 use crate::out;
 use crate::table::Table;
@@ -97,7 +97,13 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Revoke(options) => {
             let path = format!("/v1/keys/{}", segment(&options.key));
-            let answer = options.server.api()?.delete(&path)?.ok()?.json()?;
+            let api = options.server.api()?;
+            // Before: afterwards the key that asks may be the one that opens nothing. Not being able to look ends no revoking.
+            let before = api.get("/v1/keys").and_then(Reply::ok).and_then(|reply| reply.json());
+            let answer = api.delete(&path)?.ok()?.json()?;
+            if before.is_ok_and(|before| was_last_admin(&before, &answer)) {
+                eprintln!("{}", nobody_left(text(&answer, "tenant")));
+            }
             if options.server.json {
                 return out::json(&answer);
             }
@@ -108,6 +114,23 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             ))
         }
     }
+}
+
+/// Whether no other key of its tenant is valid and has the scope `admin`, which allows to make keys.
+fn was_last_admin(before: &Value, revoked: &Value) -> bool {
+    let admin = |key: &&Value| {
+        text(key, "tenant") == text(revoked, "tenant")
+            && list(key, "scopes").iter().any(|scope| scope == "admin")
+    };
+    let another = |key: &Value| key["id"] != revoked["id"] && text(key, "state") == "valid";
+    admin(&revoked) && !list(before, "keys").iter().filter(admin).any(another)
+}
+
+fn nobody_left(tenant: &str) -> String {
+    format!(
+        "WARNING: that was the last key of the tenant {tenant} with the scope admin. Who can reach the store makes the next: \
+         modelless key create NAME --tenant {tenant:?} --scopes query,register,admin with --data DIR or --database URL"
+    )
 }
 
 fn create(options: &Create) -> anyhow::Result<()> {
@@ -231,10 +254,16 @@ fn listed(answer: &Value) -> String {
             text(key, "app").to_owned(),
             scopes,
             text(key, "state").to_owned(),
-            key["expires_unix_us"].as_u64().map_or_else(|| "revoked".to_owned(), time),
+            until(key),
         ]);
     }
     table.to_string()
+}
+
+/// When it ended or will, whichever comes first.
+fn until(key: &Value) -> String {
+    let ends = ["revoked_unix_us", "expires_unix_us"].into_iter().filter_map(|name| key[name].as_u64()).min();
+    ends.map_or_else(|| "no end".to_owned(), time)
 }
 
 /// A time as people write it: `90d`, `12h`, `30m`, `45s`.
@@ -271,6 +300,36 @@ mod tests {
             "app": "shop", "scopes": ["query"], "state": "valid", "expires_unix_us": null}]});
         let shown = listed(&answer);
         assert!(shown.contains("mlk_01234567...") && shown.contains("query"), "{shown}");
+        assert!(shown.ends_with("valid  no end"), "{shown}");
         assert!(listed(&json!({"keys": []})).contains("nobody needs one"));
+    }
+
+    #[test]
+    fn a_revoked_key_shows_when_it_was_revoked_and_not_when_it_would_have_ended() {
+        let at = |expires: Option<u64>, revoked: Option<u64>| {
+            until(&json!({"expires_unix_us": expires, "revoked_unix_us": revoked}))
+        };
+        let (sooner, later) = (60_000_000, 120_000_000);
+        assert_eq!(at(Some(later), Some(sooner)), time(sooner));
+        assert_eq!((at(Some(later), None), at(None, Some(later))), (time(later), time(later)));
+    }
+
+    #[test]
+    fn who_revokes_the_last_key_that_could_make_another_is_told() {
+        let key = |id: u32, tenant: &str, scope: &str, state: &str| json!({"id": id, "tenant": tenant, "scopes": [scope], "state": state});
+        let revoked = key(1, "a", "admin", "revoked");
+        let last = |others: &[Value]| {
+            let before = [&[key(1, "a", "admin", "valid")], others].concat();
+            was_last_admin(&json!({"keys": before}), &revoked)
+        };
+        assert!(last(&[]));
+        assert!(last(&[
+            key(2, "b", "admin", "valid"),
+            key(3, "a", "query", "valid"),
+            key(4, "a", "admin", "expired")
+        ]));
+        assert!(!last(&[key(2, "a", "admin", "valid")]));
+        assert!(!was_last_admin(&json!({"keys": []}), &key(1, "a", "query", "revoked")));
+        assert!(nobody_left("a").contains("--tenant \"a\" --scopes"), "{}", nobody_left("a"));
     }
 }

@@ -65,6 +65,18 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
+/// A variant with its task, where the answer says it: names are unique in a task only.
+fn of_task(value: &Value) -> String {
+    let variant = text(value, "variant");
+    value["task"].as_str().map_or_else(|| variant.to_owned(), |task| format!("{variant} of {task}"))
+}
+
+/// What a replica takes of memory; a dash where it is not there.
+fn in_memory(replica: &Value) -> String {
+    let there = !matches!(text(replica, "state"), "inactive" | "failed");
+    if there { bytes(&replica["memory_bytes"]) } else { "-".to_owned() }
+}
+
 /// A list of an answer; what is not there is empty.
 fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     value[name].as_array().map_or(&[], Vec::as_slice)

@@ -1,6 +1,6 @@
 //! `modelless node`: the machines behind a server, what is in their memory, and how that goes.
 
-use super::{Server, bytes, list, number, text};
+use super::{Server, bytes, in_memory, list, number, text};
 use crate::out;
 use crate::table::Table;
 use anyhow::Context as _;
@@ -214,14 +214,16 @@ fn gpus(hardware: &Value) -> String {
 }
 
 fn replicas(node: &Value) -> Table {
-    let columns = ["variant", "state", ">memory", ">loads", ">cold ms", ">warm ms", ">slowdown", "because"];
+    let columns =
+        ["task", "variant", "state", ">memory", ">loads", ">cold ms", ">warm ms", ">slowdown", "because"];
     let mut table = Table::new(&columns);
     for replica in list(node, "replica_states") {
         let loads = &replica["loads"];
         table.row([
+            text(replica, "task").to_owned(),
             text(replica, "variant").to_owned(),
             text(replica, "state").to_owned(),
-            bytes(&replica["memory_bytes"]),
+            in_memory(replica),
             number(&loads["count"], 0),
             number(&loads["cold_ms"], 1),
             number(&loads["warm_ms"], 1),
@@ -256,7 +258,7 @@ mod tests {
              "load": {"lanes_busy": 1, "queued": 2, "running": 3, "batches": 4, "queries": 5, "runner_crashes": 6,
                       "replica_restarts": 7, "handed_back": 8},
              "memory": {"used_bytes": 1024, "budget_bytes": 2048},
-             "replica_states": [{"variant": "a-fp32", "state": "active", "memory_bytes": 1024, "cause": "loaded",
+             "replica_states": [{"variant": "a-fp32", "task": "t", "state": "active", "memory_bytes": 1024, "cause": "loaded",
                                  "loads": {"count": 2, "cold_ms": null, "warm_ms": 12.5}, "slowdown": {"ratio": 1.5}}]},
         ]})
     }
@@ -278,7 +280,7 @@ mod tests {
         }
         let replica = shown.lines().last().unwrap();
         assert!(
-            replica.starts_with("a-fp32") && replica.contains("12.5") && replica.contains("1.50"),
+            replica.starts_with("t     a-fp32") && replica.contains("12.5") && replica.contains("1.50"),
             "{replica}"
         );
         let gone = described(find(&answer(), Some("old")).unwrap());

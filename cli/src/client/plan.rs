@@ -1,7 +1,7 @@
 //! `modelless plan`: what is to be where and why, what changed, and what would change now.
 
 use super::versions::time;
-use super::{Server, list, number, segment, text};
+use super::{Server, list, number, of_task, segment, text};
 use crate::exit::usage;
 use crate::out;
 use crate::table::Table;
@@ -75,11 +75,12 @@ fn shown(plan: &Value) -> String {
 }
 
 fn steps(plan: &Value) -> Table {
-    let mut table = Table::new(&["", "variant", "node", "why"]);
+    let mut table = Table::new(&["", "task", "variant", "node", "why"]);
     for step in list(plan, "steps") {
         let better = step["beaten_by"].as_str().map(|name| format!(" (by {name})")).unwrap_or_default();
         table.row([
             if step["pinned"] == true { "*" } else { "" }.to_owned(),
+            text(step, "task").to_owned(),
             text(step, "variant").to_owned(),
             text(step, "node").to_owned(),
             format!("{}{better}", text(step, "why")),
@@ -109,7 +110,7 @@ fn history(answer: &Value) -> Table {
 
 fn in_short(change: &Value) -> String {
     let sign = if text(change, "change") == "pin" { '+' } else { '-' };
-    format!("{sign} {} on {}", text(change, "variant"), text(change, "node"))
+    format!("{sign} {} on {}", of_task(change), text(change, "node"))
 }
 
 fn dry(answer: &Value) -> String {
@@ -131,17 +132,19 @@ mod tests {
 
     #[test]
     fn a_dry_run_says_what_would_change_and_why_or_that_nothing_would() {
-        let step = json!({"variant": "a", "node": "n", "pinned": true, "why": "pinned as the fastest"});
+        let step =
+            json!({"variant": "a", "task": "t", "node": "n", "pinned": true, "why": "pinned as the fastest"});
         let beaten =
             json!({"variant": "b", "node": "n", "pinned": false, "why": "not pinned", "beaten_by": "a"});
-        let change = json!({"variant": "a", "node": "n", "change": "pin", "why": "pinned as the fastest"});
+        let change = json!({"variant": "a", "task": "t", "node": "n", "change": "pin", "why": "pinned as the fastest"});
         let answer = json!({"parent": 4, "changes": [change], "steps": [step, beaten]});
         let text = dry(&answer);
         assert!(
-            text.contains("plan 4 would be followed") && text.contains("+ a on n: pinned as the fastest"),
+            text.contains("plan 4 would be followed")
+                && text.contains("+ a of t on n: pinned as the fastest"),
             "{text}"
         );
-        assert!(text.contains("(by a)"), "{text}");
+        assert!(text.contains("*  t     a        n     pinned") && text.contains("(by a)"), "{text}");
         let none = dry(&json!({"parent": null, "changes": [], "steps": []}));
         assert!(none.starts_with("nothing would change in plan -"), "{none}");
     }

@@ -220,7 +220,7 @@ fn task(entries: &[ProfileEntry]) -> String {
         "device class",
         "times",
         ">ms at 1",
-        ">p99",
+        ">p99 at 1",
         ">best a second",
         ">at",
         ">memory",

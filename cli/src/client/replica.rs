@@ -1,7 +1,7 @@
 //! `modelless replica`: what is in memory where, what its state rests on, and how it came to be so.
 
 use super::versions::time;
-use super::{Server, bytes, list, number, segment, text};
+use super::{Server, in_memory, list, number, of_task, segment, text};
 use crate::out;
 use crate::table::Table;
 use clap::{Args, Subcommand};
@@ -45,14 +45,15 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
 }
 
 fn listed(answer: &Value) -> Table {
-    let columns = ["node", "variant", "state", ">memory", ">slowdown", "because"];
+    let columns = ["node", "task", "variant", "state", ">memory", ">slowdown", "because"];
     let mut table = Table::new(&columns);
     for replica in list(answer, "replicas") {
         table.row([
             text(replica, "node").to_owned(),
+            text(replica, "task").to_owned(),
             text(replica, "variant").to_owned(),
             text(replica, "state").to_owned(),
-            bytes(&replica["memory_bytes"]),
+            in_memory(replica),
             number(&replica["slowdown"]["ratio"], 2),
             text(replica, "cause").to_owned(),
         ]);
@@ -61,8 +62,7 @@ fn listed(answer: &Value) -> Table {
 }
 
 fn described(replica: &Value) -> String {
-    let mut shown =
-        format!("{} on {}: {}", text(replica, "variant"), text(replica, "node"), text(replica, "state"));
+    let mut shown = format!("{} on {}: {}", of_task(replica), text(replica, "node"), text(replica, "state"));
     let _ = write!(shown, "\n  {}", text(replica, "cause"));
     for line in list(replica, "because").iter().filter_map(Value::as_str) {
         let _ = write!(shown, "\n  {line}");
@@ -88,14 +88,20 @@ mod tests {
     #[test]
     fn a_replica_is_shown_with_what_its_state_rests_on_and_how_it_came_to_it() {
         let replica = json!({
-            "node": "local", "variant": "cnn_l", "state": "interfered", "cause": "slower than its profile",
+            "node": "local", "variant": "cnn_l", "task": "fashion", "state": "interfered", "cause": "slower than its profile",
             "memory_bytes": 2048, "slowdown": {"ratio": 1.876}, "because": ["speed: 1.88 times", "load: 12 %"],
             "transitions": [{"from": "active", "to": "interfered", "cause": "slow", "who": "executor local", "at_unix_us": 60_000_000}],
         });
         let shown = described(&replica);
-        assert!(shown.starts_with("cnn_l on local: interfered\n  slower"), "{shown}");
+        assert!(shown.starts_with("cnn_l of fashion on local: interfered\n  slower"), "{shown}");
         assert!(shown.contains("load: 12 %") && shown.contains("1970-01-01 00:01:00"), "{shown}");
-        let all = listed(&json!({"replicas": [replica]})).to_string();
-        assert!(all.contains("1.88") && all.contains("2.0 KiB"), "{all}");
+        let mut gone = replica.clone();
+        gone["state"] = json!("inactive");
+        let all = listed(&json!({"replicas": [replica, gone]})).to_string();
+        assert!(
+            all.contains("1.88") && all.contains("local  fashion  cnn_l    interfered  2.0 KiB"),
+            "{all}"
+        );
+        assert_eq!(all.matches("KiB").count(), 1, "what is not in memory takes none: {all}");
     }
 }

@@ -311,6 +311,22 @@ fn provenance(profile: &Value) -> String {
     }
 }
 
+/// What the accuracies that [`floor`] marks are.
+const AT_LEAST: &str = "\n>= the lower end of the interval, which floors are compared with: the task wants it so, or only a part of its set \
+                        is compared yet";
+
+/// Whether floors are compared with the lower end of what was measured.
+fn is_least(variant: &Value, measured: &Value) -> bool {
+    let (floor, value, low) = (&variant["accuracy"], &measured["value"], &measured["interval"][0]);
+    floor.is_number() && floor == low && floor != value
+}
+
+/// What floors are compared with, marked where that is less than was measured.
+fn floor(variant: &Value, measured: &Value) -> String {
+    let floor = number(&variant["accuracy"], 4);
+    if is_least(variant, measured) { format!(">= {floor}") } else { floor }
+}
+
 fn shown(task: &Value) -> String {
     let variants = list(task, "variants");
     let mut table = Table::new(&[
@@ -320,12 +336,13 @@ fn shown(task: &Value) -> String {
         "95 % interval",
         ">also",
         ">ms mean at 1",
-        ">p99 of one",
+        ">p99 ms expected",
         ">usd/1000 at best",
         ">memory",
         "resident on",
     ]);
     let mut notes = BTreeSet::new();
+    let least = variants.iter().any(|variant| is_least(variant, &profile(variant)["accuracy"]));
     for variant in variants {
         let profile = profile(variant);
         let accuracy = &profile["accuracy"];
@@ -347,7 +364,7 @@ fn shown(task: &Value) -> String {
         table.row([
             if variant["on_frontier"] == true { "*" } else { "" }.to_owned(),
             text(variant, "name").to_owned(),
-            number(&variant["accuracy"], 4),
+            floor(variant, accuracy),
             if accuracy["provenance"] == "declared" {
                 "declared".to_owned()
             } else {
@@ -382,8 +399,9 @@ fn shown(task: &Value) -> String {
     }));
     let notes: Vec<String> = notes.into_iter().chain(warnings).map(|note| format!("\n{note}")).collect();
     format!(
-        "{about}\n\n{table}\n\n* no other variant is as good in accuracy, latency and cost; `p99 of one` and the price \
-         are estimates, the rest was measured{}",
+        "{about}\n\n{table}\n\n* no other variant is as good in accuracy, latency and cost; `p99 ms expected` (of a \
+         query alone, on the node that is expected to be the quickest with it) and the price are estimates, the rest was measured{}{}",
+        if least { AT_LEAST } else { "" },
         notes.concat()
     )
 }
@@ -419,6 +437,16 @@ mod tests {
         assert!(shown.contains("*  cnn_m-int8    0.9160  0.9030 to 0.9274  0.9161"), "{shown}");
         assert!(shown.contains("measured on a sample (2000 items), cpu:x:2"), "{shown}");
         assert!(shown.contains("also: measured on all (10000 items), cpu:x:2"), "{shown}");
+    }
+
+    #[test]
+    fn the_lower_end_of_an_interval_is_marked_where_floors_are_compared_with_it() {
+        let mut task = task();
+        assert!(!shown(&task).contains(">="));
+        task["variants"][0]["accuracy"] = json!(0.903);
+        let shown = shown(&task);
+        assert!(shown.contains("*  cnn_m-int8  >= 0.9030  0.9030 to 0.9274"), "{shown}");
+        assert!(shown.contains("\n>= the lower end"), "{shown}");
     }
 
     #[test]

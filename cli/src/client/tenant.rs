@@ -1,6 +1,7 @@
 //! `modelless tenant`: who owns tasks, models and keys.
 
 use super::{Server, list, segment, text};
+use crate::exit::usage;
 use crate::out;
 use crate::table::Table;
 use clap::{Args, Subcommand};
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 pub(crate) enum Command {
     /// Make a tenant.
     Create(Create),
-    /// Say what a tenant, or one of its applications, may use. What is left out is not bounded any more.
+    /// Say what a tenant, or one of its applications, may use. What is left out is not bounded any more; `--none` bounds nothing.
     Limit(Limit),
     /// All tenants with their applications.
     List(Server),
@@ -53,12 +54,18 @@ pub(crate) struct Limit {
     /// Highest level of priority that queries may ask for: 1 is the highest of all, 5 the usual one.
     #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(1..=9))]
     highest_priority: Option<u8>,
+    /// Take all bounds away.
+    #[arg(
+        long,
+        conflicts_with_all = ["requests_per_s", "device_s_per_h", "concurrency", "body_bytes", "artefact_bytes", "highest_priority"]
+    )]
+    none: bool,
     #[command(flatten)]
     server: Server,
 }
 
 impl Limit {
-    fn body(&self) -> Value {
+    fn quota(&self) -> Map<String, Value> {
         let bounds = [
             ("requests_per_s", self.requests_per_s.map(u64::from)),
             ("burst", self.burst.map(u64::from)),
@@ -68,13 +75,35 @@ impl Limit {
             ("artefact_bytes", self.artefact_bytes),
             ("highest_priority", self.highest_priority.map(u64::from)),
         ];
-        let mut quota = Map::new();
-        quota.extend(bounds.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))));
-        let mut body = json!({"quota": quota});
+        bounds.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
+    }
+
+    fn body(&self) -> Value {
+        let mut body = json!({"quota": self.quota()});
         if let Some(app) = &self.app {
             body["app"] = json!(app);
         }
         body
+    }
+
+    /// Why nothing is changed where nothing is said: it would take away what holds.
+    fn unsaid(&self, tenants: &Value) -> anyhow::Error {
+        let Self { name, app, .. } = self;
+        let named = |all: &str, within: &Value, name: &str| {
+            list(within, all).iter().find(|one| text(one, "name") == name).cloned()
+        };
+        let Some(tenant) = named("tenants", tenants, name) else {
+            return anyhow::anyhow!("there is no tenant {name:?}");
+        };
+        let (whose, of) = match app {
+            Some(app) => (format!("{name}/{app}"), named("apps", &tenant, app).unwrap_or_default()),
+            None => (name.clone(), tenant),
+        };
+        usage(format!(
+            "nothing was changed: the quota of {whose} is {}. Say all that is to hold from now on, such as --requests-per-s 100, \
+             or --none to bound nothing",
+            bounds(&of["quota"])
+        ))
     }
 }
 
@@ -85,9 +114,13 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
             if server.json { out::json(&answer) } else { out::line(format!("tenant {name} was made")) }
         }
         Command::Limit(limit) => {
+            let api = limit.server.api()?;
+            if limit.quota().is_empty() && !limit.none {
+                return Err(limit.unsaid(&api.get("/v1/tenants")?.ok()?.json()?));
+            }
             let path = format!("/v1/tenants/{}", segment(&limit.name));
             let body = limit.body().to_string().into();
-            let answer = limit.server.api()?.send(Method::PATCH, &path, Some("application/json"), body)?;
+            let answer = api.send(Method::PATCH, &path, Some("application/json"), body)?;
             let answer = answer.ok()?.json()?;
             if limit.server.json {
                 out::json(&answer)
@@ -123,6 +156,40 @@ fn bounds(quota: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit::Usage;
+
+    fn limit(args: &[&str]) -> Result<Limit, clap::Error> {
+        #[derive(clap::Parser)]
+        struct Only {
+            #[command(flatten)]
+            limit: Limit,
+        }
+        let all = ["limit", "team-a"].iter().chain(args);
+        <Only as clap::Parser>::try_parse_from(all).map(|only| only.limit)
+    }
+
+    #[test]
+    fn bounds_are_taken_away_only_by_who_says_so() {
+        let tenants = json!({"tenants": [{"name": "team-a", "quota": {"burst": 2, "requests_per_s": 5},
+            "apps": [{"name": "shop", "quota": {"concurrency": 7}}]}]});
+        let unsaid = |args: &[&str]| {
+            let limit = limit(args).unwrap();
+            assert!(limit.quota().is_empty() && !limit.none);
+            let why = limit.unsaid(&tenants);
+            assert!(why.is::<Usage>(), "{why}");
+            why.to_string()
+        };
+        let why = unsaid(&[]);
+        assert!(why.contains("requests_per_s=5") && why.contains("--none"), "{why}");
+        assert!(unsaid(&["--app", "shop"]).contains("team-a/shop is concurrency=7"));
+        assert!(unsaid(&["--app", "new"]).contains("team-a/new is none"));
+        let all = limit(&["--none"]).unwrap();
+        assert!(all.none && all.body() == json!({"quota": {}}));
+        assert!(limit(&["--none", "--concurrency", "5"]).is_err(), "what then?");
+        assert!(!limit(&["--concurrency", "5"]).unwrap().quota().is_empty());
+        let nobody = limit(&[]).unwrap().unsaid(&json!({"tenants": []}));
+        assert!(nobody.to_string().contains("no tenant"), "{nobody}");
+    }
 
     #[test]
     fn a_tenant_is_listed_with_each_quota() {

@@ -170,6 +170,10 @@ fn times(variant: &Value) -> String {
     order.into_iter().find(|word| all.contains(word)).unwrap_or("-").to_owned()
 }
 
+/// What the table's estimates are.
+const EXPECTED: &str = "p99 expected: of a query alone, on the node that is expected to be the quickest with it; what was measured is told by \
+                        `modelless profile show`";
+
 /// Why times of a profile may be another minute's.
 fn unsteady(profile: &Value) -> Option<&str> {
     profile["unsteady"]["why"].as_str()
@@ -177,14 +181,12 @@ fn unsteady(profile: &Value) -> Option<&str> {
 
 /// The table, and below it what its marks mean.
 fn listed(all: &[Value]) -> String {
-    let why = all.iter().flat_map(|variant| {
-        let of = move |profile: &Value| {
-            let why = unsteady(profile)?;
-            Some(format!("\n{} on {}: {why}", text(variant, "name"), text(profile, "device_class")))
-        };
-        list(variant, "profiles").iter().filter_map(of)
-    });
-    why.fold(table(all).to_string(), |text, line| text + &line)
+    let mut shown = table(all).to_string();
+    if all.iter().any(|variant| list(variant, "profiles").iter().any(|profile| unsteady(profile).is_some())) {
+        shown += "\nunsteady: measured while something else was going on there; `modelless variant show` tells what, and whether it is \
+                  measured again";
+    }
+    shown + "\n" + EXPECTED
 }
 
 fn resident(variant: &Value) -> String {
@@ -202,7 +204,7 @@ fn table(all: &[Value]) -> Table {
         "default",
         "accuracy (95 %)",
         "source",
-        ">p99 ms",
+        ">p99 ms expected",
         "times",
         ">memory",
         ">usd/1000",
@@ -372,10 +374,9 @@ mod tests {
         assert!(!listed(std::slice::from_ref(&of)).contains("unsteady"));
         of["profiles"][1]["unsteady"] = json!({"why": "measured in an unsteady minute: the host", "left": 1});
         let shown = listed(std::slice::from_ref(&of));
-        assert!(
-            shown.contains(" unsteady ") && shown.contains("m-fp32 on cpu:a:1: measured in an"),
-            "{shown}"
-        );
+        assert!(shown.contains(" unsteady ") && shown.contains("unsteady: measured while"), "{shown}");
+        let twice = listed(&[of.clone(), of.clone()]);
+        assert_eq!(twice.matches("unsteady:").count(), 1, "{twice}");
         assert!(in_full(&of).contains("unsteady minute: the host"));
         of["profiles"][0]["coarse"] = json!(true);
         assert_eq!(times(&of), "coarse");

@@ -428,7 +428,7 @@ pub(crate) fn admin(error: Error) -> AdminError {
     match error {
         Error::Store(error) => AdminError::Store(error),
         Error::Engine {
-            source: EngineError::Unavailable(_) | EngineError::System { .. } | EngineError::Busy(_),
+            why: EngineError::Unavailable(_) | EngineError::System { .. } | EngineError::Busy(_),
             ..
         }
         | Error::Cancelled(_)

@@ -360,8 +360,8 @@ impl NewKey {
 }
 
 impl Rotation {
-    /// What becomes of the old one, and the new one.
-    pub(crate) fn of(self, old: &Key, id: KeyId) -> Result<(Key, Key)> {
+    /// What becomes of the old one, and the new one. `after` is what has taken the old one's place before, where that is still known.
+    pub(crate) fn of(self, old: &Key, after: Option<&Key>, id: KeyId) -> Result<(Key, Key)> {
         crate::check::number("time", self.at.0)?;
         crate::check::number("time", self.both_until.0)?;
         ends_later(self.at, self.expires)?;
@@ -370,8 +370,8 @@ impl Rotation {
             return Err(Error::invalid("rotation", why));
         }
         if let Some(successor) = old.successor {
-            let why = format!("{} was rotated before; {successor} takes its place", old.secret.prefix);
-            return Err(Error::invalid("rotation", why));
+            let by = after.map_or_else(|| successor.to_string(), |after| after.secret.prefix.clone());
+            return Err(Error::RotatedBefore { key: old.secret.prefix.clone(), by });
         }
         let end = old.expires.map_or(self.both_until, |end| end.min(self.both_until)).max(self.at);
         let new = Key {

@@ -13,7 +13,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, ThisError)]
 pub enum Error {
     /// The name is taken.
-    #[error("the {what} {name:?} exists already; choose another name or version, or remove it first")]
+    #[error("the {what} {name:?} exists already; {}", instead(what))]
     AlreadyExists {
         /// What kind of thing.
         what: &'static str,
@@ -27,6 +27,14 @@ pub enum Error {
         what: &'static str,
         /// Its id or name.
         name: String,
+    },
+    /// A key has one in its place already.
+    #[error("{key} was rotated before, and {by} takes its place; rotate that one")]
+    RotatedBefore {
+        /// How it begins.
+        key: String,
+        /// How the one in its place begins.
+        by: String,
     },
     /// It cannot go while something needs it.
     #[error("the {what} {name} is in use: {by}")]
@@ -93,7 +101,8 @@ pub enum Error {
     },
     /// There is nothing to go back to.
     #[error(
-        "version {version} of {name:?} is the first default that is still there: no earlier one is known to go back to;          promote the one that is to answer"
+        "version {version} of {name:?} is the first default that is still there: no earlier one is known to go back to; \
+         promote the one that is to answer"
     )]
     NothingBefore {
         /// The models' name.
@@ -313,5 +322,14 @@ impl Error {
 
     pub(crate) fn exists(what: &'static str, name: impl Into<String>) -> Self {
         Self::AlreadyExists { what, name: name.into() }
+    }
+}
+
+/// What to do where a name is taken, as far as that is possible.
+fn instead(what: &str) -> &'static str {
+    match what {
+        "tenant" => "choose another name",
+        "model" => "choose another name or version, or remove it first",
+        _ => "choose another name, or remove it first",
     }
 }

@@ -92,6 +92,7 @@ pub(crate) fn rotate() -> Doc {
     });
     let answer = json!({"type": "object", "properties": {"old": key(), "new": key(), "secret": secret()}});
     Doc::new("rotateKey", "access", "Put a new key in the place of one")
+        .describe("A key is rotated once; after that this says 409 `already_rotated` and names the one in its place.")
         .parameter(key_parameter())
         .json_body(true, &body)
         .answers(200, "Both, and the secret of the new one.", &answer)

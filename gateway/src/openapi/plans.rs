@@ -17,14 +17,14 @@ fn all(name: &str, of: &Value) -> Value {
 
 fn change() -> Value {
     json!({"type": "object", "properties": {
-        "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]}, "device": {"type": "integer"},
+        "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]}, "task": {"type": ["string", "null"]}, "device": {"type": "integer"},
         "change": {"type": "string", "enum": ["pin", "unpin"]}, "why": {"type": "string"},
     }})
 }
 
 fn step() -> Value {
     json!({"type": "object", "properties": {
-        "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]},
+        "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]}, "task": {"type": ["string", "null"]},
         "pinned": {"type": "boolean"}, "why": {"type": "string"}, "beaten_by": {"type": ["string", "null"]},
     }})
 }
@@ -50,7 +50,7 @@ pub(crate) fn replica() -> Doc {
 pub(crate) fn events() -> Doc {
     let event = json!({"type": "object", "properties": {
         "seq": {"type": "integer"}, "kind": {"type": "string"}, "node": {"type": ["string", "null"]},
-        "variant": {"type": ["string", "null"]}, "what": {"type": "string"}, "cause": {"type": "string"},
+        "variant": {"type": ["string", "null"]}, "task": {"type": ["string", "null"]}, "what": {"type": "string"}, "cause": {"type": "string"},
         "who": {"type": "string"}, "at_unix_us": {"type": "integer"},
     }});
     let mut schema = all("events", &event);

@@ -369,7 +369,7 @@ fn answers() -> Value {
             }), &["finding", "because"])},
         }), &["task", "candidates"]),
         "Replica": object(json!({
-            "node": text(), "variant": text_or_null(), "state": enumeration(&ReplicaState::ALL.map(ReplicaState::name)),
+            "node": text(), "variant": text_or_null(), "task": text_or_null(), "state": enumeration(&ReplicaState::ALL.map(ReplicaState::name)),
             "memory_bytes": count(), "cause": text(), "slowdown": {
                 "type": ["object", "null"], "required": ["ratio", "provenance"],
                 "properties": {"ratio": number(), "provenance": provenance()},
@@ -379,7 +379,7 @@ fn answers() -> Value {
             }), &["count", "cold_ms", "warm_ms"]),
         }), &["node", "state", "loads"]),
         "Transition": object(json!({
-            "seq": count(), "replica": count(), "variant": text_or_null(), "node": text_or_null(), "from": text(),
+            "seq": count(), "replica": count(), "variant": text_or_null(), "task": text_or_null(), "node": text_or_null(), "from": text(),
             "to": text(), "cause": text(), "who": text(), "at_unix_us": count(),
         }), &["seq", "from", "to", "cause", "who", "at_unix_us"]),
         "Node": object(json!({

@@ -11,7 +11,6 @@ use http::StatusCode;
 use modelless_decision::admission::{Admitted, with_defaults};
 use modelless_decision::explain::{Candidate, Explanation, Finding, explain as decide, preference};
 use modelless_decision::route::{Snapshot, Verdict};
-use modelless_decision::steady;
 use modelless_store::Floor;
 use modelless_types::{
     Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour,
@@ -205,8 +204,10 @@ fn known(profile: &Profile) -> impl Iterator<Item = String> {
              {low}, until all of it is compared"
         )
     });
-    let unsteady =
-        profile.detail.unsteady.as_ref().map(|seen| format!("its times were {}", steady::reason(seen)));
+    let unsteady = profile.detail.unsteady.is_some().then(|| {
+        "its times were measured in an unsteady minute; `modelless variant show` tells what was the matter"
+            .to_owned()
+    });
     [estimated, coarse, part, unsteady].into_iter().flatten()
 }
 
@@ -227,7 +228,7 @@ mod tests {
         assert!(notes[0].contains("coarse") && notes[1].contains("10 items") && notes[1].contains("0.596"));
         profile.detail.unsteady = Some(Unsteady { stolen: 0.3, tries: 1, left: 3, ..Unsteady::default() });
         let note = known(&profile).last().unwrap();
-        assert!(note.contains("unsteady minute") && note.contains("30 % of the processor time"), "{note}");
+        assert!(note.contains("unsteady minute"), "{note}");
         profile.detail.unsteady = None;
         profile.latency_provenance = Provenance::Estimated;
         profile.detail.part_of_set = false;

@@ -3,6 +3,7 @@
 use super::{Answer, FromApp, Named, Params};
 use crate::errors::{ApiError, json_response};
 use crate::show;
+use crate::view::View;
 use axum::extract::State;
 use http::{StatusCode, Uri};
 use modelless_store::Replica;
@@ -65,7 +66,7 @@ pub(super) async fn replica(State(app): FromApp, Named((node, variant)): Named<(
         });
         let mut one = match live {
             Some((status, replica)) => show::replica(&view, status, replica),
-            None => at_rest(&node, &variant, known),
+            None => at_rest(&view, &node, &variant, known),
         };
         one["because"] = live.map_or_else(Vec::new, |(_, replica)| show::explained(replica)).into();
         one["transitions"] = transitions.into();
@@ -82,11 +83,12 @@ pub(super) async fn replica(State(app): FromApp, Named((node, variant)): Named<(
 }
 
 /// One of a node that is not reached from here, as it was stored last.
-fn at_rest(node: &str, variant: &str, known: &Replica) -> Value {
+fn at_rest(view: &View, node: &str, variant: &str, known: &Replica) -> Value {
     json!({
         "node": node,
         "variant": variant,
         "variant_id": known.variant,
+        "task": show::task_name(view, known.variant),
         "state": known.state,
         "memory_bytes": 0,
         "slowdown": null,

@@ -177,8 +177,7 @@ pub(super) async fn remove(
         }
     } else if versions.len() > 1 {
         let known: Vec<String> = versions.iter().map(|model| model.version.to_string()).collect();
-        let message =
-            format!("model {name:?} has the versions {}; say which with ?version=", known.join(", "));
+        let message = format!("model {name:?} has the versions {}; say which `version`", known.join(", "));
         return Err(ApiError::new(StatusCode::CONFLICT, "conflict", message));
     }
     let mut removed = Vec::new();

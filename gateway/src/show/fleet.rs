@@ -1,6 +1,6 @@
 //! Nodes, replicas, their history, and findings about candidates.
 
-use crate::view::View;
+use crate::view::{View, metered};
 use modelless_decision::explain::Finding;
 use modelless_decision::query::Class;
 use modelless_decision::replica::explain;
@@ -200,6 +200,7 @@ pub(crate) fn replica(view: &View, node: &NodeStatus, replica: &ReplicaStatus) -
         "node": node.name,
         "variant": variant_name(view, replica.variant),
         "variant_id": replica.variant,
+        "task": task_name(view, replica.variant),
         "state": replica.state,
         "memory_bytes": replica.memory.0,
         "slowdown": replica.slowdown.map(|ratio| json!({"ratio": ratio, "provenance": "live"})),
@@ -224,6 +225,7 @@ pub(crate) fn transition(view: &View, transition: &Transition) -> Value {
         "seq": transition.seq,
         "replica": change.replica,
         "variant": variant_name(view, transition.variant),
+        "task": task_name(view, transition.variant),
         "node": view.node(transition.node).map(|node| node.name.as_str()),
         "from": change.from,
         "to": change.to,
@@ -236,6 +238,14 @@ pub(crate) fn transition(view: &View, transition: &Transition) -> Value {
 /// `None` for one that was removed.
 pub(super) fn variant_name(view: &View, id: VariantId) -> Option<&str> {
     view.catalog.variants.iter().find(|variant| variant.id == id).map(|variant| variant.name.as_str())
+}
+
+/// Of which task it is: names of variants are unique in a task only. `None` for one that was removed.
+pub(crate) fn task_name(view: &View, id: VariantId) -> Option<String> {
+    let catalog = &view.catalog;
+    let variant = catalog.variants.iter().find(|variant| variant.id == id)?;
+    let model = catalog.models.iter().find(|model| model.id == variant.model)?;
+    catalog.tasks.iter().find(|task| task.id == model.task).map(|task| metered(catalog, task))
 }
 
 /// What spoke for or against a candidate, by name and in words.

@@ -13,6 +13,8 @@ pub(crate) use catalog::{
     usual_metric, variants, version_change,
 };
 pub(crate) use decision::decision;
-pub(crate) use fleet::{demand, explained, finding, members, nodes, replica, replicas, transition};
+pub(crate) use fleet::{
+    demand, explained, finding, members, nodes, replica, replicas, task_name, transition,
+};
 pub(crate) use jobs::{Output, estimate, job, output};
 pub(crate) use plans::{change, event, plan_in_short, step};

@@ -1,6 +1,6 @@
 //! Plans, and what happened.
 
-use super::fleet::variant_name;
+use super::fleet::{task_name, variant_name};
 use crate::view::View;
 use modelless_decision::plan::{Change, Plan, Step};
 use modelless_store::{Event, Node, Plan as Saved};
@@ -19,6 +19,7 @@ pub(crate) fn event(view: &View, stored: &[Node], event: &Event) -> Value {
         "kind": about.kind,
         "node": about.node.and_then(|node| node_name(view, stored, node)),
         "variant": about.variant.and_then(|variant| variant_name(view, variant)),
+        "task": about.variant.and_then(|variant| task_name(view, variant)),
         "what": about.what,
         "cause": about.cause,
         "who": about.who,
@@ -43,6 +44,7 @@ pub(crate) fn change(view: &View, change: &Change) -> Value {
         "node": node_name(view, &[], change.pin.node),
         "device": change.pin.device,
         "variant": variant_name(view, change.pin.variant),
+        "task": task_name(view, change.pin.variant),
         "change": if change.comes { "pin" } else { "unpin" },
         "why": change.why,
     })
@@ -53,6 +55,7 @@ pub(crate) fn step(view: &View, plan: &Plan, step: &Step) -> Value {
     json!({
         "node": node_name(view, &[], step.node),
         "variant": variant_name(view, step.variant),
+        "task": task_name(view, step.variant),
         "pinned": pinned,
         "why": step.why,
         "beaten_by": step.beaten_by.and_then(|variant| variant_name(view, variant)),

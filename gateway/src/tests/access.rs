@@ -179,7 +179,10 @@ async fn keys_are_made_rotated_and_ended_over_http_and_the_very_next_request_kno
             assert_eq!(ask("GET", "/v1/tasks", both, None).status, 200);
         }
         let again = ask("POST", &path, &all, Some(json!({})));
-        assert_eq!(again.status, 400, "a key has one that takes its place: {again}");
+        assert_eq!(again.status, 409, "a key has one that takes its place: {again}");
+        let why = again.json().unwrap();
+        assert_eq!(why["reason"], "already_rotated");
+        assert!(why["error"].as_str().unwrap().contains(rotated["new"]["prefix"].as_str().unwrap()), "{why}");
         let at_once = format!("/v1/keys/{}/rotate", rotated["new"]["id"]);
         let third = ask("POST", &at_once, &all, Some(json!({"overlap_s": 0}))).json().unwrap();
         assert_eq!(ask("GET", "/v1/tasks", second, None).status, 401, "no overlap was asked for");

@@ -228,6 +228,8 @@ async fn models_variants_nodes_and_replicas_are_shown() {
             }
         };
         assert_eq!(shown["replicas"][0]["variant"], "small-fp32");
+        assert_eq!(shown["replicas"][0]["task"], "fashion", "names of variants are unique in a task only");
+        assert_eq!(shown["transitions"][0]["task"], "fashion");
         assert_eq!(shown["replicas"][0]["state"], "loading");
         assert_eq!(shown["replicas"][0]["loads"], json!({"count": 2, "cold_ms": 9.0, "warm_ms": null}));
         let transition = &shown["transitions"][0];

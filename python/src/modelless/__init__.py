@@ -34,7 +34,7 @@ from ._jobs import JobNotSent
 from ._register import NotMeasured
 from ._register import Options as RegisterOptions
 from ._retry import Retries
-from ._shown import Candidate, Explanation, Model, Registered, Task, Variant, Verdict
+from ._shown import Candidate, DefaultVersion, Explanation, Model, Registered, Task, Variant, Verdict
 from ._version import VERSION as __version__
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "Client",
     "Conflict",
     "Decision",
+    "DefaultVersion",
     "Explanation",
     "Goals",
     "GoalsUnreachable",

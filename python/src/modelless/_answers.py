@@ -28,7 +28,10 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Decision:
-    """Who answered, why, and how long each part took. Of a list of texts: of all of them together, as `docs/python.md` says."""
+    """Who answered, why, and how long each part took. Of a list of texts: of all of them together, as `docs/python.md` says.
+
+    Of an input of an offline job it has `variant`, `reason`, `cost` and `run_ms` (the device's time) only: a job keeps no more.
+    """
 
     variant: str
     model: str
@@ -99,7 +102,9 @@ class Decision:
 
     def __str__(self) -> str:
         accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:g}"
-        return f"{self.variant}{accuracy}, in {self.total_ms:g} ms: {self.reason}"
+        # Of a job's input nothing but the device's time is told.
+        took = f"in {self.total_ms:g} ms" if self.total_ms else f"{self.run_ms:g} ms of a device"
+        return f"{self.variant}{accuracy}, {took}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ._core import Core, segment
 from ._effects import Operation
 from ._errors import InputError
 from ._goals import Goals
-from ._shown import Explanation, Model, Task, Verdict
+from ._shown import DefaultVersion, Explanation, Model, Task, Verdict
 
 
 def tasks(core: Core) -> Operation[List[Task]]:
@@ -71,18 +71,18 @@ def versions(core: Core, task: str, name: str) -> Operation[List[Model]]:
     return [Model.of(one) for one in told["versions"]]
 
 
-def promote(core: Core, task: str, name: str, version: int, force: bool, by: str) -> Operation[Dict[str, Any]]:
+def promote(core: Core, task: str, name: str, version: int, force: bool, by: str) -> Operation[DefaultVersion]:
     """Makes a version the default."""
     body = {"version": version, "force": force, "by": by}
-    changed: Dict[str, Any] = yield from core.call("POST", _path(task, name) + "/promote", body)
-    return changed
+    told = yield from core.call("POST", _path(task, name) + "/promote", body)
+    return DefaultVersion.of(told)
 
 
-def roll_back(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[Dict[str, Any]]:
+def roll_back(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[DefaultVersion]:
     """Goes back to the default before."""
     body: Dict[str, Any] = {"force": force, "by": by, **({} if version is None else {"version": version})}
-    changed: Dict[str, Any] = yield from core.call("POST", _path(task, name) + "/rollback", body, repeatable=False)
-    return changed
+    told = yield from core.call("POST", _path(task, name) + "/rollback", body, repeatable=False)
+    return DefaultVersion.of(told)
 
 
 def remove(core: Core, task: str, name: str, version: Optional[int], force: bool, by: str) -> Operation[List[str]]:

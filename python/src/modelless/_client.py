@@ -21,7 +21,7 @@ from ._progress import Progress
 from ._register import Options, Wanted, register, who
 from ._retry import Retries
 from ._settings import Certificate, Settings, Trust, parameters as _parameters
-from ._shown import Explanation, Model, Registered, Task, Verdict
+from ._shown import DefaultVersion, Explanation, Model, Registered, Task, Verdict
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -109,13 +109,13 @@ class Client:
 
         Where the task gives answers again, `fresh=True` asks for a new one.
         """
-        asked = self._core.query(task, input, Goals(**goals), _parameters(top_k, parameters), How(timeout, fresh))
+        asked = self._core.query(task, input, Goals.of(goals), _parameters(top_k, parameters), How(timeout, fresh))
         answer: Union[Answer, List[Answer]] = self._driver.run(asked)
         return answer
 
     def explain(self, task: str, **goals: Unpack[GoalsGiven]) -> Explanation:
         """What would be decided for a query with these goals that came now, with every candidate. Nothing is run."""
-        return self._driver.run(_catalog.explain(self._core, task, Goals(**goals)))
+        return self._driver.run(_catalog.explain(self._core, task, Goals.of(goals)))
 
     def feedback(
         self, of: Union[Answer, str], *, label: Optional[str] = None, correct: Optional[bool] = None
@@ -177,13 +177,13 @@ class Models:
         """A model in all its versions, newest first."""
         return self._client._driver.run(_catalog.versions(self._client._core, task, name))
 
-    def promote(self, task: str, name: str, version: int, *, force: bool = False) -> Dict[str, Any]:
+    def promote(self, task: str, name: str, version: int, *, force: bool = False) -> DefaultVersion:
         """Makes a version the default: it answers queries that pin nothing."""
         return self._client._driver.run(_catalog.promote(self._client._core, task, name, version, force, who()))
 
     def rollback(
         self, task: str, name: str, *, version: Optional[int] = None, force: bool = False
-    ) -> Dict[str, Any]:
+    ) -> DefaultVersion:
         """Goes back to the version that was the default before; `version` is what is taken for the default now."""
         return self._client._driver.run(_catalog.roll_back(self._client._core, task, name, version, force, who()))
 
@@ -200,7 +200,7 @@ class Models:
         its label. `progress` is `True` for bars (tqdm), or a function of what is sent, bytes sent and bytes in all. The other options
         are told in `modelless.RegisterOptions`.
         """
-        wanted = Wanted(source, **options)
+        wanted = Wanted.of(source, options)
         return self._client._driver.run(register(self._client._core, wanted))
 
 
@@ -230,7 +230,7 @@ class Jobs:
         a timedelta, or a text such as "2h"). What cannot be sent, and Ctrl-C, cancels it; where the server went away meanwhile, `send` goes on.
         """
         how = _parameters(top_k, parameters)
-        wanted = _jobs.Wanted(task, inputs, Goals(**goals), name, deadline, count, how, progress)
+        wanted = _jobs.Wanted(task, inputs, Goals.of(goals), name, deadline, count, how, progress)
         return self._client._driver.run(_jobs.submit(self._client._core, wanted))
 
     def send(
@@ -263,14 +263,14 @@ class Jobs:
     ) -> JobResults:
         """Submits a job, waits until it has ended, and gives how each of its inputs did. `timeout` is in seconds, for the waiting."""
         how = _parameters(top_k, parameters)
-        wanted = _jobs.Wanted(task, inputs, Goals(**goals), name, deadline, count, how, progress)
+        wanted = _jobs.Wanted(task, inputs, Goals.of(goals), name, deadline, count, how, progress)
         job = self._client._driver.run(_jobs.submit(self._client._core, wanted))
         job = self.wait(job, timeout=timeout, progress=progress)
         return JobResults(job, [output for output in self.outputs(job)])
 
     def estimate(self, task: str, count: int, **goals: Unpack[GoalsGiven]) -> JobEstimate:
         """What a job of so many inputs would cost. Nothing is made."""
-        return self._client._driver.run(_jobs.estimate(self._client._core, task, count, Goals(**goals)))
+        return self._client._driver.run(_jobs.estimate(self._client._core, task, count, Goals.of(goals)))
 
     def list(self) -> List[Job]:
         """Jobs that the key may see, newest first."""

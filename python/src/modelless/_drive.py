@@ -15,6 +15,7 @@ import httpx
 from . import _trace
 from ._effects import Now, Operation, Pause, Reply, Send, T, Together, Upload, Work
 from ._errors import Timeout, Unreachable
+from ._greeting import no_http, no_tls
 
 #: A piece of an upload.
 PIECE = 1 << 20
@@ -88,6 +89,12 @@ class Requests:
                 return self.late(send, "all connections were in use")
             return self.late(send)
         why = str(error) or type(error).__name__
+        tls = no_tls(error)
+        if tls is not None:
+            message = f"no TLS with {self.server}: {tls}"
+            return _never_sent(message) if isinstance(error, httpx.ConnectError) else Unreachable(message)
+        if no_http(self.server, error):
+            return Unreachable(f"{self.server} does not answer in HTTP; perhaps its address begins with https://")
         if isinstance(error, httpx.ConnectError):
             return _never_sent(
                 f"cannot reach {self.server}: {why}. Is a server running? Start one with `modelless up`, or name another: "

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Dict, Optional, TypedDict
+from typing import Any, Dict, Mapping, Optional, TypedDict
 from urllib.parse import quote
 
+from . import _named
 from ._errors import InputError
 
 PREFER = ("accuracy", "cost", "latency")
@@ -47,6 +48,12 @@ class Goals:
         _word("fallback", self.fallback, FALLBACK)
         if self.priority is not None and (isinstance(self.priority, bool) or self.priority not in range(10)):
             raise InputError(f"priority is {self.priority!r}; expected 1 (highest) to 9, or 0 for the default level")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Goals":
+        """From keyword arguments."""
+        _named.check(given, _NAMES, "option or goal")
+        return cls(**given)
 
     def query(self, latency_ms: Optional[float] = None) -> str:
         """As a query string, without its question mark; `latency_ms` in place of the one that was asked for."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import os
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, TypedDict
 
-from . import _catalog, _manifest, _sets, _torch
+from . import _catalog, _manifest, _named, _sets, _torch
 from ._answers import from_json
 from ._core import Core, segment
 from ._effects import Now, Operation, Pause, Send, Upload, Work
@@ -94,6 +95,12 @@ class Wanted:
     inputs: Optional[List[str]] = None
     outputs: Optional[List[str]] = None
 
+    @classmethod
+    def of(cls, source: Any, options: Mapping[str, Any]) -> "Wanted":
+        """From keyword arguments."""
+        _named.check(options, [field.name for field in fields(cls) if field.name != "source"], "option")
+        return cls(source, **options)
+
     def describes(self) -> Dict[str, Any]:
         """What was said of a single file."""
         names = ("name", "version", "architecture", "licence", "precision", "accuracy", "max_batch", "adapter", "tokenizer")
@@ -137,9 +144,12 @@ def _register(core: Core, wanted: Wanted, folder: Path) -> Operation[List[Regist
 
 
 def _of_path(wanted: Wanted) -> Package:
+    takes = "give a model.toml, an ONNX or TorchScript file, a folder, or a torch module"
+    if not isinstance(wanted.source, (str, os.PathLike)):
+        raise InputError(f"a {type(wanted.source).__name__} is no model that can be registered; {takes}")
     path = Path(wanted.source)
     if not path.exists():
-        raise InputError(f"there is no {path}; give a model.toml, an ONNX or TorchScript file, a folder, or a torch module")
+        raise InputError(f"there is no {path}; {takes}")
     if path.suffix.lower() in (".onnx", ".pt"):
         return Package([_single(wanted, path, path.stem)])
     described = wanted.describes()

@@ -238,6 +238,24 @@ class Model:
 
 
 @dataclass(frozen=True)
+class DefaultVersion:
+    """Which version of a model answers queries that pin nothing, after that was changed."""
+
+    name: str
+    #: That version, and the one before; `None` where there is none.
+    default: Optional[int]
+    before: Optional[int]
+    #: What nobody has measured of it yet, in words.
+    unknown: Tuple[str, ...] = ()
+    raw: Dict[str, Any] = field(repr=False, compare=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, told: Dict[str, Any]) -> "DefaultVersion":
+        """From JSON."""
+        return cls(told["name"], told.get("default"), told.get("before"), tuple(told.get("unknown") or ()), told)
+
+
+@dataclass(frozen=True)
 class Registered:
     """A model that a server has taken in."""
 

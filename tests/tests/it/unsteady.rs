@@ -58,9 +58,11 @@ fn what_was_measured_in_a_bad_minute_is_told_kept_by_exports_and_measured_again_
     let why = before["unsteady"]["why"].as_str().context("why")?;
     ensure!(why.contains("took 500 % longer") && why.contains("measured again"), "{why}");
     let url = server.url();
-    for command in
-        [&["variant", "list", "fashion"][..], &["profile", "show", "fashion"], &["profile", "show", VARIANT]]
-    {
+    for command in [
+        &["variant", "show", VARIANT, "--task", "fashion"][..],
+        &["profile", "show", "fashion"],
+        &["profile", "show", VARIANT],
+    ] {
         let said = server.command(&[command, &["--server", &url]].concat())?;
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         ensure!(
@@ -68,6 +70,9 @@ fn what_was_measured_in_a_bad_minute_is_told_kept_by_exports_and_measured_again_
             "{command:?}: {said}"
         );
     }
+    let listed = server.command(&["variant", "list", "fashion", "--server", &url])?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    ensure!(listed.matches("\nunsteady: measured while").count() == 1, "once, for all of them: {listed}");
     let file = place.folder.path().join("exported.csv");
     let path = file.to_str().context("a path")?;
     let (export, import) = (["profile", "export", "--out", path], ["profile", "import", path, "--replace"]);

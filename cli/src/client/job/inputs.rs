@@ -62,11 +62,11 @@ struct Sent<'a> {
 }
 
 impl Inputs {
-    /// Looks through a folder, a list of paths, or lines of JSON. What lies in the folder of outputs is no input.
-    pub(super) fn find(input: &Path, output: &Path) -> anyhow::Result<Self> {
+    /// Looks through a folder, a list of paths, or lines of JSON. What lies in the folder of outputs, if there is to be one, is no input.
+    pub(super) fn find(input: &Path, output: Option<&Path>) -> anyhow::Result<Self> {
         let most = usize::try_from(JOB_INPUTS_MAX).unwrap_or(usize::MAX);
         let found = if input.is_dir() {
-            let output = output.canonicalize().ok();
+            let output = output.and_then(|output| output.canonicalize().ok());
             if output.is_some() && output == input.canonicalize().ok() {
                 return Err(usage("--output is the folder of --input; outputs need a folder of their own"));
             }
@@ -272,7 +272,8 @@ mod tests {
         {
             fs::write(input.join(name), data).unwrap();
         }
-        let mut inputs = Inputs::find(&input, &input.join("out")).unwrap();
+        let out = input.join("out");
+        let mut inputs = Inputs::find(&input, Some(&out)).unwrap();
         assert_eq!((inputs.len(), inputs.are_lines()), (3, false));
         assert_eq!(
             read(&mut inputs, 0),
@@ -281,11 +282,11 @@ mod tests {
         assert_eq!(read(&mut inputs, 1), json!({"at": 1, "name": "raw", "data": "AAE="}));
         assert_eq!(read(&mut inputs, 2)["type"], "image/jpeg");
         assert!(inputs.read(3).is_err());
-        let again = Inputs::find(&input, &input.join("out")).unwrap().digest;
+        let again = Inputs::find(&input, Some(&out)).unwrap().digest;
         assert_eq!(again, inputs.digest);
         fs::write(input.join("raw"), "longer").unwrap();
-        assert_ne!(Inputs::find(&input, &input.join("out")).unwrap().digest, again);
-        assert!(Inputs::find(&input, &input).unwrap_err().is::<Usage>());
+        assert_ne!(Inputs::find(&input, Some(&out)).unwrap().digest, again);
+        assert!(Inputs::find(&input, Some(&input)).unwrap_err().is::<Usage>());
     }
 
     #[test]
@@ -295,7 +296,7 @@ mod tests {
         fs::write(folder.path().join("b.txt"), "b").unwrap();
         fs::write(folder.path().join("a.json"), "{}").unwrap();
         fs::write(&list, "b.txt\n\n./a.json\r\n").unwrap();
-        let mut inputs = Inputs::find(&list, &out).unwrap();
+        let mut inputs = Inputs::find(&list, Some(&out)).unwrap();
         assert_eq!(inputs.len(), 2);
         assert_eq!(
             read(&mut inputs, 0),
@@ -310,11 +311,11 @@ mod tests {
             ("\n", "no inputs"),
         ] {
             fs::write(&list, text).unwrap();
-            let error = format!("{:#}", Inputs::find(&list, &out).unwrap_err());
+            let error = format!("{:#}", Inputs::find(&list, Some(&out)).unwrap_err());
             assert!(error.contains(said), "{text:?}: {error}");
         }
         fs::write(&list, [0xff, 0xd8]).unwrap();
-        assert!(Inputs::find(&list, &out).unwrap_err().to_string().contains("no list of paths"));
+        assert!(Inputs::find(&list, Some(&out)).unwrap_err().to_string().contains("no list of paths"));
     }
 
     #[test]
@@ -323,7 +324,7 @@ mod tests {
         let (path, out) = (folder.path().join("in.jsonl"), folder.path().join("out"));
         let text = "{\"inputs\": 1.10000000000000000001}\n\n{\"inputs\": \"ä\", \"name\": \"x\", \"parameters\": {\"top_k\": 2}}";
         fs::write(&path, text).unwrap();
-        let mut inputs = Inputs::find(&path, &out).unwrap();
+        let mut inputs = Inputs::find(&path, Some(&out)).unwrap();
         assert_eq!((inputs.len(), inputs.are_lines()), (2, true));
         // In any order, and to the last digit.
         let (name, sent) = inputs.read(1).unwrap();
@@ -338,7 +339,7 @@ mod tests {
             ("{\"inputs\": 1, \"name\": 2}", "\"name\""),
         ] {
             fs::write(&path, text).unwrap();
-            let error = Inputs::find(&path, &out).unwrap_err();
+            let error = Inputs::find(&path, Some(&out)).unwrap_err();
             assert!(error.is::<Usage>() && error.to_string().contains(said), "{text:?}: {error}");
         }
     }

@@ -174,7 +174,7 @@ mod tests {
         let lines: Vec<String> =
             (0..2_500).map(|at| json!({"inputs": format!("{at} {long}")}).to_string()).collect();
         std::fs::write(&path, lines.join("\n")).unwrap();
-        let mut inputs = Inputs::find(&path, folder.path()).unwrap();
+        let mut inputs = Inputs::find(&path, Some(folder.path())).unwrap();
         let server = Server::start();
         let job = server.job(2_500);
         let patient = patient(&server);
@@ -210,7 +210,7 @@ mod tests {
         let lines: Vec<String> =
             (0..900).map(|at| json!({"inputs": at, "name": format!("n{at}")}).to_string()).collect();
         std::fs::write(&path, lines.join("\n")).unwrap();
-        let mut inputs = Inputs::find(&path, folder.path()).unwrap();
+        let mut inputs = Inputs::find(&path, Some(folder.path())).unwrap();
         let server = Server::start();
         server.refuse("n437");
         let job = server.job(900);

@@ -11,7 +11,7 @@ use crate::out;
 use crate::progress::{Phase, count};
 use clap::Args;
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -21,8 +21,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "PATH")]
     input: PathBuf,
     /// The folder that outputs are written to.
-    #[arg(long, value_name = "FOLDER")]
-    output: PathBuf,
+    #[arg(long, value_name = "FOLDER", required_unless_present = "dry_run")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     goals: JobGoalOptions,
     /// By when all should be answered, from now on, such as 2h. When that gets tight it is no longer put off for others.
@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
     let deadline_s = options.deadline.as_deref().map(seconds).transpose()?;
     let patient = Patient::new(options.server.api()?, options.patience.time()?);
     let looking = Phase::start("looking at the inputs");
-    let inputs = Inputs::find(&options.input, &options.output)?;
+    let inputs = Inputs::find(&options.input, options.output.as_deref())?;
     let left_out = inputs.left_out.to_string();
     if !left_out.is_empty() {
         looking.say(&format!("left out: {left_out}"));
@@ -83,10 +83,13 @@ impl Submission<'_> {
                 out::line(bill::estimate(&answer, self.inputs.len()))
             };
         }
+        let Some(output) = output else {
+            return Err(usage("say where outputs are to be written: --output FOLDER"));
+        };
         let known = if output.exists() { Some(Folder::open(output, *again)?) } else { None };
         let (folder, job) = match known {
             Some(folder) if folder.state.is_some() && !again => self.go_on(folder)?,
-            known => self.make(known)?,
+            known => self.make(output, known)?,
         };
         if folder.state.as_ref().is_some_and(|state| state.complete) {
             eprintln!("all of it is written to {} already; --again makes a new job", output.display());
@@ -125,13 +128,13 @@ impl Submission<'_> {
     }
 
     /// A new one. What it will cost is said before.
-    fn make(&self, folder: Option<Folder>) -> anyhow::Result<(Folder, Value)> {
+    fn make(&self, output: &Path, folder: Option<Folder>) -> anyhow::Result<(Folder, Value)> {
         let estimate = self.estimate()?;
         eprintln!("{}", bill::estimate(&estimate, self.inputs.len()));
         let again = self.options.again;
         let mut folder = match folder {
             Some(folder) => folder,
-            None => Folder::open(&self.options.output, again)?,
+            None => Folder::open(output, again)?,
         };
         let phase = Phase::start("making the job");
         let job = self.patient.post_json("/v1/jobs", &self.asked(), &phase)?.ok()?.json()?;

@@ -205,10 +205,14 @@ fn a_server_that_forgot_the_job_or_has_another_by_its_number_is_told_of() {
 fn nothing_is_sent_to_ask_what_it_would_cost_nor_where_an_input_is_wrong() {
     let tried = Tried::new(&["a"]);
     tried.submit(&["--dry-run"]).unwrap();
+    let input = tried.at("in");
+    let without_output = ["submit", "t", "--input", input.to_str().unwrap()];
+    tried.job(&[&without_output[..], &["--dry-run"]].concat()).unwrap();
+    assert!(Line::try_parse_from([&["job"], &without_output[..]].concat()).is_err(), "where to?");
     assert!(!tried.at("out").exists());
-    assert_eq!((tried.server.asked(), tried.server.jobs()), (1, 0));
+    assert_eq!((tried.server.asked(), tried.server.jobs()), (2, 0));
     fs::write(tried.at("in/job"), "its output would be the bill").unwrap();
     assert!(tried.submit(&[]).unwrap_err().is::<Usage>());
     assert!(tried.submit(&["--patience", "soon"]).unwrap_err().is::<Usage>());
-    assert_eq!(tried.server.asked(), 1);
+    assert_eq!(tried.server.asked(), 2);
 }

@@ -106,7 +106,9 @@ impl Access for MemStore {
             let at = at.ok_or_else(|| Error::not_found("key", rotation.key))?;
             state.room_for_a_key(state.access[at].app, rotation.at)?;
             let id = KeyId(state.next_id("key")?);
-            let (old, new) = rotation.of(&state.access[at], id)?;
+            let old = &state.access[at];
+            let after = state.access.iter().find(|key| old.successor == Some(key.id));
+            let (old, new) = rotation.of(old, after, id)?;
             state.access[at] = old.clone();
             state.add_key(new.clone());
             Ok((old, new))

@@ -43,7 +43,12 @@ impl Access for SqlStore {
         let old = one(&self.db.name, &mut tx, rotation.key).await?;
         room(&self.db.name, &mut tx, old.app, rotation.at).await?;
         let id = KeyId(tx.next_id("api_keys").await?);
-        let (old, new) = rotation.of(&old, id)?;
+        let after = match old.successor {
+            Some(after) => tx.first(ONE, args![after.0]).await?,
+            None => None,
+        };
+        let after = after.map(|row| read(row.read(&self.db.name))).transpose()?;
+        let (old, new) = rotation.of(&old, after.as_ref(), id)?;
         tx.exec(
             "UPDATE api_keys SET expires_us = $2, successor = $3 WHERE id = $1",
             args![old.id.0, time(old.expires), id.0],

@@ -87,7 +87,9 @@ async fn both_keys_are_valid_for_the_stated_time_after_a_rotation(backend: Backe
         assert!(new_one.valid(UnixMicros(at)));
     }
     assert_eq!(keys(&*store).await, [old, new_one.clone()]);
-    refused(store.access().rotate_key(rotation(first.id, 3, 30)).await);
+    let again = store.access().rotate_key(rotation(first.id, 3, 30)).await.unwrap_err();
+    assert!(matches!(again, Error::RotatedBefore { .. }), "{again}");
+    assert!(again.to_string().contains(&new_one.secret.prefix), "it names the one that is left: {again}");
     missing(store.access().rotate_key(rotation(KeyId(99), 3, 30)).await);
     // One that would have ended sooner is not made to live longer.
     let wanted = NewKey { expires: Some(UnixMicros(25)), ..new(4, 11) };
@@ -129,6 +131,7 @@ async fn tenants_and_applications_are_made_once(backend: Backend) {
     assert_eq!(tenant.id, TenantId(2));
     let again = store.access().create_tenant("team a").await.unwrap_err();
     assert!(matches!(again, Error::AlreadyExists { .. }), "{again}");
+    assert!(again.to_string().ends_with("choose another name"), "nobody can remove one: {again}");
     refused(store.access().create_tenant("").await);
     let app = store.access().app(tenant.id, "shop").await.unwrap();
     assert_eq!(store.access().app(tenant.id, "shop").await.unwrap(), app);
