@@ -38,6 +38,11 @@ fn name() -> Value {
     json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": pattern})
 }
 
+/// Of what is made from now on.
+fn plain_name() -> Value {
+    json!({"type": "string", "pattern": "^[a-z0-9_-]{1,200}$"})
+}
+
 fn key_parameter() -> Value {
     path("key", "The key's number, or its `prefix`.")
 }
@@ -62,7 +67,7 @@ pub(crate) fn create() -> Doc {
         "properties": {
             "name": name(), "scopes": some_scopes,
             "tenant": {"type": ["string", "null"], "description": "Without it that of your key."},
-            "app": {"allOf": [name()], "default": "default", "description": "Made if there is none of that name."},
+            "app": {"allOf": [plain_name()], "default": "default", "description": "Made if there is none of that name."},
             "expires_in_s": expires(),
         },
         "example": {"name": "camera", "scopes": ["query"]},
@@ -145,7 +150,7 @@ pub(crate) fn bound_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["quota"], "additionalProperties": false,
         "properties": {
-            "app": {"anyOf": [name(), {"type": "null"}], "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
+            "app": {"anyOf": [plain_name(), {"type": "null"}], "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
             "quota": quota(),
         },
         "example": {"quota": {"requests_per_s": 100, "concurrency": 20}},
@@ -192,7 +197,7 @@ pub(crate) fn tenants() -> Doc {
 pub(crate) fn create_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["name"], "additionalProperties": false,
-        "properties": {"name": name()}, "example": {"name": "team-a"},
+        "properties": {"name": plain_name()}, "example": {"name": "team-a"},
     });
     let schema =
         json!({"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}});
