@@ -8,6 +8,7 @@ mod feedback;
 mod grpc;
 mod jobs;
 mod limits;
+mod lines;
 mod moved;
 mod oip;
 mod openapi;
