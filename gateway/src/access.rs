@@ -11,9 +11,9 @@ mod meter;
 mod room;
 
 pub(crate) use bucket::Bucket;
-pub(crate) use deeds::{Deeds, Denied, keep};
+pub(crate) use deeds::{Deeds, Denied, Detail, keep};
 pub(crate) use guard::Guarded;
-pub(crate) use meter::{Open, Queries, SlowBody, Uploading};
+pub(crate) use meter::{Open, Place, Queries, SlowBody};
 pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
@@ -65,10 +65,19 @@ impl Needs {
 #[derive(Clone, Debug)]
 pub(crate) struct Caller(Arc<Who>);
 
+/// For whoever reads of it.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub(crate) tenant: String,
+    pub(crate) app: String,
+}
+
 #[derive(Debug)]
 pub(crate) struct Who {
     pub(crate) tenant: TenantId,
     pub(crate) app: AppId,
+    /// What tenant and application are called.
+    pub(crate) names: Names,
     /// `None` where no key is needed.
     pub(crate) key: Option<KeyId>,
     pub(crate) scopes: Scopes,
@@ -196,9 +205,14 @@ impl Caller {
     }
 
     /// A place for an upload, as far as its tenant has one.
-    pub(crate) fn upload(&self, places: usize) -> Option<Uploading> {
+    pub(crate) fn upload(&self, places: usize) -> Option<Place> {
         let most = if self.alone { places } else { places.div_ceil(2) };
-        Uploading::begin(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+        Place::upload(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// A place to follow what happens to its tenant's queries, as far as the tenant has one.
+    pub(crate) fn follow(&self, most: u32) -> Option<Place> {
+        Place::follow(self.tenant(), most)
     }
 
     /// Room of its tenant's quota of artefacts, of which nothing is taken yet.
@@ -274,6 +288,7 @@ impl Gate {
         let strangers = Caller(Arc::new(Who {
             tenant: STRANGERS,
             app: AppId::DEFAULT,
+            names: Names { tenant: String::new(), app: String::new() },
             key: None,
             scopes: Scopes::default(),
             shown: String::new(),
@@ -368,12 +383,14 @@ impl Book {
             let meters = [of(Owner::App(app)), of(Owner::Tenant(tenant))];
             let shown = key.map_or_else(String::new, |key| format!("{} ({})", key.secret.prefix, key.name));
             let key = key.map(|key| key.id);
-            let metrics = {
-                let named = doors.tenants.iter().find(|of| of.id == tenant).map(|of| of.name.as_str());
+            let names = {
+                let tenant = doors.tenants.iter().find(|of| of.id == tenant).map(|of| of.name.as_str());
                 let app = doors.apps.iter().find(|of| of.id == app).map(|of| of.name.as_str());
-                metrics.application(named.unwrap_or("default"), app.unwrap_or("default"))
+                let named = |name: Option<&str>| name.unwrap_or("default").to_owned();
+                Names { tenant: named(tenant), app: named(app) }
             };
-            Caller(Arc::new(Who { tenant, app, key, scopes, shown, alone, metrics, meters }))
+            let metrics = metrics.application(&names.tenant, &names.app);
+            Caller(Arc::new(Who { tenant, app, names, key, scopes, shown, alone, metrics, meters }))
         };
         let keys = doors.keys.iter().filter_map(|key| {
             let app = doors.apps.iter().find(|app| app.id == key.app)?;

@@ -162,11 +162,10 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     let (goals, defaults) = (&ask.goals, &ask.task.task.defaults);
     let asked = Asked {
         task: ask.task.task.id,
-        tenant: ask.caller.tenant,
         accuracy: goals.accuracy.or(defaults.accuracy),
         latency: goals.latency.or(defaults.latency),
         max_cost: goals.max_cost.or(defaults.max_cost),
-        priority: goals.priority,
+        goals: *goals,
     };
     let (key, way) = (core.next_key(), Way::default());
     let number = core.number(key);
@@ -194,10 +193,10 @@ struct Ending<'a> {
 
 impl Ending<'_> {
     fn tell(&mut self, result: &Result<Answered, ApiError>) {
-        let Self { core, number, asked, task, arrived, trace, caller: _, way, told } = self;
+        let Self { core, number, asked, task, arrived, trace, caller, way, told } = self;
         *told = true;
-        log(*number, *trace, task, result);
-        core.decisions.tell(asked, result);
+        log(core, (*number, *trace), (task, caller), result);
+        core.decisions.tell(*number, caller, asked, result);
         if let (Some(traces), Some(trace)) = (&core.traces, *trace) {
             let now = core.driver.clock().now();
             traces.tell(
@@ -220,23 +219,29 @@ impl Drop for Ending<'_> {
 }
 
 /// One line for each query, where somebody wants them: `MODELLESS_LOG=warn,modelless_gateway::queries=debug`.
-fn log(query: QueryNumber, trace: Option<&Trace>, task: &TaskView, result: &Result<Answered, ApiError>) {
+fn log(
+    core: &Core,
+    (query, trace): (QueryNumber, Option<&Trace>),
+    (task, caller): (&TaskView, &Caller),
+    result: &Result<Answered, ApiError>,
+) {
     if !tracing::enabled!(target: QUERIES, tracing::Level::DEBUG) {
         return;
     }
     let (task_name, trace) = (&task.task.name, trace.map(Trace::id).map(tracing::field::display));
+    let (tenant, app) = (&caller.names.tenant, &caller.names.app);
     match result {
         Ok(Answered { answer, node, predicted, queued, total, cached, key: _ }) => {
             let variant = task.variant(answer.variant).map_or("", |variant| variant.variant.name.as_str());
             tracing::debug!(
-                target: QUERIES, %query, trace, task = task_name, variant, node = node.map(tracing::field::display),
+                target: QUERIES, %query, trace, tenant, app, task = task_name, variant, node = node.and_then(|node| core.node_name(node)),
                 cached = cached.is_some(), batch = answer.batch, queue_us = queued.0, run_us = answer.run.0, predicted_us = predicted.0,
                 total_us = total.0, "answered"
             );
         }
         Err(ApiError { status, reason, message, .. }) => {
             let status = status.as_u16();
-            tracing::debug!(target: QUERIES, %query, trace, task = task_name, status, reason, why = message, "refused");
+            tracing::debug!(target: QUERIES, %query, trace, tenant, app, task = task_name, status, reason, why = message, "refused");
         }
     }
 }

@@ -326,6 +326,10 @@ impl Core {
         nodes.iter().find(|node| node.id == id).cloned()
     }
 
+    pub(crate) fn node_name(&self, id: NodeId) -> Option<String> {
+        self.node(id).map(|node| node.status.borrow().name.clone())
+    }
+
     /// A node's name as answers tell it. One that joined while a query waited is not in what the query read at its start.
     pub(crate) fn node_header(&self, view: &View, id: NodeId) -> Option<HeaderValue> {
         let joined = || Some(crate::view::header(&self.node(id)?.status.borrow().name));

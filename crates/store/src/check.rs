@@ -64,14 +64,7 @@ pub(crate) fn holder(name_of_node: &str, instance: u64, place: &str) -> Result<(
 }
 
 pub(crate) fn task(new: &NewTask) -> Result<NewSpace> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    name("task", &new.name)?;
-    if !new.name.chars().all(plain) {
-        return Err(Error::invalid(
-            "task",
-            format!("its name {:?} may have only lower-case letters, digits, `-` and `_`", new.name),
-        ));
-    }
+    plain_name("task", &new.name)?;
     if new.name == TASKS_OF_ALL {
         let why = format!(
             "its name {TASKS_OF_ALL:?} is taken: /v2/models/{TASKS_OF_ALL} tells what all tasks did; give it another"
@@ -301,6 +294,17 @@ pub(crate) fn name(what: &'static str, name: &str) -> Result<()> {
     } else {
         return Ok(());
     };
+    Err(Error::invalid(what, why))
+}
+
+/// A name that stands in paths, and beside others in metrics, where nothing else may be read into it.
+pub(crate) fn plain_name(what: &'static str, plain: &str) -> Result<()> {
+    name(what, plain)?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    if plain.chars().all(fits) {
+        return Ok(());
+    }
+    let why = format!("its name {plain:?} may have only lower-case letters, digits, `-` and `_`");
     Err(Error::invalid(what, why))
 }
 

@@ -38,6 +38,11 @@ fn name() -> Value {
     json!({"type": "string", "minLength": 1, "maxLength": 200, "pattern": pattern})
 }
 
+/// Of what is made from now on.
+fn plain_name() -> Value {
+    json!({"type": "string", "pattern": "^[a-z0-9_-]{1,200}$"})
+}
+
 fn key_parameter() -> Value {
     path("key", "The key's number, or its `prefix`.")
 }
@@ -62,7 +67,7 @@ pub(crate) fn create() -> Doc {
         "properties": {
             "name": name(), "scopes": some_scopes,
             "tenant": {"type": ["string", "null"], "description": "Without it that of your key."},
-            "app": {"allOf": [name()], "default": "default", "description": "Made if there is none of that name."},
+            "app": {"allOf": [plain_name()], "default": "default", "description": "Made if there is none of that name."},
             "expires_in_s": expires(),
         },
         "example": {"name": "camera", "scopes": ["query"]},
@@ -146,7 +151,7 @@ pub(crate) fn bound_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["quota"], "additionalProperties": false,
         "properties": {
-            "app": {"anyOf": [name(), {"type": "null"}], "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
+            "app": {"anyOf": [plain_name(), {"type": "null"}], "description": "Of this application; without it of the tenant with all of them. Made if there is none."},
             "quota": quota(),
         },
         "example": {"quota": {"requests_per_s": 100, "concurrency": 20}},
@@ -165,8 +170,8 @@ pub(crate) fn audit() -> Doc {
         "tenant": {"type": ["string", "null"]}, "key": {"type": ["integer", "null"]},
         "who": {"type": "string", "description": "How the key begins, and its name; without a key that is known, why it was refused."},
         "action": {"type": "string", "description": "A method and a route, or a call of gRPC."},
-        "target": {"type": "string"},
-        "status": {"type": "integer", "description": "Of HTTP; of gRPC for its calls."},
+        "target": {"type": "string", "description": "The path as it came, and after `: ` what was asked of it, in words: which key (its number, how it begins, its name), tenant, scopes, bounds, tasks and versions."},
+        "status": {"type": "integer", "description": "Of HTTP; of gRPC's calls what HTTP would have said."},
     }});
     let schema = json!({"type": "object", "properties": {"entries": {"type": "array", "items": entry}}});
     let number = json!({"type": "integer", "minimum": 1, "maximum": AUDIT_SHOWN_MAX, "default": AUDIT_SHOWN});
@@ -193,7 +198,7 @@ pub(crate) fn tenants() -> Doc {
 pub(crate) fn create_tenant() -> Doc {
     let body = json!({
         "type": "object", "required": ["name"], "additionalProperties": false,
-        "properties": {"name": name()}, "example": {"name": "team-a"},
+        "properties": {"name": plain_name()}, "example": {"name": "team-a"},
     });
     let schema =
         json!({"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}});

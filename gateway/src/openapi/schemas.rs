@@ -58,7 +58,9 @@ pub(super) const fn goal_words(goal: Goal) -> &'static str {
         Goal::Fallback => {
             "What to do when latency or cost cannot be met; `best_effort` never relaxes accuracy."
         }
-        Goal::Model => "Answer with this model only (its newest version).",
+        Goal::Model => {
+            "Answer with this model only: with the version that answers by default, or with another as `NAME@VERSION`."
+        }
         Goal::Variant => "Answer with this variant only.",
     }
 }

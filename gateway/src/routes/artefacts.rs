@@ -3,7 +3,7 @@
 
 use super::room::Room;
 use super::{Answer, App, FromApp, Named};
-use crate::access::{Caller, Uploading};
+use crate::access::{Caller, Detail, Place};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::service::UPLOADS;
@@ -33,7 +33,7 @@ const PIECE_WITHIN: Duration = Duration::from_secs(30);
 const UNHURRIED: Duration = Duration::from_secs(30);
 const LEAST_PER_S: u64 = 256 << 10;
 
-pub(super) async fn upload(State(app): FromApp, caller: Caller, request: Request) -> Answer {
+pub(super) async fn upload(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     match body::media_type(&head.headers)?.as_deref() {
         None | Some("application/octet-stream") => {}
@@ -62,6 +62,7 @@ pub(super) async fn upload(State(app): FromApp, caller: Caller, request: Request
     let put = writing.await.map_err(|error| failed(&error))?;
     sent?;
     let put = put?;
+    detail.say(format!("{}, {} bytes", put.sha256, put.bytes));
     let body = json!({"sha256": put.sha256, "bytes": put.bytes});
     Ok(json_response(StatusCode::CREATED, &body))
 }
@@ -138,7 +139,7 @@ pub(super) async fn there(State(app): FromApp, caller: Caller, Named(sha256): Na
 }
 
 /// A place at the disk. Where there are several tenants none gets more than half of them.
-fn place(app: &App, caller: &Caller) -> Result<(Uploading, OwnedSemaphorePermit), ApiError> {
+fn place(app: &App, caller: &Caller) -> Result<(Place, OwnedSemaphorePermit), ApiError> {
     let places = (caller.upload(UPLOADS), Arc::clone(&app.uploads).try_acquire_owned());
     let (Some(own), Ok(place)) = places else {
         let message = "too many artefacts are being uploaded; try again in a moment";

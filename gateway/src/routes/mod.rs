@@ -33,6 +33,7 @@ pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use jobs::{DEADLINE_MAX_S, INPUT_NAME_MAX, NAME_MAX as JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::{Inputs as MediaInputs, LIST_MAX, form as media_form, inputs as media_inputs};
+pub(crate) use oip::of_version;
 use params::{Named, Params};
 pub(crate) use query::{listed, opened};
 pub(crate) use regions::add as add_region;
@@ -320,7 +321,7 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::plans::replica,
     ),
     looking(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
-    route(Method::GET, "/v1/decisions", Needs::Operator, || get(decisions::watch), openapi::plans::decisions),
+    route(Method::GET, "/v1/decisions", Needs::ADMIN, || get(decisions::watch), openapi::plans::decisions),
     looking(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
     looking(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
     looking(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),

@@ -98,6 +98,13 @@ async fn answers_of_the_open_inference_protocol_are_as_the_document_says() {
 }
 
 #[test]
+fn a_pinned_model_is_told_to_answer_with_its_default_version() {
+    let document = document(&crate::Config::default());
+    let words = document["components"]["schemas"]["Goals"]["properties"]["model"]["description"].to_string();
+    assert!(words.contains("by default") && !words.contains("newest"), "{words}");
+}
+
+#[test]
 fn the_length_of_the_json_before_tensors_is_declared_both_ways() {
     let document = document(&crate::Config::default());
     for path in ["/v2/models/{task}/infer", "/v2/models/{task}/versions/{version}/infer"] {

@@ -47,6 +47,7 @@ fn a_clients_trace_goes_on_to_the_models_process() -> Result<()> {
     for line in logged {
         let long = |name: &str| line[name].as_str().map_or(0, str::len);
         ensure!(line["task"] == "fashion" && (long("query"), long("trace")) == (16, 32), "{line:#}");
+        ensure!(line["node"] == "local" && line["tenant"] == "default", "{line:#}");
         ensure!(line["total_us"].as_u64() > Some(0) && long("variant") > 0, "{line:#}");
     }
     server.stop()

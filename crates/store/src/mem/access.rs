@@ -21,6 +21,7 @@ impl State {
         if let Some(known) = known {
             return Ok(known.clone());
         }
+        check::plain_name("application", name)?;
         let own = self.catalog.apps.iter().filter(|app| app.tenant == tenant).count();
         let (all, tenants) = (self.catalog.apps.len(), self.catalog.tenants.len());
         Shared { all, own, tenants }.room("application", TENANTS_MAX)?;
@@ -63,7 +64,7 @@ impl Access for MemStore {
     }
 
     async fn create_tenant(&self, name: &str) -> Result<Tenant> {
-        check::name("tenant", name)?;
+        check::plain_name("tenant", name)?;
         self.register(|state| {
             if state.catalog.tenants.iter().any(|tenant| tenant.name == name) {
                 return Err(Error::exists("tenant", name));

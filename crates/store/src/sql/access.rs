@@ -233,7 +233,7 @@ async fn note_upload(db: &Db, upload: &Upload) -> Result<()> {
 }
 
 async fn create_tenant(db: &Db, name: &str) -> Result<Tenant> {
-    check::name("tenant", name)?;
+    check::plain_name("tenant", name)?;
     let mut tx = db.begin().await?;
     tx.next("catalog").await?;
     if tx.first("SELECT id FROM tenants WHERE name = $1", args![name]).await?.is_some() {
@@ -257,6 +257,8 @@ async fn app(database: &str, tx: &mut Tx, tenant: TenantId, name: &str) -> Resul
     if let Some(row) = known {
         return Ok(App { id: AppId(row.read(database).num()?), tenant, name: name.to_owned() });
     }
+    // What was made before there was this rule goes on as it is called.
+    check::plain_name("application", name)?;
     let sql = "SELECT count(*), CAST(coalesce(sum(CASE WHEN tenant = $1 THEN 1 ELSE 0 END), 0) AS BIGINT), \
                (SELECT count(*) FROM tenants) FROM apps";
     shared(database, tx.first(sql, args![tenant.0]).await?)?.room("application", TENANTS_MAX)?;
@@ -348,6 +350,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_was_named_before_there_was_a_rule_is_used_as_it_is_called() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open_sqlite(folder.path().join("db")).await.unwrap();
+        filled(&store, "INSERT INTO tenants (id, name) VALUES (7, 'Team A/b')").await;
+        filled(&store, "INSERT INTO apps (id, tenant, name) VALUES (7, 7, 'My Shop')").await;
+        let app = store.app(TenantId(7), "My Shop").await.unwrap();
+        assert_eq!((app.id, store.app(TenantId(7), "My shop").await.is_err()), (AppId(7), true));
+        store.set_quota(Owner::Tenant(TenantId(7)), Quota::default()).await.unwrap();
+    }
+
+    #[tokio::test]
     async fn a_tenant_that_has_half_of_all_keys_and_applications_leaves_the_rest_to_others() {
         let folder = tempfile::tempdir().unwrap();
         let store = open_sqlite(folder.path().join("db")).await.unwrap();
@@ -359,7 +372,7 @@ mod tests {
         .await;
         store.app(TenantId::DEFAULT, "alone").await.expect("there is nobody to leave room for");
         let other = store.create_tenant("other").await.unwrap().id;
-        assert_full_of_one(store.app(TenantId::DEFAULT, "one more").await, TENANTS_MAX / 2);
+        assert_full_of_one(store.app(TenantId::DEFAULT, "one-more").await, TENANTS_MAX / 2);
         let app = store.app(other, "theirs").await.unwrap().id;
         filled(
             &store,

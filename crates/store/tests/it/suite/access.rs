@@ -127,18 +127,21 @@ async fn the_first_key_allows_to_make_more_and_does_not_expire(backend: Backend)
 
 async fn tenants_and_applications_are_made_once(backend: Backend) {
     let store = backend.open().await;
-    let tenant = store.access().create_tenant("team a").await.unwrap();
+    let tenant = store.access().create_tenant("team-a").await.unwrap();
     assert_eq!(tenant.id, TenantId(2));
-    let again = store.access().create_tenant("team a").await.unwrap_err();
+    let again = store.access().create_tenant("team-a").await.unwrap_err();
     assert!(matches!(again, Error::AlreadyExists { .. }), "{again}");
     assert!(again.to_string().ends_with("choose another name"), "nobody can remove one: {again}");
-    refused(store.access().create_tenant("").await);
+    for taken_for_more in ["", "default/fashion", "team a", "Team"] {
+        refused(store.access().create_tenant(taken_for_more).await);
+        refused(store.access().app(tenant.id, taken_for_more).await);
+    }
     let app = store.access().app(tenant.id, "shop").await.unwrap();
     assert_eq!(store.access().app(tenant.id, "shop").await.unwrap(), app);
     assert_ne!(store.access().app(TenantId::DEFAULT, "shop").await.unwrap().id, app.id);
     missing(store.access().app(TenantId(99), "shop").await);
     let doors = store.access().doors().await.unwrap();
-    assert_eq!(doors.tenants.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["default", "team a"]);
+    assert_eq!(doors.tenants.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["default", "team-a"]);
     let catalog = store.catalog().await.unwrap();
     assert_eq!((catalog.tenants, catalog.apps), (doors.tenants, doors.apps.clone()));
     assert!(doors.apps.iter().any(|app| (app.tenant, app.name.as_str()) == (tenant.id, "default")));
