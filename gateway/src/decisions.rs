@@ -3,9 +3,8 @@
 use crate::access::Caller;
 use crate::ask::Answered;
 use crate::errors::ApiError;
-use crate::ids::QueryNumber;
 use modelless_store::UnixMicros;
-use modelless_types::{Accuracy, CostPer1k, Goals, Micros, NodeId, TaskId, VariantId};
+use modelless_types::{Accuracy, CostPer1k, Goals, Micros, NodeId, QueryNumber, TaskId, VariantId};
 use modelless_wire::Reason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -79,11 +79,8 @@ fn what_is_idle_leaves_at_once_however_new_it_is_and_comes_back_for_the_next_que
     loaded(&mut worker);
     let actions = unwanted(&mut worker);
     assert!(unloads(&actions), "{actions:?}");
-    let why = actions.iter().find_map(|action| match action {
-        Action::Transition { to: ReplicaState::Draining, cause, .. } => Some(cause.as_str()),
-        _ => None,
-    });
-    assert_eq!(why, Some(UNLOADED));
+    let is_why = |action: &&Action| matches!(action, Action::Transition { to: ReplicaState::Draining, cause, .. } if cause == UNLOADED);
+    assert_eq!(actions.iter().filter(is_why).count(), 1, "{actions:?}");
     tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
     assert_eq!(state(&worker), ReplicaState::Inactive);
     assert!(loads(&ask(&mut worker, 1)));
