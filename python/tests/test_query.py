@@ -175,8 +175,8 @@ def test_goals_are_written_as_decimals() -> None:
     assert goals.query(12.3456) == goals.query().replace("3600000", "12.3456")
 
 
-def test_an_unknown_goal_is_no_argument(client: Client, boot: Path) -> None:
-    with pytest.raises(TypeError, match="acuracy"):
+def test_an_unknown_goal_is_told_with_the_one_that_was_meant(client: Client, boot: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'accuracy'"):
         client.query("fashion", boot, acuracy=0.9)  # type: ignore[call-overload]
 
 

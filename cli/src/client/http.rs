@@ -231,6 +231,13 @@ impl Api {
             if let Some(why) = wrong_with_tls(cause) {
                 return anyhow::anyhow!("no TLS with {}: {why}", self.base);
             }
+            let no_http = cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+            if no_http && self.base.starts_with("http:") {
+                return anyhow::anyhow!(
+                    "{} does not answer in HTTP; perhaps its address begins with https://",
+                    self.base
+                );
+            }
         }
         let base = &self.base;
         if error.is_connect() {
@@ -421,6 +428,24 @@ mod tests {
         let reply = api.post_json_watching("/long", &serde_json::json!({}), ("/look", tell)).unwrap();
         assert_eq!(reply.json().unwrap()["done"], true);
         assert_eq!(seen, [3], "what cannot be told is not told");
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn a_server_of_tls_that_is_asked_without_is_told_as_that() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+            // An alert, "unexpected message".
+            stream.write_all(&[0x15, 3, 3, 0, 2, 2, 10]).unwrap();
+        });
+        let error = Api::new(&url, None, &TlsOptions::default()).unwrap().get("/").unwrap_err().to_string();
+        assert!(
+            error.ends_with("does not answer in HTTP; perhaps its address begins with https://"),
+            "{error}"
+        );
         serving.join().unwrap();
     }
 

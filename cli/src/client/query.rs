@@ -68,9 +68,13 @@ fn body(api: &Api, options: &Options) -> anyhow::Result<Body> {
     let content = match (is_file, given.to_str()) {
         (false, Some(words)) => match kind() {
             Ok(TaskKind::TextClassification | TaskKind::FeatureExtraction) => Bytes::from(words.to_owned()),
-            // Where nobody answers, the file that is not there comes first.
-            Err(error) if !error.is::<Away>() => return Err(error),
-            _ => read(given)?,
+            Ok(TaskKind::ImageClassification | TaskKind::Tensor) => read(given)?,
+            Err(error) if error.is::<Away>() => {
+                let why =
+                    format!("{words:?} is no file, and no server says whether the task takes it as a text");
+                return Err(error.context(why));
+            }
+            Err(error) => return Err(error),
         },
         _ => read(given)?,
     };

@@ -171,7 +171,7 @@ fn times(variant: &Value) -> String {
 }
 
 /// What the table's estimates are.
-const EXPECTED: &str = "p99 expected: of a query alone, on the node that is expected to be the quickest with it; what was measured is told by \
+const EXPECTED: &str = "p99 ms expected: of a query alone, on the node that is expected to be the quickest with it; what was measured is told by \
                         `modelless profile show`";
 
 /// Why times of a profile may be another minute's.
