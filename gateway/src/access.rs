@@ -13,7 +13,7 @@ mod room;
 pub(crate) use bucket::Bucket;
 pub(crate) use deeds::{Deeds, Denied, keep};
 pub(crate) use guard::Guarded;
-pub(crate) use meter::{Open, Queries, SlowBody, Uploading};
+pub(crate) use meter::{Open, Place, Queries, SlowBody};
 pub(crate) use room::Reserved;
 
 use crate::errors::ApiError;
@@ -205,9 +205,14 @@ impl Caller {
     }
 
     /// A place for an upload, as far as its tenant has one.
-    pub(crate) fn upload(&self, places: usize) -> Option<Uploading> {
+    pub(crate) fn upload(&self, places: usize) -> Option<Place> {
         let most = if self.alone { places } else { places.div_ceil(2) };
-        Uploading::begin(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+        Place::upload(self.tenant(), u32::try_from(most).unwrap_or(u32::MAX))
+    }
+
+    /// A place to follow what happens to its tenant's queries, as far as the tenant has one.
+    pub(crate) fn follow(&self, most: u32) -> Option<Place> {
+        Place::follow(self.tenant(), most)
     }
 
     /// Room of its tenant's quota of artefacts, of which nothing is taken yet.

@@ -162,11 +162,10 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     let (goals, defaults) = (&ask.goals, &ask.task.task.defaults);
     let asked = Asked {
         task: ask.task.task.id,
-        tenant: ask.caller.tenant,
         accuracy: goals.accuracy.or(defaults.accuracy),
         latency: goals.latency.or(defaults.latency),
         max_cost: goals.max_cost.or(defaults.max_cost),
-        priority: goals.priority,
+        goals: *goals,
     };
     let (key, way) = (core.next_key(), Way::default());
     let number = core.number(key);
@@ -197,7 +196,7 @@ impl Ending<'_> {
         let Self { core, number, asked, task, arrived, trace, caller, way, told } = self;
         *told = true;
         log(core, (*number, *trace), (task, caller), result);
-        core.decisions.tell(asked, result);
+        core.decisions.tell(*number, caller, asked, result);
         if let (Some(traces), Some(trace)) = (&core.traces, *trace) {
             let now = core.driver.clock().now();
             traces.tell(

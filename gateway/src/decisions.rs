@@ -1,9 +1,10 @@
 //! What queries came to, for whoever watches them as they end. While nobody watches, a query pays for one look at a counter.
 
+use crate::access::Caller;
 use crate::ask::Answered;
 use crate::errors::ApiError;
 use modelless_store::UnixMicros;
-use modelless_types::{Accuracy, CostPer1k, Micros, NodeId, Priority, TaskId, TenantId, VariantId};
+use modelless_types::{Accuracy, CostPer1k, Goals, Micros, NodeId, QueryNumber, TaskId, VariantId};
 use modelless_wire::Reason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,15 +14,16 @@ use tokio::sync::broadcast;
 /// So many wait for one who watches; what comes while they do is counted and lost to him.
 const WAITING: usize = 1_024;
 
-/// What was asked for, with the task's defaults.
+/// What was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) task: TaskId,
-    pub(crate) tenant: TenantId,
+    /// With the task's default, as the next two.
     pub(crate) accuracy: Option<Accuracy>,
     pub(crate) latency: Option<Micros>,
     pub(crate) max_cost: Option<CostPer1k>,
-    pub(crate) priority: Priority,
+    /// As they were given.
+    pub(crate) goals: Goals,
 }
 
 /// What it came to.
@@ -47,6 +49,8 @@ pub(crate) enum Came {
 #[derive(Clone, Debug)]
 pub(crate) struct Decision {
     pub(crate) at: UnixMicros,
+    pub(crate) query: QueryNumber,
+    pub(crate) caller: Caller,
     pub(crate) asked: Asked,
     pub(crate) came: Came,
 }
@@ -65,7 +69,13 @@ impl Default for Decisions {
 }
 
 impl Decisions {
-    pub(crate) fn tell(&self, asked: &Asked, result: &Result<Answered, ApiError>) {
+    pub(crate) fn tell(
+        &self,
+        query: QueryNumber,
+        caller: &Caller,
+        asked: &Asked,
+        result: &Result<Answered, ApiError>,
+    ) {
         if self.watching.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -84,8 +94,9 @@ impl Decisions {
             },
             Err(error) => Came::Refused(error.reason),
         };
-        // Whoever watched may be gone by now.
-        let _ = self.told.send(Decision { at: UnixMicros::of(SystemTime::now()), asked: *asked, came });
+        let at = UnixMicros::of(SystemTime::now());
+        let decision = Decision { at, query, caller: caller.clone(), asked: *asked, came };
+        let _whoever_watched_may_be_gone = self.told.send(decision);
     }
 
     /// Counts one who watches, until what is returned is dropped.

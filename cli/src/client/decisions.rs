@@ -79,9 +79,14 @@ fn shown(decision: &Value) -> String {
     if let Some(most) = number(&asked["max_cost"], 6) {
         goals.push(format!("for <= {most}"));
     }
+    for name in ["prefer", "fallback", "model", "variant"] {
+        goals.extend(asked[name].as_str().map(|value| format!("{name} {value}")));
+    }
     let mut line = format!(
-        "{}  {:<16}  {:<34}  ",
+        "{}  {:<16}  {:<24}  {:<16}  {:<34}  ",
         time(decision["at_unix_us"].as_u64().unwrap_or(0)),
+        text(decision, "query"),
+        format!("{}/{}", text(decision, "tenant"), text(decision, "app")),
         text(decision, "task"),
         if goals.is_empty() { "no goals".to_owned() } else { goals.join(", ") },
     );
@@ -116,11 +121,13 @@ mod tests {
     fn a_decision_is_a_line_with_goals_outcome_and_why() {
         let decision = json!({"at_unix_us": 60_000_000, "task": "t", "outcome": "answered", "variant": "v", "node": "n",
             "batch": 4, "why": "because", "total_ms": 7.5, "predicted_ms": 6.0, "in_time": false, "skipped": 3,
-            "asked": {"accuracy": 0.9, "latency_ms": 5.0, "max_cost": null}});
+            "query": "00000000000000ab", "tenant": "team-a", "app": "shop",
+            "asked": {"accuracy": 0.9, "latency_ms": 5.0, "max_cost": null, "prefer": "cost", "model": "m@2"}});
         let line = shown(&decision);
         for part in [
             "1970-01-01 00:01:00",
-            "accuracy >= 0.9000, within 5.0 ms",
+            "00000000000000ab  team-a/shop ",
+            "accuracy >= 0.9000, within 5.0 ms, prefer cost, model m@2",
             "v on n in 7.50 ms (expected 6.00)",
             "LATE: because",
             "(3 more before)",

@@ -59,6 +59,7 @@ pub(crate) struct Meter {
     unsaid: AtomicU64,
     open: AtomicU32,
     uploads: AtomicU32,
+    follows: AtomicU32,
     /// Of its quota of artefacts.
     pub(super) room: Room,
     /// Bytes of bodies.
@@ -110,21 +111,34 @@ impl Drop for SlowBody<'_> {
     }
 }
 
-/// An upload that is being written.
+/// One of a tenant's places for what goes on for a while, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Uploading(Arc<Meter>);
+pub(crate) struct Place {
+    of: Arc<Meter>,
+    taken: fn(&Meter) -> &AtomicU32,
+}
 
-impl Uploading {
-    pub(super) fn begin(meter: &Arc<Meter>, most: u32) -> Option<Self> {
+impl Place {
+    /// For an upload that is being written.
+    pub(super) fn upload(of: &Arc<Meter>, most: u32) -> Option<Self> {
+        Self::take(of, |meter| &meter.uploads, most)
+    }
+
+    /// For an answer that tells what happens.
+    pub(super) fn follow(of: &Arc<Meter>, most: u32) -> Option<Self> {
+        Self::take(of, |meter| &meter.follows, most)
+    }
+
+    fn take(of: &Arc<Meter>, taken: fn(&Meter) -> &AtomicU32, most: u32) -> Option<Self> {
         let more = |open: u32| (open < most).then_some(open + 1);
-        let began = meter.uploads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        began.ok().map(|_| Self(Arc::clone(meter)))
+        taken(of).fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Self { of: Arc::clone(of), taken })
     }
 }
 
-impl Drop for Uploading {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.uploads.fetch_sub(1, Ordering::Relaxed);
+        (self.taken)(&self.of).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -143,6 +157,7 @@ impl Meter {
             unsaid: AtomicU64::new(0),
             open: AtomicU32::new(0),
             uploads: AtomicU32::new(0),
+            follows: AtomicU32::new(0),
             room: Room::default(),
             held: AtomicU64::new(0),
             oversized: AtomicU64::new(0),
@@ -452,11 +467,11 @@ mod tests {
     #[test]
     fn a_tenant_has_a_part_of_the_places_for_uploads() {
         let meter = meter(Quota::default(), 1);
-        let first = Uploading::begin(&meter, 2).unwrap();
-        let _second = Uploading::begin(&meter, 2).unwrap();
-        assert!(Uploading::begin(&meter, 2).is_none());
+        let first = Place::upload(&meter, 2).unwrap();
+        let _second = Place::upload(&meter, 2).unwrap();
+        assert!(Place::upload(&meter, 2).is_none());
         drop(first);
-        assert!(Uploading::begin(&meter, 2).is_some());
+        assert!(Place::upload(&meter, 2).is_some());
     }
 
     #[test]

@@ -83,7 +83,9 @@ pub(crate) fn decisions() -> Doc {
     let task = json!({"type": "string"});
     Doc::new("watchDecisions", "fleet", "What queries come to at this gateway, as they end")
         .describe(
-            "Server-sent events, for those who ask for them (`Accept: text/event-stream`). `skipped` in each says how many ended since the last and are not told.",
+            "Server-sent events, for those who ask for them (`Accept: text/event-stream`): of your tenant's queries; for the operator of all. `query` in each is the number that \
+             its answer or refusal has as `modelless-query`, `asked` the goals with the task's defaults, and what was pinned, preferred or fallen back to where anything was. \
+             `skipped` says how many ended since the last and are not told.",
         )
         .parameter(query_parameter("task", "Only of this task.", &task))
         .parameter(query_parameter("per_second", "How many at most.", &number(1, A_SECOND_MAX, A_SECOND)))

@@ -3,7 +3,7 @@
 
 use super::room::Room;
 use super::{Answer, App, FromApp, Named};
-use crate::access::{Caller, Uploading};
+use crate::access::{Caller, Place};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::service::UPLOADS;
@@ -138,7 +138,7 @@ pub(super) async fn there(State(app): FromApp, caller: Caller, Named(sha256): Na
 }
 
 /// A place at the disk. Where there are several tenants none gets more than half of them.
-fn place(app: &App, caller: &Caller) -> Result<(Uploading, OwnedSemaphorePermit), ApiError> {
+fn place(app: &App, caller: &Caller) -> Result<(Place, OwnedSemaphorePermit), ApiError> {
     let places = (caller.upload(UPLOADS), Arc::clone(&app.uploads).try_acquire_owned());
     let (Some(own), Ok(place)) = places else {
         let message = "too many artefacts are being uploaded; try again in a moment";

@@ -28,13 +28,13 @@ pub(super) async fn list(State(app): FromApp, uri: Uri, headers: HeaderMap) -> A
     if stream::wanted(&headers) {
         let last =
             headers.get(LAST).map(|last| number(LAST, last.to_str().unwrap_or_default())).transpose()?;
-        let place = stream::place()?;
+        let place = stream::place(true)?;
         return Ok(stream::answer(place, Followed { app, after: last.or(after), limit }));
     }
     let until = Instant::now() + Duration::from_millis(u64::from(wait));
     let _follows = match wait {
         0 => None,
-        _ => Some(stream::place()?),
+        _ => Some(stream::place(true)?),
     };
     let events: Vec<Event> = loop {
         let events = app.store.events(after, limit).await?;

@@ -320,7 +320,7 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::plans::replica,
     ),
     looking(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
-    route(Method::GET, "/v1/decisions", Needs::Operator, || get(decisions::watch), openapi::plans::decisions),
+    route(Method::GET, "/v1/decisions", Needs::ADMIN, || get(decisions::watch), openapi::plans::decisions),
     looking(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
     looking(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
     looking(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),

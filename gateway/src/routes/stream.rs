@@ -26,15 +26,19 @@ pub(crate) const GOES_ON: Duration = Duration::from_mins(10);
 const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 /// How often is looked for something new, and for the end of this gateway.
 pub(super) const LOOK: Duration = Duration::from_millis(250);
-/// So many may follow something at once.
+/// So many operators may follow something at once, and so many of tenants.
 static FOLLOWERS: Semaphore = Semaphore::const_new(32);
+static FOLLOWERS_OF_TENANTS: Semaphore = Semaphore::const_new(32);
 
 /// A place among those who follow.
-pub(super) fn place() -> Result<SemaphorePermit<'static>, ApiError> {
-    FOLLOWERS.try_acquire().map_err(|_| {
-        let message = "too many follow what happens already; ask without waiting, or later";
-        ApiError::unavailable("queue_full", message)
-    })
+pub(super) fn place(operator: bool) -> Result<SemaphorePermit<'static>, ApiError> {
+    let places = if operator { &FOLLOWERS } else { &FOLLOWERS_OF_TENANTS };
+    places.try_acquire().map_err(|_| too_many())
+}
+
+pub(super) fn too_many() -> ApiError {
+    let message = "too many follow what happens already; ask without waiting, or later";
+    ApiError::unavailable("queue_full", message)
 }
 
 /// Whether the client asks for events as they happen.

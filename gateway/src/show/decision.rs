@@ -4,23 +4,39 @@ use super::fleet::variant_name;
 use crate::decisions::{Came, Decision};
 use crate::told::GIVEN_BEFORE;
 use crate::view::View;
-use modelless_types::{Accuracy, CostPer1k, Micros};
+use modelless_types::{Accuracy, CostPer1k, Fallback, Micros};
 use serde_json::{Value, json};
 
 pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
     let asked = &decision.asked;
+    let goals = &asked.goals;
+    let model = |id| view.catalog.models.iter().find(|model| model.id == id);
     let task = view.catalog.tasks.iter().find(|task| task.id == asked.task);
     let mut shown = json!({
         "at_unix_us": decision.at,
         "task": task.map(|task| task.name.as_str()),
-        "tenant": asked.tenant,
+        "query": decision.query.to_string(),
+        "tenant": decision.caller.names.tenant,
+        "app": decision.caller.names.app,
         "asked": {
             "accuracy": asked.accuracy.map(Accuracy::as_f64),
             "latency_ms": asked.latency.map(Micros::as_millis_f64),
             "max_cost": asked.max_cost.map(CostPer1k::as_usd),
-            "priority": asked.priority,
+            "priority": goals.priority,
         },
     });
+    let mut given = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            shown["asked"][name] = value;
+        }
+    };
+    let prefer = goals.prefer.or(task.and_then(|task| task.defaults.prefer));
+    given("prefer", prefer.map(|prefer| json!(prefer)));
+    // Who asks for the usual one is not told from who asks for none.
+    given("fallback", (goals.fallback != Fallback::default()).then(|| json!(goals.fallback)));
+    let pinned = goals.model.and_then(model);
+    given("model", pinned.map(|model| json!(format!("{}@{}", model.name, model.version))));
+    given("variant", goals.variant.map(|variant| json!(variant_name(view, variant))));
     match &decision.came {
         Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost, again } => {
             shown["outcome"] = json!("answered");

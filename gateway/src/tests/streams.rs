@@ -1,8 +1,9 @@
-use super::world::{Does, PNG, Running, World};
-use modelless_store::{EventKind, NewEvent, Store as _, UnixMicros};
+use super::access::{locked, made, made_for};
+use super::world::{Does, PNG, Running, Setup, World};
+use modelless_store::{Access as _, EventKind, NewEvent, SecretKey, Store as _, UnixMicros, Visibility};
 use modelless_testkit::{Connection, Request};
-use modelless_types::Refusal;
-use serde_json::Value;
+use modelless_types::{Refusal, Scope, Scopes, TaskId, TenantId};
+use serde_json::{Value, json};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -113,6 +114,79 @@ async fn what_queries_come_to_is_told_to_those_who_watch() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_decision_has_its_querys_number_who_asked_and_all_that_was_asked() {
+    let run = World::new().await.run().await;
+    let (mut told, address) = (watching(&run, "/v1/decisions").await, run.addresses.http);
+    let goals = "prefer=cost&fallback=best_effort&model=small&variant=small-fp32&latency_ms=500";
+    let ask = move |goals: &str| {
+        let request =
+            Request::post(&format!("/v1/tasks/fashion?{goals}")).header("content-type", "image/png");
+        let answer = Connection::open(address).unwrap().exchange(&request.body(PNG)).unwrap();
+        answer.header("modelless-query").unwrap().to_owned()
+    };
+    let (numbers, decisions) = blocking(move || {
+        let numbers = [ask(goals), ask("accuracy=0.999")];
+        (numbers, [told.data(), told.data()])
+    })
+    .await;
+    for (number, decision) in numbers.iter().zip(&decisions) {
+        assert_eq!(decision["query"], *number);
+        assert_eq!((&decision["tenant"], &decision["app"]), (&json!("default"), &json!("default")));
+    }
+    let asked = &decisions[0]["asked"];
+    assert_eq!((&asked["prefer"], &asked["fallback"]), (&json!("cost"), &json!("best_effort")));
+    assert_eq!((&asked["model"], &asked["variant"]), (&json!("small@1"), &json!("small-fp32")));
+    for name in ["prefer", "fallback", "model", "variant"] {
+        assert_eq!(decisions[1]["asked"].get(name), None, "it was not asked for");
+    }
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn a_tenants_admin_watches_its_own_queries_and_nobody_elses() {
+    let (world, all, _) = locked().await;
+    let tenant = world.store.create_tenant("other").await.unwrap().id;
+    world.store.share_model(TaskId(1), "small", Visibility::Public).await.unwrap();
+    let theirs = made(&world, tenant, Scopes::ALL).await;
+    let asks = made_for(&world, (tenant, "shop"), [Scope::Query].into_iter().collect()).await;
+    let ours = made_for(&world, (TenantId::DEFAULT, "shop"), Scopes::ALL.without(Scope::Admin)).await;
+    let run = World::with(Setup { store: Some(world.store), ..Setup::default() }).await.run().await;
+    let (address, store) = (run.addresses.http, run.store.clone());
+    let watch = |key: &SecretKey| {
+        Request::get("/v1/decisions").header("accept", STREAM).header("api-key", key.expose())
+    };
+    let refused = async |request: Request| {
+        blocking(move || Connection::open(address).unwrap().exchange(&request).unwrap().status).await
+    };
+    assert_eq!(refused(watch(&asks)).await, 403);
+    assert_eq!(refused(watch(&ours)).await, 403);
+    let opened = |key: &SecretKey| {
+        let request = watch(key);
+        blocking(move || Lines::open(address, &request))
+    };
+    let (mut own, mut every) = (opened(&theirs).await, opened(&all).await);
+    let _three_more = [opened(&theirs).await, opened(&theirs).await, opened(&theirs).await];
+    assert_eq!(refused(watch(&theirs)).await, 503, "one tenant leaves room for others");
+    let _another_operators = opened(&all).await;
+    let (own, every, mut lines) = blocking(move || {
+        for key in [&ours, &ours, &asks] {
+            let request = asked().header("api-key", key.expose());
+            assert_eq!(Connection::open(address).unwrap().exchange(&request).unwrap().status, 200);
+        }
+        let every = [every.data(), every.data(), every.data()].map(|told| told["tenant"].clone());
+        (own.data(), every, own)
+    })
+    .await;
+    assert_eq!((&own["tenant"], &own["app"], &own["skipped"]), (&json!("other"), &json!("shop"), &json!(0)));
+    assert_eq!(every, [json!("default"), json!("default"), json!("other")]);
+    // Its key ends before what it began does.
+    let key = store.doors().await.unwrap().keys.into_iter().find(|key| key.secret == theirs.kept()).unwrap();
+    store.revoke_key(key.id, UnixMicros(1)).await.unwrap();
+    blocking(move || while lines.next().is_some_and(|line| !line.starts_with("data")) {}).await;
+    run.stop().await;
 }
 
 #[tokio::test]

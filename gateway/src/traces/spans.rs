@@ -202,7 +202,7 @@ fn asked(ended: &Ended<'_>, door: Door) -> Attributes {
         ("modelless.query", Value::Text(ended.number.to_string().into())),
         ("modelless.task", Value::Text(ended.task.task.name.clone().into())),
         ("modelless.door", Value::Text(door.name().into())),
-        ("modelless.priority", Value::Whole(i64::from(asked.priority.level()))),
+        ("modelless.priority", Value::Whole(i64::from(asked.goals.priority.level()))),
     ];
     all.extend(asked.accuracy.map(|floor| ("modelless.goal.accuracy", Value::Number(floor.as_f64()))));
     all.extend(asked.latency.map(|bound| ("modelless.goal.latency_ms", millis(bound))));
