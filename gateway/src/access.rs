@@ -11,7 +11,7 @@ mod meter;
 mod room;
 
 pub(crate) use bucket::Bucket;
-pub(crate) use deeds::{Deeds, Denied, keep};
+pub(crate) use deeds::{Deeds, Denied, Detail, keep};
 pub(crate) use guard::Guarded;
 pub(crate) use meter::{Open, Place, Queries, SlowBody};
 pub(crate) use room::Reserved;

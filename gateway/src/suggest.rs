@@ -31,6 +31,16 @@ pub(crate) fn excerpt(text: &str) -> String {
     }
 }
 
+/// The same for the audit log, where names stand as they are as long as nothing else can be read into them.
+pub(crate) fn noted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if !name.is_empty() && name.len() <= 60 && name.chars().all(plain) {
+        name.to_owned()
+    } else {
+        excerpt(name)
+    }
+}
+
 /// Letters to change, add or take away.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();

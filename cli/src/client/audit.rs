@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn an_entry_says_who_did_what_with_which_end() {
         let answer = json!({"entries": [{"seq": 4, "at_unix_us": 0, "tenant": "default", "who": "mlk_01234567 (ann)",
-            "action": "DELETE /v1/tasks/{task}", "target": "/v1/tasks/old", "status": 200},
+            "action": "POST /v1/tenants", "target": "/v1/tenants: tenant team-a", "status": 201},
             {"seq": 3, "at_unix_us": 0, "tenant": null, "who": "unknown_key; 7 more before that are not listed",
             "action": "GET /v1/keys", "target": "/v1/keys", "status": 401}]});
         let shown = listed(&answer);
@@ -58,8 +58,8 @@ mod tests {
             "(none)",
             "unknown_key; 7 more",
             "mlk_01234567 (ann)",
-            "DELETE /v1/tasks/old",
-            "200",
+            "POST /v1/tenants: tenant team-a",
+            "201",
             "1970-01-01",
         ] {
             assert!(shown.contains(part), "{part}: {shown}");

@@ -204,7 +204,10 @@ async fn make(
         key: None,
         who: format!("{} at the store", who()),
         action: "key create".to_owned(),
-        target: format!("{} ({})", key.secret.prefix, key.name),
+        target: format!(
+            "key {}, {} ({}), tenant {}, application {}, scopes {scopes}",
+            key.id.0, key.secret.prefix, key.name, tenant.name, app.name
+        ),
         status: 201,
     };
     store.note(vec![deed]).await?;

@@ -11,8 +11,9 @@ pub const AUDIT_KEPT: u64 = 10_000;
 pub const REFUSED_KEPT: u64 = 1_000;
 /// In place of a tenant where nobody knows who came. No tenant has this number.
 pub const STRANGERS: TenantId = TenantId(0);
-/// Longest text of an entry; what is longer is cut.
+/// Longest text of an entry, and of what was done; what is longer is cut.
 const TEXT_MAX: usize = 300;
+const TARGET_MAX: usize = 1_000;
 
 /// Something that was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,25 +28,26 @@ pub struct Deed {
     pub who: String,
     /// What: a method and a route, or a call.
     pub action: String,
-    /// With what: the path as it came.
+    /// With what: the path as it came, and after `: ` what was asked of it.
     pub target: String,
-    /// What came of it: a status of HTTP, or of gRPC for its calls.
+    /// What came of it, as HTTP says it.
     pub status: u16,
 }
 
 impl Deed {
-    /// Whether it was refused for want of a right: 401 and 403 of HTTP, 7 and 16 of gRPC. The store's query names the same.
+    /// Whether it was refused for want of a right. The store's query names the same.
     pub(crate) fn refused(&self) -> bool {
-        matches!(self.status, 401 | 403 | 7 | 16)
+        matches!(self.status, 401 | 403)
     }
 
     /// The same with texts that can be stored.
     pub(crate) fn cut(mut self) -> Self {
-        for text in [&mut self.who, &mut self.action, &mut self.target] {
-            text.truncate(text.floor_char_boundary(TEXT_MAX));
+        let texts = [(&mut self.who, TEXT_MAX), (&mut self.action, TEXT_MAX), (&mut self.target, TARGET_MAX)];
+        for (text, most) in texts {
             if text.contains(char::is_control) {
                 *text = text.replace(char::is_control, "\u{fffd}");
             }
+            text.truncate(text.floor_char_boundary(most));
         }
         self
     }

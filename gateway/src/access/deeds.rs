@@ -6,11 +6,14 @@
 
 use super::{Caller, Needs};
 use crate::errors::ApiError;
+use axum::extract::FromRequestParts;
 use http::Method;
+use http::request::Parts;
 use modelless_store::{Deed, Store, UnixMicros, without_keys};
 use modelless_types::{Scope, Time};
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -20,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 const BACKLOG: usize = 1_000;
 /// Written in one go.
 const AT_ONCE: usize = 100;
+/// Longest text of what a handler says of what it does.
+const DETAIL_MAX: usize = 600;
 /// A store that takes longer is away.
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -35,6 +40,35 @@ pub(crate) struct Denied {
 impl From<Denied> for ApiError {
     fn from(denied: Denied) -> Self {
         denied.error
+    }
+}
+
+/// What a handler says of what it does, beside the path. It is noted with the deed, whatever came of that; a key is masked as
+/// everywhere.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Detail(Arc<Mutex<String>>);
+
+impl Detail {
+    /// In place of what was said before: what was asked for first, then what was made of it.
+    pub(crate) fn say(&self, what: impl Into<String>) {
+        let mut what = what.into();
+        what.truncate(what.floor_char_boundary(DETAIL_MAX));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    /// What was done: a path, which has no spaces, and what was said.
+    pub(crate) fn with(&self, path: &str) -> String {
+        let said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_empty() { path.to_owned() } else { format!("{path}: {said}") }
+    }
+}
+
+/// Where nothing is noted, what is said goes nowhere.
+impl<S: Sync> FromRequestParts<S> for Detail {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().cloned().unwrap_or_default())
     }
 }
 

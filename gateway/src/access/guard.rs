@@ -1,6 +1,6 @@
 //! The check before each route of HTTP.
 
-use super::{Caller, Deeds, Needs};
+use super::{Caller, Deeds, Detail, Needs};
 use crate::errors::ApiError;
 use crate::routes::{Shared, refused};
 use axum::extract::{FromRequestParts, Request};
@@ -71,12 +71,14 @@ where
                 }
                 let action = format!("{} {path}", request.method());
                 let (app, target) = (Arc::clone(app), request.uri().path().to_owned());
+                let detail = Detail::default();
                 request.extensions_mut().insert(caller.clone());
+                request.extensions_mut().insert(detail.clone());
                 let answer = self.inner.call(request);
                 Either::Right(Either::Right(Box::pin(async move {
                     let answer = answer.await;
                     if let Ok(answer) = &answer {
-                        app.deeds.note(&caller, action, target, answer.status().as_u16());
+                        app.deeds.note(&caller, action, detail.with(&target), answer.status().as_u16());
                     }
                     answer
                 })))

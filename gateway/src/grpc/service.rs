@@ -2,13 +2,14 @@
 
 use super::coming::{Coming, Gathered};
 use super::infer;
-use crate::access::{Caller, Deeds, Needs};
+use crate::access::{Caller, Deeds, Detail, Needs};
 use crate::errors::ApiError;
 use crate::http::refusals::Slowly;
 use crate::oip::request::Value;
 use crate::oip::{about, residency, settings, statistics};
 use crate::regions::{self, Ends, Region};
 use crate::routes::{self, App, Shared};
+use crate::suggest::noted;
 use crate::view::View;
 use futures_util::StreamExt as _;
 use futures_util::stream::{BoxStream, unfold};
@@ -166,8 +167,7 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
         Err(denied) => {
             let said = status(&denied.error);
             let (now, action) = (app.core.driver.clock().now(), || format!("gRPC {name}"));
-            let code = u16::try_from(i32::from(said.code())).unwrap_or_default();
-            app.deeds.refuse(&denied, now, (action, request.uri().path()), code);
+            app.deeds.refuse(&denied, now, (action, request.uri().path()), denied.error.status.as_u16());
             app.core.refusals.hold(Slowly::DENIED).await;
             return said.into_http();
         }
@@ -184,7 +184,9 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
     extensions.insert(caller.clone());
     extensions.insert(Bound(most));
     extensions.insert(gathered);
-    let noted = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
+    let detail = Detail::default();
+    extensions.insert(detail.clone());
+    let deed = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
     let mut answer = answered(Arc::clone(&app), &name, request).await;
     if let Some(said) = Status::from_header_map(answer.headers())
         && said.code() == Code::OutOfRange
@@ -200,10 +202,10 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
         }
         _ => {}
     }
-    if let Some((app, target)) = noted {
+    if let Some((app, path)) = deed {
         // Only a refusal has its status in the head.
-        let status = answer.headers().get(STATUS).and_then(|status| status.to_str().ok()?.parse().ok());
-        app.deeds.note(&caller, format!("gRPC {name}"), target, status.unwrap_or(0));
+        let code = answer.headers().get(STATUS).map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
+        app.deeds.note(&caller, format!("gRPC {name}"), detail.with(&path), as_http(code).as_u16());
     }
     answer
 }
@@ -294,19 +296,23 @@ fn counted(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
 }
 
 async fn load(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {
-    let caller = caller(request.extensions())?.clone();
-    let (name, parameters) = of_repository(request.into_inner());
+    let (caller, (name, parameters)) = of_repository(request)?;
     residency::load(&app.core, &caller, &name, &parameters).await.map(|()| Empty {})
 }
 
 async fn unload(app: Shared, request: Request<RepositoryRequest>) -> Result<Empty, ApiError> {
-    let caller = caller(request.extensions())?.clone();
-    let (name, parameters) = of_repository(request.into_inner());
+    let (caller, (name, parameters)) = of_repository(request)?;
     residency::unload(&app.core, &caller, &name, &parameters).await.map(|()| Empty {})
 }
 
-/// Which model, and what is said of it.
-fn of_repository(asked: RepositoryRequest) -> (String, Vec<(String, Value)>) {
+/// What is said of a model.
+type Parameters = Vec<(String, Value)>;
+
+/// Who asks, of which model, and what is said of it.
+fn of_repository(request: Request<RepositoryRequest>) -> Result<(Caller, (String, Parameters)), ApiError> {
+    let caller = caller(request.extensions())?.clone();
+    let detail = request.extensions().get::<Detail>().cloned().unwrap_or_default();
+    let asked = request.into_inner();
     let value = |choice: Option<RepositoryChoice>| match choice {
         Some(RepositoryChoice::Bool(truth)) => Value::Bool(truth),
         Some(RepositoryChoice::Int(number)) => Value::Number(number.to_string()),
@@ -314,7 +320,11 @@ fn of_repository(asked: RepositoryRequest) -> (String, Vec<(String, Value)>) {
         Some(RepositoryChoice::Raw(_)) | None => Value::Text(String::new()),
     };
     let parameters = asked.parameters.into_iter();
-    (asked.model_name, parameters.map(|(name, parameter)| (name, value(parameter.choice))).collect())
+    let parameters: Parameters =
+        parameters.map(|(name, parameter)| (name, value(parameter.choice))).collect();
+    let version = routes::of_version(&parameters).map(|version| format!(", {version}"));
+    detail.say(format!("task {}{}", noted(&asked.model_name), version.unwrap_or_default()));
+    Ok((caller, (asked.model_name, parameters)))
 }
 
 /// The name of a region; none stands for all.
@@ -420,6 +430,26 @@ pub(super) fn status(error: &ApiError) -> Status {
         status.metadata_mut().insert("modelless-query", number);
     }
     status
+}
+
+/// What HTTP would have said, so that one column tells what came of both.
+fn as_http(code: Code) -> StatusCode {
+    match code {
+        Code::Ok => StatusCode::OK,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::FailedPrecondition => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        // A client that went away; HTTP has no number for it, others use this one.
+        Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+        Code::Internal | Code::Unknown | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }
 
 #[cfg(test)]

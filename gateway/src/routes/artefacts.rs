@@ -3,7 +3,7 @@
 
 use super::room::Room;
 use super::{Answer, App, FromApp, Named};
-use crate::access::{Caller, Place};
+use crate::access::{Caller, Detail, Place};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::service::UPLOADS;
@@ -33,7 +33,7 @@ const PIECE_WITHIN: Duration = Duration::from_secs(30);
 const UNHURRIED: Duration = Duration::from_secs(30);
 const LEAST_PER_S: u64 = 256 << 10;
 
-pub(super) async fn upload(State(app): FromApp, caller: Caller, request: Request) -> Answer {
+pub(super) async fn upload(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     match body::media_type(&head.headers)?.as_deref() {
         None | Some("application/octet-stream") => {}
@@ -62,6 +62,7 @@ pub(super) async fn upload(State(app): FromApp, caller: Caller, request: Request
     let put = writing.await.map_err(|error| failed(&error))?;
     sent?;
     let put = put?;
+    detail.say(format!("{}, {} bytes", put.sha256, put.bytes));
     let body = json!({"sha256": put.sha256, "bytes": put.bytes});
     Ok(json_response(StatusCode::CREATED, &body))
 }

@@ -1,16 +1,16 @@
 //! Keys of applications: made, listed, rotated, ended; and tenants. A secret is told once, to whoever had it made.
 
 use super::{Answer, App, FromApp, Named};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
-use crate::suggest::excerpt;
+use crate::suggest::{excerpt, noted};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, StatusCode};
 use modelless_store::{Doors, Key, NewKey, Owner, Quota, Rotation, SecretKey, Tenant, UnixMicros};
-use modelless_types::{Scope, TenantId};
+use modelless_types::{Scope, Scopes, TenantId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::SystemTime;
@@ -34,6 +34,16 @@ struct New {
     app: String,
     #[serde(default)]
     expires_in_s: Option<u64>,
+}
+
+impl New {
+    /// What is asked for, for whoever reads of it later.
+    fn words(&self, caller: &Caller) -> String {
+        let tenant = self.tenant.as_ref().unwrap_or(&caller.names.tenant);
+        let scopes: Scopes = self.scopes.iter().copied().collect();
+        let (name, tenant, app) = (noted(&self.name), noted(tenant), noted(&self.app));
+        format!("key ({name}), tenant {tenant}, application {app}, scopes {scopes}")
+    }
 }
 
 fn usual_app() -> String {
@@ -62,6 +72,18 @@ struct Bound {
     /// In place of the one that holds; what is left out is not bounded.
     #[serde(deserialize_with = "body::object")]
     quota: Quota,
+}
+
+impl Bound {
+    /// What is asked for, for whoever reads of it later.
+    fn words(&self) -> String {
+        let app = self.app.as_ref().map(|app| format!("application {}, ", noted(app)));
+        let quota = json!(self.quota);
+        let bounds = quota.as_object().into_iter().flatten();
+        let bounds: Vec<String> = bounds.map(|(name, most)| format!("{name} {most}")).collect();
+        let bounds = if bounds.is_empty() { "no bounds".to_owned() } else { bounds.join(", ") };
+        format!("{}{bounds}", app.unwrap_or_default())
+    }
 }
 
 #[derive(Deserialize)]
@@ -154,6 +176,15 @@ fn shown(doors: &Doors, key: &Key) -> Value {
     })
 }
 
+/// A key for whoever reads what was done with it.
+fn words(doors: &Doors, key: &Key) -> String {
+    let app = doors.apps.iter().find(|app| app.id == key.app);
+    let tenant = app.and_then(|app| doors.tenants.iter().find(|tenant| tenant.id == app.tenant));
+    let (tenant, app) = (tenant.map_or("", |tenant| &tenant.name), app.map_or("", |app| &app.name));
+    let Key { id, secret, name, scopes, .. } = key;
+    format!("key {}, {} ({name}), tenant {tenant}, application {app}, scopes {scopes}", id.0, secret.prefix)
+}
+
 /// An answer with a secret in it is kept by nobody on its way.
 fn told_once(status: StatusCode, body: &Value) -> Response {
     let mut response = json_response(status, body);
@@ -168,9 +199,10 @@ pub(super) async fn list(State(app): FromApp, caller: Caller) -> Answer {
     Ok(json_response(StatusCode::OK, &json!({"keys": keys, "needed": doors.locked})))
 }
 
-pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request) -> Answer {
+pub(super) async fn create(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let new: New = body::read_json(&app.core, &head, body).await?;
+    detail.say(new.words(&caller));
     only_locked(&app)?;
     let at = now();
     let expires = expiry(at, new.expires_in_s)?;
@@ -190,6 +222,7 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request
     tracing::info!(key = key.secret.prefix, by = ?caller.key, "a key was made");
     app.catalog_changed().await;
     let doors = app.store.access().doors().await?;
+    detail.say(words(&doors, &key));
     let mut body = shown(&doors, &key);
     body["secret"] = json!(made.expose());
     Ok(told_once(StatusCode::CREATED, &body))
@@ -198,6 +231,7 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request
 pub(super) async fn rotate(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named(name): Named<String>,
     request: Request,
 ) -> Answer {
@@ -210,21 +244,30 @@ pub(super) async fn rotate(
     let at = now();
     let expires = expiry(at, wanted.expires_in_s)?;
     let doors = app.store.access().doors().await?;
-    let key = named(&doors, &caller, &name)?.id;
-    let made = secret()?;
+    let key = named(&doors, &caller, &name)?;
+    detail.say(words(&doors, key));
+    let (key, made) = (key.id, secret()?);
     let both_until = after(at, wanted.overlap_s);
     let rotation = Rotation { key, secret: made.kept(), at, both_until, expires };
     let (old, new) = app.store.access().rotate_key(rotation).await?;
     tracing::info!(old = old.secret.prefix, new = new.secret.prefix, by = ?caller.key, "a key was rotated");
     app.catalog_changed().await;
+    let (id, prefix, overlap) = (new.id.0, &new.secret.prefix, wanted.overlap_s);
+    detail.say(format!("{}; key {id}, {prefix}, in its place, both for {overlap} s", words(&doors, &old)));
     let body = json!({"old": shown(&doors, &old), "new": shown(&doors, &new), "secret": made.expose()});
     Ok(told_once(StatusCode::OK, &body))
 }
 
-pub(super) async fn revoke(State(app): FromApp, caller: Caller, Named(name): Named<String>) -> Answer {
+pub(super) async fn revoke(
+    State(app): FromApp,
+    caller: Caller,
+    detail: Detail,
+    Named(name): Named<String>,
+) -> Answer {
     let doors = app.store.access().doors().await?;
-    let key = named(&doors, &caller, &name)?.id;
-    let key = app.store.access().revoke_key(key, now()).await?;
+    let key = named(&doors, &caller, &name)?;
+    detail.say(words(&doors, key));
+    let key = app.store.access().revoke_key(key.id, now()).await?;
     tracing::info!(key = key.secret.prefix, by = ?caller.key, "a key was revoked");
     app.catalog_changed().await;
     Ok(json_response(StatusCode::OK, &shown(&doors, &key)))
@@ -250,11 +293,13 @@ fn shown_tenant(doors: &Doors, tenant: &Tenant) -> Value {
 pub(super) async fn bound_tenant(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named(name): Named<String>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
     let wanted: Bound = body::read_json(&app.core, &head, body).await?;
+    detail.say(wanted.words());
     let access = app.store.access();
     let doors = access.doors().await?;
     let tenant = tenant(&doors, &caller, Some(&name))?;
@@ -269,9 +314,10 @@ pub(super) async fn bound_tenant(
     Ok(json_response(StatusCode::OK, &shown_tenant(&doors, tenant)))
 }
 
-pub(super) async fn create_tenant(State(app): FromApp, request: Request) -> Answer {
+pub(super) async fn create_tenant(State(app): FromApp, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let new: NewTenant = body::read_json(&app.core, &head, body).await?;
+    detail.say(format!("tenant {}", noted(&new.name)));
     let tenant = app.store.access().create_tenant(&new.name).await?;
     app.catalog_changed().await;
     Ok(json_response(StatusCode::CREATED, &json!({"id": tenant.id, "name": tenant.name})))

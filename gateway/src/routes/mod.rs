@@ -33,6 +33,7 @@ pub(crate) use audit::{SHOWN as AUDIT_SHOWN, SHOWN_MAX as AUDIT_SHOWN_MAX};
 pub(crate) use jobs::{DEADLINE_MAX_S, INPUT_NAME_MAX, NAME_MAX as JOB_NAME_MAX, OUTPUTS, OUTPUTS_MAX};
 pub(crate) use keys::{EXPIRY_MAX_S, OVERLAP_MAX_S, OVERLAP_S};
 pub(crate) use media::{Inputs as MediaInputs, LIST_MAX, form as media_form, inputs as media_inputs};
+pub(crate) use oip::of_version;
 use params::{Named, Params};
 pub(crate) use query::{listed, opened};
 pub(crate) use regions::add as add_region;

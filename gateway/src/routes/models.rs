@@ -1,12 +1,12 @@
 //! Models and variants: shown, registered, removed.
 
 use super::{Answer, FromApp, Named, Params};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::admin::{AdminError, BUDGET_MS_MAX, RegisterRequest};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::show;
-use crate::suggest::{excerpt, suggest};
+use crate::suggest::{excerpt, noted, suggest};
 use crate::view::{TaskView, View};
 use axum::extract::{Request, State};
 use http::{StatusCode, Uri};
@@ -92,9 +92,16 @@ pub(super) fn named<'a>(task: &'a TaskView, name: &str) -> Result<Vec<&'a Arc<Mo
     Ok(versions)
 }
 
-pub(super) async fn register(State(app): FromApp, caller: Caller, request: Request) -> Answer {
+pub(super) async fn register(
+    State(app): FromApp,
+    caller: Caller,
+    detail: Detail,
+    request: Request,
+) -> Answer {
     let (head, body) = request.into_parts();
     let wanted: RegisterRequest = body::read_json(&app.core, &head, body).await?;
+    let (task, name) = (noted(&wanted.task), noted(&wanted.name));
+    detail.say(format!("task {task}, model {name}, version {}", wanted.version));
     app.core.view_of(&caller).task(&wanted.task)?.owned()?;
     if wanted.variants.is_empty() {
         return Err(ApiError::malformed("`variants` is empty; a model needs at least one way to be run"));
@@ -158,6 +165,7 @@ fn is_measured(variant: &Variant) -> bool {
 pub(super) async fn remove(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named((task, name)): Named<(String, String)>,
     uri: Uri,
 ) -> Answer {
@@ -168,6 +176,10 @@ pub(super) async fn remove(
     params.finish(&["force", "version", "by"])?;
     let view = app.core.view_of(&caller);
     let task = view.task(&task)?.owned()?;
+    let forced = if force { ", by force" } else { "" };
+    if let Some(version) = version {
+        detail.say(format!("version {version}{forced}"));
+    }
     let mut versions = named(task, &name)?;
     if let Some(version) = version {
         versions.retain(|model| model.version == version);
@@ -183,6 +195,7 @@ pub(super) async fn remove(
     }
     let mut removed = Vec::new();
     for model in versions {
+        detail.say(format!("version {}{forced}", model.version));
         app.store.remove_model(model.id, force, super::versions::signed(by.clone())).await?;
         removed.push(json!({"name": model.name, "version": model.version}));
     }

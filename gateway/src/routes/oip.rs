@@ -2,13 +2,14 @@
 
 use super::query::opened;
 use super::{Answer, App, FromApp, Named};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, JSON, json_response};
 use crate::goals::Given;
 use crate::http::{body, encoding};
 use crate::oip::json::HEAD_LENGTH;
 use crate::oip::request::Value as Parameter;
 use crate::oip::{about, infer, json as form, residency, shown, statistics};
+use crate::suggest::noted;
 use crate::traces::Door;
 use crate::view::View;
 use crate::whole::Whole;
@@ -190,10 +191,12 @@ pub(super) async fn index(State(app): FromApp, caller: Caller, request: Request)
 pub(super) async fn load(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named(at): Named<At>,
     request: Request,
 ) -> Answer {
     let parameters = parameters(&app, request).await?;
+    detail.say(of_version(&parameters).unwrap_or_default());
     residency::load(&app.core, &caller, &at.task, &parameters).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
 }
@@ -201,12 +204,24 @@ pub(super) async fn load(
 pub(super) async fn unload(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named(at): Named<At>,
     request: Request,
 ) -> Answer {
     let parameters = parameters(&app, request).await?;
+    detail.say(of_version(&parameters).unwrap_or_default());
     residency::unload(&app.core, &caller, &at.task, &parameters).await?;
     Ok(json_response(StatusCode::OK, &json!({})))
+}
+
+/// The version that is loaded or unloaded, for whoever reads of it later.
+pub(crate) fn of_version(parameters: &[(String, Parameter)]) -> Option<String> {
+    parameters.iter().find_map(|(name, value)| match (name.as_str(), value) {
+        ("version", Parameter::Text(version) | Parameter::Number(version)) => {
+            Some(format!("version {}", noted(version)))
+        }
+        _ => None,
+    })
 }
 
 async fn parameters(app: &App, request: Request) -> Result<Vec<(String, Parameter)>, ApiError> {

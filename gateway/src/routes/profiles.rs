@@ -1,7 +1,7 @@
 //! Profiles in full, to be shown, kept elsewhere and brought in.
 
 use super::{Answer, FromApp, Params};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::profiles::{ProfileEntry, ProfileFile, Through};
@@ -51,7 +51,7 @@ pub(super) async fn export(State(app): FromApp, caller: Caller, uri: Uri) -> Ans
     Ok(json_response(StatusCode::OK, &json!(ProfileFile::new(entries.collect()))))
 }
 
-pub(super) async fn import(State(app): FromApp, caller: Caller, request: Request) -> Answer {
+pub(super) async fn import(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let mut params = Params::of(&head.uri)?;
     let replace = params.take_flag("replace")?;
@@ -87,6 +87,7 @@ pub(super) async fn import(State(app): FromApp, caller: Caller, request: Request
     if !imported.is_empty() {
         app.catalog_changed().await;
     }
+    detail.say(format!("{} imported, {} left out", imported.len(), left_out.len()));
     Ok(json_response(StatusCode::OK, &json!({"imported": imported, "left_out": left_out})))
 }
 

@@ -2,10 +2,10 @@
 
 use super::models::named;
 use super::{Answer, FromApp, Named};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
-use crate::suggest::excerpt;
+use crate::suggest::{excerpt, noted};
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{Doors, Visibility};
@@ -30,14 +30,28 @@ struct Share {
     tenants: Vec<String>,
 }
 
+impl Share {
+    /// What is asked for, for whoever reads of it later.
+    fn words(&self) -> String {
+        let tenants: Vec<String> = self.tenants.iter().map(|tenant| noted(tenant)).collect();
+        match self.visibility {
+            Word::Private => "private".to_owned(),
+            Word::Public => "public".to_owned(),
+            Word::Shared => format!("shared with {}", tenants.join(", ")),
+        }
+    }
+}
+
 pub(super) async fn share(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named((task, name)): Named<(String, String)>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
     let wanted: Share = body::read_json(&app.core, &head, body).await?;
+    detail.say(wanted.words());
     let view = app.core.view_of(&caller);
     let task = view.task(&task)?.owned()?;
     named(task, &name)?;

@@ -1,11 +1,12 @@
 //! Tasks: what can be asked, and what stands behind each.
 
 use super::{Answer, FromApp, Named};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, json_response};
 use crate::goals::Given;
 use crate::http::body;
 use crate::show;
+use crate::suggest::noted;
 use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
@@ -86,9 +87,10 @@ impl From<TensorBody> for TensorSpec {
     }
 }
 
-pub(super) async fn create(State(app): FromApp, caller: Caller, request: Request) -> Answer {
+pub(super) async fn create(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
     let new: NewTaskBody = body::read_json(&app.core, &head, body).await?;
+    detail.say(format!("task {}, {}", noted(&new.name), new.kind));
     let mut defaults = Given::default();
     if let Some(goals) = new.defaults.as_deref().filter(|goals| goals.get() != "null") {
         defaults.add_json(goals)?;
@@ -145,14 +147,26 @@ struct ChangeBody {
     cache: Option<CacheFor>,
 }
 
+impl ChangeBody {
+    /// What is asked for, for whoever reads of it later.
+    fn words(&self) -> String {
+        let live = self.live_accuracy.map(|rule| format!("live_accuracy {}", rule.name()));
+        let declared = self.declared_accuracy.map(|rule| format!("declared_accuracy {}", rule.name()));
+        let cache = self.cache.map(|cache| format!("cache {cache}"));
+        live.into_iter().chain(declared).chain(cache).collect::<Vec<_>>().join(", ")
+    }
+}
+
 pub(super) async fn change(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named(name): Named<String>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
     let wanted: ChangeBody = body::read_json(&app.core, &head, body).await?;
+    detail.say(wanted.words());
     let id = app.core.view_of(&caller).task(&name)?.owned()?.task.id;
     let ChangeBody { live_accuracy, declared_accuracy, cache } = wanted;
     let change = TaskChange { live_accuracy, declared_accuracy, cache };

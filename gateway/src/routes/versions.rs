@@ -2,7 +2,7 @@
 
 use super::models::named;
 use super::{Answer, FromApp, Named};
-use crate::access::Caller;
+use crate::access::{Caller, Detail};
 use crate::errors::{ApiError, json_response};
 use crate::http::body;
 use crate::show;
@@ -55,11 +55,13 @@ pub(super) fn signed(who: Option<String>) -> Signed {
 pub(super) async fn promote(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named((task, name)): Named<(String, String)>,
     request: Request,
 ) -> Answer {
     let (head, body) = request.into_parts();
     let wanted: Promote = body::read_json(&app.core, &head, body).await?;
+    detail.say(format!("version {}{}", wanted.version, if wanted.force { ", by force" } else { "" }));
     let view = app.core.view_of(&caller);
     let task = view.task(&task)?.owned()?;
     let model = version(task, &name, wanted.version)?;
@@ -72,6 +74,7 @@ pub(super) async fn promote(
 pub(super) async fn roll_back(
     State(app): FromApp,
     caller: Caller,
+    detail: Detail,
     Named((task, name)): Named<(String, String)>,
     request: Request,
 ) -> Answer {
@@ -89,6 +92,7 @@ pub(super) async fn roll_back(
         };
         Arc::clone(default.ok_or_else(none)?)
     };
+    detail.say(format!("version {}{}", model.version, if wanted.force { ", by force" } else { "" }));
     // What would answer then; where there is none, the store says so.
     let unknown = match before(task, &model) {
         Some(before) => can_answer(&view, task, &before, ("gone back to", wanted.force))?,

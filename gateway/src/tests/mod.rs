@@ -4,6 +4,7 @@ mod access;
 mod admin;
 mod cache;
 mod cache_holds;
+mod deeds;
 mod feedback;
 mod grpc;
 mod jobs;

@@ -17,14 +17,14 @@ const OF_ONE: &str = "SELECT seq, at_us, tenant, key_id, who, action, target, st
 /// Its newest so many stay, of what was done and of what was refused.
 const FORGET: [(&str, u64); 2] = [
     (
-        "DELETE FROM audit WHERE tenant = $1 AND status NOT IN (401, 403, 7, 16) AND seq <= \
-         (SELECT seq FROM audit WHERE tenant = $1 AND status NOT IN (401, 403, 7, 16) \
+        "DELETE FROM audit WHERE tenant = $1 AND status NOT IN (401, 403) AND seq <= \
+         (SELECT seq FROM audit WHERE tenant = $1 AND status NOT IN (401, 403) \
           ORDER BY seq DESC LIMIT 1 OFFSET $2)",
         AUDIT_KEPT,
     ),
     (
-        "DELETE FROM audit WHERE tenant = $1 AND status IN (401, 403, 7, 16) AND seq <= \
-         (SELECT seq FROM audit WHERE tenant = $1 AND status IN (401, 403, 7, 16) \
+        "DELETE FROM audit WHERE tenant = $1 AND status IN (401, 403) AND seq <= \
+         (SELECT seq FROM audit WHERE tenant = $1 AND status IN (401, 403) \
           ORDER BY seq DESC LIMIT 1 OFFSET $2)",
         REFUSED_KEPT,
     ),

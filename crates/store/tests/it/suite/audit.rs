@@ -26,12 +26,12 @@ fn deed(number: u64, tenant: u32) -> Deed {
 async fn deeds_come_back_newest_first_and_each_tenant_sees_its_own(backend: Backend) {
     let store = backend.open().await;
     store.audit().note(vec![deed(1, 1), deed(2, 2)]).await.unwrap();
-    let long = Deed { target: "x\n".repeat(400), ..deed(3, 1) };
+    let long = Deed { target: "x\n".repeat(1_000), ..deed(3, 1) };
     store.audit().note(vec![long]).await.unwrap();
     let all = backend.open().await.audit().noted(None, None, 10).await.unwrap();
     assert_eq!(all.iter().map(|entry| entry.deed.at.0).collect::<Vec<_>>(), [3, 2, 1]);
     assert_eq!((&all[2].deed, &all[1].deed), (&deed(1, 1), &deed(2, 2)));
-    assert!(all[0].deed.target.len() <= 900 && !all[0].deed.target.contains('\n'), "cut, and one line");
+    assert!(all[0].deed.target.len() <= 1_000 && !all[0].deed.target.contains('\n'), "cut, and one line");
     let of = store.audit().noted(Some(TenantId(2)), None, 10).await.unwrap();
     assert_eq!(of, [all[1].clone()]);
     let page = store.audit().noted(None, Some(all[0].seq), 1).await.unwrap();
@@ -54,8 +54,7 @@ async fn a_tenants_oldest_deeds_are_forgotten_and_nobody_elses(backend: Backend)
 async fn what_was_refused_pushes_out_nothing_that_was_done(backend: Backend) {
     let store = backend.open().await;
     store.audit().note(vec![deed(0, 1)]).await.unwrap();
-    let refused =
-        |at: u64| Deed { status: [401, 403, 7, 16][usize::try_from(at % 4).unwrap()], ..deed(at, 1) };
+    let refused = |at: u64| Deed { status: [401, 403][usize::try_from(at % 2).unwrap()], ..deed(at, 1) };
     store.audit().note((1..=REFUSED_KEPT + 5).map(refused).collect()).await.unwrap();
     store.audit().note(vec![Deed { tenant: STRANGERS, ..refused(1) }]).await.unwrap();
     let kept = store.audit().noted(Some(TenantId(1)), None, u32::MAX).await.unwrap();
