@@ -6,7 +6,7 @@
 
 use crate::batches::Flight;
 use crate::core::Handle;
-use modelless_decision::worker::{BatchId, Outcome, Reason};
+use modelless_decision::worker::{BatchId, Failure, Outcome, Reason};
 use modelless_engine::BatchError;
 use modelless_types::{Micros, ModelId, QueryKey, Refusal, VariantId};
 use modelless_wire::GatewayLink;
@@ -117,9 +117,12 @@ impl Handle {
 
     /// A batch that ended without outputs.
     pub(crate) fn tell_ended(&self, batch: BatchId, error: &BatchError) {
-        // These never ran: no harm was done to them, and none by them.
-        let is_unharmed = matches!(error, BatchError::NotStarted(_) | BatchError::Revoked);
-        if is_unharmed && !is_wanted() {
+        // These never ran, or their runner is well.
+        let is_quiet = matches!(
+            error,
+            BatchError::NotStarted(_) | BatchError::Revoked | BatchError::Model(_) | BatchError::Shape(_)
+        );
+        if is_quiet && !is_wanted() {
             return;
         }
         let Some(About { model, variant, ticket, queries }) = self.about(batch) else { return };
@@ -135,7 +138,13 @@ impl Handle {
                     target: QUERIES, %model, %variant, %queries, count, batch = ticket, why = %error, "a batch ended with its runner"
                 );
             }
-            BatchError::Model(_) | BatchError::Shape(_) | BatchError::Unreachable(_) => {
+            // What an input brings about, anybody who may ask may bring about all the time; each query is told why.
+            BatchError::Model(_) | BatchError::Shape(_) => {
+                tracing::debug!(
+                    target: QUERIES, %model, %variant, %queries, count, batch = ticket, why = %error, "a batch failed"
+                );
+            }
+            BatchError::Unreachable(_) => {
                 tracing::warn!(
                     target: QUERIES, %model, %variant, %queries, count, batch = ticket, why = %error, "a batch failed"
                 );
@@ -156,6 +165,9 @@ impl Handle {
         match outcome {
             Outcome::Ran | Outcome::Revoked => {
                 tracing::debug!(target: QUERIES, %query, %variant, batch = ticket, "a query was run again, alone");
+            }
+            Outcome::Failed { failure: Failure::Model, why } => {
+                tracing::debug!(target: QUERIES, %query, %variant, batch = ticket, why, "a query failed when it was run again, alone");
             }
             Outcome::Failed { failure: _, why } => {
                 tracing::warn!(target: QUERIES, %query, %variant, batch = ticket, why, "a query failed when it was run again, alone");

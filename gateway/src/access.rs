@@ -123,8 +123,18 @@ impl Caller {
 
     /// What to say of a request that could not be read. It was work all the same, so it counts; who has no more of that left hears of that.
     pub(crate) fn unread(&self, now: Time, error: ApiError) -> ApiError {
-        let own = error.status.is_client_error() && error.reason != "over_quota";
+        // That it was too large is said whatever else it is: it is held longer for that, and is too large the next time, too.
+        let large = error.status == StatusCode::PAYLOAD_TOO_LARGE;
+        let own = error.status.is_client_error() && error.reason != "over_quota" && !large;
+        if large {
+            let _counted = self.asks(now);
+        }
         if own { self.asks(now).err().unwrap_or(error) } else { error }
+    }
+
+    /// How many of its queries may be open at a time at this gateway, where that is bounded.
+    pub(crate) fn places(&self) -> Option<usize> {
+        self.meters.iter().filter_map(|meter| meter.places()).min().map(|places| places as usize)
     }
 
     /// The places of a query that goes on at a node though nobody waits for it; `None` where open ones are not bounded.

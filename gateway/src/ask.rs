@@ -38,6 +38,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) manner: &'a Manner,
     /// It was let in with the others of its request.
     pub(crate) let_in: bool,
+    /// It came too late a moment ago, and is asked once more: no further demand.
+    pub(crate) again: bool,
 }
 
 /// What a request says beside what it asks, for all its queries.
@@ -141,21 +143,35 @@ pub(crate) fn let_in(core: &Core, caller: &Caller, queries: Queries) -> Result<[
     })
 }
 
-/// The same for the rows of a request, asked so many at a time. One alone is let in when it is asked.
+/// The rows of a request that were let in, and how many of them may be open at a time. One alone is let in when it is asked.
+pub(crate) struct Rows {
+    pub(crate) at_once: usize,
+    open: Option<[Open; 2]>,
+}
+
+impl Rows {
+    /// They were let in together.
+    pub(crate) fn let_in(&self) -> bool {
+        self.open.is_some()
+    }
+}
+
+/// The same for the rows of a request, of which at most so many are open at a time: no more than its quota lets be.
 pub(crate) fn let_in_rows(
     core: &Core,
     (caller, task): (&Caller, &TaskView),
     rows: usize,
     at_once: usize,
-) -> Result<Option<[Open; 2]>, ApiError> {
+) -> Result<Rows, ApiError> {
     if rows == 1 {
-        return Ok(None);
+        return Ok(Rows { at_once, open: None });
     }
+    let at_once = caller.places().map_or(at_once, |places| at_once.min(places));
     let open = let_in(core, caller, Queries::of(rows, at_once)).inspect_err(|error| {
         task.metrics.refused(error.reason);
         caller.metrics.refused();
     })?;
-    Ok(Some(open))
+    Ok(Rows { at_once, open: Some(open) })
 }
 
 pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError> {
@@ -247,7 +263,17 @@ fn log(
 }
 
 async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Result<Answered, ApiError> {
-    let Ask { task, mut goals, input, decoded, caller, arrived, manner, let_in: with_others } = ask;
+    let Ask {
+        task,
+        mut goals,
+        input,
+        decoded,
+        caller,
+        arrived,
+        manner,
+        let_in: with_others,
+        again: once_more,
+    } = ask;
     let reading = core.driver.clock().now() - arrived;
     let defaults = &task.task.defaults;
     let wanted = Wanted {
@@ -258,7 +284,12 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
     let mut counted = Counted { task, caller, wanted };
     goals.priority = caller.priority(goals.priority).inspect_err(|error| counted.refused(error.reason))?;
     // It counts as open until it is answered, and each row of a request is one.
-    let open = if with_others { Ok(None) } else { let_in(core, caller, Queries::ONE).map(Some) };
+    let open = if with_others {
+        // What those before it took of devices is charged by now.
+        caller.has_device_time(core.driver.clock().now()).map(|()| None)
+    } else {
+        let_in(core, caller, Queries::ONE).map(Some)
+    };
     let _open = open.inspect_err(|error| counted.refused(error.reason))?;
     let lookup = core.cache.lookup(task, caller.tenant, &goals, &input, manner.wish).await;
     let mut known = None;
@@ -307,7 +338,9 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
                 bytes: decoded,
                 returnable: false,
             };
-            core.demand.arrived(admitted.class);
+            if !once_more {
+                core.demand.arrived(admitted.class);
+            }
             if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
                 entered = Entered::Refused(Refusal::QueueFull { limit });
                 return None;

@@ -19,7 +19,8 @@ const CLAMP: f64 = 4.0;
 const STEP_US: f64 = 10.0;
 /// How long a body takes to come is its client's doing; of reading it, so much counts at most.
 const READING: Micros = Micros::from_millis(1);
-/// What is above the guess is half as much after so long in which nothing was seen.
+/// Nothing was seen for so long: what is above the guess begins to fade, and is half as much each time so long after that.
+const SILENT: Micros = Micros::from_secs(1);
 const FADES: Micros = Micros::from_secs(1);
 
 #[derive(Debug)]
@@ -40,8 +41,8 @@ impl Default for Handover {
 impl Seen {
     fn at(&self, now: Time) -> Moments {
         let known = self.known;
-        let silent = Moments::exactly(now - self.at).mean / Moments::exactly(FADES).mean;
-        let left = 0.5_f64.powf(silent);
+        let silent = (now - self.at).saturating_sub(SILENT);
+        let left = 0.5_f64.powf(Moments::exactly(silent).mean / Moments::exactly(FADES).mean);
         let fade =
             |known: f64, guess: f64| if known > guess { guess + (known - guess) * left } else { known };
         Moments { mean: fade(known.mean, GUESS.mean), var: fade(known.var, GUESS.var) }
@@ -99,6 +100,17 @@ mod tests {
             handover.observe(NOW, Micros::from_secs(60), Micros(50));
         }
         assert!(handover.estimate(NOW).mean <= 1_060.0, "{:?}", handover.estimate(NOW));
+    }
+
+    #[test]
+    fn what_is_so_all_the_time_does_not_fade_between_queries() {
+        let handover = Handover::default();
+        let mut now = NOW;
+        for _ in 0..1_000 {
+            now = now + Micros::from_millis(900);
+            handover.observe(now, Micros(0), Micros(5_000));
+        }
+        assert!(handover.estimate(now).mean > 4_900.0, "{:?}", handover.estimate(now));
     }
 
     #[test]

@@ -223,8 +223,9 @@ impl Pending {
         if let Some(sent) = entry.way.sent
             && let Some(places) = places()
         {
+            // A node that lets go of what it had not begun says nothing. What is overdue has its time once more.
             let (expected, expires) = (sent.at + sent.expected, entry.query.expires);
-            let until = if expected > now { expected.min(expires) } else { expires };
+            let until = if expected > now { expected } else { now + sent.expected }.min(expires);
             open.first = Some(open.first.map_or(until, |first| first.min(until)));
             open.go_on.insert(key, GoesOn { until, _places: places });
         }

@@ -66,7 +66,7 @@ fn body(api: &Api, options: &Options) -> anyhow::Result<Body> {
     let given = options.input.as_path();
     let is_file = given.as_os_str() == "-" || given.exists();
     let content = match (is_file, given.to_str()) {
-        (false, Some(words)) => match kind() {
+        (false, Some(words)) if !looks_like_a_file(words) => match kind() {
             Ok(TaskKind::TextClassification | TaskKind::FeatureExtraction) => Bytes::from(words.to_owned()),
             Ok(TaskKind::ImageClassification | TaskKind::Tensor) => read(given)?,
             Err(error) if error.is::<Away>() => {
@@ -82,6 +82,12 @@ fn body(api: &Api, options: &Options) -> anyhow::Result<Body> {
         None => Ok(Body { content, media: "application/octet-stream" }),
         Some(most) => asking(kind()?, &content, most),
     }
+}
+
+/// What is more likely a file that is not there than a text: one word with a folder or an ending.
+fn looks_like_a_file(words: &str) -> bool {
+    let ending = Path::new(words).extension().is_some_and(|ending| (1..=5).contains(&ending.len()));
+    !words.contains(char::is_whitespace) && (words.contains('/') || ending)
 }
 
 /// An input with how many labels of its answer are wanted, which only JSON has a place for.
@@ -259,6 +265,9 @@ mod tests {
         let error = format!("{:#}", body_of(&url, "so good").unwrap_err());
         assert!(error.contains("cannot read so good"), "{error}");
         serving.join().unwrap();
+        for file in ["reveiw.txt", "texts/one"] {
+            assert!(body_of("http://127.0.0.1:1", file).unwrap_err().to_string().contains(file), "{file}");
+        }
         // A file is read, and nobody asked.
         let folder = modelless_testkit::temp_dir("query").unwrap();
         let file = folder.path().join("x");

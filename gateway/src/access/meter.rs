@@ -251,12 +251,14 @@ impl Meter {
         Some(self.unsaid.swap(0, Ordering::Relaxed))
     }
 
+    /// How many may be open at this gateway.
+    pub(crate) fn places(&self) -> Option<u32> {
+        self.quota.concurrency.map(|most| most.div_ceil(self.gateways()).max(1))
+    }
+
     fn enter(self: &Arc<Self>, queries: u32) -> Result<Open, ApiError> {
         let share = self.quota.concurrency.map(|most| most.div_ceil(self.gateways()));
         let bound = || format!("{} open queries", self.quota.concurrency.unwrap_or(0));
-        if share.is_some_and(|share| queries > share.max(1)) {
-            return Err(self.too_many(queries.into(), &bound()));
-        }
         let entered = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |open| {
             let after = open.saturating_add(queries);
             share.is_none_or(|share| after <= share).then_some(after)
@@ -317,7 +319,7 @@ impl Meter {
             self.whose,
             self.shared()
         );
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "over_quota", message)
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
     fn shared(&self) -> String {
@@ -390,11 +392,9 @@ mod tests {
         let refused = meter.begin(at, Queries::of(9, 6)).unwrap_err();
         assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", Some(1)), "21 would be asked");
         assert!(meter.begin(at, Queries::of(8, 6)).is_ok(), "what was refused took nothing");
-        for never in [Queries::of(21, 1), Queries::of(9, 9)] {
-            let refused = meter.begin(Time(100_000_000), never).unwrap_err();
-            assert_eq!((refused.reason, refused.retry_after_s), ("over_quota", None), "{never:?}");
-            assert!(refused.message.contains("send fewer"), "{}", refused.message);
-        }
+        let refused = meter.begin(Time(100_000_000), Queries::of(21, 1)).unwrap_err();
+        assert_eq!((refused.reason, refused.retry_after_s), ("too_large", None), "it never goes in");
+        assert!(refused.message.contains("send fewer"), "{}", refused.message);
     }
 
     #[test]

@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// Room made at most on the word of a `Content-Length` alone.
 const FIRST_ROOM: u64 = 1 << 20;
+/// A body of names and a few settings.
+pub(crate) const LITTLE: u64 = 64 << 10;
 /// A body that was not here after so long comes slowly.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
@@ -123,6 +125,17 @@ pub(crate) async fn read<'a>(
 ) -> Result<(Buffer, Held<'a>), ApiError> {
     let caller = caller(head)?;
     read_up_to(core, (&head.headers, caller), body, caller.max_body(core.config.max_body_bytes)).await
+}
+
+/// The same of a body that has no reason to be large: names, and a few settings. What cannot be read counts as a query does.
+pub(crate) async fn read_little<'a>(
+    core: &'a Core,
+    head: &Parts,
+    body: Body,
+) -> Result<(Buffer, Held<'a>), ApiError> {
+    let caller = caller(head)?;
+    let read = read_up_to(core, (&head.headers, caller), body, LITTLE).await;
+    read.map_err(|error| caller.unread(core.driver.clock().now(), error))
 }
 
 /// Every route has a guard before it, which says who it is.

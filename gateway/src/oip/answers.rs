@@ -10,7 +10,7 @@ use crate::suggest::{excerpt, suggest};
 use crate::view::TaskView;
 use modelless_oip::elements;
 use modelless_types::tensor::{packed, strings};
-use modelless_types::{DType, TaskKind};
+use modelless_types::{DType, Refusal, TaskKind};
 use serde::Deserialize;
 use std::borrow::Cow;
 
@@ -124,6 +124,13 @@ impl Collected {
                         Form::Plain => output.data.extend_from_slice(tensor.data),
                         Form::Classes(count) => {
                             let scores = elements::floats(port.dtype, tensor.data);
+                            if scores.iter().any(|score| score.is_nan()) {
+                                let why = format!(
+                                    "the output {:?} has scores that are no numbers, so it has no classes",
+                                    port.name
+                                );
+                                return Err(Refusal::ModelError { why }.into());
+                            }
                             classes(&scores, &[], *count, &mut output.data);
                         }
                     }

@@ -6,10 +6,11 @@ use super::answers::{Collected, Output, scored};
 use super::request::{Extra, Request};
 use super::rows::Rows;
 use crate::access::Caller;
-use crate::ask::{Ask, Manner, ask, let_in_rows};
+use crate::ask::{Answered, Ask, Manner, ask, let_in_rows};
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
+use crate::http::body::Held;
 use crate::many::{self, Begins, Pace};
 use crate::regions;
 use crate::size;
@@ -48,29 +49,51 @@ pub(crate) async fn run(
     let signature = &task.signature;
     let rows = Rows::of(request, &task.task, signature, &extra, scored(task.task.kind)).map_err(unread)?;
     let (count, single) = (rows.count, rows.single);
-    let open = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
-    let let_in = open.is_some();
+    let places = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
+    let let_in = places.let_in();
+    // Answers count as held memory while they are gathered.
+    let mut gathered = Held::of(core, caller, 0)?;
     let one = |row: usize, begins: Begins| {
         let rows = &rows;
         async move {
             let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
             let input = rows.input(row).inspect_err(|error| task.not_asked(error))?;
             let decoded = size::decoded(task.task.kind, &input);
-            ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await
+            ask(
+                core,
+                Ask {
+                    task,
+                    goals,
+                    input,
+                    decoded,
+                    caller,
+                    arrived,
+                    manner,
+                    let_in,
+                    again: begins == Begins::Again,
+                },
+            )
+            .await
         }
     };
     let mut parts = Vec::with_capacity(count);
-    let pace = Pace::of(&task.task, &goals, extra.bounded);
-    let all = many::ask(count, pace, one, |mut answered| {
-        collected.add(task, &answered.answer.body)?;
-        if count > told::IDS_MAX {
-            // It was read; kept are only those whose label a query's name tells.
-            answered.answer.body.clear();
-        }
-        let took = answered.total;
-        parts.push(answered);
-        Ok(took)
-    });
+    let pace = Pace::of(&task.task, &goals, (count, extra.bounded), places.at_once);
+    let all = many::ask(
+        count,
+        pace,
+        one,
+        |answered| answered.total,
+        |mut answered: Answered| {
+            gathered.add(answered.answer.body.len())?;
+            collected.add(task, &answered.answer.body)?;
+            if count > told::IDS_MAX {
+                // It was read; kept are only those whose label a query's name tells.
+                answered.answer.body.clear();
+            }
+            parts.push(answered);
+            Ok(())
+        },
+    );
     all.await.map_err(|(row, error)| of_row(error, row, count))?;
     let mut told = HeaderMap::new();
     told::tell(core, view, task, &parts, &mut told)?;

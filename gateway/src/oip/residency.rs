@@ -10,8 +10,9 @@ use crate::suggest::excerpt;
 use crate::view::{TaskView, VariantView};
 use futures_util::future::join_all;
 use modelless_decision::route::{Offer, Ready};
-use modelless_types::{ReplicaState, VariantId};
-use modelless_wire::NodeStatus;
+use modelless_types::{DeviceIx, ReplicaState, VariantId};
+use modelless_wire::{NodeStatus, ReplicaStatus};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -26,6 +27,8 @@ pub(crate) async fn load(
     name: &str,
     parameters: &[(String, Value)],
 ) -> Result<(), ApiError> {
+    // It takes a device's time as a query does, and others may have to make room for it.
+    caller.has_device_time(core.driver.clock().now())?;
     let view = core.view_of(caller);
     let task = view.task(name)?.owned()?;
     let mut asked = None;
@@ -50,12 +53,14 @@ pub(crate) async fn load(
         Ready::Loading { at } => (1, at.0),
         Ready::Cold { load } => (2, load.0),
     };
-    let nodes = view.nodes.iter().filter(|node| !node.draining);
-    let best = nodes
-        .filter_map(|node| {
-            Some((rank(&node.info.offers.iter().find(|offer| is_its(offer))?.ready), node.node))
-        })
-        .min();
+    // As the nodes say now: what was unloaded a moment ago is still shown elsewhere.
+    let nodes = core.nodes();
+    let best = nodes.iter().filter_map(|node| {
+        let status = node.status.borrow();
+        let offer = status.info.offers.iter().find(|offer| !status.draining && is_its(offer))?;
+        Some((rank(&offer.ready), node.id))
+    });
+    let best = best.min();
     let ((state, _), node) = best.ok_or_else(nothing)?;
     if state == 0 {
         return Ok(());
@@ -111,7 +116,7 @@ pub(crate) async fn unload(
             let loads = loads_in_memory(&node.status.borrow(), variant);
             // Told to all: one may have begun to load it a moment ago.
             core.unload(node.id, variant);
-            gone.extend(loads.map(|loads| left(node.status.clone(), variant, loads)));
+            gone.push(left(node.status.clone(), variant, loads));
         }
     }
     let all = tokio::time::timeout(WITHIN, join_all(gone)).await;
@@ -122,16 +127,21 @@ pub(crate) async fn unload(
     })
 }
 
-/// How often what is in a node's memory, or on its way there, was loaded; `None` for what is not.
-fn loads_in_memory(status: &NodeStatus, variant: VariantId) -> Option<u32> {
+/// On which devices it is in memory or on its way there, and how often it will have been loaded then.
+fn loads_in_memory(status: &NodeStatus, variant: VariantId) -> BTreeMap<DeviceIx, u32> {
     let held = |state| !matches!(state, ReplicaState::Inactive | ReplicaState::Failed);
-    let mut replicas = status.replicas.iter().filter(|replica| replica.variant == variant);
-    replicas.find(|replica| held(replica.state)).map(|replica| replica.loads.count)
+    let replicas = status.replicas.iter().filter(|replica| replica.variant == variant && held(replica.state));
+    let loads =
+        |replica: &ReplicaStatus| replica.loads.count + u32::from(replica.state == ReplicaState::Loading);
+    replicas.map(|replica| (replica.device, loads(replica))).collect()
 }
 
 /// Ends when it is not in memory any longer, was loaded anew since, or its node is gone.
-async fn left(mut status: watch::Receiver<NodeStatus>, variant: VariantId, loads: u32) {
-    let left = status.wait_for(|status| loads_in_memory(status, variant).is_none_or(|count| count > loads));
+async fn left(mut status: watch::Receiver<NodeStatus>, variant: VariantId, before: BTreeMap<DeviceIx, u32>) {
+    let left = status.wait_for(|status| {
+        let now = loads_in_memory(status, variant);
+        before.iter().all(|(device, loads)| now.get(device).is_none_or(|count| count > loads))
+    });
     let _gone_with_its_node = left.await;
 }
 

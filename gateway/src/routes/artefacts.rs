@@ -31,7 +31,7 @@ const BACKLOG: usize = 16;
 const PIECE_WITHIN: Duration = Duration::from_secs(30);
 /// Once it had so long it has to have come at this rate on the whole: the largest that there may be keeps its place for five hours at most.
 const UNHURRIED: Duration = Duration::from_secs(30);
-const LEAST_PER_S: u64 = 256 << 10;
+const LEAST_PER_S: u64 = 64 << 10;
 
 pub(super) async fn upload(State(app): FromApp, caller: Caller, detail: Detail, request: Request) -> Answer {
     let (head, body) = request.into_parts();
@@ -263,8 +263,8 @@ mod tests {
             (1, 29, 31, "too_slow"),
             (1, 31, 31, "too_slow"),
             // Half of the least rate, which takes until the end of twice the time that it has at the beginning.
-            (1 << 20, 8, 70, "too_slow"),
-            (4 << 20, 10, u64::MAX, "malformed"),
+            (256 << 10, 8, 70, "too_slow"),
+            (1 << 20, 10, u64::MAX, "malformed"),
         ] {
             let (took, error) = until_refused(piece, Duration::from_secs(pause)).await;
             assert_eq!(error.reason, reason, "{piece} bytes every {pause} s: {}", error.message);

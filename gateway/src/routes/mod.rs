@@ -143,7 +143,7 @@ const fn looking(
 pub(crate) const ROUTES: &[Route] = &[
     route(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
     route(Method::POST, "/v1/tasks", Needs::REGISTER, || post(tasks::create), openapi::tasks::create),
-    looking(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
+    route(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", Needs::QUERY, || post(query::answer), openapi::query::answer),
     route(
         Method::PATCH,
@@ -258,7 +258,8 @@ pub(crate) const ROUTES: &[Route] = &[
     looking(Method::GET, "/v1/jobs", Needs::QUERY, || get(jobs::list), openapi::jobs::list),
     looking(Method::POST, "/v1/jobs", Needs::QUERY, || post(jobs::create), openapi::jobs::create),
     looking(Method::GET, "/v1/jobs/{job}", Needs::QUERY, || get(jobs::show), openapi::jobs::show),
-    looking(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
+    // Whoever looked too often may still end what runs.
+    route(Method::DELETE, "/v1/jobs/{job}", Needs::QUERY, || delete(jobs::remove), openapi::jobs::remove),
     looking(Method::POST, "/v1/jobs/{job}/inputs", Needs::QUERY, || post(jobs::give), openapi::jobs::give),
     looking(
         Method::GET,
@@ -268,13 +269,7 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::jobs::missing,
     ),
     looking(Method::POST, "/v1/jobs/{job}/start", Needs::QUERY, || post(jobs::start), openapi::jobs::start),
-    looking(
-        Method::POST,
-        "/v1/jobs/{job}/cancel",
-        Needs::QUERY,
-        || post(jobs::cancel),
-        openapi::jobs::cancel,
-    ),
+    route(Method::POST, "/v1/jobs/{job}/cancel", Needs::QUERY, || post(jobs::cancel), openapi::jobs::cancel),
     looking(
         Method::GET,
         "/v1/jobs/{job}/outputs",

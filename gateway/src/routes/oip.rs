@@ -163,7 +163,7 @@ async fn repository<T>(
 ) -> Result<T, ApiError> {
     let (head, body) = request.into_parts();
     form::check_media(&head.headers)?;
-    let (body, _held) = body::read(&app.core, &head, body).await?;
+    let (body, _held) = body::read_little(&app.core, &head, body).await?;
     // It may be left out, unless it is said that there is JSON.
     let json = body::media_type(&head.headers)?.is_some_and(|media| media == "application/json");
     let asked = if body.is_empty() && !json {

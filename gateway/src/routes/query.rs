@@ -54,11 +54,23 @@ async fn asked(whole: &mut Whole<'_>, (view, caller): (&View, &Caller), request:
     match inputs {
         Inputs::One(input) => {
             let decoded = size::decoded(task.task.kind, &input);
-            let one = Ask { task, goals, input, decoded, caller, arrived, manner: &manner, let_in: false };
+            let one = Ask {
+                task,
+                goals,
+                input,
+                decoded,
+                caller,
+                arrived,
+                manner: &manner,
+                let_in: false,
+                again: false,
+            };
             let answered = ask(core, one).await?;
             // As Hugging Face answers a text: a list of one answer.
             let in_a_list = task.task.kind == TaskKind::TextClassification;
-            let body = native::json(task, &answered.answer.body).await?;
+            let body = native::json(task, &answered.answer.body).await;
+            let query = Some(core.number(answered.key));
+            let body = body.map_err(|refusal| ApiError { query, ..refusal.into() })?;
             let body = if in_a_list { listed([&body]) } else { body };
             told(whole, view, &[answered], body)
         }
@@ -79,32 +91,55 @@ async fn all(
     (arrived, bounded): (Time, bool),
 ) -> Result<(Vec<Answered>, Buffer), ApiError> {
     let count = inputs.len();
-    let open = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
-    let let_in = open.is_some();
+    let places = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
+    let let_in = places.let_in();
+    // Answers count as held memory while they are gathered.
+    let mut gathered = body::Held::of(core, caller, 0)?;
     let one = |at: usize, begins: Begins| {
         let input = inputs[at].clone();
         async move {
             let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
             let decoded = size::decoded(task.task.kind, &input);
-            ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in }).await
+            ask(
+                core,
+                Ask {
+                    task,
+                    goals,
+                    input,
+                    decoded,
+                    caller,
+                    arrived,
+                    manner,
+                    let_in,
+                    again: begins == Begins::Again,
+                },
+            )
+            .await
         }
     };
     let (mut parts, mut list) = (Vec::with_capacity(count), List::default());
-    let asked = many::ask(count, Pace::of(&task.task, &goals, bounded), one, |mut answered| {
-        list.add(&answered.answer.body);
-        if list.0.len() > OUTPUT_MAX {
-            let message =
-                format!("the answers are larger than {OUTPUT_MAX} bytes together; ask fewer texts at once");
-            return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
-        }
-        if count > told::IDS_MAX {
-            // It was read; kept are only those whose label a query's name tells.
-            answered.answer.body.clear();
-        }
-        let took = answered.total;
-        parts.push(answered);
-        Ok(took)
-    });
+    let asked = many::ask(
+        count,
+        Pace::of(&task.task, &goals, (count, bounded), places.at_once),
+        one,
+        |answered| answered.total,
+        |mut answered: Answered| {
+            gathered.add(answered.answer.body.len())?;
+            list.add(&answered.answer.body);
+            if list.0.len() > OUTPUT_MAX {
+                let message = format!(
+                    "the answers are larger than {OUTPUT_MAX} bytes together; ask fewer texts at once"
+                );
+                return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+            }
+            if count > told::IDS_MAX {
+                // It was read; kept are only those whose label a query's name tells.
+                answered.answer.body.clear();
+            }
+            parts.push(answered);
+            Ok(())
+        },
+    );
     asked.await.map_err(|(at, error)| {
         let message = format!("text {} of the list: {}", at + 1, error.message);
         ApiError { message, ..error }

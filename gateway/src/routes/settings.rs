@@ -42,11 +42,12 @@ pub(super) async fn change(
     check(&app, &caller, &at)?;
     let (head, body) = request.into_parts();
     form::check_media(&head.headers)?;
-    let (body, _held) = body::read(&app.core, &head, body).await?;
+    let (body, _held) = body::read_little(&app.core, &head, body).await?;
     // It may be left out, unless it is said that there is JSON.
     let json = body::media_type(&head.headers)?.is_some_and(|media| media == "application/json");
     if json || !body.is_empty() {
-        settings::unset(settings::changes(&body)?)?;
+        let changes = settings::changes(&body);
+        settings::unset(changes.map_err(|error| caller.unread(app.core.driver.clock().now(), error))?)?;
     }
     Ok(none())
 }

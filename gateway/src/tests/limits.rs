@@ -111,7 +111,6 @@ async fn a_request_of_many_queries_is_let_in_whole_or_none_of_it_is_run() {
             (at_once(8), 5, 5),
             // Two of it can never be let in together, however long they wait.
             (at_once(3), 3, 4),
-            (Quota { concurrency: Some(4), ..Quota::default() }, 4, 5),
         ] {
             let (mut world, key) = bounded(quota.clone(), Setup::default()).await;
             *world.node.does.lock().unwrap() = Does::Echo;
@@ -119,10 +118,49 @@ async fn a_request_of_many_queries_is_let_in_whole_or_none_of_it_is_run() {
             assert_eq!(got.status, 200, "{quota:?} {path}: {got:?}");
             assert_eq!(queries(&mut world), fits);
             let got = with_key(&world, "POST", path, key.expose(), &body(then)).await;
-            assert_eq!(refusal(&got), (429, "over_quota".to_owned()), "{quota:?} {path}: {got:?}");
-            assert_eq!(got.headers.contains_key("retry-after"), fits == then, "{quota:?} {path}: {got:?}");
+            let waits = fits == then;
+            let expected = if waits { (429, "over_quota") } else { (413, "too_large") };
+            assert_eq!(refusal(&got), (expected.0, expected.1.to_owned()), "{quota:?} {path}: {got:?}");
+            assert_eq!(got.headers.contains_key("retry-after"), waits, "{quota:?} {path}: {got:?}");
             assert_eq!(queries(&mut world), 0, "{quota:?} {path}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_request_of_many_queries_has_no_more_open_than_its_quota_lets_be() {
+    let (mut world, key) =
+        bounded(Quota { concurrency: Some(4), ..Quota::default() }, Setup::default()).await;
+    *world.node.does.lock().unwrap() = Does::Keep;
+    *world.node.credit.lock().unwrap() = 64;
+    world.node.say(modelless_wire::Body::Report);
+    let request = Request::post("/v1/tasks/words").header("api-key", key.expose());
+    let request = request.header("content-type", "application/json").body(Body::from(texts(10)));
+    let mut answers = tokio::task::JoinSet::new();
+    answers.spawn(send(world.router(), request.unwrap()));
+    let mut open = Vec::new();
+    for answered in 0..10 {
+        while open.len() < 4.min(10 - answered) {
+            open.push(next_query(&mut world).await);
+        }
+        assert_eq!(queries(&mut world), 0, "no fifth is open");
+        let frame = open.remove(0);
+        world.node.answer(&frame);
+    }
+    assert_eq!(answers.join_next().await.unwrap().unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn rows_end_where_the_time_of_devices_does() {
+    // A minute's worth of one second an hour: what 72 answers take of the device that is played here.
+    let quota = Quota { device_s_per_h: Some(1), ..Quota::default() };
+    for (path, body) in [("/v1/tasks/words", texts as Many), ("/v2/models/arrays/infer", rows)] {
+        let (mut world, key) = bounded(quota.clone(), Setup::default()).await;
+        *world.node.does.lock().unwrap() = Does::Echo;
+        let got = with_key(&world, "POST", path, key.expose(), &body(2_000)).await;
+        assert_eq!(refusal(&got), (429, "over_quota".to_owned()), "{got:?}");
+        assert!(got.headers.contains_key("retry-after"), "{got:?}");
+        assert!(queries(&mut world) < 1_000, "it ends soon after what it may use");
     }
 }
 

@@ -289,6 +289,24 @@ async fn a_task_shows_itself_as_a_model() {
 }
 
 #[tokio::test]
+async fn a_late_row_is_asked_again_only_where_others_of_its_request_stood_in_its_way() {
+    let mut world = World::new().await;
+    *world.node.does.lock().unwrap() = Does::Refuse(Refusal::TooLate { waited: Micros(5) });
+    let bounded = |rows: usize| {
+        let mut asked = asked(rows);
+        asked["parameters"]["latency_ms"] = json!(500);
+        asked
+    };
+    for (request, rows, least, most) in [(asked(1), 1, 1, 1), (bounded(2), 2, 1, 2), (asked(2), 2, 5, 10)] {
+        let got = binary(&world, ARRAYS, &request, &floats(rows)).await;
+        assert_eq!(got.refusal(), (504, "too_late".to_owned()));
+        let sent = std::iter::from_fn(|| world.seen.try_recv().ok());
+        let sent = sent.filter(|frame| matches!(frame, ToNode::Query(_))).count();
+        assert!((least..=most).contains(&sent), "{rows} rows: {sent} queries");
+    }
+}
+
+#[tokio::test]
 async fn what_json_cannot_say_is_given_as_bytes_and_named_elsewhere() {
     let world = echoing(Setup::default()).await;
     let odd: Vec<u8> =

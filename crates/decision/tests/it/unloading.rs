@@ -13,28 +13,34 @@ use modelless_types::{
 const DEVICE: DeviceIx = DeviceIx(0);
 const NOW: Time = Time(1_000_000);
 const THIS: VariantId = VariantId(1);
+const OTHER: VariantId = VariantId(2);
 
 /// A worker with one variant, of which nothing is in memory.
 fn worker() -> Worker {
+    worker_of(&[(4, 0)])
+}
+
+/// With variants of so much memory and these ordinals, where ten fit.
+fn worker_of(variants: &[(u64, u8)]) -> Worker {
     let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000_000) };
     let point = BatchPoint { batch: 1, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
-    let variant = WorkerVariant {
-        id: THIS,
-        model: ModelId(1),
+    let variant = |&(memory, ordinal): &(u64, u8)| WorkerVariant {
+        id: VariantId(1 + u32::from(ordinal)),
+        model: ModelId(1 + u32::from(ordinal)),
         engine: Engine::Onnx,
         task: TASK,
-        ordinal: 0,
+        ordinal,
         accuracy: Accuracy::ONE,
         max_batch: 1,
         run: RunModel::from_points(&[point], Moments::ZERO).expect("a point"),
-        memory: Bytes(4),
+        memory: Bytes(memory),
         load_time: Micros::from_millis(10),
         threads: 1,
         batching: None,
         gpu: false,
     };
     let mut worker = Worker::new(WorkerConfig { devices: vec![device], ..WorkerConfig::default() });
-    tell(&mut worker, Event::Catalog(vec![variant]));
+    tell(&mut worker, Event::Catalog(variants.iter().map(variant).collect()));
     worker
 }
 
@@ -173,7 +179,51 @@ fn what_the_plan_pins_leaves_too_and_is_back_after_a_minute() {
 }
 
 #[test]
-fn the_next_plan_that_pins_it_and_a_query_that_needs_it_bring_it_back_sooner() {
-    assert!(loads(&tell(&mut unloaded_though_pinned(), plan())));
+fn a_query_that_needs_it_and_a_plan_that_pins_it_anew_bring_it_back_sooner() {
     assert!(loads(&ask(&mut unloaded_though_pinned(), 1)));
+    let mut worker = unloaded_though_pinned();
+    assert!(!loads(&tell(&mut worker, plan())), "the same again, of a scheduler that came back");
+    tell(&mut worker, Event::Pin(Vec::new()));
+    assert!(loads(&tell(&mut worker, plan())));
+}
+
+#[test]
+fn what_is_asked_for_while_it_leaves_is_loaded_when_it_has() {
+    let mut worker = worker();
+    wake(&mut worker);
+    loaded(&mut worker);
+    unwanted(&mut worker);
+    assert!(!loads(&tell(&mut worker, Event::Wake { task: TASK, ordinal: 0 })));
+    assert!(loads(&tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS })));
+}
+
+#[test]
+fn who_waits_for_what_was_not_begun_is_not_forgotten() {
+    let mut worker = worker_of(&[(4, 0), (8, 1)]);
+    ask(&mut worker, 1);
+    // The second does not fit beside the first, which is being loaded.
+    let admits = [1].into_iter().collect();
+    tell(&mut worker, Event::Arrive(query(2, NOW, admits, Micros::from_secs(100))));
+    tell(&mut worker, Event::Unwanted { variant: OTHER });
+    loaded(&mut worker);
+    tell(&mut worker, Event::Prepared { batch: BatchId(0), dropped: Vec::new() });
+    tell(&mut worker, Event::Done { batch: BatchId(0), outcome: Outcome::Ran });
+    let actions = pass(&mut worker, NOW + Micros::from_secs(5));
+    assert!(unloads(&actions), "the first makes room: {actions:?}");
+    let actions = tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
+    assert!(actions.contains(&Action::Load { device: DEVICE, variant: OTHER }), "{actions:?}");
+}
+
+#[test]
+fn what_is_kept_out_leaves_its_room_to_others() {
+    let mut worker = worker_of(&[(4, 0), (8, 1)]);
+    let wake_other = Event::Wake { task: TASK, ordinal: 1 };
+    tell(&mut worker, plan());
+    loaded(&mut worker);
+    let other = Action::Load { device: DEVICE, variant: OTHER };
+    assert!(!tell(&mut worker, wake_other.clone()).contains(&other), "it does not fit beside what is pinned");
+    unwanted(&mut worker);
+    tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
+    let actions = tell(&mut worker, wake_other);
+    assert!(actions.contains(&other), "{actions:?}");
 }

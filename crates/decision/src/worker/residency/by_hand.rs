@@ -13,7 +13,7 @@ const KEPT_OUT: Micros = Micros::from_secs(60);
 
 impl Residency {
     /// Somebody wants it out of memory. A query that needs it has it loaded again, and so have those that wait already; what the
-    /// plan pins comes back by itself after a while, or with the next plan.
+    /// plan pins comes back by itself after a while.
     pub(in crate::worker) fn unwanted(
         &mut self,
         now: Time,
@@ -25,7 +25,11 @@ impl Residency {
             if at.pinned.contains(&variant) {
                 at.kept_out.insert(variant, now + KEPT_OUT);
             }
+            let before = at.wanted.len();
             at.wanted.retain(|wanted| wanted.variant != variant);
+            if at.wanted.len() < before {
+                self.changes += 1; // who waits for it looks again
+            }
             self.let_go(device, variant, UNLOADED, actions);
         }
     }

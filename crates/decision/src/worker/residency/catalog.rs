@@ -13,8 +13,9 @@ impl Residency {
         for device in self.device_ids() {
             let set = pins.iter().filter(|(at, _)| *at == device).map(|(_, variant)| *variant).collect();
             let at = self.device_mut(device);
-            at.pinned = set;
-            at.kept_out.clear();
+            let before = core::mem::replace(&mut at.pinned, set);
+            // What was pinned already stays out as long as it was to.
+            at.kept_out.retain(|id, _| before.contains(id) && at.pinned.contains(id));
             self.want_pinned(now, device);
         }
     }

@@ -100,7 +100,8 @@ impl Residency {
         spare: bool,
     ) {
         let known = self.variants.contains_key(&variant);
-        let idle = self.state(device, variant) == ReplicaState::Inactive;
+        // What is on its way out has to be out first.
+        let idle = matches!(self.state(device, variant), ReplicaState::Inactive | ReplicaState::Draining);
         let wanted = &mut self.device_mut(device).wanted;
         if !known || !idle {
             return;
@@ -117,9 +118,10 @@ impl Residency {
 
     /// The first in line that a load may begin for now.
     fn next_wanted(&self, now: Time, device: DeviceIx) -> Option<Wanted> {
+        let leaves = |wanted: &&Wanted| self.state(device, wanted.variant) == ReplicaState::Draining;
         let device = self.device(device);
-        let mut able =
-            device.wanted.iter().filter(|wanted| !device.line.keeps(self.runner_of(wanted.variant)));
+        let begins = |wanted: &&Wanted| !device.line.keeps(self.runner_of(wanted.variant)) && !leaves(wanted);
+        let mut able = device.wanted.iter().filter(begins);
         able.next().filter(|_| device.line.is_free(now)).copied()
     }
 
