@@ -174,7 +174,7 @@ pub(crate) fn index() -> Doc {
     doc("oipIndex", "Every variant of every task, and whether it is in memory")
         .json_body(false, &body)
         .answers(200, "By task and number.", &tensors::index())
-        .errors(&[400, 408, 413])
+        .errors(&[400, 408, 413, 429])
 }
 
 pub(crate) fn load() -> Doc {
@@ -189,7 +189,7 @@ pub(crate) fn load() -> Doc {
         )
         .json_body(false, &body)
         .answers(200, "It is in memory.", &object())
-        .errors(&[400, 404, 408, 413, 503])
+        .errors(&[400, 404, 408, 413, 429, 503])
 }
 
 pub(crate) fn unload() -> Doc {
@@ -206,7 +206,7 @@ pub(crate) fn unload() -> Doc {
         )
         .json_body(false, &body)
         .answers(200, "It is not in memory.", &object())
-        .errors(&[400, 403, 404, 408, 413, 503])
+        .errors(&[400, 403, 404, 408, 413, 429, 503])
 }
 
 /// Settings that are not there: of Triton's tracing, and of its log.
@@ -216,7 +216,7 @@ fn no_settings(id: &'static str, summary: &'static str) -> Doc {
 
 fn not_set(doc: Doc) -> Doc {
     let body = json!({"type": "object", "description": "By name. None can be set, so all but an empty one is refused."});
-    doc.json_body(false, &body).errors(&[400, 404, 408, 413, 415, 501])
+    doc.json_body(false, &body).errors(&[400, 404, 408, 413, 415, 429, 501])
 }
 
 pub(crate) fn trace() -> Doc {
