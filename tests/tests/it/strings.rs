@@ -89,8 +89,16 @@ fn strings_are_answered_whole_or_refused_by_name() -> Result<()> {
 
     let answer = raw(&server, &[b"only one"])?;
     ensure!(answer.status == 400 && answer.text().contains("a length of four bytes"), "{}", answer.text());
-    let answer = raw(&server, &[b"\xff", b""])?;
-    ensure!(answer.status != 200 && answer.text().contains("no UTF-8 text"), "{}", answer.text());
+    let odd: [&[u8]; 2] = [b"\xff", b""];
+    let answer = raw(&server, &odd)?;
+    ensure!(answer.status != 200 && answer.text().contains("no UTF-8"), "{}", answer.text());
+    // Who asks for bytes gets them.
+    let tensor = json!({"name": "x", "datatype": "BYTES", "shape": [1, 2], "parameters": {"binary_data_size": packed(&odd).len()}});
+    let head = json!({"inputs": [tensor], "parameters": {"binary_data_output": true}}).to_string();
+    let request = Request::post("/v2/models/echo/infer?latency_ms=20000")
+        .header("inference-header-content-length", head.len().to_string());
+    let answer = server.send(&request.body([head.as_bytes(), &packed(&odd)].concat()))?;
+    ensure!(answer.status == 200 && answer.body.ends_with(&packed(&odd)), "{}", answer.text());
     let request = Request::post("/v1/tasks/echo").json(&json!({"inputs": ["a", 7]}));
     let answer = server.send(&request)?;
     ensure!(answer.status == 400 && answer.text().contains("element 1 is `7`"), "{}", answer.text());
