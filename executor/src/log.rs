@@ -86,7 +86,7 @@ impl Handle {
 
     /// A query of a batch that otherwise goes on: its input could not be written, or no answer be made of its output.
     pub(crate) fn tell_failed(&self, key: QueryKey, variant: VariantId, why: &str) {
-        tracing::warn!(target: QUERIES, query = %self.named(&[key]), %variant, why, "a query failed");
+        tracing::debug!(target: QUERIES, query = %self.named(&[key]), %variant, why, "a query failed");
     }
 
     /// A batch that was not handed to the engine.

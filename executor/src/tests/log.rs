@@ -84,7 +84,7 @@ async fn a_batch_that_a_model_fails_on_is_told_with_all_of_its_queries() {
     bed.end().await;
     assert!(!again.is_empty());
     for key in again {
-        let failed = line(&name(key), "a batch failed", "WARN");
+        let failed = line(&name(key), "a batch failed", "DEBUG");
         let names = failed["queries"].as_str().expect("names").split(' ').count();
         assert_eq!(failed["count"], names, "{failed}");
         assert!(names > 1 && failed["batch"].is_u64(), "{failed}");
