@@ -16,6 +16,8 @@ use tokio::sync::{Notify, oneshot};
 
 /// So many nodes that a query was taken from are remembered for its trace; more are hardly ever.
 const BEFORE_MOST: usize = 8;
+/// What goes on at a node, nobody knows how long as it is overdue, keeps its places for so long at least.
+const OVERDUE: Micros = Micros::from_secs(1);
 
 /// How a query ended.
 #[derive(Debug)]
@@ -223,9 +225,10 @@ impl Pending {
         if let Some(sent) = entry.way.sent
             && let Some(places) = places()
         {
-            // A node that lets go of what it had not begun says nothing. What is overdue has its time once more.
+            // A node that lets go of what it had not begun says nothing.
             let (expected, expires) = (sent.at + sent.expected, entry.query.expires);
-            let until = if expected > now { expected } else { now + sent.expected }.min(expires);
+            let overdue = now + sent.expected.max(OVERDUE);
+            let until = if expected > now { expected } else { overdue }.min(expires);
             open.first = Some(open.first.map_or(until, |first| first.min(until)));
             open.go_on.insert(key, GoesOn { until, _places: places });
         }
