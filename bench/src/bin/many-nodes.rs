@@ -21,6 +21,7 @@ use modelless_live::{Corrected, Live, Load, Member, RedisLive, Resident, Role, k
 use modelless_simulator::Rng;
 use modelless_store::{Catalog, Store};
 use modelless_testkit::turns;
+use modelless_types::tensor::packed;
 use modelless_types::{
     Bytes, CostPer1k, DeviceIx, Micros, NodeId, PricePerHour, ReplicaState, Task, Variant,
 };
@@ -76,6 +77,7 @@ struct World {
     task: Task,
     variants: Vec<(Variant, RunModel)>,
     space: modelless_types::SpaceId,
+    answer: Buffer,
     clock: Clock,
     identity: String,
     seed: u64,
@@ -96,7 +98,9 @@ async fn world(database: &str, redis: &str, task: &str, seed: u64) -> Result<Wor
             variants.push((variant.clone(), run));
         }
     }
+    let answer = zeros(&task);
     Ok(World {
+        answer,
         live: Arc::new(RedisLive::new(redis, &format!("default:{identity}"))?),
         space: space.context("the task has no model")?,
         task,
@@ -105,6 +109,15 @@ async fn world(database: &str, redis: &str, task: &str, seed: u64) -> Result<Wor
         identity,
         seed,
     })
+}
+
+/// What a model might answer.
+fn zeros(task: &Task) -> Buffer {
+    let mut body = Vec::new();
+    for output in &task.outputs {
+        packed::push(&output.shape, &vec![0; output.item_bytes().unwrap_or(0)], &mut body);
+    }
+    body.into()
 }
 
 impl World {
@@ -116,6 +129,7 @@ impl World {
         let node = Arc::new(Node {
             id: NodeId(FIRST + number),
             space: self.space,
+            answer: self.answer.clone(),
             variant,
             gateway: OnceLock::new(),
             rng: Mutex::new(Rng::new(self.seed, &format!("load of {number}"))),
@@ -274,6 +288,7 @@ fn describe(status: &NodeStatus, address: &str) -> Member {
 struct Node {
     id: NodeId,
     space: modelless_types::SpaceId,
+    answer: Buffer,
     variant: Variant,
     gateway: OnceLock<Arc<dyn GatewayLink>>,
     rng: Mutex<Rng>,
@@ -303,7 +318,7 @@ impl NodeLink for Node {
     fn send(&self, frame: ToNode) {
         let ToNode::Query(query) = frame else { return };
         let answer = Answer {
-            body: Buffer::from_static(b"{}"),
+            body: self.answer.clone(),
             model: self.variant.model,
             variant: self.variant.id,
             space: self.space,
