@@ -4,11 +4,17 @@
 //! long they take: as many as are answered well within the bound that their task sets. What comes too late all the same, or
 //! finds no place, is asked again in its turn, since nobody but the request itself was in its way.
 
+use crate::access::Caller;
+use crate::ask::{self, Answered, Ask, Manner};
+use crate::core::Core;
 use crate::errors::ApiError;
+use crate::size;
+use crate::view::TaskView;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use modelless_decision::admission::DEFAULT_LATENCY;
-use modelless_types::{Goals, Micros, Task};
+use modelless_types::{Goals, Micros, Task, Time};
+use modelless_wire::Input;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -110,6 +116,29 @@ impl Pace {
             self.fewer(self.open / 2);
         }
         again
+    }
+}
+
+/// What the queries of a request have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Common<'a> {
+    pub(crate) core: &'a Core,
+    pub(crate) task: &'a TaskView,
+    pub(crate) goals: Goals,
+    pub(crate) caller: &'a Caller,
+    pub(crate) manner: &'a Manner,
+    pub(crate) arrived: Time,
+    pub(crate) let_in: bool,
+}
+
+impl Common<'_> {
+    /// One of them.
+    pub(crate) async fn ask(self, input: Input, begins: Begins) -> Result<Answered, ApiError> {
+        let Self { core, task, goals, caller, manner, arrived, let_in } = self;
+        let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
+        let decoded = size::decoded(task.task.kind, &input);
+        let again = begins == Begins::Again;
+        ask::ask(core, Ask { task, goals, input, decoded, caller, arrived, manner, let_in, again }).await
     }
 }
 

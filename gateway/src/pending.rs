@@ -123,6 +123,13 @@ impl Open {
     }
 }
 
+/// How long a query goes on that nobody waits for any longer: a node that lets go of what it had not begun says nothing.
+fn goes_on_until(now: Time, sent: &Sent, expires: Time) -> Time {
+    let expected = sent.at + sent.expected;
+    let overdue = now + sent.expected.max(OVERDUE);
+    if expected > now { expected } else { overdue }.min(expires)
+}
+
 /// All open queries.
 #[derive(Debug)]
 pub(crate) struct Pending {
@@ -225,10 +232,7 @@ impl Pending {
         if let Some(sent) = entry.way.sent
             && let Some(places) = places()
         {
-            // A node that lets go of what it had not begun says nothing.
-            let (expected, expires) = (sent.at + sent.expected, entry.query.expires);
-            let overdue = now + sent.expected.max(OVERDUE);
-            let until = if expected > now { expected } else { overdue }.min(expires);
+            let until = goes_on_until(now, &sent, entry.query.expires);
             open.first = Some(open.first.map_or(until, |first| first.min(until)));
             open.go_on.insert(key, GoesOn { until, _places: places });
         }
@@ -236,6 +240,11 @@ impl Pending {
             self.idle.notify_waiters();
         }
         Some(entry.way)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn going_on(&self) -> usize {
+        self.lock().go_on.len()
     }
 
     /// Gives back the places of what should have ended by now. Whether there was any.
@@ -295,5 +304,24 @@ impl Pending {
 
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().expect("nothing that holds this lock can panic; this is a bug")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_is_over_when_it_was_expected_to_be_and_what_is_overdue_a_second_later() {
+        let at = Time(1_000_000);
+        let sent = |expected| Sent { at, node: NodeId(1), over: Connection::default(), expected };
+        let (soon, now) = (at + Micros::from_millis(5), at + Micros::from_millis(100));
+        let expires = at + Micros::from_secs(30);
+        let brief = sent(Micros::from_millis(10));
+        assert_eq!(goes_on_until(soon, &brief, expires), at + Micros::from_millis(10));
+        assert_eq!(goes_on_until(now, &brief, expires), now + OVERDUE);
+        assert_eq!(goes_on_until(now, &brief, now), now, "never longer than it could have been answered");
+        let (long, late) = (sent(Micros::from_secs(3)), at + Micros::from_secs(4));
+        assert_eq!(goes_on_until(late, &long, expires), late + Micros::from_secs(3));
     }
 }

@@ -31,6 +31,19 @@ pub enum DType {
 }
 
 impl DType {
+    /// Every type.
+    pub const ALL: [Self; 9] = [
+        Self::Bool,
+        Self::Uint8,
+        Self::Int8,
+        Self::Int32,
+        Self::Int64,
+        Self::Fp16,
+        Self::Fp32,
+        Self::Fp64,
+        Self::Bytes,
+    ];
+
     /// Bytes per element; `None` for [`DType::Bytes`].
     pub const fn size(self) -> Option<usize> {
         match self {
@@ -59,18 +72,7 @@ impl DType {
 
     /// From that name.
     pub fn parse(name: &str) -> Option<Self> {
-        const ALL: [DType; 9] = [
-            DType::Bool,
-            DType::Uint8,
-            DType::Int8,
-            DType::Int32,
-            DType::Int64,
-            DType::Fp16,
-            DType::Fp32,
-            DType::Fp64,
-            DType::Bytes,
-        ];
-        ALL.into_iter().find(|dtype| dtype.name() == name)
+        Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
 }
 

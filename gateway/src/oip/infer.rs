@@ -6,14 +6,13 @@ use super::answers::{Collected, Output, scored};
 use super::request::{Extra, Request};
 use super::rows::Rows;
 use crate::access::Caller;
-use crate::ask::{Answered, Ask, Manner, ask, let_in_rows};
+use crate::ask::{Answered, Manner, let_in_rows};
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::http::body::Held;
-use crate::many::{self, Begins, Pace};
+use crate::many::{self, Begins, Common, Pace};
 use crate::regions;
-use crate::size;
 use crate::told;
 use crate::view::{TaskView, View};
 use crate::whole::Whole;
@@ -50,30 +49,14 @@ pub(crate) async fn run(
     let rows = Rows::of(request, &task.task, signature, &extra, scored(task.task.kind)).map_err(unread)?;
     let (count, single) = (rows.count, rows.single);
     let places = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
-    let let_in = places.let_in();
     // Answers count as held memory while they are gathered.
     let mut gathered = Held::of(core, caller, 0)?;
+    let common = Common { core, task, goals, caller, manner, arrived, let_in: places.let_in() };
     let one = |row: usize, begins: Begins| {
         let rows = &rows;
         async move {
-            let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
             let input = rows.input(row).inspect_err(|error| task.not_asked(error))?;
-            let decoded = size::decoded(task.task.kind, &input);
-            ask(
-                core,
-                Ask {
-                    task,
-                    goals,
-                    input,
-                    decoded,
-                    caller,
-                    arrived,
-                    manner,
-                    let_in,
-                    again: begins == Begins::Again,
-                },
-            )
-            .await
+            common.ask(input, begins).await
         }
     };
     let mut parts = Vec::with_capacity(count);

@@ -107,17 +107,7 @@ fn kinds() -> Value {
 }
 
 fn datatypes() -> Value {
-    let all = [
-        DType::Bool,
-        DType::Uint8,
-        DType::Int8,
-        DType::Int32,
-        DType::Int64,
-        DType::Fp16,
-        DType::Fp32,
-        DType::Fp64,
-    ];
-    enumeration(&all.map(DType::name))
+    enumeration(&DType::ALL.map(DType::name))
 }
 
 fn sha256() -> Value {

@@ -28,18 +28,7 @@ fn version() -> Value {
 
 /// Types of elements.
 pub(super) fn datatypes() -> Value {
-    let all = [
-        DType::Bool,
-        DType::Uint8,
-        DType::Int8,
-        DType::Int32,
-        DType::Int64,
-        DType::Fp16,
-        DType::Fp32,
-        DType::Fp64,
-        DType::Bytes,
-    ];
-    json!({"type": "string", "enum": all.map(DType::name)})
+    json!({"type": "string", "enum": DType::ALL.map(DType::name)})
 }
 
 /// What parameters may be.

@@ -137,7 +137,9 @@ const fn looking(
     serve: fn() -> MethodRouter<Shared>,
     doc: fn() -> Doc,
 ) -> Route {
-    Route { method, path, needs, looks: true, serve, doc }
+    let mut looking = route(method, path, needs, serve, doc);
+    looking.looks = true;
+    looking
 }
 
 pub(crate) const ROUTES: &[Route] = &[

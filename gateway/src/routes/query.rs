@@ -3,15 +3,14 @@
 use super::media::Inputs;
 use super::{Answer, FromApp, Named, media};
 use crate::access::Caller;
-use crate::ask::{Answered, Ask, Manner, ask, let_in_rows};
+use crate::ask::{Answered, Manner, let_in_rows};
 use crate::core::Core;
 use crate::errors::{ApiError, raw_json};
 use crate::goals::Given;
 use crate::http::body;
-use crate::many::{self, Begins, Pace};
+use crate::many::{self, Begins, Common, Pace};
 use crate::native;
 use crate::oip::{OUTPUT_MAX, ROWS_OPEN};
-use crate::size;
 use crate::told;
 use crate::traces::Door;
 use crate::view::{TaskView, View};
@@ -53,19 +52,8 @@ async fn asked(whole: &mut Whole<'_>, (view, caller): (&View, &Caller), request:
     let Asked { goals, bounded, inputs, _held } = asked;
     match inputs {
         Inputs::One(input) => {
-            let decoded = size::decoded(task.task.kind, &input);
-            let one = Ask {
-                task,
-                goals,
-                input,
-                decoded,
-                caller,
-                arrived,
-                manner: &manner,
-                let_in: false,
-                again: false,
-            };
-            let answered = ask(core, one).await?;
+            let one = Common { core, task, goals, caller, manner: &manner, arrived, let_in: false };
+            let answered = one.ask(input, Begins::WithAll).await?;
             // As Hugging Face answers a text: a list of one answer.
             let in_a_list = task.task.kind == TaskKind::TextClassification;
             let body = native::json(task, &answered.answer.body).await;
@@ -92,31 +80,10 @@ async fn all(
 ) -> Result<(Vec<Answered>, Buffer), ApiError> {
     let count = inputs.len();
     let places = let_in_rows(core, (caller, task), count, ROWS_OPEN)?;
-    let let_in = places.let_in();
     // Answers count as held memory while they are gathered.
     let mut gathered = body::Held::of(core, caller, 0)?;
-    let one = |at: usize, begins: Begins| {
-        let input = inputs[at].clone();
-        async move {
-            let arrived = if begins == Begins::WithAll { arrived } else { core.driver.clock().now() };
-            let decoded = size::decoded(task.task.kind, &input);
-            ask(
-                core,
-                Ask {
-                    task,
-                    goals,
-                    input,
-                    decoded,
-                    caller,
-                    arrived,
-                    manner,
-                    let_in,
-                    again: begins == Begins::Again,
-                },
-            )
-            .await
-        }
-    };
+    let common = Common { core, task, goals, caller, manner, arrived, let_in: places.let_in() };
+    let one = |at: usize, begins: Begins| common.ask(inputs[at].clone(), begins);
     let (mut parts, mut list) = (Vec::with_capacity(count), List::default());
     let asked = many::ask(
         count,
