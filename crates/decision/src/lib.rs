@@ -7,6 +7,7 @@
 //! |---|---|---|---|
 //! | [`route`] | [`route::pick`] and the machine [`route::Router`] | gateway | which node; wait; refuse |
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
+//! | [`rows`], [`pace`] | plain state | gateway | how many queries of one request, and inputs of jobs, are open at a time |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
 //! | [`search`], [`steady`], [`transfer`] | pure functions | profiler, executor | what to measure next; whether to go by it; what to assume until then |
@@ -36,6 +37,7 @@ pub mod query;
 pub mod reckon;
 pub mod replica;
 pub mod route;
+pub mod rows;
 pub mod search;
 mod sizes;
 pub mod steady;

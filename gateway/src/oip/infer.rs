@@ -11,12 +11,13 @@ use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
 use crate::http::body::Held;
-use crate::many::{self, Begins, Common, Pace};
+use crate::many::{self, Common};
 use crate::regions;
 use crate::told;
 use crate::view::{TaskView, View};
 use crate::whole::Whole;
 use http::HeaderMap;
+use modelless_decision::rows::Begins;
 use modelless_types::{Goals, VariantId};
 
 /// An answer, whichever encoding it gets.
@@ -60,7 +61,7 @@ pub(crate) async fn run(
         }
     };
     let mut parts = Vec::with_capacity(count);
-    let pace = Pace::of(&task.task, &goals, (count, extra.bounded), places.at_once);
+    let pace = many::pace(&task.task, &goals, (count, extra.bounded), places.at_once);
     let all = many::ask(
         count,
         pace,

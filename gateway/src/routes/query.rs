@@ -8,7 +8,7 @@ use crate::core::Core;
 use crate::errors::{ApiError, raw_json};
 use crate::goals::Given;
 use crate::http::body;
-use crate::many::{self, Begins, Common, Pace};
+use crate::many::{self, Common};
 use crate::native;
 use crate::oip::{OUTPUT_MAX, ROWS_OPEN};
 use crate::told;
@@ -18,6 +18,7 @@ use crate::whole::Whole;
 use axum::extract::{Request, State};
 use bytes::Bytes as Buffer;
 use http::StatusCode;
+use modelless_decision::rows::Begins;
 use modelless_types::{Goals, Micros, Refusal, TaskKind, Time};
 use modelless_wire::Input;
 
@@ -87,7 +88,7 @@ async fn all(
     let (mut parts, mut list) = (Vec::with_capacity(count), List::default());
     let asked = many::ask(
         count,
-        Pace::of(&task.task, &goals, (count, bounded), places.at_once),
+        many::pace(&task.task, &goals, (count, bounded), places.at_once),
         one,
         |answered| answered.total,
         |mut answered: Answered| {

@@ -59,11 +59,15 @@ impl<'a> Room<'a> {
         let Self { app, caller, usual, quota } = self;
         let Some((quota, reserved)) = quota else { return Ok(()) };
         let has = reserved.bytes();
-        let used = async {
+        let none = loop {
+            let seen = reserved.seen();
             let own = with_models(app, caller, uploaded(app, caller).await?);
-            Ok::<u64, ApiError>(own.values().sum())
+            match reserved.take(seen, (*quota, own.values().sum()), bounds) {
+                None => {}
+                Some(Ok(())) => return Ok(()),
+                Some(Err(none)) => break none,
+            }
         };
-        let Err(none) = reserved.take(*quota, bounds, used).await? else { return Ok(()) };
         match none.alone {
             0 => Err(over(format!(
                 "your quota of {quota} bytes of artefacts is used up; remove models that are not needed"
