@@ -19,6 +19,7 @@ mod quotas;
 mod regions;
 mod routes;
 mod sockets;
+mod spread;
 mod statistics;
 mod streams;
 mod tls;

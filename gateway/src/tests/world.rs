@@ -72,6 +72,14 @@ impl FakeNode {
         self.models.lock().unwrap().insert((task, variant.ordinal), (variant.model, variant.id, space));
     }
 
+    /// What it answers for a task from now on lies in another output space.
+    pub(super) fn moves_to(&self, task: TaskId, space: modelless_types::SpaceId) {
+        let mut models = self.models.lock().unwrap();
+        for (_, (_, _, of)) in models.iter_mut().filter(|((of, _), _)| *of == task) {
+            *of = space;
+        }
+    }
+
     pub(super) fn answer(&self, frame: &QueryFrame) {
         let echoed = match &frame.input {
             Input::Raw(raw) if raw.starts_with(PNG) || frame.class.task.0 != 1 => raw.len(),
