@@ -66,9 +66,8 @@ pub(crate) async fn run(
         count,
         pace,
         one,
-        |answered| answered.total,
+        |answered: &Answered| gathered.add(answered.answer.body.len()).map(|()| answered.total),
         |mut answered: Answered| {
-            gathered.add(answered.answer.body.len())?;
             collected.add(task, &answered.answer.body)?;
             if count > told::IDS_MAX {
                 // It was read; kept are only those whose label a query's name tells.

@@ -90,9 +90,8 @@ async fn all(
         count,
         many::pace(&task.task, &goals, (count, bounded), places.at_once),
         one,
-        |answered| answered.total,
+        |answered: &Answered| gathered.add(answered.answer.body.len()).map(|()| answered.total),
         |mut answered: Answered| {
-            gathered.add(answered.answer.body.len())?;
             list.add(&answered.answer.body);
             if list.0.len() > OUTPUT_MAX {
                 let message = format!(
