@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a load, or what is still to be finished before an unload, is waited for.
-const WITHIN: Duration = Duration::from_mins(1);
+/// How long a load, or what is still to be finished before an unload, is waited for: clients wait for a minute, and are to be told why.
+const WITHIN: Duration = Duration::from_secs(50);
 
 /// Has a node load a variant of a task, and waits until it has: the one with the number given as the parameter `version`, else the
 /// most accurate of those that answer without a pin.
@@ -45,8 +45,8 @@ pub(crate) async fn load(
     };
     let nothing = || ApiError::unavailable("nothing_runnable", "no node that takes queries can run it");
     let variant = variant.ok_or_else(nothing)?;
-    let (id, ordinal) = (task.task.id, variant.variant.ordinal);
-    let is_its = |offer: &Offer| offer.task == id && offer.ordinal == ordinal;
+    let (id, ordinal) = (variant.variant.id, variant.variant.ordinal);
+    let is_its = |offer: &Offer| offer.task == task.task.id && offer.ordinal == ordinal;
     // Where it is already, or else where it would be soonest.
     let rank = |ready: &Ready| match ready {
         Ready::Resident => (0, 0),
@@ -66,21 +66,40 @@ pub(crate) async fn load(
         return Ok(());
     }
     if state == 2 {
-        core.wake(node, id, ordinal);
+        core.wake(node, task.task.id, ordinal);
     }
     let Some(node) = core.nodes().into_iter().find(|known| known.id == node) else { return Err(nothing()) };
     let mut status = node.status.clone();
-    let resident = status.wait_for(|status| {
-        status.info.offers.iter().any(|offer| is_its(offer) && offer.ready == Ready::Resident)
+    // What is said before the node has begun is of an earlier load.
+    let mut earlier = failed(&status.borrow(), id).is_some();
+    let ended = status.wait_for(|status| {
+        let resident = status.info.offers.iter().any(|offer| is_its(offer) && offer.ready == Ready::Resident);
+        let why = failed(status, id);
+        earlier &= why.is_some();
+        resident || (why.is_some() && !earlier)
     });
-    match tokio::time::timeout(WITHIN, resident).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(_)) => Err(nothing()),
-        Err(_) => Err(ApiError::unavailable(
-            "loading",
-            format!("it was not in memory within {} s; there may be no room for it", WITHIN.as_secs()),
-        )),
-    }
+    let why = match tokio::time::timeout(WITHIN, ended).await {
+        Ok(Err(_)) => return Err(nothing()),
+        Ok(Ok(status)) => match failed(&status, id) {
+            Some(cause) => format!("it could not be loaded: {cause}"),
+            None => return Ok(()),
+        },
+        Err(_) => match failed(&node.status.borrow(), id) {
+            Some(cause) => format!("it was not loaded again within {} s: {cause}", WITHIN.as_secs()),
+            None => {
+                format!("it was not in memory within {} s; there may be no room for it", WITHIN.as_secs())
+            }
+        },
+    };
+    Err(ApiError::unavailable("loading", why))
+}
+
+/// Why a variant could not be loaded on a node, unless one of its devices has it or is about to.
+fn failed(status: &NodeStatus, variant: VariantId) -> Option<&str> {
+    let mut its = status.replicas.iter().filter(|replica| replica.variant == variant);
+    let tried =
+        its.clone().any(|replica| !matches!(replica.state, ReplicaState::Failed | ReplicaState::Inactive));
+    its.find(|replica| !tried && replica.state == ReplicaState::Failed).map(|replica| replica.cause.as_str())
 }
 
 /// The most accurate of the variants that answer where nothing is pinned.

@@ -3,7 +3,8 @@ use axum::body::Body;
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use http::Request;
-use modelless_types::{Accuracy, Bytes, DeviceIx, Micros, Prefer, Refusal, ReplicaState, VariantId};
+use modelless_decision::route::Ready;
+use modelless_types::{Accuracy, Bytes, DeviceIx, Micros, Prefer, Refusal, ReplicaState, TaskId, VariantId};
 use modelless_wire::{Input, LoadTimes, ReplicaStatus, ToNode};
 use serde_json::{Value, json};
 use std::io::Write as _;
@@ -288,7 +289,7 @@ async fn a_task_shows_itself_as_a_model() {
     assert_eq!(all[2]["inference_stats"]["fail"]["count"], 1, "what failed stands by itself: {all}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_late_row_is_asked_again_only_where_others_of_its_request_stood_in_its_way() {
     let mut world = World::new().await;
     *world.node.does.lock().unwrap() = Does::Refuse(Refusal::TooLate { waited: Micros(5) });
@@ -297,7 +298,7 @@ async fn a_late_row_is_asked_again_only_where_others_of_its_request_stood_in_its
         asked["parameters"]["latency_ms"] = json!(500);
         asked
     };
-    for (request, rows, least, most) in [(asked(1), 1, 1, 1), (bounded(2), 2, 1, 2), (asked(2), 2, 5, 10)] {
+    for (request, rows, least, most) in [(asked(1), 1, 1, 1), (bounded(2), 2, 1, 2), (asked(2), 2, 10, 20)] {
         let got = binary(&world, ARRAYS, &request, &floats(rows)).await;
         assert_eq!(got.refusal(), (504, "too_late".to_owned()));
         let sent = std::iter::from_fn(|| world.seen.try_recv().ok());
@@ -351,6 +352,44 @@ fn replica(variant: VariantId, state: ReplicaState, count: u32) -> ReplicaStatus
         cause: String::new(),
         loads: LoadTimes { count, cold: None, warm: None },
         signs: None,
+    }
+}
+
+/// The node says that it has the small model or not, and in which state.
+fn says(world: &World, ready: Ready, state: ReplicaState, cause: &str) {
+    world.status.send_modify(|status| {
+        status
+            .info
+            .offers
+            .iter_mut()
+            .filter(|offer| offer.task == TaskId(1))
+            .for_each(|offer| offer.ready = ready);
+        status.replicas = vec![ReplicaStatus { cause: cause.to_owned(), ..replica(SMALL, state, 0) }];
+    });
+}
+
+#[tokio::test]
+async fn what_is_not_in_memory_is_loaded_and_the_answer_comes_when_it_is_or_with_why_it_could_not_be() {
+    const COLD: Ready = Ready::Cold { load: Micros(80_000) };
+    for (state, ready, said) in [
+        (ReplicaState::Active, Ready::Resident, None),
+        (ReplicaState::Failed, COLD, Some("it could not be loaded: a node of the graph is unknown")),
+    ] {
+        let mut world = echoing(Setup::default()).await;
+        says(&world, COLD, ReplicaState::Failed, "an earlier one");
+        let load = Request::post("/v2/repository/models/fashion/load");
+        let body = json!({"parameters": {"version": SMALL.0.to_string()}}).to_string();
+        let mut answers = tokio::task::JoinSet::new();
+        answers.spawn(send(world.router(), load.body(Body::from(body)).unwrap()));
+        while !matches!(world.seen.recv().await.unwrap(), ToNode::Wake { .. }) {}
+        says(&world, COLD, ReplicaState::Failed, "an earlier one");
+        says(&world, COLD, ReplicaState::Loading, "");
+        let early = tokio::time::timeout(Duration::from_millis(20), answers.join_next()).await;
+        assert!(early.is_err(), "it is on its way");
+        says(&world, ready, state, "a node of the graph is unknown");
+        let got = answers.join_next().await.unwrap().unwrap();
+        assert_eq!(got.status, if said.is_some() { 503 } else { 200 }, "{got:?}");
+        assert_eq!(got.json()["error"].as_str(), said, "{got:?}");
     }
 }
 
