@@ -17,9 +17,10 @@ use modelless_types::{DType, Priority};
 const PLATFORM: &str = "modelless";
 
 /// The extensions of the protocol that are spoken.
-pub(crate) const EXTENSIONS: [&str; 7] = [
+pub(crate) const EXTENSIONS: [&str; 8] = [
     "classification",
     "model_repository",
+    "model_repository(unload_dependents)",
     "model_configuration",
     "statistics",
     "binary_tensor_data",

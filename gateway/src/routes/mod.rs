@@ -528,7 +528,7 @@ pub(crate) fn refused(path: &str, error: ApiError) -> Response {
 async fn unknown_path(State(app): FromApp, headers: HeaderMap, uri: Uri) -> Response {
     let path = crate::suggest::excerpt(uri.path());
     let message = format!("there is nothing at {path}; /openapi.json says what there is");
-    nowhere(&app, &headers, ApiError::not_found("unknown_path", message))
+    nowhere(&app, &headers, uri.path(), ApiError::not_found("unknown_path", message))
 }
 
 async fn wrong_method(State(app): FromApp, headers: HeaderMap, method: Method, uri: Uri) -> Response {
@@ -536,12 +536,12 @@ async fn wrong_method(State(app): FromApp, headers: HeaderMap, method: Method, u
     let allow = here.map(|route| route.method.as_str()).collect::<Vec<_>>().join(", ");
     let message = format!("{} is not served here; {allow} is", crate::suggest::excerpt(method.as_str()));
     let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message);
-    nowhere(&app, &headers, ApiError { allow: Some(allow.into()), ..error })
+    nowhere(&app, &headers, uri.path(), ApiError { allow: Some(allow.into()), ..error })
 }
 
 /// No key is asked for where there is nothing, and who has none is told slowly where many look for a way in.
-fn nowhere(app: &App, headers: &HeaderMap, error: ApiError) -> Response {
-    let mut response = error.into_response();
+fn nowhere(app: &App, headers: &HeaderMap, path: &str, error: ApiError) -> Response {
+    let mut response = refused(path, error);
     if !app.core.gate.knows(headers) {
         response.extensions_mut().insert(Slowly::DENIED);
     }

@@ -41,6 +41,13 @@ async fn what_is_not_served_is_a_404_or_a_405_that_says_what_is() {
     for path in ["/", "/v1", "/v1/tasks/", "/v1/tasks/fashion/x", "/v1/tasks/a/b/c", "/v3"] {
         assert_eq!(world.get(path).await.refusal(), (404, "unknown_path".to_owned()), "{path}");
     }
+    let got = world.get("/openai/v1/chat/completions").await;
+    let error = got.json()["error"].clone();
+    assert_eq!(
+        (got.status.as_u16(), error["code"].as_str()),
+        (404, Some("unknown_path")),
+        "as its clients read it: {error}"
+    );
     let got = world.ask(Method::PUT, "/v1/tasks/fashion", "", b"").await;
     assert_eq!(got.refusal(), (405, "method_not_allowed".to_owned()));
     assert_eq!(got.header("allow"), "GET, POST, PATCH, DELETE");
