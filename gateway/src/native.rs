@@ -26,7 +26,10 @@ pub(crate) async fn json(task: &TaskView, body: &Buffer) -> Result<Buffer, Refus
 }
 
 /// `{"outputs": {name: {"shape", "datatype", "data"}}}`.
-fn tensors<'a>(outputs: impl Iterator<Item = (&'a str, DType)>, body: &[u8]) -> Result<Buffer, Refusal> {
+pub(crate) fn tensors<'a>(
+    outputs: impl Iterator<Item = (&'a str, DType)>,
+    body: &[u8],
+) -> Result<Buffer, Refusal> {
     let unreadable = || {
         tracing::error!("an answer does not have the form of its task; this is a bug");
         Refusal::ModelError { why: "the answer does not have the form of its task".to_owned() }

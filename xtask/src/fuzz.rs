@@ -40,6 +40,7 @@ const TARGETS: &[Target] = &[
         longest: 2_048,
     },
     Target { name: "oip_grpc", what: "the same as messages over gRPC", longest: 2_048 },
+    Target { name: "answers", what: "what a node answers for a task of tensors", longest: 1_024 },
     Target {
         name: "wire_frames",
         what: "what a gateway, node or scheduler hears from another, whole and in pieces",

@@ -13,12 +13,13 @@ use super::request::{Request, Tensor, Value, Wanted};
 use super::rows::Rows;
 use super::{ROWS_MAX, Signature, TENSORS_MAX};
 use crate::goals::{Entries, Given, Goal};
+use crate::native;
 use crate::regions::Area;
 use bytes::Bytes as Buffer;
 use http::{HeaderMap, HeaderValue};
 use modelless_oip::elements;
 use modelless_oip::messages::InferRequest;
-use modelless_types::tensor::strings;
+use modelless_types::tensor::{packed, strings};
 use modelless_types::{
     AccuracyRule, DType, DeclaredRule, Goals, LiveRule, SpaceId, Task, TaskId, TaskKind, TenantId,
     TensorSpec, VariantId,
@@ -55,6 +56,33 @@ pub fn oip_grpc(data: &[u8]) {
     let (task, signature) = asked(*choice);
     if let Ok(request) = crate::grpc::read(message) {
         taken(request, &task, &signature);
+    }
+}
+
+/// What a node answers for a task of tensors, behind one byte that says for which one.
+///
+/// What can be read is written as the same bytes, and what is told of it in JSON has its outputs, in their order.
+pub fn answers(data: &[u8]) {
+    let Some((choice, body)) = data.split_first() else { return };
+    let (_, signature) = asked(3 + choice % 6);
+    let outputs = || signature.outputs.iter().map(|port| (port.name.as_str(), port.dtype));
+    let told = native::tensors(outputs(), body);
+    let Some(tensors) = packed::all(body) else {
+        assert!(told.is_err(), "an answer is told that cannot be read");
+        return;
+    };
+    let mut again = Vec::with_capacity(body.len());
+    for tensor in &tensors {
+        packed::push(&tensor.shape().collect::<Vec<_>>(), tensor.data, &mut again);
+    }
+    assert_eq!(again, body, "an answer means something else when it is written again");
+    let Ok(told) = told else { return };
+    let told: serde_json::Value = serde_json::from_slice(&told).expect("an answer that is JSON");
+    for ((name, dtype), tensor) in outputs().zip(&tensors) {
+        let output = &told["outputs"][name];
+        assert_eq!(output["datatype"], dtype.name());
+        assert_eq!(output["shape"], serde_json::json!(tensor.shape().collect::<Vec<_>>()));
+        assert!(output["data"].is_array(), "{told}");
     }
 }
 
@@ -355,6 +383,11 @@ mod tests {
     #[test]
     fn nothing_the_fuzzer_kept_breaks_messages() {
         replay("oip_grpc", super::oip_grpc);
+    }
+
+    #[test]
+    fn nothing_the_fuzzer_kept_breaks_answers() {
+        replay("answers", super::answers);
     }
 
     #[test]
