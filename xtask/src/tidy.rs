@@ -3,6 +3,7 @@
 mod clients;
 mod documents;
 mod graph;
+mod locks;
 mod manifests;
 mod sources;
 mod walls;
@@ -57,6 +58,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(sources::check(&files));
     findings.extend(documents::check(&files, &measures));
     findings.extend(clients::check(&files));
+    findings.extend(locks::check(&files));
 
     for (path, lines) in sources::long(&files) {
         say(format!(
