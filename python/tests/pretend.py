@@ -18,6 +18,8 @@ class Pretend:
     def __init__(self, serve: Callable[["Pretend", Send], Reply]):
         self.now = 0.0
         self.sent: List[Send] = []
+        #: Of operations that were to run side by side, how many at a time.
+        self.at_once: List[int] = []
         self._serve = serve
 
     def run(self, operation: Operation[Any]) -> Any:
@@ -46,4 +48,5 @@ class Pretend:
         if isinstance(effect, Work):
             return effect.run()
         assert isinstance(effect, Together)
+        self.at_once.append(effect.at_once)
         return [self.run(operation) for operation in effect.operations]

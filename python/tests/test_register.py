@@ -115,10 +115,10 @@ def test_a_folder_makes_its_task_and_brings_a_tokenizer_and_texts_are_asked_in_l
     cases = [case for case in json.loads((TEXT / "cases.json").read_text())]
     one = client.query("vectors", cases[0]["text"])
     assert one.numpy().shape == (8,) and one.numpy() == pytest.approx(cases[0]["mean_unit"], abs=1e-2)
-    # More than one request takes.
-    texts = [case["text"] for case in cases] * (150 // len(cases) + 1)
+    # Many more than one request takes.
+    texts = [case["text"] for case in cases] * (1_000 // len(cases) + 1)
     answers = client.query("vectors", texts)
-    assert len(answers) == len(texts) > 128
+    assert len(answers) == len(texts) > 1_000
     for case, answer in zip(cases * len(texts), answers):
         assert answer.vector == pytest.approx(case["mean_unit"], abs=1e-2)
     assert len({answer.query_id for answer in answers}) == len(texts)

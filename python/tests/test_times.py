@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import threading
 from typing import Any, Iterator, List
@@ -13,7 +14,7 @@ import pytest
 from pretend import ANSWERED, TOLD, Pretend
 from scripted import ANSWER, DECISION, Scripted
 
-from modelless import AsyncClient, Client, Goals, Overloaded, Retries, Timeout, Unreachable, _drive, _inputs, _jobs
+from modelless import AsyncClient, Client, Goals, Overloaded, Retries, Timeout, Unreachable, _core, _drive, _inputs, _jobs
 from modelless._core import Core, How
 from modelless._effects import Reply, Send, Upload
 from modelless._retry import Budget
@@ -50,6 +51,80 @@ def test_who_takes_it_late_is_waited_for_as_long_as_a_server_keeps_it() -> None:
             Pretend(serve).run(query(given))
     with pytest.raises(Timeout):
         Pretend(serve).run(query(Goals(latency_ms=100, fallback="best_effort"), How(timeout=5.0)))
+
+
+TEXTS = Reply(200, {}, b'{"name": "t", "kind": "feature-extraction", "defaults": {"latency_ms": 500}}')
+
+
+def texts(count: int, goals: Goals, how: How = How()) -> Any:
+    return core().query("t", ["a text"] * count, goals, {}, how)
+
+
+def told(send: Send, total_ms: int = 0) -> Reply:
+    """A vector for each text, and names of their queries."""
+    count = len(json.loads(send.content)["inputs"])
+    decision = {**DECISION, "modelless-query-id": ", ".join(["name"] * count), "modelless-total-ms": str(total_ms)}
+    return Reply(200, decision, json.dumps([[1.0]] * count).encode())
+
+
+def slow(pretend: Pretend, send: Send) -> Reply:
+    """Each text in time from its turn on, all of a request together long after one would be late."""
+    if send.method == "GET":
+        return TEXTS
+    takes(pretend, send, 0.4 * len(json.loads(send.content)["inputs"]))
+    return told(send)
+
+
+def test_a_list_of_texts_is_waited_for_as_long_as_each_of_them_may_take_in_its_turn() -> None:
+    pretend = Pretend(slow)
+    assert len(pretend.run(texts(1_000, Goals()))) == 1_000
+    assert [send.timeout for send in pretend.sent[1:]] == pytest.approx([0.5 * count + 5.0 for count in [62, 63] * 8])
+    assert len(Pretend(slow).run(texts(64, Goals(fallback="best_effort")))) == 64
+    # Where a bound is given it holds for all of a request, and who sets a limit has that.
+    for goals, how in ((Goals(latency_ms=500), How()), (Goals(), How(timeout=20.0))):
+        pretend = Pretend(slow)
+        with pytest.raises(Timeout):
+            pretend.run(texts(1_000, goals, how))
+        assert pretend.sent[1].timeout == pytest.approx(how.timeout or 5.5)
+
+
+@pytest.mark.parametrize(("total_ms", "at_once"), [(250, [2, 4, 8]), (375, [2, 2, 2, 2]), (376, [2] + [1] * 6)])
+def test_as_many_requests_of_a_list_are_under_way_as_do_not_make_each_others_texts_late(total_ms: int, at_once: List[int]) -> None:
+    def serve(pretend: Pretend, send: Send) -> Reply:
+        return TEXTS if send.method == "GET" else told(send, total_ms)
+
+    pretend = Pretend(serve)
+    assert len(pretend.run(texts(1_000, Goals()))) == 1_000
+    assert pretend.at_once == at_once
+    # Never more than the client may.
+    pretend = Pretend(serve)
+    pretend.run(Core(Budget(Retries()), 1).query("t", ["a text"] * 1_000, Goals(), {}, How()))
+    assert set(pretend.at_once) == {1}
+    # A bound that is asked holds for each request, and the first that misses it ends them all.
+    pretend = Pretend(serve)
+    pretend.run(texts(1_000, Goals(latency_ms=500)))
+    assert pretend.at_once == [16]
+
+
+def test_texts_that_are_refused_for_now_are_asked_again_as_long_as_they_may_take() -> None:
+    def busy(pretend: Pretend, send: Send) -> Reply:
+        if send.method == "GET" or len(pretend.sent) > 2:
+            return slow(pretend, send)
+        takes(pretend, send, 3.0)
+        raise Overloaded(503, "node_lost", "a node went away", None, 1.0)
+
+    assert len(Pretend(busy).run(texts(64, Goals()))) == 64
+    with pytest.raises(Overloaded):
+        Pretend(busy).run(texts(64, Goals(latency_ms=500)))
+
+
+def test_no_text_of_a_list_goes_alone() -> None:
+    for count in (1, 2, 64, 65, 128, 129, 64 * 63 + 1):
+        parts = list(_core._requests(count))
+        assert [first for first, _ in parts] == [0] + [end for _, end in parts[:-1]] and parts[-1][1] == count
+        sizes = {end - first for first, end in parts}
+        assert max(sizes) <= 64 and max(sizes) - min(sizes) <= 1 and min(sizes) > min(count - 1, 31)
+    assert list(_core._requests(0)) == []
 
 
 def test_a_job_is_waited_for_no_longer_than_asked_whatever_the_server_does() -> None:

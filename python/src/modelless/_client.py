@@ -32,9 +32,10 @@ class Client:
 
     `server` is its address; left out, `MODELLESS_SERVER` or the usual one. `headers` go with every request, and so
     does `api_key`; left out, that is `MODELLESS_KEY`, if it is set.
-    `connections` is how many are open at most, `at_once` how many inputs of one list are asked side by side. For https,
-    `ca` is a file with the authorities that the server's certificate may come from (left out, `MODELLESS_CA` or those that httpx
-    believes), and `certificate` a pair of files, certificate and key, to show to a server that wants one. `verify` is httpx's.
+    `connections` is how many are open at most, `at_once` how many inputs of one list are asked side by side (of texts, how many
+    requests at most). For https, `ca` is a file with the authorities that the server's certificate may come from (left out,
+    `MODELLESS_CA` or those that httpx believes), and `certificate` a pair of files, certificate and key, to show to a server that wants
+    one. `verify` is httpx's.
     """
 
     def __init__(
@@ -105,7 +106,8 @@ class Client:
         An input is, by the task's kind: a path, the bytes of a JPEG or PNG, a PIL image or an array of uint8; a text; an array, raw
         bytes, or a dict of those by name. The goals are `accuracy`, `latency_ms`, `max_cost`, `prefer`, `priority`, `fallback`,
         `model` and `variant`, as everywhere. `timeout` is in seconds over all of a query; left out it is the latency that was asked
-        for (or the task's default) and five seconds for the way, and with `fallback="best_effort"` half a minute more.
+        for (or the task's default) and five seconds for the way, and with `fallback="best_effort"` half a minute more. Where no
+        `latency_ms` is given, each text of a list has its own time in its turn: a request of so many takes as many times as long at most.
 
         Where the task gives answers again, `fresh=True` asks for a new one.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from . import _answers, _inputs
@@ -23,6 +23,8 @@ LATE = 30.0
 USUAL = 30.0
 #: Texts of one request.
 TEXTS_MAX = 64
+#: Such requests of one list that are side by side at first, where no latency is asked.
+AT_FIRST = 2
 #: Descriptions of tasks that are kept.
 TASKS_MAX = 1_000
 
@@ -95,15 +97,35 @@ class Core:
     ) -> Operation[List[Answer]]:
         operations: List[Operation[Any]] = []
         if form.takes_texts:
-            for first in range(0, len(values), TEXTS_MAX):
-                part = values[first : first + TEXTS_MAX]
-                operations.append(self._texts(form, first, part, goals, parameters, how))
-            parts = yield Together(operations, self.at_once)
+            for first, end in _requests(len(values)):
+                operations.append(self._texts(form, first, values[first:end], goals, parameters, how))
+            bounded = goals.latency_ms is not None
+            parts = (yield Together(operations, self.at_once)) if bounded else (yield from self._paced(form, operations))
             return [answer for part in parts for answer in part]
         for at, value in enumerate(values):
             operations.append(self._one(form, at, value, goals, parameters, how))
         answers: List[Answer] = yield Together(operations, self.at_once)
         return answers
+
+    def _paced(self, form: TaskForm, requests: List[Operation[List[Answer]]]) -> Operation[List[List[Answer]]]:
+        """Requests whose texts have the task's time each: as many at once as do not make each other's late.
+
+        Twice as many while the slowest text takes half of its time at most, half as many from three quarters on. So does the server
+        with the texts of a request, but each request begins there anew.
+        """
+        parts: List[List[Answer]] = []
+        at_once = min(AT_FIRST, self.at_once)
+        while len(parts) < len(requests):
+            # Some more than that at a time: nothing else begins while the last one is waited for.
+            some = requests[len(parts) : len(parts) + 2 * at_once]
+            answered: List[List[Answer]] = yield Together(some, at_once)
+            parts.extend(answered)
+            slowest = max(part[0].decision.total_ms for part in answered)
+            if slowest <= form.latency_ms / 2:
+                at_once = min(at_once * 2, self.at_once)
+            elif slowest > form.latency_ms / 4 * 3:
+                at_once = max(at_once // 2, 1)
+        return parts
 
     def _one(
         self, form: TaskForm, at: int, value: Any, goals: Goals, parameters: Mapping[str, Any], how: How
@@ -129,7 +151,7 @@ class Core:
         started: float = yield Now()
         try:
             body: Body = yield Work(lambda: _inputs.texts_body(form, values, parameters))
-            reply = yield from self._ask(form, body, goals, how, started)
+            reply = yield from self._ask(form, body, goals, how, started, len(values))
         except InputError as error:
             raise error if error.index is None else error.at(first + error.index)
         except Refused as error:
@@ -137,21 +159,23 @@ class Core:
         return _answers.parse_list(form.name, form.kind, reply.headers, reply.body, len(values))
 
     def _ask(
-        self, form: TaskForm, body: Body, goals: Goals, how: How, started: float
+        self, form: TaskForm, body: Body, goals: Goals, how: How, started: float, inputs: int = 1
     ) -> Operation[Reply]:
-        """A query. Asked again, the server is told only what is left of its latency."""
+        """A query, or several. Asked again, the server is told only what is left of their latency."""
         latency = goals.latency_ms
         bound = (latency if latency is not None else form.latency_ms) / 1e3
+        # A latency that is asked holds for all of a request. The task's own begins for each input with its turn.
+        turns = inputs if latency is None else 1
         late = goals.fallback == "best_effort"
         asked: float = yield Now()
         if how.timeout is None:
             # From now on: whatever writing it took, the server has the time that it is told.
-            within = bound + (LATE if late else 0.0) + GRACE
+            within = turns * (bound + (LATE if late else 0.0)) + GRACE
         else:
             within = how.timeout - (asked - started)
             if within <= 0:
                 raise Timeout(f"{how.timeout:g} s were over before the query was sent")
-        useful = within if late else min(bound, within)
+        useful = within if late else min(turns * bound, within)
         path = f"/v1/tasks/{segment(form.name)}"
 
         def request(attempt: int, spent: float) -> Send:
@@ -214,6 +238,13 @@ class Core:
             except NotFound:
                 yield Pause(0.1)
         return (yield from self.get(path, timeout))
+
+
+def _requests(count: int) -> Iterator[Tuple[int, int]]:
+    """From where to where in a list each request goes. All about as large: one text alone has no turns, and is late once for all."""
+    requests = -(-count // TEXTS_MAX)
+    for at in range(requests):
+        yield count * at // requests, count * (at + 1) // requests
 
 
 def ok(reply: Reply) -> Reply:
