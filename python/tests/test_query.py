@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 from pathlib import Path
 from typing import Any, List
@@ -10,9 +11,14 @@ from typing import Any, List
 import numpy as np
 import PIL.Image
 import pytest
+from pretend import Pretend
+from scripted import ANSWER, DECISION
 
 import modelless
-from modelless import AnswerKind, BadRequest, Client, GoalsUnreachable, InputError, NotFound
+from modelless import AnswerKind, BadRequest, Client, Goals, GoalsUnreachable, InputError, NotFound, Overloaded
+from modelless._core import Core, How
+from modelless._effects import Reply, Send
+from modelless._retry import Budget
 
 
 def pixels(boot: Path) -> Any:
@@ -101,6 +107,29 @@ def test_a_list_is_answered_in_its_order_and_each_has_its_own_decision(client: C
     assert [answer.label for answer in answers] == ["Ankle boot" if name == "boot" else "Shirt" for name in names]
     assert len({answer.query_id for answer in answers}) == len(names)
     assert client.query("fashion", []) == []
+
+
+@pytest.mark.parametrize(("kind", "value", "count"), [("feature-extraction", "a text", 65), ("tensor", b"\0\0\0\0", 2)])
+def test_answers_of_two_output_spaces_are_never_of_one_list(kind: str, value: Any, count: int) -> None:
+    task = {"name": "t", "kind": kind, "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]}
+
+    def query(*spaces: str) -> Any:
+        left = iter(spaces)
+
+        def serve(pretend: Pretend, send: Send) -> Reply:
+            if send.method == "GET":
+                return Reply(200, {}, json.dumps(task).encode())
+            size = len(json.loads(send.content)["inputs"]) if kind == "feature-extraction" else 1
+            body = json.dumps([[1.0]] * size) if kind == "feature-extraction" else ANSWER
+            names = ", ".join(["name"] * size)
+            return Reply(200, {**DECISION, "modelless-query-id": names, "modelless-space": next(left)}, body.encode())
+
+        return Pretend(serve).run(Core(Budget(modelless.Retries()), 16).query("t", [value] * count, Goals(), {}, How()))
+
+    assert len(query("one", "one")) == count
+    with pytest.raises(Overloaded, match="different output spaces; ask again") as caught:
+        query("one", "other")
+    assert (caught.value.status, caught.value.reason) == (503, "space_changed")
 
 
 def test_one_client_serves_many_threads(client: Client, boot: Path) -> None:

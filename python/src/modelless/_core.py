@@ -10,7 +10,7 @@ from urllib.parse import quote
 from . import _answers, _inputs
 from ._answers import Answer
 from ._effects import Now, Operation, Pause, Reply, Send, Together, Work
-from ._errors import InputError, ModellessError, NotFound, Refused, Timeout, Unreachable, refusal
+from ._errors import InputError, ModellessError, NotFound, Overloaded, Refused, Timeout, Unreachable, refusal
 from ._goals import Goals
 from ._inputs import Body, TaskForm
 from ._retry import Budget, may_help
@@ -101,11 +101,11 @@ class Core:
                 operations.append(self._texts(form, first, values[first:end], goals, parameters, how))
             bounded = goals.latency_ms is not None
             parts = (yield Together(operations, self.at_once)) if bounded else (yield from self._paced(form, operations))
-            return [answer for part in parts for answer in part]
+            return _of_one_space([answer for part in parts for answer in part])
         for at, value in enumerate(values):
             operations.append(self._one(form, at, value, goals, parameters, how))
         answers: List[Answer] = yield Together(operations, self.at_once)
-        return answers
+        return _of_one_space(answers)
 
     def _paced(self, form: TaskForm, requests: List[Operation[List[Answer]]]) -> Operation[List[List[Answer]]]:
         """Requests whose texts have the task's time each: as many at once as do not make each other's late.
@@ -245,6 +245,14 @@ def _requests(count: int) -> Iterator[Tuple[int, int]]:
     requests = -(-count // TEXTS_MAX)
     for at in range(requests):
         yield count * at // requests, count * (at + 1) // requests
+
+
+def _of_one_space(answers: List[Answer]) -> List[Answer]:
+    """As the server has it within a request: the task's default may have changed between two."""
+    if len({answer.decision.space for answer in answers}) > 1:
+        message = "the inputs were answered in different output spaces; ask again"
+        raise Overloaded(503, "space_changed", message, None, None)
+    return answers
 
 
 def ok(reply: Reply) -> Reply:

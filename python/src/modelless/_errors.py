@@ -116,7 +116,7 @@ class TooLate(Refused):
 
 
 class Overloaded(Refused):
-    """Not now: too many queries, a model that is being loaded, a server that ends."""
+    """Not now: too many queries, a model that is being loaded, a server that ends, an output space that changed."""
 
 
 class NotFound(Refused):
