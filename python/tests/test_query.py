@@ -15,7 +15,7 @@ from pretend import Pretend
 from scripted import ANSWER, DECISION
 
 import modelless
-from modelless import AnswerKind, BadRequest, Client, Goals, GoalsUnreachable, InputError, NotFound, Overloaded
+from modelless import AnswerKind, BadRequest, Client, Goals, GoalsUnreachable, InputError, InputFailed, NotFound, Overloaded
 from modelless._core import Core, How
 from modelless._effects import Reply, Send
 from modelless._retry import Budget
@@ -99,6 +99,12 @@ def test_tensors_go_by_array_by_name_by_bytes_and_by_lists(client: Client, boot:
         np.testing.assert_array_equal(np.asarray(answer), logits)
     (output,) = answers[0]
     assert output.tolist() == output.data and output.shape == (10,) and output.name == "logits"
+
+
+def test_an_output_that_json_cannot_say_is_named(client: Client) -> None:
+    with pytest.raises(InputFailed, match='the output "logits": element 0 is not finite') as caught:
+        client.query("fashion-tensor", np.full((28, 28), np.nan, "f4"))
+    assert caught.value.reason == "model_error"
 
 
 def test_a_list_is_answered_in_its_order_and_each_has_its_own_decision(client: Client, boot: Path) -> None:
