@@ -160,8 +160,8 @@ mod tests {
         assert_eq!(verdicts, [Verdict::Passed, failed, Verdict::NotRun("no b".to_owned())]);
     }
 
-    /// Tests of their own run these: they need more than a server.
-    const ELSEWHERE: [(&str, &str); 1] = [("traces.py", "traces.rs")];
+    /// Tests of their own run these: they need more than a server, or try what is said of clients.
+    const ELSEWHERE: [(&str, &str); 2] = [("traces.py", "traces.rs"), ("guide.py", "clients.rs")];
 
     #[test]
     fn every_script_that_tells_calls_is_listed_and_run_by_the_end_to_end_tests() {

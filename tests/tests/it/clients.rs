@@ -42,13 +42,28 @@ fn with_grpc(demo: &Demo) -> Result<Place> {
     Ok(Place { grpc: demo.server.told("grpc ")?, ..place(demo)? })
 }
 
-#[test]
-fn hugging_faces_and_openais_clients_ask_for_classes_and_vectors() -> Result<()> {
-    let demo = Demo::start(&[])?;
+/// Tasks of texts beside the demo's.
+fn register_texts(demo: &Demo) -> Result<()> {
     crate::texts::register(&demo.server.url(), crate::texts::package(&["onnx"])?.path())?;
     let ratings = temp_dir("ratings")?;
     packages::classes(root(), ratings.path(), "deadline")?;
     crate::texts::register(&demo.server.url(), ratings.path())?;
+    Ok(())
+}
+
+#[test]
+fn every_piece_of_the_guide_to_clients_prints_what_it_says() -> Result<()> {
+    let demo = Demo::start(&["--grpc", "127.0.0.1:0", "--shared-memory"])?;
+    register_texts(&demo)?;
+    let (url, grpc) = (demo.server.url(), demo.server.told("grpc ")?);
+    all_calls_with("guide.py", &[&url, &grpc, packages::VECTORS, "8"], 11)?;
+    demo.server.stop()
+}
+
+#[test]
+fn hugging_faces_and_openais_clients_ask_for_classes_and_vectors() -> Result<()> {
+    let demo = Demo::start(&[])?;
+    register_texts(&demo)?;
     let (vectors, classes) = (packages::VECTORS.to_owned(), packages::CLASSES.to_owned());
     let place = Place { vectors, classes, ..place(&demo)? };
     all_calls("hugging_face.py", &place)?;
