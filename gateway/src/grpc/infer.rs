@@ -1,10 +1,10 @@
 //! A request's messages, made into what both encodings share, and the answer back. Who asks with raw tensors is answered so.
 
+use super::coming::Held;
 use crate::access::Caller;
 use crate::core::Core;
 use crate::errors::ApiError;
 use crate::goals::Given;
-use crate::http::body::Held;
 use crate::oip::request::{Request, Tensor, Value, Wanted};
 use crate::oip::{TENSORS_MAX, about, infer, json};
 use crate::regions::Area;
@@ -25,24 +25,24 @@ const REGION: &str = "shared_memory_region";
 const OFFSET: &str = "shared_memory_offset";
 const BYTES: &str = "shared_memory_byte_size";
 
-/// Asks.
+/// Asks. What the message holds of the memory for bodies it holds until the request has ended.
 pub(super) async fn run(
     core: &Core,
     (headers, caller): (&HeaderMap, &Caller),
-    request: InferRequest,
+    (request, held): (InferRequest, Held),
 ) -> Result<InferResponse, ApiError> {
     let arrived = core.driver.clock().now();
     let view = core.view_of(caller);
     let task = opened(core, &view, &request.model_name)?;
     let mut whole = Whole::of(core, task, arrived);
-    let answer = asked(&mut whole, (headers, &view, caller), request).await;
+    let answer = asked(&mut whole, (headers, &view, caller), (request, held)).await;
     whole.end(answer)
 }
 
 async fn asked(
     whole: &mut Whole<'_>,
     (headers, view, caller): (&HeaderMap, &View, &Caller),
-    request: InferRequest,
+    (request, mut held): (InferRequest, Held),
 ) -> Result<InferResponse, ApiError> {
     let Whole { core, task, .. } = *whole;
     let raw = !request.raw_input_contents.is_empty() || request.inputs.iter().any(shared);
@@ -53,16 +53,17 @@ async fn asked(
             given.add("variant", &pin.variant.name)?;
         }
         let request = read(request)?;
-        // The tensors' memory counts as held until the request has ended.
+        // Raw tensors are where the message was; others have taken its place.
         let size: usize = request.inputs.iter().map(|input| input.data.len()).sum();
         let most = caller.max_body(core.config.max_body_bytes);
         if size as u64 > most {
+            caller.oversized(core.driver.clock().now());
             return Err(ApiError::too_large(most));
         }
-        let held = Held::of(core, caller, size)?;
-        Ok((given, request, held))
+        held.at_least(size)?;
+        Ok((given, request))
     };
-    let (given, request, _held) = read().map_err(|error| task.unread(core, caller, error))?;
+    let (given, request) = read().map_err(|error| task.unread(core, caller, error))?;
     let manner = core.manner(headers, Door::Grpc);
     let response = Box::pin(infer::run(whole, (view, caller, &manner), request, given)).await?;
     Ok(written(&task.task.name, response, raw))
@@ -72,10 +73,10 @@ async fn asked(
 pub(super) async fn streamed(
     core: &Core,
     asked: (&HeaderMap, &Caller),
-    request: InferRequest,
+    (request, held): (InferRequest, Held),
 ) -> StreamResponse {
     let (model_name, id) = (request.model_name.clone(), request.id.clone());
-    match run(core, asked, request).await {
+    match run(core, asked, (request, held)).await {
         Ok(mut response) => {
             // There is never a second answer.
             let last = Parameter { choice: Some(Choice::Bool(true)) };
@@ -83,12 +84,17 @@ pub(super) async fn streamed(
             StreamResponse { error_message: String::new(), infer_response: Some(response) }
         }
         Err(error) => {
-            if let Some(slowly) = error.slowly() {
-                core.refusals.hold(slowly).await;
-            }
+            held_up(core, &error).await;
             let response = InferResponse { model_name, id, ..InferResponse::default() };
             StreamResponse { error_message: error.message, infer_response: Some(response) }
         }
+    }
+}
+
+/// Waits, if such a refusal is told slowly.
+pub(super) async fn held_up(core: &Core, error: &ApiError) {
+    if let Some(slowly) = error.slowly() {
+        core.refusals.hold(slowly).await;
     }
 }
 

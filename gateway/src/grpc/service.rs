@@ -1,6 +1,6 @@
 //! The calls of `inference.GRPCInferenceService`, by name.
 
-use super::coming::{Coming, Gathered};
+use super::coming::{Coming, Held};
 use super::infer;
 use crate::access::{Caller, Deeds, Detail, Needs};
 use crate::errors::ApiError;
@@ -11,29 +11,32 @@ use crate::regions::{self, Ends, Region};
 use crate::routes::{self, App, Shared};
 use crate::suggest::noted;
 use crate::view::View;
-use futures_util::StreamExt as _;
-use futures_util::stream::{BoxStream, unfold};
+use futures_util::stream::{once, unfold};
+use futures_util::{Stream, StreamExt as _};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use modelless_oip::messages::{
-    Empty, Index, IndexRequest, InferRequest, InferResponse, Live, LogSettings, ModelConfigResponse,
-    ModelMetadata, ModelName, Ready, RegionName, Regions, RegisterCudaRegion, RegisterRegion,
-    RepositoryChoice, RepositoryRequest, ServerMetadata, Settings, Statistics, StreamResponse,
+    Empty, Index, IndexRequest, InferRequest, Live, LogSettings, ModelConfigResponse, ModelMetadata,
+    ModelName, Ready, RegionName, Regions, RegisterCudaRegion, RegisterRegion, RepositoryChoice,
+    RepositoryRequest, ServerMetadata, Settings, Statistics,
 };
 use prost::Message;
 use std::convert::Infallible;
+use std::future::ready;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tonic::body::Body;
-use tonic::codec::CompressionEncoding;
-use tonic::server::{Grpc, NamedService};
-use tonic::{Code, Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
-use tower::{Service, service_fn};
+use tonic::codec::{BufferSettings, EncodeBody};
+use tonic::metadata::{GRPC_CONTENT_TYPE, MetadataMap, MetadataValue};
+use tonic::server::NamedService;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstEncoder;
+use tower::Service;
 
 pub(super) const NAME: &str = "inference.GRPCInferenceService";
 /// Besides the tensors a message has names and parameters.
-const AROUND: usize = 1 << 20;
+const AROUND: u64 = 1 << 20;
 /// Requests of one stream that are open at one time; they are answered in their order.
 const STREAM_OPEN: usize = 64;
 
@@ -72,51 +75,57 @@ impl Service<http::Request<Body>> for Inference {
 pub(super) const LITTLE: usize = 64 << 10;
 
 /// How large a call's messages may be, unpacked too.
-fn most(app: &App, caller: &Caller, name: &str) -> usize {
+fn most(app: &App, caller: &Caller, name: &str) -> u64 {
     if !matches!(name, "ModelInfer" | "ModelStreamInfer") {
-        return LITTLE;
+        return LITTLE as u64;
     }
-    let body = caller.max_body(app.core.config.max_body_bytes);
-    usize::try_from(body).unwrap_or(usize::MAX).saturating_add(AROUND)
+    caller.max_body(app.core.config.max_body_bytes).saturating_add(AROUND)
 }
 
-fn codec<A: Message + Default + 'static, Q: Message + Default + 'static>(
-    most: usize,
-) -> Grpc<ProstCodec<A, Q>> {
-    let mut grpc = Grpc::new(ProstCodec::default())
-        // Unpacked messages are bounded by the same limit.
-        .apply_max_message_size_config(Some(most), Some(usize::MAX));
-    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Deflate] {
-        grpc = grpc.accept_compressed(encoding);
+/// Answers as gRPC says them.
+fn answers<A: Message + 'static>(
+    all: impl Stream<Item = Result<A, Status>> + Send + 'static,
+) -> http::Response<Body> {
+    let encoder = ProstEncoder::<A>::new(BufferSettings::default());
+    let body = EncodeBody::new_server(encoder, all, None, <_>::default(), Some(usize::MAX));
+    let mut answer = http::Response::new(Body::new(body));
+    answer.headers_mut().insert(CONTENT_TYPE, GRPC_CONTENT_TYPE);
+    answer
+}
+
+fn answer<A: Message + 'static>(answer: Result<A, ApiError>) -> http::Response<Body> {
+    match answer {
+        Ok(answer) => answers(once(ready(Ok(answer)))),
+        Err(error) => status(&error).into_http(),
     }
-    grpc
 }
 
 /// One question, one answer.
-async fn one<A, Q, F, Done>(app: Shared, request: http::Request<Body>, answer: F) -> http::Response<Body>
+async fn one<A, Q, F, Done>(app: Shared, request: http::Request<Coming>, answered: F) -> http::Response<Body>
 where
-    A: Message + Default + Send + 'static,
-    Q: Message + Default + Send + 'static,
-    F: Fn(Shared, Request<Q>) -> Done,
-    Done: Future<Output = Result<A, ApiError>> + Send + 'static,
+    A: Message + 'static,
+    Q: Message + Default,
+    F: FnOnce(Shared, Request<Q>) -> Done,
+    Done: Future<Output = Result<A, ApiError>>,
 {
-    let mut grpc = codec::<A, Q>(bound(request.extensions()));
-    let answer = service_fn(move |request: Request<Q>| {
-        let done = answer(Arc::clone(&app), request);
-        async move { done.await.map(Response::new).map_err(|error| status(&error)) }
-    });
-    grpc.unary(answer, request).await
+    let (head, mut coming) = request.into_parts();
+    let answered = async {
+        let (message, _held) = coming.only().await?;
+        let metadata = MetadataMap::from_headers(head.headers);
+        answered(app, Request::from_parts(metadata, head.extensions, message)).await
+    };
+    answer(answered.await)
 }
 
 /// The same where the answer is at hand.
 async fn told<A, Q>(
     app: Shared,
-    request: http::Request<Body>,
+    request: http::Request<Coming>,
     answer: fn(&App, &View, Q) -> Result<A, ApiError>,
 ) -> http::Response<Body>
 where
-    A: Message + Default + Send + 'static,
-    Q: Message + Default + Send + 'static,
+    A: Message + 'static,
+    Q: Message + Default,
 {
     one(app, request, move |app, request: Request<Q>| {
         let view = caller(request.extensions()).map(|caller| app.core.view_of(caller));
@@ -129,21 +138,11 @@ where
 /// Where a refusal is named.
 const REFUSAL: &str = "modelless-refusal";
 
+/// How messages may be packed.
+const ENCODINGS: &str = "gzip,deflate,identity";
+
 /// Where a call's end is told.
 const STATUS: &str = "grpc-status";
-
-/// What `tonic` says of a message that is too large, as everything else here is said. Nothing else ends so.
-fn by_name(said: Status, most: usize) -> Status {
-    if said.code() == Code::OutOfRange { status(&ApiError::too_large(most as u64)) } else { said }
-}
-
-/// How large the messages of a call may be.
-#[derive(Clone, Copy)]
-struct Bound(usize);
-
-fn bound(extensions: &http::Extensions) -> usize {
-    extensions.get().map_or(LITTLE, |Bound(most)| *most)
-}
 
 /// Who asks: `call` has checked that.
 fn caller(extensions: &http::Extensions) -> Result<&Caller, ApiError> {
@@ -177,29 +176,24 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
         return status(&error).into_http();
     }
     let most = most(&app, &caller, &name);
-    let (head, body) = request.into_parts();
-    let (body, gathered) = Coming::counted(body, &app, &caller, most as u64);
-    let mut request = http::Request::from_parts(head, body);
-    let extensions = request.extensions_mut();
-    extensions.insert(caller.clone());
-    extensions.insert(Bound(most));
-    extensions.insert(gathered);
+    let (mut head, body) = request.into_parts();
+    let coming = Coming::of(&head.headers, body, (&app.core, &caller), most);
+    head.extensions.insert(caller.clone());
     let detail = Detail::default();
-    extensions.insert(detail.clone());
-    let deed = changes.then(|| (Arc::clone(&app), request.uri().path().to_owned()));
-    let mut answer = answered(Arc::clone(&app), &name, request).await;
-    if let Some(said) = Status::from_header_map(answer.headers())
-        && said.code() == Code::OutOfRange
-    {
-        answer = by_name(said, most).into_http();
-    }
+    head.extensions.insert(detail.clone());
+    let deed = changes.then(|| (Arc::clone(&app), head.uri.path().to_owned()));
+    let answer = match coming {
+        Ok(coming) => answered(Arc::clone(&app), &name, http::Request::from_parts(head, coming)).await,
+        Err(error) => {
+            let mut said = status(&error);
+            said.metadata_mut().insert("grpc-accept-encoding", MetadataValue::from_static(ENCODINGS));
+            said.into_http()
+        }
+    };
     // Only a refusal has one in the head.
     match answer.headers().get(REFUSAL).map(HeaderValue::as_bytes) {
         Some(b"over_quota") => app.core.refusals.hold(Slowly::OVER_QUOTA).await,
-        Some(b"too_large") => {
-            caller.oversized(app.core.driver.clock().now());
-            app.core.refusals.hold(Slowly::TOO_LARGE).await;
-        }
+        Some(b"too_large") => app.core.refusals.hold(Slowly::TOO_LARGE).await,
         _ => {}
     }
     if let Some((app, path)) = deed {
@@ -210,10 +204,10 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
     answer
 }
 
-async fn answered(app: Shared, name: &str, request: http::Request<Body>) -> http::Response<Body> {
+async fn answered(app: Shared, name: &str, request: http::Request<Coming>) -> http::Response<Body> {
     match name {
-        "ModelInfer" => Box::pin(one(app, request, ask)).await,
-        "ModelStreamInfer" => Box::pin(stream(app, request)).await,
+        "ModelInfer" => Box::pin(ask(app, request)).await,
+        "ModelStreamInfer" => stream(app, request),
         "ServerLive" => told(app, request, |_, _, Empty {}| Ok(Live { live: true })).await,
         "ServerReady" => {
             told(app, request, |app, _, Empty {}| Ok(Ready { ready: app.core.unready().is_none() })).await
@@ -356,53 +350,43 @@ async fn unregister(app: Shared, request: Request<RegionName>) -> Result<Empty, 
     Ok(Empty {})
 }
 
-async fn ask(app: Shared, request: Request<InferRequest>) -> Result<InferResponse, ApiError> {
-    let (metadata, extensions, request) = request.into_parts();
-    infer::run(&app.core, (&metadata.into_headers(), caller(&extensions)?), request).await
+async fn ask(app: Shared, request: http::Request<Coming>) -> http::Response<Body> {
+    let (head, mut coming) = request.into_parts();
+    let answered = async {
+        let asked = coming.only().await?;
+        infer::run(&app.core, (&head.headers, caller(&head.extensions)?), asked).await
+    };
+    answer(answered.await)
 }
 
 /// Answers come in the order of the requests; one that is refused ends nothing but itself. Each is let in anew: a stream may outlive the key that
-/// it was begun with.
-async fn stream(app: Shared, request: http::Request<Body>) -> http::Response<Body> {
-    let most = bound(request.extensions());
-    let mut grpc = codec::<StreamResponse, InferRequest>(most);
-    let gathered = request.extensions().get::<Arc<Gathered>>().cloned();
-    let answers = service_fn(move |request: Request<Streaming<InferRequest>>| {
-        let (app, gathered) = (Arc::clone(&app), gathered.clone());
+/// it was begun with. A message that cannot be read is the last.
+fn stream(app: Shared, request: http::Request<Coming>) -> http::Response<Body> {
+    let (head, coming) = request.into_parts();
+    let headers = Arc::new(head.headers);
+    let answered = messages(coming).map(move |message| {
+        let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
         async move {
-            let (metadata, _, requests) = request.into_parts();
-            let headers = Arc::new(metadata.into_headers());
-            let answered = requests_of(requests, gathered, most).map(move |request| {
-                let (app, headers) = (Arc::clone(&app), Arc::clone(&headers));
-                async move {
-                    let caller = app
-                        .core
-                        .gate
-                        .admit(&headers, Needs::QUERY)
-                        .map_err(|denied| status(&denied.error))?;
-                    Ok(infer::streamed(&app.core, (&headers, &caller), request?).await)
+            let admitted = || app.core.gate.admit(&headers, Needs::QUERY).map_err(|denied| denied.error);
+            match message.and_then(|message| Ok((admitted()?, message))) {
+                Ok((caller, asked)) => Ok(infer::streamed(&app.core, (&headers, &caller), asked).await),
+                Err(error) => {
+                    infer::held_up(&app.core, &error).await;
+                    Err(status(&error))
                 }
-            });
-            let answers: BoxStream<'static, Result<StreamResponse, Status>> =
-                answered.buffered(STREAM_OPEN).boxed();
-            Ok::<_, Status>(Response::new(answers))
+            }
         }
     });
-    grpc.streaming(answers, request).await
+    answers(answered.buffered(STREAM_OPEN))
 }
 
-fn requests_of(
-    requests: Streaming<InferRequest>,
-    gathered: Option<Arc<Gathered>>,
-    most: usize,
-) -> impl futures_util::Stream<Item = Result<InferRequest, Status>> + Send {
-    unfold((requests, gathered), move |(mut requests, gathered)| async move {
-        let next = requests.message().await.transpose()?;
-        let next = next.map_err(|said| by_name(said, most));
-        if let Some(gathered) = &gathered {
-            gathered.taken();
-        }
-        Some((next, (requests, gathered)))
+/// As they come, each with its memory from then on: those that wait to be answered count too.
+fn messages(coming: Coming) -> impl Stream<Item = Result<(InferRequest, Held), ApiError>> + Send {
+    unfold(Some(coming), async |coming| {
+        let mut coming = coming?;
+        let next = coming.next().await.transpose()?;
+        let more = next.is_ok().then_some(coming);
+        Some((next, more))
     })
 }
 

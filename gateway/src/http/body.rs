@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Room made at most on the word of a `Content-Length` alone.
-const FIRST_ROOM: u64 = 1 << 20;
+pub(super) const FIRST_ROOM: u64 = 1 << 20;
 /// A body of names and a few settings.
 pub(crate) const LITTLE: u64 = 64 << 10;
 /// A body that was not here after so long comes slowly.
@@ -67,26 +67,24 @@ impl<C: Deref<Target = Core>> Holding<C> {
         }
     }
 
-    pub(crate) fn clear(&mut self) {
-        let bytes = std::mem::take(&mut self.bytes);
-        self.core.held.fetch_sub(bytes, Ordering::Relaxed);
-        self.caller.held().fetch_sub(bytes, Ordering::Relaxed);
+    /// Counts so many, unless it counts as many already.
+    pub(crate) fn at_least(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.add(bytes.saturating_sub(usize::try_from(self.bytes).unwrap_or(usize::MAX)))
+    }
+
+    /// Waits where large bodies of its sender are read slowly.
+    pub(super) async fn pace(&self, bytes: u64) {
+        let wait = self.caller.pace(self.core.driver.clock().now(), bytes);
+        if wait > Micros::ZERO {
+            tokio::time::sleep(Duration::from_micros(wait.0)).await;
+        }
     }
 }
 
 impl<C: Deref<Target = Core>> Drop for Holding<C> {
     fn drop(&mut self) {
-        self.clear();
-    }
-}
-
-impl Held<'_> {
-    /// Waits where large bodies of its sender are read slowly.
-    async fn pace(&self, bytes: u64) {
-        let wait = self.caller.pace(self.core.driver.clock().now(), bytes);
-        if wait > Micros::ZERO {
-            tokio::time::sleep(Duration::from_micros(wait.0)).await;
-        }
+        self.core.held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.caller.held().fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -153,16 +151,12 @@ async fn read_up_to<'a>(
     let length = length(headers, limit)?;
     let held = Held::of(core, caller, 0)?;
     let read = async {
-        let (body, mut held) = in_time(core, caller, collect(body, length, limit, held)).await?;
-        match packed {
-            None => Ok((body, held)),
-            Some(packed) => {
-                let body = encoding::unpack(packed, &body, limit, &mut held).await?;
-                Ok((body, held))
-            }
-        }
+        let (body, mut held) = collect(body, length, limit, held).await?;
+        let Some(packed) = packed else { return Ok((body, held)) };
+        let body = encoding::unpack(packed, &body, limit, &mut held).await?;
+        Ok((body, held))
     };
-    let read = read.await;
+    let read = in_time(core, caller, read).await;
     if read.as_ref().is_err_and(|error: &ApiError| error.status == StatusCode::PAYLOAD_TOO_LARGE) {
         caller.oversized(core.driver.clock().now());
     }

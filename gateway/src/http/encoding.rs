@@ -3,7 +3,8 @@
 //! Unpacked a piece at a time, giving way to others in between, and counted as held as it grows: a small body that becomes a large
 //! one is refused at the limit, never made.
 
-use super::body::Held;
+use super::body::{FIRST_ROOM, Holding};
+use crate::core::Core;
 use crate::errors::ApiError;
 use bytes::Bytes as Buffer;
 use flate2::Compression;
@@ -12,6 +13,7 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use http::{HeaderMap, HeaderValue};
 use std::io::{self, Read, Write as _};
+use std::ops::Deref;
 
 /// Unpacked in one go.
 const PIECE: usize = 64 << 10;
@@ -27,7 +29,7 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         match text {
             "gzip" | "x-gzip" => Some(Self::Gzip),
             "deflate" => Some(Self::Deflate),
@@ -141,12 +143,12 @@ fn thousandths(weight: &str) -> Option<u16> {
     (weight <= 1_000).then_some(weight)
 }
 
-/// Unpacks a body, which may have `limit` bytes then.
+/// Unpacks a body, which may have `limit` bytes then: what is large is unpacked as slowly as what is large is read.
 pub(crate) async fn unpack(
     encoding: Encoding,
     body: &Buffer,
     limit: u64,
-    held: &mut Held<'_>,
+    held: &mut Holding<impl Deref<Target = Core>>,
 ) -> Result<Buffer, ApiError> {
     let mut reader: Box<dyn Read + Send> = match encoding {
         Encoding::Gzip => Box::new(MultiGzDecoder::new(io::Cursor::new(body.clone()))),
@@ -167,6 +169,9 @@ pub(crate) async fn unpack(
             return Err(ApiError::too_large(limit));
         }
         held.add(grown)?;
+        if out.len() as u64 > FIRST_ROOM {
+            held.pace(grown as u64).await;
+        }
         tokio::task::yield_now().await;
     }
 }

@@ -21,11 +21,17 @@ use tonic::body::Body;
 use tonic::transport::Channel;
 use tower::ServiceExt as _;
 
-const LONG: Duration = Duration::from_secs(20);
+pub(super) const LONG: Duration = Duration::from_secs(20);
 
 async fn run(config: Config) -> (Running, Arc<Core>, Channel) {
-    let config = Config { grpc: Some(([127, 0, 0, 1], 0).into()), ..config };
-    let world = World::with(Setup { config, ..Setup::default() }).await;
+    run_world(World::with(Setup { config: with_grpc(config), ..Setup::default() }).await).await
+}
+
+pub(super) fn with_grpc(config: Config) -> Config {
+    Config { grpc: Some(([127, 0, 0, 1], 0).into()), ..config }
+}
+
+pub(super) async fn run_world(world: World) -> (Running, Arc<Core>, Channel) {
     let core = world.service.core();
     let run = world.run().await;
     let address = format!("http://{}", run.addresses.grpc.unwrap());
@@ -35,16 +41,27 @@ async fn run(config: Config) -> (Running, Arc<Core>, Channel) {
 
 /// A call whose message is what is sent; it ends when the sender does.
 async fn call(channel: &Channel, name: &str, pieces: mpsc::Receiver<Bytes>) -> http::Response<Body> {
+    call_with(channel, name, &[], pieces).await
+}
+
+pub(super) async fn call_with(
+    channel: &Channel,
+    name: &str,
+    headers: &[(&str, &str)],
+    pieces: mpsc::Receiver<Bytes>,
+) -> http::Response<Body> {
     let body = unfold(pieces, async |mut pieces| {
         let piece = pieces.recv().await?;
         Some((Ok::<_, Infallible>(Frame::data(piece)), pieces))
     });
     let path = format!("/inference.GRPCInferenceService/{name}");
-    let request = Request::post(format!("http://gateway{path}"))
+    let mut request = Request::post(format!("http://gateway{path}"))
         .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(Body::new(StreamBody::new(body)))
-        .unwrap();
+        .header("te", "trailers");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::new(StreamBody::new(body))).unwrap();
     timeout(LONG, channel.clone().oneshot(request)).await.expect("in time").unwrap()
 }
 
@@ -58,9 +75,13 @@ fn piece(says: u32, has: usize) -> Bytes {
 
 /// A message with its head.
 fn whole(message: &impl prost::Message) -> Bytes {
-    let message = message.encode_to_vec();
+    framed(0, &message.encode_to_vec())
+}
+
+/// The bytes of a message, packed or not, with their head.
+pub(super) fn framed(packed: u8, message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
-    [&[0], &length[..], &message].concat().into()
+    [&[packed], &length[..], message].concat().into()
 }
 
 fn told(answer: &http::Response<Body>) -> (i32, String) {

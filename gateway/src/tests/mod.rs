@@ -13,6 +13,7 @@ mod lines;
 mod moved;
 mod oip;
 mod openapi;
+mod packed;
 mod profiles;
 mod queries;
 mod quotas;

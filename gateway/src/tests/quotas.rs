@@ -25,7 +25,7 @@ use tonic_prost::ProstCodec;
 const SOON: Duration = Duration::from_secs(10);
 
 /// A world whose first tenant has this quota, and its key.
-async fn bounded(quota: Quota, setup: Setup) -> (World, SecretKey) {
+pub(super) async fn bounded(quota: Quota, setup: Setup) -> (World, SecretKey) {
     let (world, key, _) = locked().await;
     world.store.set_quota(Owner::Tenant(TenantId::DEFAULT), quota).await.unwrap();
     (World::with(Setup { store: Some(world.store), ..setup }).await, key)
