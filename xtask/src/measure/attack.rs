@@ -1,7 +1,8 @@
 //! Two tenants that ask, and a third that attacks: what they see of it.
 //!
 //! Both are asked for all the time, on connections that are kept, while the third floods with its own key (it has a quota), over HTTP and over
-//! gRPC, asks for explanations, sends what cannot be read, keys of nobody, bodies that are too large, heads and bodies byte by byte, and opens ten
+//! gRPC, asks for explanations, sends what cannot be read and, over gRPC, what is small until it is unpacked, keys of nobody, bodies that are too
+//! large, heads and bodies byte by byte, and opens ten
 //! thousand connections; a fourth floods, whose quota says nothing of how many at once. TLS greetings are not among it: a server speaks TLS with
 //! everybody or nobody, and who is attacked here speaks without. It comes from another address than they
 //! do, as on a network, where the machine has one. Before that it tries to read what is theirs, on every route that the OpenAPI document
@@ -58,14 +59,16 @@ fn measure(context: &Context) -> Result<Outcome> {
     )?;
     let kind =
         |name, connections, comes| Kind { name, connections, comes, with: Value::Null, at_nobody: false };
+    let grpc = site.over_grpc(&served, from)?;
+    let over_grpc = |name, comes| Kind { with: grpc.clone(), ..kind(name, context.choose(8, 2), comes) };
     let several = context.choose(100, 4);
     let kinds = [
         kind("flood", several, &["200"]),
         Kind { with: json!({"key": site.keys[3]}), ..kind("flood-wide", several, &["200"]) },
-        Kind {
-            with: site.over_grpc(&served, from)?,
-            ..kind("grpc-flood", context.choose(8, 2), &["grpc 0"])
-        },
+        over_grpc("grpc-flood", &["grpc 0"]),
+        over_grpc("grpc-malformed", &["grpc 3 malformed"]),
+        // After the first ones others are unpacked slowly, and soon there is no room for more of its tenant's.
+        over_grpc("grpc-bombs", &["grpc 8 too_large", "grpc 14 bytes_full"]),
         kind("explain", several, &["200"]),
         Kind { with: json!({"model": served.task}), ..kind("malformed", several, &["400"]) },
         kind("wrong-keys", several, &["401"]),

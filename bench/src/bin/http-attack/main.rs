@@ -4,6 +4,7 @@
 //!
 //! * `flood`: every connection asks TARGET with the key, again at once; with another `key` where the question names one, as `flood-wide`;
 //! * `grpc-flood`: the same over gRPC `at` another address, with a hundred calls at once on each connection, of the question's `model` with its `input`;
+//! * `grpc-malformed` and `grpc-bombs`: the same with messages that cannot be read, and with such that are small and too large once they are unpacked;
 //! * `explain`: every connection asks why, with the key, again at once;
 //! * `malformed`: bodies that cannot be read, to the question's `model`, natively and by the Open Inference Protocol, with the key;
 //! * `wrong-keys`: the same with keys of nobody;
@@ -11,7 +12,7 @@
 //! * `slow`: heads and bodies that come byte by byte;
 //! * `connections`: as many as are let in, without a word on any of them; at another address than ADDRESS where the question names one `at`.
 //!
-//! Each answers with what came back, by status (`grpc 0` and so on for gRPC's); `closed` is a connection that ended without an answer. It runs at the lowest priority: attackers
+//! Each answers with what came back, by status (`grpc 0` and so on for gRPC's, of a refusal with its name); `closed` is a connection that ended without an answer. It runs at the lowest priority: attackers
 //! have machines of their own, and here they take what nobody else wants.
 #![allow(clippy::disallowed_methods, reason = "it lasts for a time that is given")]
 
@@ -62,6 +63,14 @@ fn main() -> Result<()> {
             }
             Some("grpc-flood") => {
                 let flood = attack.over_grpc(question)?;
+                on_each(count, |_| flood.run(end))
+            }
+            Some("grpc-malformed") => {
+                let flood = grpc::Flood::malformed(text(question, "at")?.parse()?, &attack.key);
+                on_each(count, |_| flood.run(end))
+            }
+            Some("grpc-bombs") => {
+                let flood = grpc::Flood::bombs(text(question, "at")?.parse()?, &attack.key)?;
                 on_each(count, |_| flood.run(end))
             }
             Some("explain") => {
