@@ -1,6 +1,7 @@
 //! One query: admitted, given to the router, awaited. Dropping the future (the client went away) cancels it.
 
 use crate::access::{Caller, Open, Queries};
+use crate::account::Account;
 use crate::cache::{Entry, Wish};
 use crate::core::Core;
 use crate::decisions::Asked;
@@ -105,23 +106,14 @@ impl Counted<'_> {
 
 /// Cancels the query unless it has ended.
 struct Guard<'a> {
-    core: &'a Core,
-    key: QueryKey,
+    account: Account<'a>,
     way: &'a mut Way,
-    caller: &'a Caller,
 }
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let now = self.core.driver.clock().now();
-        // A batch that has begun runs to its end, and nobody will say what it took. Who goes away would have it for nothing, and its place for
-        // another.
-        if let Some(way) = self.core.pending.abandon(now, self.key, || self.caller.goes_on()) {
-            if let Some(sent) = way.sent {
-                self.caller.used(now, sent.expected);
-            }
+        if let Some(way) = self.account.abandon() {
             *self.way = way;
-            self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
         }
     }
 }
@@ -304,7 +296,8 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         }
     }
     let (reply, answer) = oneshot::channel();
-    let guard = Guard { core, key, way, caller };
+    let account = Account { core, caller, key, counts: true };
+    let guard = Guard { account, way };
     let best_effort = Micros::from_millis(core.config.best_effort_ms);
     let mut entered = Entered::Refused(Refusal::Draining);
     core.driver.feed_with(
@@ -369,6 +362,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
         return Err(counted.refusal(Refusal::NodeLost));
     };
     drop(guard);
+    account.ended(&reply);
     *way = std::mem::take(&mut reply.way);
     let settled =
         settle(core, &counted, key, (reply, way), &Times { arrived, reading, looked, alone: !with_others });

@@ -541,7 +541,10 @@ impl Perform<Action> for Core {
                 self.pending.finish(key, Outcome::Refused(refusal));
             }
             Action::MayReturn { key, node } => self.to_node(node, ToNode::MayReturn { key }),
-            Action::Cancel { key, node } => self.to_node(node, ToNode::Cancel { key }),
+            Action::Cancel { key, node } => {
+                self.pending.overdue(key, node);
+                self.to_node(node, ToNode::Cancel { key });
+            }
             Action::Wake { node, task, ordinal } => self.to_node(node, ToNode::Wake { task, ordinal }),
         }
     }

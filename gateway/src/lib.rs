@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 mod access;
+mod account;
 mod admin;
 mod ask;
 mod cache;

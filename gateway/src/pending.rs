@@ -3,8 +3,8 @@
 //! An entry leaves exactly once, by whoever takes it out first: the answer, a refusal, or the client's going away.
 //! Bounded by a count, besides the bound on connections.
 //!
-//! What goes on at a node after its client went away keeps its place among the open queries of whoever asked, where those are bounded: until
-//! the node says how it ended, or should have.
+//! What goes on at a node after its client went away, or was told that it is too late, keeps its place among the open queries of whoever asked,
+//! where those are bounded: until the node says how it ended, or should have.
 
 use crate::access::Open as Place;
 use modelless_decision::Query;
@@ -49,10 +49,22 @@ pub(crate) enum Told {
     Stale,
 }
 
+/// Who ended a query.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum By {
+    /// A node that had it.
+    Node,
+    /// The router, which had it.
+    Router,
+    /// The router, past its time, while its node had it and may go on with it.
+    Overdue,
+}
+
 /// What the waiting request is told.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) outcome: Outcome,
+    pub(crate) by: By,
     /// When the router took it in.
     pub(crate) placed: Time,
     pub(crate) way: Way,
@@ -73,19 +85,21 @@ struct Entry {
     input: Input,
     placed: Time,
     way: Way,
+    /// Its node has kept it past its time.
+    overdue: bool,
     reply: oneshot::Sender<Reply>,
 }
 
 impl Entry {
     /// Tells whoever asked; gives whether anybody still waited.
-    fn end(self, outcome: Outcome) -> bool {
-        let Self { placed, way, reply, query: _, input: _ } = self;
-        reply.send(Reply { outcome, placed, way }).is_ok()
+    fn end(self, by: By, outcome: Outcome) -> bool {
+        let Self { placed, way, reply, query: _, input: _, overdue: _ } = self;
+        reply.send(Reply { outcome, by, placed, way }).is_ok()
     }
 }
 
 /// The places of a query that goes on though nobody waits for it, of its application and its tenant.
-type Places = [Option<Place>; 2];
+pub(crate) type Places = [Option<Place>; 2];
 
 /// Nobody waits for it, and it goes on.
 #[derive(Debug)]
@@ -99,7 +113,7 @@ struct GoesOn {
 struct Open {
     entries: HashMap<QueryKey, Entry>,
     of: HashMap<TenantId, usize>,
-    /// No more than the quotas whose places they have.
+    /// No more than may be open.
     go_on: HashMap<QueryKey, GoesOn>,
     /// When the first of those is to end.
     first: Option<Time>,
@@ -121,13 +135,36 @@ impl Open {
         }
         Some(entry)
     }
+
+    /// A query keeps its places until then; no more than `most` do.
+    fn goes_on(&mut self, now: Time, key: QueryKey, one: GoesOn, most: usize) {
+        if self.go_on.len() >= most {
+            self.ended_by(now);
+        }
+        if self.go_on.len() < most {
+            self.first = Some(self.first.map_or(one.until, |first| first.min(one.until)));
+            self.go_on.insert(key, one);
+        }
+    }
+
+    fn ended_by(&mut self, now: Time) -> bool {
+        if self.first.is_none_or(|first| first > now) {
+            return false;
+        }
+        let before = self.go_on.len();
+        self.go_on.retain(|_, one| one.until > now);
+        self.first = self.go_on.values().map(|one| one.until).min();
+        self.go_on.len() < before
+    }
 }
 
-/// How long a query goes on that nobody waits for any longer: a node that lets go of what it had not begun says nothing.
+/// How long a query goes on that nobody waits for any longer. Before its time is over a node lets go of what it had not begun and says nothing;
+/// what it has still after that it has begun.
 fn goes_on_until(now: Time, sent: &Sent, expires: Time) -> Time {
     let expected = sent.at + sent.expected;
     let overdue = now + sent.expected.max(OVERDUE);
-    if expected > now { expected } else { overdue }.min(expires)
+    let until = if expected > now { expected } else { overdue };
+    if now < expires { until.min(expires) } else { until }
 }
 
 /// All open queries.
@@ -166,7 +203,7 @@ impl Pending {
                 return Err(u32::try_from(most).unwrap_or(u32::MAX));
             }
         }
-        open.insert(Entry { query, input, placed, way: Way::default(), reply });
+        open.insert(Entry { query, input, placed, way: Way::default(), overdue: false, reply });
         Ok(())
     }
 
@@ -174,6 +211,7 @@ impl Pending {
     pub(crate) fn send(&self, key: QueryKey, sent: Sent) -> Option<(Query, Input)> {
         let mut open = self.lock();
         let entry = open.entries.get_mut(&key)?;
+        entry.overdue = false;
         let Way { sent: last, before } = &mut entry.way;
         let earlier = last.replace(sent);
         if before.len() < BEFORE_MOST {
@@ -182,10 +220,18 @@ impl Pending {
         Some((entry.query, entry.input.clone()))
     }
 
-    /// It ended. Whether anybody still waited for it here.
+    /// A node is to forget it, and it is still open: the node has kept it past its time, and goes on with what it has begun.
+    pub(crate) fn overdue(&self, key: QueryKey, at: NodeId) {
+        if let Some(entry) = self.lock().entries.get_mut(&key) {
+            entry.overdue = entry.way.sent.is_some_and(|sent| sent.node == at);
+        }
+    }
+
+    /// It ended here. Whether anybody still waited for it.
     pub(crate) fn finish(&self, key: QueryKey, outcome: Outcome) -> bool {
         let Some(entry) = self.take(key) else { return false };
-        entry.end(outcome)
+        let by = if entry.overdue { By::Overdue } else { By::Router };
+        entry.end(by, outcome)
     }
 
     /// A node says how it ended. An answer counts whoever gives it; a no counts only from the node that has it now, over the connection
@@ -209,7 +255,7 @@ impl Pending {
         };
         let Some((entry, elsewhere)) = entry else { return Told::Ended };
         // Whoever asked may be gone.
-        let _ = entry.end(outcome);
+        let _ = entry.end(By::Node, outcome);
         if elsewhere { Told::Overtook } else { Told::Ended }
     }
 
@@ -233,13 +279,26 @@ impl Pending {
             && let Some(places) = places()
         {
             let until = goes_on_until(now, &sent, entry.query.expires);
-            open.first = Some(open.first.map_or(until, |first| first.min(until)));
-            open.go_on.insert(key, GoesOn { until, _places: places });
+            open.goes_on(now, key, GoesOn { until, _places: places }, self.limit);
         }
         if open.entries.is_empty() {
             self.idle.notify_waiters();
         }
         Some(entry.way)
+    }
+
+    /// It was refused past its time, and goes on at its node: it takes `places` until the node says that it has ended there, or should have.
+    pub(crate) fn goes_on(
+        &self,
+        now: Time,
+        key: QueryKey,
+        sent: &Sent,
+        places: impl FnOnce() -> Option<Places>,
+    ) {
+        if let Some(places) = places() {
+            let until = goes_on_until(now, sent, now);
+            self.lock().goes_on(now, key, GoesOn { until, _places: places }, self.limit);
+        }
     }
 
     #[cfg(test)]
@@ -249,14 +308,7 @@ impl Pending {
 
     /// Gives back the places of what should have ended by now. Whether there was any.
     pub(crate) fn ended_by(&self, now: Time) -> bool {
-        let mut open = self.lock();
-        if open.first.is_none_or(|first| first > now) {
-            return false;
-        }
-        let before = open.go_on.len();
-        open.go_on.retain(|_, one| one.until > now);
-        open.first = open.go_on.values().map(|one| one.until).min();
-        open.go_on.len() < before
+        self.lock().ended_by(now)
     }
 
     /// Refuses all of them; gives back which they were.
@@ -320,7 +372,9 @@ mod tests {
         let brief = sent(Micros::from_millis(10));
         assert_eq!(goes_on_until(soon, &brief, expires), at + Micros::from_millis(10));
         assert_eq!(goes_on_until(now, &brief, expires), now + OVERDUE);
-        assert_eq!(goes_on_until(now, &brief, now), now, "never longer than it could have been answered");
+        let soon_over = now + Micros(1);
+        assert_eq!(goes_on_until(now, &brief, soon_over), soon_over, "what was not begun by then never is");
+        assert_eq!(goes_on_until(now, &brief, now), now + OVERDUE, "what is there still was begun");
         let (long, late) = (sent(Micros::from_secs(3)), at + Micros::from_secs(4));
         assert_eq!(goes_on_until(late, &long, expires), late + Micros::from_secs(3));
     }

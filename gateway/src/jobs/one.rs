@@ -4,6 +4,7 @@
 
 use super::pacer::Pass;
 use crate::access::{Caller, Open, Queries};
+use crate::account::Account;
 use crate::ask::let_in;
 use crate::core::Core;
 use crate::errors::ApiError;
@@ -21,7 +22,7 @@ use modelless_decision::query::Class;
 use modelless_decision::route::Event;
 use modelless_decision::{Query, admission};
 use modelless_store::{JobEnd, JobInput};
-use modelless_types::{CostPer1k, Goals, Micros, QueryKey, Refusal, SpaceId, TaskKind, VariantId};
+use modelless_types::{CostPer1k, Goals, Micros, Refusal, SpaceId, TaskKind, VariantId};
 use modelless_wire::{Answer, Input};
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -86,19 +87,11 @@ fn inputs_of(task: &TaskView, input: &JobInput) -> Result<MediaInputs, ApiError>
 }
 
 /// Cancels the query unless it has ended.
-struct Guard<'a> {
-    core: &'a Core,
-    key: QueryKey,
-    /// Whose open queries it counts among.
-    counts: Option<&'a Caller>,
-}
+struct Guard<'a>(Account<'a>);
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        let now = self.core.driver.clock().now();
-        if self.core.pending.abandon(now, self.key, || self.counts?.goes_on()).is_some() {
-            self.core.driver.feed(Event::Cancel { key: self.key }, self.core);
-        }
+        self.0.abandon();
     }
 }
 
@@ -180,7 +173,8 @@ impl Attempt {
         let key = core.next_key();
         let decoded = size::decoded(task.task.kind, &input);
         let (reply, answer) = oneshot::channel();
-        let guard = Guard { core, key, counts: (!spare).then_some(caller) };
+        let account = Account { core, caller, key, counts: !spare };
+        let guard = Guard(account);
         let (mut refused, mut class): (Option<Refusal>, Option<Class>) = (None, None);
         core.driver.feed_with(
             |router, now| {
@@ -224,6 +218,7 @@ impl Attempt {
         }
         let reply = answer.await.map_err(|_| Refused::admitted(Refusal::NodeLost.into()))?;
         drop(guard);
+        account.ended(&reply);
         let Reply { outcome, .. } = reply;
         match outcome {
             Outcome::Answered(answer) => {

@@ -127,7 +127,7 @@ fn quota() -> Value {
         "properties": {
             "requests_per_s": bound("Queries a second; each row of a request is one."),
             "burst": bound("And so many at once; without it as many as in a second."),
-            "device_s_per_h": bound("Seconds of devices' time in an hour; a batch's time is shared by its queries."),
+            "device_s_per_h": bound("Seconds of devices' time in an hour; a batch's time is shared by its queries. What failed there, or was given up, counts too."),
             "concurrency": bound("Queries that are open at one time."),
             "body_bytes": bytes("Bytes of one body."),
             "artefact_bytes": bytes("Bytes of all artefacts of registered models."),

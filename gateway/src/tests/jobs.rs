@@ -5,7 +5,8 @@ use super::world::{Does, PNG, Running, Setup, World};
 use crate::Config;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use modelless_store::{Store as _, UnixMicros};
+use modelless_live::{Member, Role};
+use modelless_store::{Access as _, Owner, Quota, Store as _, UnixMicros};
 use modelless_testkit::Request;
 use modelless_types::{JobId, Priority, Refusal, Scope, Scopes, TenantId};
 use modelless_wire::ToNode;
@@ -131,6 +132,39 @@ async fn every_input_is_asked_once_at_a_level_below_all_others_and_its_end_is_ke
     );
     let (status, removed) = call(&run, "DELETE", &path, Value::Null).await;
     assert_eq!((status, call(&run, "GET", &path, Value::Null).await.0), (200, 404), "{removed}");
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn inputs_that_were_run_in_vain_are_charged() {
+    let world = World::new().await;
+    let key = made(&world, TenantId::DEFAULT, Scopes::ALL).await;
+    let quota = Quota { device_s_per_h: Some(1), ..Quota::default() };
+    world.store.set_quota(Owner::Tenant(TenantId::DEFAULT), quota).await.unwrap();
+    let world = World::with(Setup { store: Some(world.store), ..Setup::default() }).await;
+    *world.node.does.lock().unwrap() = Does::Refuse(Refusal::ModelError { why: "made to".to_owned() });
+    let run = world.run().await;
+    let gateways = (0..50).map(|number| Member::new(Role::Gateway, &format!("g{number}"), 1));
+    run.handle.set_members(gateways.collect());
+    let call =
+        async |method: &str, path: &str, body: Value| call_as(&run, key.expose(), method, path, body).await;
+    let inputs: Vec<Value> = (0..100).map(picture).collect();
+    let (_, job) = call("POST", "/v1/jobs", json!({"task": "fashion", "inputs": inputs.len()})).await;
+    let path = format!("/v1/jobs/{}", job["job"]);
+    assert_eq!(call("POST", &format!("{path}/inputs"), json!({"inputs": inputs})).await.0, 200);
+    assert_eq!(call("POST", &format!("{path}/start"), Value::Null).await.0, 200);
+    // Loading needs some of that time as well, and takes none.
+    let used_up = async {
+        loop {
+            let (status, said) = call("POST", "/v2/repository/models/fashion/load", json!({})).await;
+            if status != 200 {
+                return said["error"].as_str().unwrap().to_owned();
+            }
+            tokio::time::sleep(Duration::from_millis(60)).await;
+        }
+    };
+    let why = tokio::time::timeout(SOON, used_up).await.expect("its inputs cost something");
+    assert!(why.contains("devices' time"), "{why}");
     run.stop().await;
 }
 

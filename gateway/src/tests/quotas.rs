@@ -12,9 +12,10 @@ use modelless_store::{
     Access as _, Artefacts, Owner, Quota, SecretKey, Store as _, UPLOADS_MAX, UnixMicros, Upload, Visibility,
 };
 use modelless_testkit::wait;
-use modelless_types::{Scopes, TenantId};
+use modelless_types::{Micros, Refusal, Scopes, TenantId};
 use modelless_wire::{Body as Said, ToNode};
 use serde_json::json;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -97,8 +98,7 @@ async fn devices_time_is_bounded_by_what_answers_took_of_it() {
     // The node says that batches of three take 700 us: each query takes 233 us of one second an hour, so 0.84 s until that is
     // back, of which a minute may be out.
     assert!((60..=90).contains(&answered), "{answered}");
-    assert_eq!(refused.refusal(), (429, "over_quota".to_owned()));
-    assert!(refused.json()["error"].as_str().unwrap().contains("devices' time"), "{refused:?}");
+    assert_no_device_time(&refused);
 }
 
 #[tokio::test]
@@ -116,9 +116,136 @@ async fn who_goes_away_once_a_node_works_for_it_has_not_worked_for_nothing() {
             () = sent => gone += 1,
         }
     };
-    assert_eq!(refused.refusal(), (429, "over_quota".to_owned()));
-    assert!(refused.json()["error"].as_str().unwrap().contains("devices' time"), "{refused:?}");
+    assert_no_device_time(&refused);
     assert!(gone > 1, "one is let through as long as anything is left");
+}
+
+/// So many gateways share a second of devices' time an hour that this one has next to nothing of it.
+fn grants_little(world: &World) {
+    let names = (0..50).map(|number| Member::new(Role::Gateway, &format!("g{number}"), 1));
+    world.handle.set_members(names.collect());
+}
+
+fn assert_no_device_time(refused: &Got) {
+    assert_eq!(refused.refusal(), (429, "over_quota".to_owned()), "{refused:?}");
+    assert!(refused.json()["error"].as_str().unwrap().contains("devices' time"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_a_node_ran_in_vain_is_charged_and_what_it_would_not_run_is_not() {
+    let quota = Quota { device_s_per_h: Some(1), ..Quota::default() };
+    let why = || "made to".to_owned();
+    let refusing = async |refusal: &Refusal, most: usize| {
+        let (world, key) = bounded(quota.clone(), Setup::default()).await;
+        grants_little(&world);
+        *world.node.does.lock().unwrap() = Does::Refuse(refusal.clone());
+        for tried in 1..=most {
+            let got = send(world.router(), query(&key)).await;
+            if got.refusal().1 != refusal.name() {
+                assert_no_device_time(&got);
+                return Some(tried);
+            }
+        }
+        None
+    };
+    let mut most = 0;
+    for ran in [
+        Refusal::ModelError { why: why() },
+        Refusal::InputCrashed { why: why() },
+        Refusal::VariantFailed { why: why() },
+    ] {
+        let tried = refusing(&ran, 5_000).await;
+        most = most.max(tried.unwrap_or_else(|| panic!("{ran:?} costs nothing")));
+    }
+    for was_not_run in [
+        Refusal::TooLate { waited: Micros(5) },
+        Refusal::QueueFull { limit: 1 },
+        Refusal::Loading { ready_in: Micros(5) },
+        Refusal::NothingRunnable { why: why() },
+    ] {
+        assert_eq!(refusing(&was_not_run, most * 3).await, None, "{was_not_run:?} took nothing of a device");
+    }
+}
+
+/// What becomes of a query whose time is a tenth of a second.
+async fn ask_briefly(http: SocketAddr, key: &SecretKey) -> (u16, String) {
+    let request = modelless_testkit::Request::post("/v1/tasks/fashion?latency_ms=100");
+    let request = request.header("api-key", key.expose()).header("content-type", "image/png").body(PNG);
+    let ask = move || modelless_testkit::Connection::open(http).unwrap().exchange(&request).unwrap();
+    let got = tokio::task::spawn_blocking(ask).await.unwrap();
+    let said = got.json().unwrap();
+    (got.status, format!("{} {}", said["reason"].as_str().unwrap_or_default(), said["error"]))
+}
+
+#[tokio::test]
+async fn what_a_node_gave_back_unrun_is_not_charged_when_it_is_too_late() {
+    let quota = Quota { device_s_per_h: Some(1), ..Quota::default() };
+    let (world, key) = bounded(quota, Setup::default()).await;
+    grants_little(&world);
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut run = world.run().await;
+    let http = run.addresses.http;
+    for first in [true, false] {
+        let mut asked = std::pin::pin!(ask_briefly(http, &key));
+        let (status, why) = tokio::select! {
+            got = &mut asked => {
+                assert!(!first, "it never came to the node: {got:?}");
+                got
+            }
+            frame = run.next_query() => {
+                *run.node.credit.lock().unwrap() = 0;
+                run.node.say(Said::HandedBack { key: frame.key, why: Refusal::Draining });
+                asked.await
+            }
+        };
+        assert!(status == 504 && why.starts_with("too_late"), "{why}");
+    }
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_node_keeps_past_its_time_is_charged_though_it_is_given_up() {
+    let quota = Quota { device_s_per_h: Some(1), ..Quota::default() };
+    let (world, key) = bounded(quota, Setup::default()).await;
+    grants_little(&world);
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let run = world.run().await;
+    let http = run.addresses.http;
+    let (status, why) = ask_briefly(http, &key).await;
+    assert!(status == 504 && why.starts_with("too_late"), "{why}");
+    let (status, why) = ask_briefly(http, &key).await;
+    assert!(status == 429 && why.contains("devices' time"), "{why}");
+    run.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_node_keeps_past_its_time_keeps_its_place_until_the_node_has_done_with_it() {
+    let quota = Quota { concurrency: Some(1), ..Quota::default() };
+    let (world, key) = bounded(quota, Setup::default()).await;
+    let core = world.service.core();
+    *world.node.does.lock().unwrap() = Does::Keep;
+    let mut run = world.run().await;
+    let http = run.addresses.http;
+    for says in [true, false] {
+        *run.node.does.lock().unwrap() = Does::Keep;
+        let (status, why) = ask_briefly(http, &key).await;
+        assert!(status == 504 && why.starts_with("too_late"), "{why}");
+        let frame = run.next_query().await;
+        let (status, why) = ask_briefly(http, &key).await;
+        assert!(status == 429 && why.contains("open queries"), "{why}");
+        if says {
+            run.node.answer(&frame);
+        } else {
+            run.node.say(Said::Report);
+            assert!(core.pending.ended_by(core.driver.clock().now() + Micros::from_secs(60)));
+        }
+        assert_eq!(core.pending.going_on(), 0);
+        *run.node.does.lock().unwrap() = Does::Answer;
+        let (status, why) = ask_briefly(http, &key).await;
+        assert_eq!(status, 200, "the node says so: {says}; {why}");
+        run.next_query().await;
+    }
+    run.stop().await;
 }
 
 #[tokio::test]
