@@ -1,4 +1,4 @@
-//! What was asked for that changes something: noted after it was answered, and written to the store beside everything else.
+//! What was asked for that changes something: noted once it was answered, or its client went away, and written to the store beside everything else.
 //!
 //! So is what was refused for want of a right, as far as a flood of it leaves room.
 //!
@@ -25,6 +25,9 @@ const BACKLOG: usize = 1_000;
 const AT_ONCE: usize = 100;
 /// Longest text of what a handler says of what it does.
 const DETAIL_MAX: usize = 600;
+/// HTTP has no number for a client that went away before it was answered; others use this one.
+const WENT_AWAY: u16 = 499;
+const UNTOLD: &str = "its client went away before it was answered; it may have been done";
 /// A store that takes longer is away.
 const WITHIN: Duration = Duration::from_secs(5);
 
@@ -63,6 +66,39 @@ impl Detail {
     }
 }
 
+/// Something that is being done. It is noted once, however it ends: also where its client goes away meanwhile, by which whatever does it is
+/// dropped half-way, though nodes or the store may have been told already.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    deeds: Deeds,
+    caller: Caller,
+    action: String,
+    path: String,
+    detail: Detail,
+    /// How it was answered.
+    status: Option<u16>,
+}
+
+impl Begun {
+    /// It was answered, and is noted.
+    pub(crate) fn answered(mut self, status: u16) {
+        self.status = Some(status);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let said = self.detail.with(&self.path);
+        let target = match (self.status, said == self.path) {
+            (Some(_), _) => said,
+            (None, true) => format!("{said}: {UNTOLD}"),
+            (None, false) => format!("{said}; {UNTOLD}"),
+        };
+        let (caller, action) = (&self.caller, std::mem::take(&mut self.action));
+        self.deeds.noted(caller, caller.shown.clone(), action, target, self.status.unwrap_or(WENT_AWAY));
+    }
+}
+
 /// Where nothing is noted, what is said goes nowhere.
 impl<S: Sync> FromRequestParts<S> for Detail {
     type Rejection = Infallible;
@@ -89,8 +125,9 @@ impl Deeds {
         !reads && needs.scope().is_some_and(|scope| scope != Scope::Query)
     }
 
-    pub(crate) fn note(&self, caller: &Caller, action: String, target: String, status: u16) {
-        self.noted(caller, caller.shown.clone(), action, target, status);
+    /// What a caller begins to do by this request.
+    pub(crate) fn begin(&self, caller: &Caller, action: String, path: String, detail: Detail) -> Begun {
+        Begun { deeds: self.clone(), caller: caller.clone(), action, path, detail, status: None }
     }
 
     /// Notes what was refused, if it is of a kind that is noted, and its tenant had not too many of them lately: then the next that is noted
@@ -121,7 +158,11 @@ impl Deeds {
         };
         let at = UnixMicros::of(SystemTime::now());
         let (tenant, key) = (caller.tenant, caller.key);
-        let came = if status < 400 { "done" } else { "not done" };
+        let came = match status {
+            WENT_AWAY => "perhaps done",
+            0..400 => "done",
+            _ => "not done",
+        };
         tracing::info!(%tenant, who, action, target, status, "{came}");
         let deed = Deed { at, tenant, key, who, action, target, status };
         if let Err(error) = self.0.try_send(deed) {

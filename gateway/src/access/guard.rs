@@ -76,11 +76,10 @@ where
                 request.extensions_mut().insert(detail.clone());
                 let answer = self.inner.call(request);
                 Either::Right(Either::Right(Box::pin(async move {
-                    let answer = answer.await;
-                    if let Ok(answer) = &answer {
-                        app.deeds.note(&caller, action, detail.with(&target), answer.status().as_u16());
-                    }
-                    answer
+                    let deed = app.deeds.begin(&caller, action, target, detail);
+                    let Ok(answer) = answer.await;
+                    deed.answered(answer.status().as_u16());
+                    Ok(answer)
                 })))
             }
             Err(denied) => {

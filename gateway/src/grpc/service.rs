@@ -181,7 +181,10 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
     head.extensions.insert(caller.clone());
     let detail = Detail::default();
     head.extensions.insert(detail.clone());
-    let deed = changes.then(|| (Arc::clone(&app), head.uri.path().to_owned()));
+    let deed = changes.then(|| {
+        let path = head.uri.path().to_owned();
+        app.deeds.begin(&caller, format!("gRPC {name}"), path, detail)
+    });
     let answer = match coming {
         Ok(coming) => answered(Arc::clone(&app), &name, http::Request::from_parts(head, coming)).await,
         Err(error) => {
@@ -196,10 +199,10 @@ async fn call(app: Shared, request: http::Request<Body>) -> http::Response<Body>
         Some(b"too_large") => app.core.refusals.hold(Slowly::TOO_LARGE).await,
         _ => {}
     }
-    if let Some((app, path)) = deed {
+    if let Some(deed) = deed {
         // Only a refusal has its status in the head.
         let code = answer.headers().get(STATUS).map_or(Code::Ok, |code| Code::from_bytes(code.as_bytes()));
-        app.deeds.note(&caller, format!("gRPC {name}"), detail.with(&path), as_http(code).as_u16());
+        deed.answered(as_http(code).as_u16());
     }
     answer
 }

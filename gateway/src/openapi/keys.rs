@@ -171,7 +171,7 @@ pub(crate) fn audit() -> Doc {
         "who": {"type": "string", "description": "How the key begins, and its name; without a key that is known, why it was refused."},
         "action": {"type": "string", "description": "A method and a route, or a call of gRPC."},
         "target": {"type": "string", "description": "The path as it came, and after `: ` what was asked of it, in words: which key (its number, how it begins, its name), tenant, scopes, bounds, tasks and versions."},
-        "status": {"type": "integer", "description": "Of HTTP; of gRPC's calls what HTTP would have said."},
+        "status": {"type": "integer", "description": "Of HTTP; of gRPC's calls what HTTP would have said. 499: its client went away before it was answered, and it may have been done."},
     }});
     let schema = json!({"type": "object", "properties": {"entries": {"type": "array", "items": entry}}});
     let number = json!({"type": "integer", "minimum": 1, "maximum": AUDIT_SHOWN_MAX, "default": AUDIT_SHOWN});

@@ -1,11 +1,13 @@
 //! What the audit log says of what was done: to which key, tenant, model or task, whichever way it was asked.
 
 use super::access::{locked, noted};
-use super::world::{Setup, World};
+use super::world::{Running, Setup, World, replica};
 use crate::Config;
 use http::uri::PathAndQuery;
 use modelless_oip::messages::{Empty, RepositoryChoice, RepositoryParameter, RepositoryRequest};
 use modelless_testkit::Request;
+use modelless_types::ReplicaState;
+use modelless_wire::ToNode;
 use serde_json::{Value, json};
 use tonic::Code;
 use tonic_prost::ProstCodec;
@@ -120,6 +122,66 @@ async fn what_was_unloaded_over_grpc_is_told_with_task_and_version_and_the_statu
             ("POST /v2/repository/models/fashion/unload: version 99".to_owned(), 404),
         ];
         assert_eq!(told(&entries), wanted);
+    })
+    .await;
+    run.stop().await;
+}
+
+/// Until the node was told to unload something.
+async fn told_to_unload(run: &mut Running) {
+    while !matches!(run.seen.recv().await.expect("a node"), ToNode::Unload { .. }) {}
+}
+
+#[tokio::test]
+async fn what_was_done_for_a_client_that_went_away_is_told_all_the_same() {
+    let (world, all, _) = locked().await;
+    let config = Config { grpc: Some(([127, 0, 0, 1], 0).into()), ..Config::default() };
+    // It never leaves memory here, so that whoever unloads it waits.
+    let replicas = vec![replica(1, ReplicaState::Active, 1_000)];
+    let world = World::with(Setup { store: Some(world.store), config, replicas, ..Setup::default() }).await;
+    let mut run = world.run().await;
+
+    let body = r#"{"parameters": {"version": "1"}}"#;
+    let head = format!(
+        "POST /v2/repository/models/fashion/unload HTTP/1.1\r\nhost: x\r\napi-key: {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        all.expose(),
+        body.len()
+    );
+    let asked = move |mut connection: modelless_testkit::Connection| {
+        connection.send_raw(head.as_bytes()).unwrap();
+        connection
+    };
+    let gone = run.with_connection(asked).await;
+    told_to_unload(&mut run).await;
+    drop(gone);
+
+    let channel = tonic::transport::Endpoint::try_from(format!("http://{}", run.addresses.grpc.unwrap()));
+    let mut grpc = tonic::client::Grpc::new(channel.unwrap().connect().await.unwrap());
+    grpc.ready().await.unwrap();
+    let asked = RepositoryRequest { model_name: "fashion".to_owned(), ..RepositoryRequest::default() };
+    let mut request = tonic::Request::new(asked);
+    request.metadata_mut().insert("api-key", all.expose().parse().unwrap());
+    let path = PathAndQuery::from_static("/inference.GRPCInferenceService/RepositoryModelUnload");
+    tokio::select! {
+        got = grpc.unary::<_, Empty, _>(request, path, ProstCodec::default()) => panic!("it is in memory: {got:?}"),
+        () = told_to_unload(&mut run) => {}
+    }
+
+    run.with_connection(move |mut connection| {
+        let entries = noted(&mut connection, &all, |entries| entries.len() == 2);
+        let gone = "its client went away before it was answered; it may have been done";
+        let mut wanted = [
+            (format!("POST /v2/repository/models/fashion/unload: version 1; {gone}"), 499),
+            (
+                format!("gRPC /inference.GRPCInferenceService/RepositoryModelUnload: task fashion; {gone}"),
+                499,
+            ),
+        ];
+        let mut told = told(&entries);
+        told.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(told, wanted);
     })
     .await;
     run.stop().await;
