@@ -246,7 +246,7 @@ async fn answered(app: Shared, name: &str, request: http::Request<Coming>) -> ht
             })
             .await
         }
-        "ModelStatistics" => told(app, request, |_, view, model: ModelName| counted(view, &model)).await,
+        "ModelStatistics" => one(app, request, counted).await,
         "RepositoryIndex" => {
             told(app, request, |_, view, asked: IndexRequest| {
                 Ok(Index { models: about::index(view, asked.ready) })
@@ -284,10 +284,13 @@ fn trace_setting(view: &View, asked: Settings) -> Result<Settings, ApiError> {
     Ok(asked)
 }
 
-fn counted(view: &View, model: &ModelName) -> Result<Statistics, ApiError> {
-    let model_stats = match &*model.name {
-        "" => statistics::of_all(view)?,
-        name => statistics::of_task(view, view.task(name)?, &model.version)?,
+async fn counted(app: Shared, request: Request<ModelName>) -> Result<Statistics, ApiError> {
+    let caller = caller(request.extensions())?;
+    let ModelName { name, version } = request.get_ref();
+    let view = app.core.view_of(caller);
+    let model_stats = match &**name {
+        "" => statistics::of_all(&app.core, caller)?,
+        name => statistics::of_task(&view, view.task(name)?, version)?,
     };
     Ok(Statistics { model_stats })
 }

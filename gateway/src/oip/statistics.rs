@@ -4,6 +4,8 @@
 //! batches. `cache_hit` and `cache_miss` count queries too, since each is looked for by itself.
 
 use super::about::chosen;
+use crate::access::Caller;
+use crate::core::Core;
 use crate::errors::ApiError;
 use crate::view::{TaskView, VariantView, View};
 use modelless_oip::messages::{BatchStatistics, Duration, InferStatistics, MemoryUsage, ModelStatistics};
@@ -29,8 +31,10 @@ pub(crate) fn of_task(view: &View, task: &TaskView, asked: &str) -> Result<Vec<M
     Ok(all)
 }
 
-/// Of all tasks, by name.
-pub(crate) fn of_all(view: &View) -> Result<Vec<ModelStatistics>, ApiError> {
+/// Of all tasks, by name. That is as much work as a query.
+pub(crate) fn of_all(core: &Core, caller: &Caller) -> Result<Vec<ModelStatistics>, ApiError> {
+    caller.asks(core.driver.clock().now())?;
+    let view = &*core.view_of(caller);
     let mut tasks: Vec<&TaskView> = view.tasks.values().collect();
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
     let all: Result<Vec<_>, ApiError> = tasks.into_iter().map(|task| of_task(view, task, "")).collect();

@@ -94,11 +94,9 @@ pub(crate) fn statistics_of_version() -> Doc {
 }
 
 pub(crate) fn all_statistics() -> Doc {
-    doc("oipAllStatistics", "The same of all tasks").answers(
-        200,
-        "Since this gateway started.",
-        &tensors::statistics(),
-    )
+    doc("oipAllStatistics", "The same of all tasks")
+        .answers(200, "Since this gateway started.", &tensors::statistics())
+        .errors(&[429])
 }
 
 fn infer_as(id: &'static str) -> Doc {

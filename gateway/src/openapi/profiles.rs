@@ -16,7 +16,7 @@ pub(crate) fn export() -> Doc {
             query_parameter("device_class", "Only those of this device class.", &text),
         ])
         .answers(200, "By task, variant and device class.", &reference("ProfileFile"))
-        .errors(&[400, 404])
+        .errors(&[400, 404, 429])
 }
 
 pub(crate) fn import() -> Doc {

@@ -83,7 +83,7 @@ pub(super) async fn statistics(State(app): FromApp, caller: Caller, Named(at): N
 }
 
 pub(super) async fn all_statistics(State(app): FromApp, caller: Caller) -> Answer {
-    let all = statistics::of_all(&app.core.view_of(&caller))?;
+    let all = statistics::of_all(&app.core, &caller)?;
     Ok(json_response(StatusCode::OK, &shown::statistics(&all)))
 }
 

@@ -14,6 +14,8 @@ use modelless_types::VariantSettings;
 use serde_json::{Value, json};
 
 pub(super) async fn export(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {
+    // All of them are as much work here as a query, if not more.
+    caller.asks(app.core.driver.clock().now())?;
     let mut params = Params::of(&uri)?;
     let (task, variant, class) = (params.take("task"), params.take("variant"), params.take("device_class"));
     params.finish(&["task", "variant", "device_class"])?;

@@ -43,6 +43,8 @@ async fn what_is_no_query_and_as_much_work_counts_as_one() {
         ("POST", "/v1/tasks/fashion/explain", "{}", 200),
         ("POST", "/v1/tasks/fashion/explain", "{", 400),
         ("GET", "/v1/plans/next", "", 200),
+        ("GET", "/v1/profiles", "", 200),
+        ("GET", "/v2/models/stats", "", 200),
         ("POST", "/v1/jobs?dry_run", &dry, 200),
         ("POST", "/v1/tasks/fashion", "{", 400),
         ("POST", "/v1/tasks/words", "{\"inputs\": []}", 400),
@@ -70,19 +72,21 @@ async fn who_looks_into_the_store_all_the_time_is_told_to_come_later_and_other_a
     let often = made_for(&world, (TenantId::DEFAULT, "often"), query).await;
     let seldom = made_for(&world, (TenantId::DEFAULT, "seldom"), query).await;
     let world = World::with(Setup { store: Some(world.store), ..Setup::default() }).await;
-    let look = async |key: &SecretKey| with_key(&world, "GET", "/v1/jobs", key.expose(), b"").await;
+    let look = async |path: &str, key: &SecretKey| with_key(&world, "GET", path, key.expose(), b"").await;
     let mut looks = 0;
-    let refused = loop {
-        let got = look(&often).await;
-        if got.status != StatusCode::OK {
-            break got;
-        }
-        looks += 1;
-        assert!(looks < 5_000, "nothing was refused");
-    };
-    assert_over(&refused);
-    assert!(looks >= 1_000, "{looks}");
-    assert_eq!(look(&seldom).await.status, 200);
+    for path in ["/v1/jobs", "/v1/tasks/fashion", "/v1/models/fashion/small", "/v1/variants"] {
+        let refused = loop {
+            let got = look(path, &often).await;
+            if got.status != StatusCode::OK {
+                break got;
+            }
+            looks += 1;
+            assert!(looks < 5_000, "nothing was refused: {path}");
+        };
+        assert_over(&refused);
+        assert!(looks >= 1_000, "{looks}");
+        assert_eq!(look(path, &seldom).await.status, 200, "{path}");
+    }
     assert_eq!(with_key(&world, "GET", "/v1/tasks", often.expose(), b"").await.status, 200, "it is at hand");
 }
 
