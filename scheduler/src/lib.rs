@@ -11,7 +11,7 @@ pub mod machines;
 mod telling;
 
 use absent::Absent;
-use modelless_decision::plan::{Plan, plan};
+use modelless_decision::plan::{Broken, Plan, check, plan};
 use modelless_live::Member;
 use modelless_planning::{Demands, input};
 use modelless_store::{NewEvent, PlanId, SavePlan, Store, UnixMicros};
@@ -102,6 +102,20 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The plan that was made must not be obeyed.
+    #[error(
+        "the plan that was made is not saved, since {0}; this is a bug, please report it. Nodes keep the last plan"
+    )]
+    Broken(String),
+}
+
+/// The first of the rules that a plan breaks, and how many more.
+fn refused(broken: &[Broken]) -> Result<(), Error> {
+    match broken {
+        [] => Ok(()),
+        [only] => Err(Error::Broken(only.to_string())),
+        [first, rest @ ..] => Err(Error::Broken(format!("{first} (and {} more)", rest.len()))),
+    }
 }
 
 /// A node as the scheduler reaches it.
@@ -250,12 +264,14 @@ impl Service {
         };
         let (members, answers) = self.look_at_demand();
         let share = self.config.discretionary_permille;
-        let mut next = plan(&input(&catalog, &statuses, share, &self.demands), &before);
+        let input = input(&catalog, &statuses, share, &self.demands);
+        let mut next = plan(&input, &before);
         let reached = statuses.iter().map(|status| status.node).collect();
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
         let known: BTreeSet<VariantId> = catalog.variants.iter().map(|variant| variant.id).collect();
         next.pins.retain(|pin| known.contains(&pin.variant)); // removed since it was pinned where nobody is reached
         next.discretionary_permille = Some(share);
+        refused(&check(&input, &before, &next))?;
         let mut id = saved.as_ref().map(|plan| plan.id);
         if saved.is_none() || !next.same_pins(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");

@@ -10,8 +10,10 @@
 //! there is room.
 
 mod changes;
+mod check;
 
 pub use changes::{Change, changes};
+pub use check::{Broken, check};
 
 use crate::frontier::{Point, dominated, nanos};
 use crate::words::{asked, time};
@@ -63,6 +65,14 @@ pub struct PlanDevice {
     pub discretionary_permille: u16,
     /// What it could run.
     pub variants: Vec<PlanVariant>,
+}
+
+impl PlanDevice {
+    /// What there is for pins.
+    pub fn room(&self) -> Bytes {
+        let share = u64::from(1_000_u16.saturating_sub(self.discretionary_permille));
+        Bytes(u64::try_from(u128::from(self.memory.0) * u128::from(share) / 1_000).unwrap_or(u64::MAX))
+    }
 }
 
 /// Everything a plan is made from. Can be saved, mailed and planned again.
@@ -128,9 +138,7 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
 }
 
 fn pin_device(device: &PlanDevice, before: &BTreeSet<Pin>, plan: &mut Plan) {
-    let share = u64::from(1_000_u16.saturating_sub(device.discretionary_permille));
-    let room = u64::try_from(u128::from(device.memory.0) * u128::from(share) / 1_000).unwrap_or(u64::MAX);
-    let mut free = room;
+    let mut free = device.room().0;
     let mut say = |variant: &PlanVariant, why: &str, beaten_by| {
         let why = format!("{why}: {}", figures(variant));
         plan.report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
