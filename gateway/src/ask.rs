@@ -305,6 +305,13 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
             let admitted = match admission::admit(router.snapshot(), task.task.id, &goals) {
                 Ok(admitted) => admitted,
                 Err(refusal) => {
+                    // Where no machine is there, none would ever come for it unless it counted.
+                    if matches!(refusal, Refusal::NothingRunnable { .. })
+                        && !once_more
+                        && let Some(class) = admission::wanted(router.snapshot(), task.task.id, &goals)
+                    {
+                        core.demand.arrived(class);
+                    }
                     entered = Entered::Refused(refusal);
                     return None;
                 }

@@ -43,12 +43,10 @@ pub fn admit(snapshot: &Snapshot, task: TaskId, goals: &Goals) -> Result<Admitte
     };
     let goals = with_defaults(goals, &task.defaults);
     let pinned = pinned(task, &goals)?;
-    let floor = goals.accuracy.unwrap_or(Accuracy::ZERO);
     let best_effort = goals.fallback == Fallback::BestEffort;
     let latency = goals.latency.unwrap_or(DEFAULT_LATENCY);
     let bounds = if best_effort { Bounds::NONE } else { Bounds { latency, ceiling: goals.max_cost } };
-    let admits: VariantSet =
-        members(task, pinned).filter(|v| v.accuracy >= floor).map(|v| v.ordinal).collect();
+    let admits = accurate(task, pinned, &goals);
     let reach = Reach { snapshot, task };
     if admits.is_empty() {
         return Err(Refusal::FloorUnreachable { best: reach.best_accuracy(pinned, bounds) });
@@ -67,6 +65,20 @@ pub fn admit(snapshot: &Snapshot, task: TaskId, goals: &Goals) -> Result<Admitte
         prefer: goals.prefer.unwrap_or_default(),
         best_effort,
     })
+}
+
+/// Who could answer if there were a machine for it; of what is refused as no node can run it, whoever plans machines has to know.
+pub fn wanted(snapshot: &Snapshot, task: TaskId, goals: &Goals) -> Option<Class> {
+    let task = snapshot.task(task)?;
+    let goals = with_defaults(goals, &task.defaults);
+    let admits = accurate(task, pinned(task, &goals).ok()?, &goals);
+    (!admits.is_empty()).then_some(Class { task: task.id, admits })
+}
+
+/// Those at or above the floor.
+fn accurate(task: &TaskInfo, set: VariantSet, goals: &Goals) -> VariantSet {
+    let floor = goals.accuracy.unwrap_or(Accuracy::ZERO);
+    members(task, set).filter(|v| v.accuracy >= floor).map(|v| v.ordinal).collect()
 }
 
 fn members(task: &TaskInfo, set: VariantSet) -> impl Iterator<Item = &VariantInfo> {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Load, loaded};
 use crate::database::Database;
-use crate::demo::Place;
+use crate::demo::{Place, picture};
 use anyhow::{Context, Result, ensure};
 use modelless_testkit::cluster::Cluster;
 use modelless_testkit::{Connection, Request, process, wait};
@@ -40,9 +40,14 @@ impl Bed {
 
     /// A scheduler with 1 to `most` machines, each of which is enough for some ten queries a second.
     fn scheduler(&mut self, name: &str, most: u32) -> Result<()> {
+        self.scheduler_with(name, 1, most)
+    }
+
+    /// The same with at least so many.
+    fn scheduler_with(&mut self, name: &str, least: u32, most: u32) -> Result<()> {
         let folder = self.place.folder.path();
         let text = format!(
-            "busy = 0.0005\nremembered-s = 10\ninterval-ms = 100\nbudget = 1.0\n[pools.p]\nleast = 1\nmost = {most}\n\
+            "busy = 0.0005\nremembered-s = 10\ninterval-ms = 100\nbudget = 1.0\n[pools.p]\nleast = {least}\nmost = {most}\n\
              price = 0.1\nset = [\"executor.lanes=1\", \"artefacts={}\"]\n[pools.p.process]\nlogs = \"{}\"\n",
             folder.join("artefacts").display(),
             folder.join("logs").display()
@@ -140,6 +145,35 @@ fn machines_come_when_more_is_asked_and_go_when_it_is_not_and_no_query_notices()
     ensure!(pool["name"] == "p" && pool["there"] == 1 && pool["start_up"]["samples"] == 3, "{pools}");
     ensure!(bed.cluster.drain("follower")?.success() && bed.cluster.drain("left")?.success(), "a bad end");
     ensure!(bed.processes().len() == 1, "machines stay when their scheduler ends");
+    Ok(())
+}
+
+#[test]
+fn where_there_may_be_no_machine_the_first_query_has_one_come_and_it_goes_when_nobody_asks() -> Result<()> {
+    let mut bed = Bed::new("from-zero")?;
+    // What there is to be served is measured by somebody first.
+    bed.scheduler("measurer", 1)?;
+    let gateway = bed.gateway()?;
+    let names = bed.settles(gateway, 1, 1)?;
+    loaded(gateway, &[&names[0]])?;
+    ensure!(bed.cluster.drain("measurer")?.success(), "a bad end");
+    bed.scheduler_with("planner", 0, 1)?;
+    bed.settles(gateway, 0, 1)?;
+
+    let ask = || -> Result<_> {
+        let query = Request::post("/v1/tasks/fashion").header("content-type", "image/png");
+        let query = query.body(picture("shirt.png"));
+        Connection::open(gateway)?.exchange(&query)
+    };
+    let refused = ask()?;
+    ensure!((refused.status, &refused.json()?["reason"]) == (503, &"nothing_runnable".into()), "{refused}");
+    wait::until(PATIENCE, || {
+        let answer = ask()?;
+        ensure!(matches!(answer.status, 200 | 503), "{answer}");
+        Ok(if answer.status == 200 { Ok(()) } else { Err(answer.to_string()) })
+    })
+    .with_context(|| bed.cluster.output())?;
+    bed.settles(gateway, 0, 1)?;
     Ok(())
 }
 

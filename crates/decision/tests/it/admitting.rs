@@ -1,7 +1,7 @@
 //! From goals to who may answer.
 
 use crate::common::{TASK, goals, table};
-use modelless_decision::admission::{admit, with_defaults};
+use modelless_decision::admission::{admit, wanted, with_defaults};
 use modelless_decision::route::Snapshot;
 use modelless_types::{Goals, Refusal, TaskId, VariantSet};
 use proptest::prelude::*;
@@ -35,6 +35,16 @@ proptest! {
                 && all.variant.is_none_or(|id| v.id == id)
         });
         prop_assert_eq!(as_good.count(), members.len());
+    }
+
+    #[test]
+    fn without_nodes_the_same_variants_are_wanted(mut table in table(), goals in goals()) {
+        let Ok(admitted) = admit(&Snapshot::new(table.clone()), TASK, &goals) else { return Ok(()) };
+        table.nodes.clear();
+        let nobody = Snapshot::new(table);
+        let refusal = admit(&nobody, TASK, &goals);
+        prop_assert!(matches!(refusal, Err(Refusal::NothingRunnable { .. })), "{refusal:?}");
+        prop_assert_eq!(wanted(&nobody, TASK, &goals), Some(admitted.class));
     }
 
     #[test]
