@@ -87,6 +87,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::jobs::MEASURE,
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
+    &cluster::scheduler_away::MEASURE,
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,

@@ -12,6 +12,7 @@ pub(crate) mod kill;
 pub(crate) mod many;
 pub(crate) mod replayed;
 pub(crate) mod restart;
+pub(crate) mod scheduler_away;
 pub(crate) mod wire;
 
 use std::net::SocketAddr;
