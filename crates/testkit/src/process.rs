@@ -163,6 +163,20 @@ pub fn cpu_time_alone(pid: u32) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1_000 / rustix::param::clock_ticks_per_second()))
 }
 
+/// Time that the threads of a process which still run have had of processors so far, to the nanosecond: a tick is too long for what is brief.
+pub fn threads_cpu_time(pid: u32) -> Result<Duration> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"))
+        .with_context(|| format!("process {pid} is not there any more"))?;
+    let mut all = Duration::ZERO;
+    for thread in threads {
+        // One that ended meanwhile counts no longer.
+        let Ok(told) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        let nanos = told.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
+        all += Duration::from_nanos(nanos.context("/proc/PID/task/TID/schedstat tells no time")?);
+    }
+    Ok(all)
+}
+
 /// SIGKILL. Whether there was such a process. Only for one that was just seen to be a child of a process under test:
 /// a number may be given to another once its process was waited for.
 pub fn kill(pid: u32) -> bool {
@@ -181,6 +195,16 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn time_of_threads_is_about_that_of_the_process() {
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        let (whole, threads) = (own_cpu_time(), threads_cpu_time(std::process::id()).unwrap());
+        assert!(threads > Duration::ZERO && threads <= own_cpu_time(), "{threads:?} of {whole:?}");
+    }
 
     #[test]
     fn sees_its_own_memory_and_its_children() {
