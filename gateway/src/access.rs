@@ -28,6 +28,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// What no key is longer than; what is longer is not looked at.
 const KEY_MAX: usize = 256;
@@ -207,6 +208,11 @@ impl Caller {
     /// A place for a body that takes long to come, as far as its tenant has one: `Err` if it has not.
     pub(crate) fn slow_body(&self) -> Result<Option<SlowBody<'_>>, ()> {
         if self.key.is_none() { Ok(None) } else { self.tenant().slow_body().map(Some).ok_or(()) }
+    }
+
+    /// A turn at unpacking a body, when its tenant has one. Where nobody needs a key nobody is told from others, and nobody waits.
+    pub(crate) async fn turn_to_unpack(&self) -> Option<OwnedSemaphorePermit> {
+        if self.key.is_none() { None } else { self.tenant().turn_to_unpack().await }
     }
 
     /// Bytes of bodies that its tenant has here.

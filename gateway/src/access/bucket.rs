@@ -24,6 +24,13 @@ impl Bucket {
         }
     }
 
+    /// Takes it out unless that would be there in `most` or later only, and says how long until it is.
+    pub(crate) fn queue(&self, now: u64, cost: u64, most: u64) -> Option<u64> {
+        let queued = |full_at: u64| Some(full_at.max(now).saturating_add(cost)).filter(|at| at - now <= most);
+        let before = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, queued);
+        before.ok().and_then(queued).map(|at| at - now)
+    }
+
     /// Takes it out in any case, and says how long until it would have been there.
     pub(super) fn reserve(&self, now: u64, cost: u64) -> u64 {
         let reserved = |full_at: u64| full_at.max(now).saturating_add(cost);

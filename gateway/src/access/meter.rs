@@ -10,8 +10,11 @@ use crate::errors::ApiError;
 use http::StatusCode;
 use modelless_store::Quota;
 use modelless_types::{Micros, Time};
-use std::sync::Arc;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::thread::available_parallelism;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Device time that may be used at once, of the share of an hour: a minute's worth.
 const DEVICE_BURST_US: u64 = 60 * 1_000_000;
@@ -38,6 +41,11 @@ const HALVED_AT_MOST: u32 = 4;
 const SLOW_BODIES: u32 = 100;
 /// Nobody is told to come again later than in an hour.
 const LATEST_S: u64 = 3_600;
+/// Bodies of a tenant that are unpacked at a time: it never has more than half of the cores with that.
+static UNPACKED_AT_ONCE: LazyLock<NonZeroUsize> = LazyLock::new(|| {
+    let half = available_parallelism().map_or(0, |cores| cores.get() / 2);
+    NonZeroUsize::new(half).unwrap_or(NonZeroUsize::MIN)
+});
 
 /// How many gateways share a quota.
 pub(crate) type Sharing = Arc<AtomicU32>;
@@ -70,6 +78,8 @@ pub(crate) struct Meter {
     large: Bucket,
     /// Bodies that take long to come.
     slow: AtomicU32,
+    /// Turns at unpacking what came packed.
+    unpacking: Arc<Semaphore>,
 }
 
 /// What a request asks: so many queries, of which so many are open at one time.
@@ -164,6 +174,7 @@ impl Meter {
             halved: AtomicU32::new(0),
             large: Bucket::default(),
             slow: AtomicU32::new(0),
+            unpacking: Arc::new(Semaphore::new(UNPACKED_AT_ONCE.get())),
         }
     }
 
@@ -294,6 +305,11 @@ impl Meter {
         let more = |slow: u32| (slow < SLOW_BODIES).then_some(slow + 1);
         let began = self.slow.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
         began.ok().map(|_| SlowBody(self))
+    }
+
+    /// A turn at unpacking a body, when it comes.
+    pub(crate) async fn turn_to_unpack(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.unpacking).acquire_owned().await.ok() // it is closed by nobody
     }
 
     /// Charges what an answer took of a device.
@@ -509,6 +525,19 @@ mod tests {
             Micros(SECOND_US / 16),
             "after a minute without it begins anew"
         );
+    }
+
+    #[tokio::test]
+    async fn of_one_tenant_a_few_bodies_are_unpacked_at_a_time_and_the_next_when_one_is_done() {
+        let meter = Meter::new("x".to_owned(), Quota::default(), Sharing::default());
+        let mut turns = Vec::new();
+        for _ in 0..UNPACKED_AT_ONCE.get() {
+            turns.push(meter.turn_to_unpack().await.unwrap());
+        }
+        let mut next = std::pin::pin!(meter.turn_to_unpack());
+        assert!(futures_util::poll!(&mut next).is_pending());
+        turns.pop();
+        assert!(next.await.is_some());
     }
 
     #[test]

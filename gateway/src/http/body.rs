@@ -20,6 +20,7 @@ use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Room made at most on the word of a `Content-Length` alone.
 pub(super) const FIRST_ROOM: u64 = 1 << 20;
@@ -70,6 +71,11 @@ impl<C: Deref<Target = Core>> Holding<C> {
     /// Counts so many, unless it counts as many already.
     pub(crate) fn at_least(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.add(bytes.saturating_sub(usize::try_from(self.bytes).unwrap_or(usize::MAX)))
+    }
+
+    /// A turn at unpacking, when its sender has one.
+    pub(super) async fn turn_to_unpack(&self) -> Option<OwnedSemaphorePermit> {
+        self.caller.turn_to_unpack().await
     }
 
     /// Waits where large bodies of its sender are read slowly.

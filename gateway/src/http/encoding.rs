@@ -143,7 +143,8 @@ fn thousandths(weight: &str) -> Option<u16> {
     (weight <= 1_000).then_some(weight)
 }
 
-/// Unpacks a body, which may have `limit` bytes then: what is large is unpacked as slowly as what is large is read.
+/// Unpacks a body, which may have `limit` bytes then: what is large is unpacked as slowly as what is large is read, and of one tenant's a few at a
+/// time. Who sends hundreds at once that become large waits for itself.
 pub(crate) async fn unpack(
     encoding: Encoding,
     body: &Buffer,
@@ -154,6 +155,7 @@ pub(crate) async fn unpack(
         Encoding::Gzip => Box::new(MultiGzDecoder::new(io::Cursor::new(body.clone()))),
         Encoding::Deflate => Box::new(ZlibDecoder::new(io::Cursor::new(body.clone()))),
     };
+    let _turn = held.turn_to_unpack().await;
     let mut out = Vec::new();
     loop {
         let before = out.len();

@@ -15,6 +15,10 @@ const HELD: Duration = Duration::from_millis(500);
 /// client on a few connections never gets there; of the rest each is held as the others are.
 const HELD_SHORTLY: Duration = Duration::from_millis(50);
 const SHORTLY_PER_S: u64 = 400;
+/// However many are held, so many a second of those are told, each in its turn: with hundreds of calls at once on a connection, as gRPC has them,
+/// the time alone would bound nothing. None waits for longer than this.
+const HELD_PER_S: u64 = 200;
+const HELD_AT_MOST: Duration = Duration::from_secs(10);
 const SECOND_US: u64 = 1_000_000;
 
 /// Marks a response that is to be told slowly, with what it weighs, and whether it may be held only shortly.
@@ -38,11 +42,17 @@ pub(crate) struct Refusals {
     began: Instant,
     told: Bucket,
     shortly: Bucket,
+    held: Bucket,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self { began: Instant::now(), told: Bucket::default(), shortly: Bucket::default() }
+        Self {
+            began: Instant::now(),
+            told: Bucket::default(),
+            shortly: Bucket::default(),
+            held: Bucket::default(),
+        }
     }
 }
 
@@ -62,7 +72,15 @@ impl Refusals {
             return;
         }
         let shortly = slowly.shortly && self.shortly.take(now, SECOND_US / SHORTLY_PER_S, SECOND_US).is_ok();
-        sleep(if shortly { HELD_SHORTLY } else { HELD }).await;
+        sleep(if shortly { HELD_SHORTLY } else { self.turn(now) }).await;
+    }
+
+    /// How long until it is the turn of one that is held.
+    fn turn(&self, now: u64) -> Duration {
+        let most = u64::try_from(HELD_AT_MOST.as_micros()).unwrap_or(u64::MAX);
+        let wait =
+            self.held.queue(now, SECOND_US / HELD_PER_S, most).map_or(HELD_AT_MOST, Duration::from_micros);
+        wait.max(HELD)
     }
 }
 
@@ -92,6 +110,26 @@ mod tests {
         assert_eq!(began.elapsed(), HELD);
         refusals.tell(&heavy).await;
         assert_eq!(began.elapsed(), 2 * HELD);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_are_held_they_are_told_one_after_the_other_and_none_waits_for_ever() {
+        let refusals = Refusals::default();
+        let mut denied = http::Extensions::new();
+        denied.insert(Slowly::DENIED);
+        let began = Instant::now();
+        let tells = (0..BURST + 4_000).map(|_| async {
+            refusals.tell(&denied).await;
+            began.elapsed()
+        });
+        let told = futures_util::future::join_all(tells).await;
+        let by = |after: Duration| told.iter().filter(|told| **told <= after).count() as u64;
+        assert_eq!((by(Duration::ZERO), by(HELD)), (BURST, BURST + HELD_PER_S / 2));
+        assert_eq!(by(Duration::from_secs(2)), BURST + HELD_PER_S * 2);
+        assert_eq!(by(HELD_AT_MOST), BURST + 4_000);
+        let again = Instant::now();
+        refusals.tell(&denied).await;
+        assert_eq!(again.elapsed(), Duration::ZERO, "few are told at once again");
     }
 
     #[tokio::test(start_paused = true)]
