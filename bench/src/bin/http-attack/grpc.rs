@@ -91,7 +91,10 @@ impl Flood {
                 lost = &mut connection => return lost.context("the connection ended"),
                 ended = timeout_at(end.into(), calls.join_next()) => ended,
             };
-            let Ok(Some(ended)) = ended else { return Ok(()) };
+            let Ok(Some(ended)) = ended else {
+                *seen.entry("unanswered at the end".to_owned()).or_default() += u64::try_from(calls.len())?;
+                return Ok(());
+            };
             let what = ended?.unwrap_or_else(|_| "reset".to_owned());
             *seen.entry(what).or_default() += 1;
             calls.spawn(call()?);
