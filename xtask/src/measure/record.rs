@@ -137,7 +137,11 @@ fn with_row(document: &str, name: &str, row: &str) -> String {
     if let Some(old) = lines.iter_mut().find(|line| line.starts_with(&start)) {
         *old = row;
     } else {
-        let end = lines.iter().rposition(|line| line.starts_with('|')).map_or(lines.len(), |last| last + 1);
+        // The first table; those after it are beside it.
+        let rows =
+            lines.iter().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
+        let first = lines.iter().position(|line| line.starts_with('|')).unwrap_or(lines.len());
+        let end = first + rows.count();
         lines.insert(end, row);
     }
     lines.join("\n") + "\n"
@@ -181,6 +185,9 @@ mod tests {
         let document = with_row(&document, "pick", "| pick | two |");
         assert!(document.contains("| pick | two |\n| start | x |\n\nA word after.\n"), "{document}");
         assert!(!document.contains("one"));
+        let beside = "\nA word after.\n\n| beside |\n|---|\n| 1 |\n";
+        let document = with_row(&format!("{HEAD}{beside}"), "pick", "| pick | one |");
+        assert!(document.ends_with(&format!("|---|---|\n| pick | one |\n{beside}")), "{document}");
     }
 
     #[test]
