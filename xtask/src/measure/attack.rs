@@ -75,7 +75,7 @@ fn measure(context: &Context) -> Result<Outcome> {
         Kind { with: json!({"key": site.keys[3]}), ..kind("flood-wide", several, &["200"]) },
         over_grpc("grpc-flood", &["grpc 0"]),
         over_grpc("grpc-malformed", &["grpc 3 malformed"]),
-        // After the first ones others are unpacked at 1 MiB a second: none of 33 MiB comes to its end in a round.
+        // After each that was too large its tenant's are unpacked more slowly, until none comes to its end in a round.
         Kind {
             comes_once: Some("grpc 8 too_large"),
             ..over_grpc("grpc-bombs", &["grpc 8 too_large", "unanswered at the end"])

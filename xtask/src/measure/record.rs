@@ -138,11 +138,9 @@ fn with_row(document: &str, name: &str, row: &str) -> String {
         *old = row;
     } else {
         // The first table; those after it are beside it.
-        let rows =
-            lines.iter().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
         let first = lines.iter().position(|line| line.starts_with('|')).unwrap_or(lines.len());
-        let end = first + rows.count();
-        lines.insert(end, row);
+        let rows = lines.iter().skip(first).take_while(|line| line.starts_with('|')).count();
+        lines.insert(first + rows, row);
     }
     lines.join("\n") + "\n"
 }
