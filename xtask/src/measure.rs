@@ -7,6 +7,7 @@
 mod accuracy_python;
 mod attack;
 mod attribution;
+mod burn;
 mod chaos;
 mod cluster;
 mod cold_start;
@@ -88,6 +89,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::kill::MEASURE,
     &cluster::restart::MEASURE,
     &cluster::scheduler_away::MEASURE,
+    &cluster::interference::MEASURE,
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,

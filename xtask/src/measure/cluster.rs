@@ -7,6 +7,7 @@
 mod carried;
 pub(crate) mod goodput;
 pub(crate) mod goodput_simulated;
+pub(crate) mod interference;
 pub(crate) mod jobs;
 pub(crate) mod kill;
 pub(crate) mod many;

@@ -6,18 +6,16 @@
 //! model slower by a stated factor; whatever runs models is kept on one core, and that is the one that burns. It is tried again a
 //! few times, and how often is told.
 
-use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use modelless_testkit::{Request, Rng, Server, onnx, process};
+use modelless_testkit::{Request, Rng, Server};
 use serde_json::{Value, json};
 
+use super::burn::{Burners, Burning, LONG, WIDTH, keep_on, package, some_core};
 use super::models::{Model, made};
 use super::{Check, Context, Measure, Outcome, demo};
 
@@ -115,28 +113,6 @@ fn measure(context: &Context) -> Result<Outcome> {
         ],
     })
 }
-
-/// A task with one model that takes some milliseconds.
-fn package(folder: &Path) -> Result<()> {
-    fs::create_dir(folder.join("models"))?;
-    let tensor = |name: &str| format!("[{{ name = \"{name}\", dtype = \"FP32\", shape = [{WIDTH}] }}]");
-    let task = format!(
-        "name = \"{LONG}\"\nkind = \"tensor\"\ninputs = {}\noutputs = {}\n",
-        tensor("x"),
-        tensor("y")
-    );
-    fs::write(folder.join("task.toml"), task)?;
-    // Declared, and nothing but a place in the list.
-    let model = "name = \"long\"\naccuracy = 0.5\nadapter = { kind = \"tensor\" }\n\
-                 variants = [{ precision = \"fp32\", file = \"long.onnx\", max_batch = 2 }]\n";
-    fs::write(folder.join("models/long.toml"), model)?;
-    Ok(fs::write(folder.join("models/long.onnx"), onnx::chain("Sin", WIDTH, 13, NODES))?)
-}
-
-/// What the short form asks: a task, how many numbers it takes, and how many sines of each are taken.
-const LONG: &str = "long";
-const WIDTH: u64 = 784;
-const NODES: u32 = 6_000;
 
 /// Numbers of one input.
 fn floats(model: &Model) -> Result<usize> {
@@ -258,62 +234,6 @@ impl Round {
     }
 }
 
-/// The last core that this process may use.
-fn some_core() -> Result<u32> {
-    let status = fs::read_to_string("/proc/self/status")?;
-    let list = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-        .context("no list of cores")?;
-    let last = list.trim().rsplit(['-', ',']).next().unwrap_or_default();
-    last.parse().with_context(|| format!("{list} is no list of cores"))
-}
-
-/// Keeps the processes that run models on one core, so that it is theirs that burns.
-fn keep_on(core: u32, server: &Server) -> Result<()> {
-    let runners = process::children(server.pid())?;
-    ensure!(!runners.is_empty(), "no process runs a model");
-    for (pid, _) in runners {
-        let mut taskset = Command::new("taskset");
-        taskset.args(["--all-tasks", "--cpu-list", "--pid", &core.to_string(), &pid.to_string()]);
-        let output = taskset.stdin(Stdio::null()).output().context("running taskset")?;
-        ensure!(output.status.success(), "taskset: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
-}
-
-/// How many processes, and on which core.
-#[derive(Clone, Copy)]
-struct Burning {
-    burners: usize,
-    core: u32,
-}
-
-/// Processes that compute for ever, ended with this.
-struct Burners(Vec<Child>);
-
-impl Burners {
-    fn start(burning: Burning) -> Result<Self> {
-        let mut burners = Self(Vec::new());
-        for _ in 0..burning.burners {
-            let mut burn = Command::new("taskset");
-            burn.args(["--cpu-list", &burning.core.to_string(), "sh", "-c", "while :; do :; done"]);
-            let burn = burn.stdin(Stdio::null()).spawn();
-            burners.0.push(burn.context("starting a process that burns a core")?);
-        }
-        Ok(burners)
-    }
-}
-
-impl Drop for Burners {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 fn round(
     server: &Server,
     asked: &Asked,
@@ -326,7 +246,7 @@ fn round(
     // In memory, so that there is a process to keep somewhere.
     let warm = server.connect()?.exchange(&asked.request)?;
     ensure!(warm.status == 200, "{warm}");
-    keep_on(burning.core, server)?;
+    keep_on(burning.core, server.pid())?;
     let started = Instant::now();
     let (predicted, at) = thread::scope(|scope| {
         let asking = scope.spawn(|| ask(server, asked, started, &stop, &seen));
