@@ -9,6 +9,8 @@ mod profiles;
 mod traffic;
 mod unknown;
 
+pub(crate) use traffic::servegen_clients;
+
 use modelless_decision::route::{Limits, TaskInfo, VariantInfo};
 use modelless_decision::worker::{DeviceConfig, WorkerConfig, WorkerVariant};
 use modelless_decision::{Moments, RunModel};

@@ -90,6 +90,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::restart::MEASURE,
     &cluster::scheduler_away::MEASURE,
     &cluster::interference::MEASURE,
+    &cluster::day::MEASURE,
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,

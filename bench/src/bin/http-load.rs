@@ -1,7 +1,9 @@
 //! Load on a server over HTTP: as much as some connections can ask, or at set times on several streams at once.
 //!
 //! `http-load ADDRESS[,ADDRESS...] STREAMS SEED`, where STREAMS is JSON: `[{"target": PATH, "inputs": [TENSOR]}]`, with `"exact": true`
-//! where answers do not differ in the last digits either, and with `"key": KEY` where the server asks for one; then questions
+//! where answers do not differ in the last digits either, and with `"key": KEY` where the server asks for one. With `"files": [PATH],
+//! "content_type": TYPE` in place of `inputs` files are sent as they are, and with `"by": HEADER` that header is told in place of
+//! the node that answered. Then questions
 //!
 //! * `{"do": "learn"}`: asks every input once, alone; its answer is what it must be from then on;
 //! * `{"do": "closed", "stream", "connections", "warm_ms", "ms"}`: every connection asks again at once;
@@ -9,6 +11,8 @@
 //!   (Poisson). Latency counts from when a query should have come. Whatever is not 200 counts as lost, and what differs from
 //!   what was learnt as wrong. `answers` are when, in milliseconds since `began_unix_ms`, latency in microseconds, and which
 //!   of `nodes` answered; `failures` are when, after how long, and with which of the names under `lost`.
+//! * `{"do": "day", "servegen": PATH, "window_s", "per_second", "ms", "seed", "connections", "patience_ms"}`: the same at the times of the clients of a
+//!   trace ([`modelless_simulator::trace`]), dealt to the streams in turn.
 //!
 //! With several addresses connections are spread over them. A connection that ends without a byte of an answer is then what
 //! it is to a client that may ask twice: the same query is asked at the next address (`moved`), within its time.
@@ -25,9 +29,9 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use modelless_bench::balancer::Balancer;
 use modelless_bench::timing::{nanos, percentiles, sleep_precisely};
-use modelless_simulator::Rng;
+use modelless_simulator::{Rng, trace};
 use modelless_testkit::{Connection, Request, Response, process, turns};
-use modelless_types::TensorSpec;
+use modelless_types::{Micros, TensorSpec};
 use serde_json::{Value, json};
 
 /// Different inputs of a stream, asked in turn.
@@ -44,6 +48,8 @@ struct Stream {
     learnt: Vec<Vec<f64>>,
     /// Part of a number by which an answer may differ from what was learnt.
     tolerance: f64,
+    /// The header that says who answered.
+    by: String,
 }
 
 fn main() -> Result<()> {
@@ -68,10 +74,7 @@ fn main() -> Result<()> {
                 let stream = &streams[place("stream")?];
                 closed(&addresses, stream, place("connections")?, ms("warm_ms")?, ms("ms")?)
             }
-            Some("paced") => {
-                let rates = question["per_second"].as_array().context("`per_second`")?;
-                let rates: Vec<f64> = rates.iter().filter_map(Value::as_f64).collect();
-                ensure!(rates.len() == streams.len(), "a rate for each stream");
+            Some(what @ ("paced" | "day")) => {
                 let seed = question["seed"].as_u64().context("`seed`")?;
                 let connections = question["connections"].as_u64().map(usize::try_from).transpose()?;
                 let patience = question["patience_ms"].as_u64().map(Duration::from_millis);
@@ -82,7 +85,12 @@ fn main() -> Result<()> {
                     connections: connections.unwrap_or(CONNECTIONS),
                     patience: patience.unwrap_or(PATIENCE),
                 };
-                paced(&habits, &streams, &rates, ms("ms")?, seed)
+                let times = if what == "day" {
+                    day(question, streams.len(), ms("ms")?)?
+                } else {
+                    poisson(question, streams.len(), (ms("ms")?, seed))?
+                };
+                paced(&habits, &streams, times)
             }
             other => bail!("cannot do {other:?}"),
         }
@@ -91,21 +99,30 @@ fn main() -> Result<()> {
 
 fn stream(spec: &Value, rng: &mut modelless_testkit::Rng) -> Result<Stream> {
     let target = spec["target"].as_str().context("`target`")?;
-    let inputs: Vec<TensorSpec> = serde_json::from_value(spec["inputs"].clone())?;
-    let mut request = || -> Result<Vec<u8>> {
-        let body = modelless_bench::random(&inputs, rng)?;
-        let mut request = Request::post(target).header("content-type", "application/octet-stream");
+    let request = |body: Vec<u8>, content: &str| {
+        let mut request = Request::post(target).header("content-type", content);
         if let Some(key) = spec["key"].as_str() {
             request = request.header("api-key", key);
         }
-        Ok(request.body(body).to_bytes())
+        request.body(body).to_bytes()
     };
+    let requests = if let Some(files) = spec["files"].as_array() {
+        let content = spec["content_type"].as_str().context("`content_type`")?;
+        let read = |file: &Value| {
+            let file = file.as_str().context("a path")?;
+            let body = std::fs::read(file).with_context(|| format!("reading {file}"))?;
+            Ok(request(body, content))
+        };
+        files.iter().map(read).collect::<Result<_>>()?
+    } else {
+        let inputs: Vec<TensorSpec> = serde_json::from_value(spec["inputs"].clone())?;
+        let random = |_| Ok(request(modelless_bench::random(&inputs, rng)?, "application/octet-stream"));
+        (0..INPUTS).map(random).collect::<Result<Vec<_>>>()?
+    };
+    ensure!(!requests.is_empty(), "nothing to ask in {spec}");
     let tolerance = if spec["exact"] == true { 0.0 } else { TOLERANCE };
-    Ok(Stream {
-        requests: (0..INPUTS).map(|_| request()).collect::<Result<_>>()?,
-        learnt: Vec::new(),
-        tolerance,
-    })
+    let by = spec["by"].as_str().unwrap_or("modelless-node").to_owned();
+    Ok(Stream { requests, learnt: Vec::new(), tolerance, by })
 }
 
 fn learn(address: SocketAddr, streams: &mut [Stream]) -> Result<Value> {
@@ -177,20 +194,56 @@ fn closed(
     }))
 }
 
+/// When queries of a stream come, since the load began.
+type Times = Box<dyn Iterator<Item = Duration> + Send>;
+
+/// At so many a second.
+fn poisson(question: &Value, streams: usize, (time, seed): (Duration, u64)) -> Result<Vec<Times>> {
+    let rates = question["per_second"].as_array().context("`per_second`")?;
+    let rates: Vec<f64> = rates.iter().filter_map(Value::as_f64).collect();
+    ensure!(rates.len() == streams, "a rate for each stream");
+    let of = |(number, rate): (usize, &f64)| -> Times {
+        if *rate <= 0.0 {
+            return Box::new(std::iter::empty());
+        }
+        let (mut rng, mean_s) = (Rng::new(seed, &format!("stream {number}")), 1.0 / rate);
+        let mut due = Duration::ZERO;
+        Box::new(std::iter::from_fn(move || {
+            due += Duration::from_secs_f64(rng.exponential() * mean_s);
+            (due < time).then_some(due)
+        }))
+    };
+    Ok(rates.iter().enumerate().map(of).collect())
+}
+
+/// As the clients of a trace ask.
+fn day(question: &Value, streams: usize, time: Duration) -> Result<Vec<Times>> {
+    let path = question["servegen"].as_str().context("`servegen`")?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    let number = |name: &str| question[name].as_f64().with_context(|| format!("`{name}` in {question}"));
+    let seed = question["seed"].as_u64().context("`seed`")?;
+    let lasts = Micros(u64::try_from(time.as_micros())?);
+    let clients = trace::servegen(&text, number("window_s")?, lasts, number("per_second")?, seed)
+        .map_err(anyhow::Error::msg)?;
+    let mut of: Vec<Vec<Duration>> = vec![Vec::new(); streams];
+    for (client, times) in clients.into_iter().enumerate() {
+        of[client % streams].extend(times.into_iter().map(|at| Duration::from_micros(at.0)));
+    }
+    for times in &mut of {
+        times.sort_unstable();
+    }
+    Ok(of.into_iter().map(|times| -> Times { Box::new(times.into_iter()) }).collect())
+}
+
 /// When the next query of a stream is due, and which it is.
 struct Schedule {
-    rng: Rng,
-    mean_s: f64,
-    due: Instant,
-    end: Instant,
-    number: usize,
+    times: std::iter::Enumerate<Times>,
+    start: Instant,
 }
 
 impl Schedule {
     fn take(&mut self) -> Option<(usize, Instant)> {
-        self.due += Duration::from_secs_f64(self.rng.exponential() * self.mean_s);
-        self.number += 1;
-        (self.due < self.end).then_some((self.number, self.due))
+        self.times.next().map(|(number, at)| (number + 1, self.start + at))
     }
 }
 
@@ -244,24 +297,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn paced(habits: &Habits<'_>, streams: &[Stream], rates: &[f64], time: Duration, seed: u64) -> Result<Value> {
+fn paced(habits: &Habits<'_>, streams: &[Stream], times: Vec<Times>) -> Result<Value> {
     let start = Instant::now() + Duration::from_millis(50);
     let began = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)? + Duration::from_millis(50);
     let (cpu, mut out) = (process::own_cpu_time(), Vec::new());
     std::thread::scope(|scope| {
         let _watched = habits.balancer.map(|balancer| balancer.watch(scope));
         let mut all = Vec::new();
-        for (number, (stream, &rate)) in streams.iter().zip(rates).enumerate() {
-            let rng = Rng::new(seed, &format!("stream {number}"));
-            let schedule = Schedule { rng, mean_s: 1.0 / rate, due: start, end: start + time, number: 0 };
+        for (stream, times) in streams.iter().zip(times) {
+            let schedule = Schedule { times: times.enumerate(), start };
             let shared = std::sync::Arc::new((Mutex::new(schedule), Mutex::new(Seen::default())));
             let of_one = |number| {
                 let shared = std::sync::Arc::clone(&shared);
                 let client = Client { habits, home: number, next: number, open: None };
                 scope.spawn(move || client.ask_all(stream, &shared.0, &shared.1))
             };
-            let clients: Vec<_> =
-                if rate > 0.0 { (0..habits.connections).map(of_one).collect() } else { Vec::new() };
+            let clients: Vec<_> = (0..habits.connections).map(of_one).collect();
             all.push((clients, shared));
         }
         for (clients, shared) in all {
@@ -303,7 +354,7 @@ impl Client<'_> {
             seen.lags.push(nanos(lag));
             let lost = match answer {
                 Ok(response) if response.status == 200 => {
-                    let node = seen.node(response.header("modelless-node").unwrap_or_default());
+                    let node = seen.node(response.header(&stream.by).unwrap_or_default());
                     seen.latencies.push(nanos(took));
                     seen.came.push((due, node));
                     let right = stream.learnt.get(at).is_none_or(|learnt| {

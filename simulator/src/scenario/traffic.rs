@@ -5,7 +5,6 @@ use super::file::{Arrivals as Written, Mix};
 use super::{Arrivals, Gap, Span};
 use crate::rng::Rng;
 use modelless_types::Micros;
-use std::collections::BTreeMap;
 
 /// So many times a day a rate that follows a sine changes; and a crowd while it comes and goes.
 const STEPS: u32 = 96;
@@ -147,10 +146,27 @@ fn recorded(
     Ok(Arrivals::At(times))
 }
 
-/// A client of a ServeGen file: `window_start_s,client,rate_rps,cv,dist,p1,p2`.
+/// A client of a ServeGen file.
 fn servegen(text: &str, which: usize, from_s: f64, window_s: f64, factor: f64) -> Result<Arrivals, String> {
+    let mut clients = servegen_clients_from(text, from_s, window_s, factor)?;
+    let which = which % clients.len();
+    Ok(clients.swap_remove(which))
+}
+
+/// Every client of a ServeGen file, in the order in which the file names them.
+pub(crate) fn servegen_clients(text: &str, window_s: f64, factor: f64) -> Result<Vec<Arrivals>, String> {
+    servegen_clients_from(text, 0.0, window_s, factor)
+}
+
+/// The same from some time of the file on: `window_start_s,client,rate_rps,cv,dist,p1,p2`.
+fn servegen_clients_from(
+    text: &str,
+    from_s: f64,
+    window_s: f64,
+    factor: f64,
+) -> Result<Vec<Arrivals>, String> {
     let mut clients: Vec<&str> = Vec::new();
-    let mut spans: BTreeMap<usize, Vec<Span>> = BTreeMap::new();
+    let mut spans: Vec<Vec<Span>> = Vec::new();
     for (number, line) in text.lines().enumerate().skip(1).filter(|(_, line)| !line.trim().is_empty()) {
         let cells: Vec<&str> = line.trim().split(',').collect();
         let bad = || format!("line {} is no window of a client", number + 1);
@@ -158,6 +174,7 @@ fn servegen(text: &str, which: usize, from_s: f64, window_s: f64, factor: f64) -
         let value = |text: &str| text.parse::<f64>().map_err(|_| bad());
         let place = clients.iter().position(|known| *known == client).unwrap_or_else(|| {
             clients.push(client);
+            spans.push(Vec::new());
             clients.len() - 1
         });
         let since = value(start)? - from_s;
@@ -170,14 +187,15 @@ fn servegen(text: &str, which: usize, from_s: f64, window_s: f64, factor: f64) -
             _ => Gap::Gamma(value(cv)?),
         };
         let from = micros(since / 600.0 * window_s)?;
-        spans.entry(place).or_default().push(Span { from, rate: value(rate)? * factor, gap });
+        spans[place].push(Span { from, rate: value(rate)? * factor, gap });
     }
     if clients.is_empty() {
         return Err("there is no client in it".into());
     }
-    let mut spans = spans.remove(&(which % clients.len())).unwrap_or_default();
-    spans.sort_by_key(|span| span.from);
-    Ok(Arrivals::Modulated(spans))
+    for spans in &mut spans {
+        spans.sort_by_key(|span| span.from);
+    }
+    Ok(spans.into_iter().map(Arrivals::Modulated).collect())
 }
 
 /// An application of a mix: what it asks for, and how much of all.

@@ -5,12 +5,14 @@
 //! of that load.
 
 mod carried;
+pub(crate) mod day;
 pub(crate) mod goodput;
 pub(crate) mod goodput_simulated;
 pub(crate) mod interference;
 pub(crate) mod jobs;
 pub(crate) mod kill;
 pub(crate) mod many;
+pub(crate) mod pool;
 pub(crate) mod replayed;
 pub(crate) mod restart;
 pub(crate) mod scheduler_away;

@@ -121,7 +121,7 @@ pub(crate) fn made(root: &Path, name: &str) -> Result<Model> {
 }
 
 /// `modelless/measured-models` in the user's cache folder.
-fn cache() -> Result<PathBuf> {
+pub(crate) fn cache() -> Result<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = var("XDG_CACHE_HOME").filter(|path| path.is_absolute());
     let cache = cache.or_else(|| var("HOME").map(|home| home.join(".cache")));
