@@ -243,5 +243,6 @@ fn worker_variant(
         threads: variant.settings.threads,
         batching: task.batching,
         gpu: variant.settings.processor != Processor::Cpu,
+        keep: task.keep.time(),
     })
 }

@@ -185,6 +185,7 @@ async fn bed_with(setup: Setup) -> Bed {
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     };
     let task = store.create_task(task).await.expect("a task").id;
@@ -404,7 +405,7 @@ async fn a_model_error_costs_only_the_input_that_caused_it() {
 async fn what_cannot_wait_for_a_load_hears_when_it_will_be_ready_and_the_load_goes_on() {
     let mut bed = bed(None).await;
     bed.send(1, Duration::from_micros(300), bed.all(), distinct(1));
-    let Body::Refused { refusal: Refusal::Loading { ready_in }, .. } = bed.hear().await else {
+    let Body::Refused { refusal: Refusal::Loading { ready_in, .. }, .. } = bed.hear().await else {
         panic!("not told that it is loading")
     };
     assert!(ready_in > Micros::ZERO);

@@ -310,7 +310,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
                         && !once_more
                         && let Some(class) = admission::wanted(router.snapshot(), task.task.id, &goals)
                     {
-                        core.demand.arrived(class);
+                        core.demand.arrived(class, now);
                     }
                     entered = Entered::Refused(refusal);
                     return None;
@@ -339,7 +339,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
                 returnable: false,
             };
             if !once_more {
-                core.demand.arrived(admitted.class);
+                core.demand.arrived(admitted.class, now);
             }
             if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
                 entered = Entered::Refused(Refusal::QueueFull { limit });

@@ -148,6 +148,7 @@ impl Core {
         views: Views,
         cache: Cache,
     ) -> Self {
+        let demand = Demands::new(driver.clock().now());
         let pending = Pending::new(config.max_connections, config.waiting.waiting);
         Self {
             config,
@@ -175,7 +176,7 @@ impl Core {
             catalog_changed: AtomicBool::new(false),
             ready: watch::Sender::new(false),
             held: AtomicU64::new(0),
-            demand: Demands::default(),
+            demand,
             regions: Regions::default(),
             decisions: Arc::default(),
             cache,

@@ -4,11 +4,14 @@
 //! comes beyond it only that there is such is known.
 
 use modelless_decision::query::Class;
+use modelless_types::{Micros, TaskId, Time};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Classes that are counted.
 const KEPT: usize = 4_096;
+/// Tasks of which is known when they were asked for.
+const ASKED: usize = 4_096;
 /// Classes that are told, those that are asked for most.
 const TOLD: usize = 256;
 
@@ -36,23 +39,53 @@ pub struct DemandTold {
     pub waiting: u32,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Demands(Mutex<Counts>);
+/// When tasks were asked for last.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AskedTold {
+    /// For how long that is known of: since the gateway began.
+    pub up: Micros,
+    /// When each was, on the same clock.
+    pub tasks: Vec<(TaskId, Micros)>,
+    /// Whether these are all that were asked for.
+    pub all: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Demands {
+    began: Time,
+    counts: Mutex<Counts>,
+}
 
 #[derive(Debug, Default)]
 struct Counts {
     of: BTreeMap<Class, (u64, u64)>,
     /// There are classes that are not counted.
     more: bool,
+    /// When each task was asked for last.
+    asked: BTreeMap<TaskId, Time>,
+    /// There are tasks of which that is not known.
+    more_asked: bool,
 }
 
 impl Demands {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None, from now on.
+    pub(crate) fn new(began: Time) -> Self {
+        Self { began, counts: Mutex::default() }
     }
 
-    pub(crate) fn arrived(&self, class: Class) {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn arrived(&self, class: Class, now: Time) {
         let mut counts = self.counts();
+        if let Some(known) = counts.asked.get_mut(&class.task) {
+            *known = now.max(*known);
+        } else if counts.asked.len() < ASKED {
+            counts.asked.insert(class.task, now);
+        } else {
+            counts.more_asked = true;
+        }
         if counts.of.len() < KEPT || counts.of.contains_key(&class) {
             counts.of.entry(class).or_default().0 += 1;
         } else {
@@ -64,6 +97,12 @@ impl Demands {
         if let Some((_, in_time)) = self.counts().of.get_mut(&class) {
             *in_time += 1;
         }
+    }
+
+    pub(crate) fn asked(&self, now: Time) -> AskedTold {
+        let counts = self.counts();
+        let tasks = counts.asked.iter().map(|(task, at)| (*task, *at - self.began)).collect();
+        AskedTold { up: now - self.began, tasks, all: !counts.more_asked }
     }
 
     pub(crate) fn told(&self, waiting: &[(Class, u32)]) -> DemandTold {
@@ -92,7 +131,8 @@ impl Demands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::TaskId;
+
+    const NOW: Time = Time(1_000_000);
 
     fn class(task: u32) -> Class {
         Class { task: TaskId(task), admits: [0].into_iter().collect() }
@@ -100,11 +140,11 @@ mod tests {
 
     #[test]
     fn counts_rise_and_the_most_asked_for_is_told_first_within_bounds() {
-        let demands = Demands::default();
+        let demands = Demands::new(NOW);
         for task in 0..5_000 {
-            demands.arrived(class(task));
+            demands.arrived(class(task), NOW);
         }
-        (0..3).for_each(|_| demands.arrived(class(70)));
+        (0..3).for_each(|_| demands.arrived(class(70), NOW));
         demands.answered_in_time(class(70));
         demands.answered_in_time(class(4_999)); // beyond the bound: not counted
         let told = demands.told(&[(class(70), 9), (class(4_999), 1)]);
@@ -115,10 +155,30 @@ mod tests {
     }
 
     #[test]
+    fn of_every_task_that_was_asked_for_is_told_when_that_was_or_else_that_it_is_not_known_of_all() {
+        let demands = Demands::new(NOW);
+        let at = |s| NOW + Micros::from_secs(s);
+        // In two classes of one task, of which the later comes to be counted first.
+        demands.arrived(Class { admits: [1].into_iter().collect(), ..class(7) }, at(9));
+        demands.arrived(class(7), at(8));
+        demands.arrived(class(8), at(2));
+        let told = demands.asked(at(20));
+        let whole = |time: Micros| time.0 / 1_000_000;
+        let tasks: Vec<_> = told.tasks.iter().map(|(task, at)| (task.0, whole(*at))).collect();
+        assert_eq!((whole(told.up), tasks, told.all), (20, vec![(7, 9), (8, 2)], true));
+        let most = u32::try_from(ASKED).unwrap();
+        (0..most).for_each(|task| demands.arrived(class(task), NOW));
+        assert!(demands.asked(NOW).all);
+        demands.arrived(class(most), NOW);
+        let told = demands.asked(NOW);
+        assert_eq!((told.tasks.len(), told.all), (ASKED, false));
+    }
+
+    #[test]
     fn classes_that_are_not_told_are_counted() {
-        let demands = Demands::default();
+        let demands = Demands::new(NOW);
         let left_out = |upto: u32| {
-            (0..upto).for_each(|task| demands.arrived(class(task)));
+            (0..upto).for_each(|task| demands.arrived(class(task), NOW));
             demands.told(&[]).left_out
         };
         let (told, kept) = (u32::try_from(TOLD).unwrap(), u32::try_from(KEPT).unwrap());

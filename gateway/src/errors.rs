@@ -113,7 +113,7 @@ fn status(refusal: &Refusal) -> (StatusCode, Option<u64>) {
         | Refusal::InputCrashed { .. }
         | Refusal::ModelError { .. } => (StatusCode::UNPROCESSABLE_ENTITY, None),
         Refusal::OverQuota => (StatusCode::TOO_MANY_REQUESTS, Some(1)),
-        Refusal::Loading { ready_in } => {
+        Refusal::Loading { ready_in, bound: _ } => {
             (StatusCode::SERVICE_UNAVAILABLE, Some(ready_in.0.div_ceil(1_000_000).max(1)))
         }
         Refusal::QueueFull { .. } | Refusal::BytesFull { .. } | Refusal::NodeLost => {
@@ -304,7 +304,7 @@ mod tests {
             (Refusal::QueueFull { limit: 1 }, 503),
             (Refusal::BytesFull { limit: Bytes(1) }, 503),
             (Refusal::OverQuota, 429),
-            (Refusal::Loading { ready_in: Micros(1_500_000) }, 503),
+            (Refusal::Loading { ready_in: Micros(1_500_000), bound: Micros(2_500_000) }, 503),
             (Refusal::VariantFailed { why: why() }, 503),
             (Refusal::InputCrashed { why: why() }, 422),
             (Refusal::ModelError { why: why() }, 422),
@@ -318,7 +318,8 @@ mod tests {
             assert_eq!((error.status.as_u16(), error.reason), (expected, name));
             assert!(error.status != 503 || error.retry_after_s.is_some(), "{name} says when to try again");
         }
-        let loading = ApiError::from(Refusal::Loading { ready_in: Micros(1_500_000) });
+        let loading =
+            ApiError::from(Refusal::Loading { ready_in: Micros(1_500_000), bound: Micros(2_500_000) });
         assert_eq!(loading.retry_after_s, Some(2));
     }
 

@@ -58,7 +58,7 @@ mod tests;
 
 pub use admin::{Admin, AdminError, RegisterRequest, RegisterVariant, SetRef, UnderWay};
 pub use config::Config;
-pub use demand::{ClassDemand, DemandTold};
+pub use demand::{AskedTold, ClassDemand, DemandTold};
 pub use errors::Error;
 pub use ids::{BadQueryId, QueryId, QueryIds};
 #[cfg(any(test, fuzzing))]

@@ -2,7 +2,7 @@
 
 use modelless_decision::plan::{Input, Pin, Plan, plan};
 use modelless_live::Member;
-use modelless_planning::{Demands, input};
+use modelless_planning::{Asked, input};
 use modelless_store::Catalog;
 use modelless_types::NodeId;
 use modelless_wire::NodeStatus;
@@ -18,7 +18,7 @@ const AWAY: Duration = Duration::from_secs(5);
 /// What is asked of all gateways, as a scheduler counts it: each counts from when it began to look.
 #[derive(Default)]
 pub(crate) struct Outlook {
-    demands: Demands,
+    asked: Asked,
     looked: Option<Instant>,
 }
 
@@ -28,15 +28,15 @@ impl Outlook {
         let now = Instant::now();
         let after = self.looked.replace(now).map_or(Duration::ZERO, |before| now - before);
         if after > AWAY {
-            self.demands.stand_still(after);
-            self.demands.look(members, Duration::ZERO);
+            self.asked.stand_still(after);
+            self.asked.look(members, Duration::ZERO);
         } else {
-            self.demands.look(members, after);
+            self.asked.look(members, after);
         }
     }
 
-    pub(crate) fn demands(&self) -> Demands {
-        self.demands.clone()
+    pub(crate) fn asked(&self) -> Asked {
+        self.asked.clone()
     }
 }
 
@@ -45,12 +45,12 @@ impl Outlook {
 pub(crate) fn next(
     catalog: &Catalog,
     nodes: &[NodeStatus],
-    demands: &Demands,
+    asked: &Asked,
     before: &Plan,
     without: &BTreeSet<NodeId>,
 ) -> (Input, Plan) {
     let there: Vec<NodeStatus> = nodes.iter().filter(|node| !without.contains(&node.node)).cloned().collect();
-    let input = input(catalog, &there, before.discretionary_permille.unwrap_or(USUAL_PERMILLE), demands);
+    let input = input(catalog, &there, before.discretionary_permille.unwrap_or(USUAL_PERMILLE), asked);
     let mut next = plan(&input, before);
     let stays = |pin: &&Pin| !without.contains(&pin.node) && there.iter().all(|node| node.node != pin.node);
     next.pins.extend(before.pins.iter().filter(stays));

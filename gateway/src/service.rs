@@ -5,7 +5,7 @@ use crate::admin::Admin;
 use crate::cache::Cache;
 use crate::config::Config;
 use crate::core::Core;
-use crate::demand::DemandTold;
+use crate::demand::{AskedTold, DemandTold};
 use crate::door::Door;
 use crate::errors::Error;
 use crate::feedback::Desk;
@@ -316,6 +316,11 @@ impl Handle {
     pub fn demand(&self) -> DemandTold {
         let waiting = self.core.driver.look(|router, _| router.waiting_by_class());
         self.core.demand.told(&waiting)
+    }
+
+    /// When each task was asked for last here.
+    pub fn asked(&self) -> AskedTold {
+        self.core.demand.asked(self.core.driver.clock().now())
     }
 
     /// Follows whether the gateway is ready.

@@ -256,6 +256,7 @@ mod tests {
             defaults: new.defaults,
             batching: None,
             cache: new.cache,
+            keep: new.keep,
             description: new.description,
         }
     }

@@ -8,8 +8,8 @@ use modelless_adapter::{AdapterSpec, SpecError, Tokenizer};
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Batching, Bytes, CacheFor, CostPer1k, DeclaredRule, Engine,
-    Fallback, Goals, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind, TenantId,
-    TensorSpec, VariantSettings,
+    Fallback, Goals, KeepFor, LiveRule, Micros, Optimisation, Prefer, Priority, Processor, TaskKind,
+    TenantId, TensorSpec, VariantSettings,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -47,6 +47,8 @@ pub struct TaskManifest {
     pub declared_accuracy: Option<DeclaredRule>,
     /// For how long answers may be given again to who asks the very same. None: the same.
     pub cache: Option<CacheFor>,
+    /// For how long its variants stay in memory after its last query. None: the same.
+    pub keep: Option<KeepFor>,
     /// Output labels, for classification.
     #[serde(default)]
     pub labels: Vec<String>,
@@ -296,14 +298,15 @@ impl TaskManifest {
             defaults: self.goals().map_err(why)?,
             batching: self.batching,
             cache: self.cache.unwrap_or_default(),
+            keep: self.keep.unwrap_or_default(),
             description: self.description.clone(),
         })
     }
 
     /// What it wants otherwise in the task that is there.
     pub fn change(&self) -> TaskChange {
-        let Self { live_accuracy, declared_accuracy, cache, .. } = *self;
-        TaskChange { live_accuracy, declared_accuracy, cache }
+        let Self { live_accuracy, declared_accuracy, cache, keep, .. } = *self;
+        TaskChange { live_accuracy, declared_accuracy, cache, keep }
     }
 
     /// Accuracies known from elsewhere, by the name of the variant.

@@ -380,6 +380,7 @@ mod tests {
             defaults: Goals::default(),
             batching: None,
             cache: modelless_types::CacheFor::OFF,
+            keep: modelless_types::KeepFor::ALWAYS,
             description: String::new(),
         }
     }

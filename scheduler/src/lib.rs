@@ -13,7 +13,7 @@ mod telling;
 use absent::Absent;
 use modelless_decision::plan::{Broken, Plan, check, plan};
 use modelless_live::Member;
-use modelless_planning::{Demands, input};
+use modelless_planning::{Asked, input};
 use modelless_store::{NewEvent, PlanId, SavePlan, Store, UnixMicros};
 use modelless_types::{NodeId, VariantId};
 use modelless_wire::{NodeLink, NodeStatus, ToNode};
@@ -201,7 +201,7 @@ pub struct Service {
     handle: Handle,
     /// Which plan each node was told last. Each is told, also where it changes nothing: one that comes late must be known as older.
     told: BTreeMap<NodeId, PlanId>,
-    demands: Demands,
+    asked: Asked,
     absent: Absent,
     /// Its name, in what it tells.
     who: String,
@@ -212,11 +212,11 @@ pub struct Service {
 /// A scheduler for these nodes.
 pub fn build(config: Config, store: Arc<dyn Store>, nodes: Vec<Node>) -> (Service, Handle) {
     let handle = Handle::default();
-    let (told, demands, looked) = (BTreeMap::new(), Demands::default(), Instant::now());
+    let (told, asked, looked) = (BTreeMap::new(), Asked::default(), Instant::now());
     let (spare, absent) = (Vec::new(), Absent::default());
     let who = "scheduler".to_owned();
     let service =
-        Service { config, store, nodes, spare, handle: handle.clone(), told, demands, absent, who, looked };
+        Service { config, store, nodes, spare, handle: handle.clone(), told, asked, absent, who, looked };
     (service, handle)
 }
 
@@ -264,7 +264,8 @@ impl Service {
         };
         let (members, answers) = self.look_at_demand();
         let share = self.config.discretionary_permille;
-        let input = input(&catalog, &statuses, share, &self.demands);
+        self.asked.idle.read(&before);
+        let input = input(&catalog, &statuses, share, &self.asked);
         let mut next = plan(&input, &before);
         let reached = statuses.iter().map(|status| status.node).collect();
         self.absent.carry_over(&mut next, &before, &reached, answers.then_some(&members));
@@ -273,7 +274,7 @@ impl Service {
         next.discretionary_permille = Some(share);
         refused(&check(&input, &before, &next))?;
         let mut id = saved.as_ref().map(|plan| plan.id);
-        if saved.is_none() || !next.same_pins(&before) {
+        if saved.is_none() || !next.asks_the_same(&before) {
             let json = serde_json::to_string(&next).expect("a plan is plain data; this is a bug");
             let at = UnixMicros::of(SystemTime::now());
             match answered(self.store.save_plan(saved.map(|plan| plan.id), json, at)).await? {
@@ -302,9 +303,9 @@ impl Service {
         let now = Instant::now();
         let after = now - std::mem::replace(&mut self.looked, now);
         if answers {
-            self.demands.look(&members, after);
+            self.asked.look(&members, after);
         } else {
-            self.demands.stand_still(after);
+            self.asked.stand_still(after);
         }
         (members, answers)
     }

@@ -1,6 +1,6 @@
 //! What a new plan changes, told as an event: in the names of people, and no longer than somebody reads.
 
-use modelless_decision::plan::{Change, Plan, changes};
+use modelless_decision::plan::{Change, Plan, changes, turns};
 use modelless_store::{Catalog, EventKind, NewEvent, PlanId, UnixMicros};
 use modelless_types::NodeId;
 use modelless_wire::NodeStatus;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// So many changes are told in full.
 const IN_FULL: usize = 4;
 
-/// The events of a plan that was saved: itself, and the nodes that it gave up.
+/// The events of a plan that was saved: itself, the nodes that it gave up, and the tasks that fall asleep or wake.
 pub(crate) fn events(
     (id, before, after): (PlanId, &Plan, &Plan),
     (catalog, nodes): (&Catalog, &[NodeStatus]),
@@ -20,6 +20,7 @@ pub(crate) fn events(
         kind,
         node,
         variant: None,
+        task: None,
         what,
         cause,
         who: who.to_owned(),
@@ -38,7 +39,11 @@ pub(crate) fn events(
         let cause = "neither reached nor announced any more, so nothing is planned for it";
         event(EventKind::Node, Some(*node), "lost".into(), cause.into())
     });
-    lost.chain([told]).collect()
+    let turned = turns(before, after).into_iter().map(|turn| {
+        let what = if turn.asleep { "asleep" } else { "awake" };
+        NewEvent { task: Some(turn.task), ..event(EventKind::Task, None, what.into(), turn.why) }
+    });
+    lost.chain([told]).chain(turned).collect()
 }
 
 fn summary(changes: &[Change], catalog: &Catalog, nodes: &[NodeStatus]) -> String {

@@ -85,6 +85,7 @@ async fn store_with(variants: Vec<NewVariant>) -> (Arc<dyn Store>, Vec<Variant>)
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     };
     let task = store.create_task(task).await.unwrap();
@@ -337,7 +338,7 @@ async fn what_is_pinned_stays_while_the_live_state_is_away() {
         one.0.round().await.unwrap();
     }
     assert_eq!(planned(&store).await.0, id);
-    assert_eq!(one.0.demands.level(modelless_types::TaskId(1), 2), 7);
+    assert_eq!(one.0.asked.demands.level(modelless_types::TaskId(1), 2), 7);
 }
 
 #[tokio::test(start_paused = true)]
@@ -400,4 +401,75 @@ async fn a_plan_is_told_with_what_it_changed_and_a_node_that_it_gives_up_is_told
     let shown: Vec<_> = told.iter().map(|event| (event.about.what.as_str(), event.about.node)).collect();
     assert_eq!(shown, [("plan 1", None), ("lost", Some(NodeId(1))), ("plan 2", None)]);
     assert!(told[2].about.cause.contains("0 pinned, 2 let go"), "{told:?}");
+}
+
+/// A gateway that has been there for so long, with when each query for the task came last, in seconds.
+fn told_by_gateway(up_s: u64, asked_s: Option<u64>) -> Member {
+    let task = modelless_types::TaskId(1);
+    let asked = asked_s.map(|at| modelless_live::Asked { task, at: Micros::from_secs(at) });
+    Member {
+        up: Some(Micros::from_secs(up_s)),
+        asked: asked.into_iter().collect(),
+        tells_all_asked: true,
+        ..Member::new(modelless_live::Role::Gateway, "g", 1)
+    }
+}
+
+async fn turned(store: &dyn Store) -> Vec<(String, String)> {
+    let events = store.events(None, 100).await.unwrap().into_iter().map(|event| event.about);
+    let of_tasks = events.filter(|event| event.kind == modelless_store::EventKind::Task);
+    of_tasks
+        .inspect(|event| assert_eq!(event.task.map(|task| task.0), Some(1)))
+        .map(|e| (e.what, e.cause))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_nobody_asks_for_falls_asleep_and_wakes_and_a_new_scheduler_moves_nothing() {
+    let (store, variants) = store_with_ladder().await;
+    let keep = modelless_types::KeepFor::seconds(60);
+    let change = modelless_store::TaskChange { keep, ..modelless_store::TaskChange::default() };
+    store.change_task(modelless_types::TaskId(1), change).await.unwrap();
+    let (_keep, status) = node(&variants);
+    let told = Arc::new(Told::default());
+    let start = || {
+        let nodes = vec![Node { status: status.clone(), link: told.clone() }];
+        build(Config::default(), store.clone(), nodes)
+    };
+    let (mut service, handle) = start();
+    let mut up = 1_000;
+    // Nobody has asked for an hour by what the gateway says; but the scheduler has only begun to look.
+    handle.set_members(vec![told_by_gateway(up, None)]);
+    service.round().await.unwrap();
+    let pins = || told.0.lock().unwrap().last().cloned().unwrap();
+    assert_eq!((pins().len(), turned(&*store).await.len()), (2, 0));
+    let mut pass = 0;
+    while turned(&*store).await.is_empty() {
+        pass += 1;
+        up += 1;
+        tokio::time::advance(Duration::from_secs(1)).await;
+        handle.set_members(vec![told_by_gateway(up, None)]);
+        service.round().await.unwrap();
+        assert!(pass < 10, "it is known after a few seconds");
+    }
+    let slept = turned(&*store).await;
+    assert!(slept[0].0 == "asleep" && slept[0].1.contains("kept for 1 min"), "{slept:?}");
+    assert!(pins().is_empty());
+
+    let saved = store.current_plan().await.unwrap().unwrap().id;
+    let (mut service, handle) = start();
+    service.round().await.unwrap();
+    for _ in 0..20 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        // A gateway that has started again, too.
+        handle.set_members(vec![told_by_gateway(3, None)]);
+        service.round().await.unwrap();
+    }
+    assert_eq!(store.current_plan().await.unwrap().unwrap().id, saved, "nothing was moved");
+
+    handle.set_members(vec![told_by_gateway(30, Some(29))]);
+    service.round().await.unwrap();
+    let turns = turned(&*store).await;
+    assert!(turns.len() == 2 && turns[1].0 == "awake" && turns[1].1.contains("1 s ago"), "{turns:?}");
+    assert_eq!(pins().len(), 2);
 }

@@ -110,6 +110,7 @@ fn worker(lane: &Lane<'_>, run: &RunModel) -> Worker {
         threads: spec.threads,
         batching: None,
         gpu: false,
+        keep: None,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));
     worker

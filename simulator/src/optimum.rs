@@ -158,7 +158,7 @@ mod tests {
             discretionary_permille: 0,
             variants: variants.to_vec(),
         };
-        Input { devices: (1..=devices).map(device).collect() }
+        Input { devices: (1..=devices).map(device).collect(), ..Input::default() }
     }
 
     fn asked(task: u32, percent: u32, rate: f64) -> Asked {

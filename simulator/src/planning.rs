@@ -55,6 +55,6 @@ impl World<'_> {
             })
         };
         let there = self.nodes.iter().enumerate().filter(|(_, node)| node.up && !node.drained);
-        Input { devices: there.filter_map(device).collect() }
+        Input { devices: there.filter_map(device).collect(), ..Input::default() }
     }
 }

@@ -534,6 +534,7 @@ impl Scenario {
                 threads: v.threads,
                 batching: batching(task),
                 gpu: false,
+                keep: None,
             })
         };
         self.variants().filter_map(variant).collect()

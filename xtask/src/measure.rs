@@ -39,6 +39,7 @@ mod sdk_overhead;
 mod simulator_speed;
 mod start;
 mod throughput;
+mod wake;
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -75,6 +76,7 @@ const MEASURES: &[&Measure] = &[
     &attack::MEASURE,
     &load_beside::MEASURE,
     &cold_start::MEASURE,
+    &wake::MEASURE,
     &same_weights::MEASURE,
     &gpu::MEASURE,
     &accuracy_python::MEASURE,

@@ -124,6 +124,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     };
     let task = store.create_task(task).await?.id;

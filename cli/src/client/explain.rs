@@ -76,10 +76,14 @@ fn decided(explanation: &Value) -> String {
             number(&decision["predicted_ms"], 2)
         ),
         "load" => format!(
-            "{} on node {}, which has to load it first ({} ms)",
+            "{} on node {}, which has to load it first ({} ms){}",
             text(decision, "variant"),
             text(decision, "node"),
-            number(&decision["ready_in_ms"], 0)
+            number(&decision["ready_in_ms"], 0),
+            match decision["nearest"]["latency_ms"].as_f64() {
+                Some(bound) => format!("; the query is refused, and a bound of {bound:.0} ms would do"),
+                None => String::new(),
+            }
         ),
         "refuse" => format!("refused: {} ({})", text(decision, "error"), text(decision, "reason")),
         _ => text(decision, "note").to_owned(),

@@ -12,8 +12,8 @@ use http::Method;
 use modelless_profiler::TaskManifest;
 use modelless_store::TaskChange;
 use modelless_types::{
-    Accuracy, AccuracyRule, Batching, CacheFor, CostPer1k, DType, DeclaredRule, Fallback, Goals, LiveRule,
-    Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
+    Accuracy, AccuracyRule, Batching, CacheFor, CostPer1k, DType, DeclaredRule, Fallback, Goals, KeepFor,
+    LiveRule, Micros, Priority, SpaceId, Task, TaskId, TaskKind, TenantId, TensorSpec,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -64,6 +64,10 @@ pub(crate) struct Create {
     /// the manifest.
     #[arg(long, value_name = "TIME")]
     cache: Option<CacheFor>,
+    /// For how long its variants stay in memory after its last query: always, or a time from 5s to 720h, such as 10m. Overrides the
+    /// manifest.
+    #[arg(long, value_name = "TIME")]
+    keep: Option<KeepFor>,
     #[command(flatten)]
     server: Server,
 }
@@ -84,6 +88,9 @@ pub(crate) struct Set {
     /// For how long an answer may be given again to who asks the very same: off, or a time from 1s to 24h, such as 10m.
     #[arg(long, value_name = "TIME", group = "rules")]
     cache: Option<CacheFor>,
+    /// For how long its variants stay in memory after its last query: always, or a time from 5s to 720h, such as 10m.
+    #[arg(long, value_name = "TIME", group = "rules")]
+    keep: Option<KeepFor>,
     #[command(flatten)]
     server: Server,
 }
@@ -109,6 +116,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             manifest.live_accuracy = options.live_accuracy.or(manifest.live_accuracy);
             manifest.declared_accuracy = options.declared_accuracy.or(manifest.declared_accuracy);
             manifest.cache = options.cache.or(manifest.cache);
+            manifest.keep = options.keep.or(manifest.keep);
             let made = create(&options.server.api()?, &manifest)?;
             if options.server.json {
                 out::json(&made)
@@ -117,11 +125,12 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             }
         }
         Command::Set(options) => {
-            let Set { name: _, live_accuracy, declared_accuracy, cache, server: _ } = &options;
+            let Set { name: _, live_accuracy, declared_accuracy, cache, keep, server: _ } = &options;
             let change = TaskChange {
                 live_accuracy: *live_accuracy,
                 declared_accuracy: *declared_accuracy,
                 cache: *cache,
+                keep: *keep,
             };
             let now = self::change(&options.server.api()?, &options.name, change)?;
             if options.server.json { out::json(&now) } else { out::line(rules(&now)) }
@@ -149,7 +158,7 @@ fn declared_rule(text: &str) -> Result<DeclaredRule, String> {
 }
 
 fn tasks(answer: &Value) -> Table {
-    let mut table = Table::new(&["task", "kind", ">variants", "accuracy", "description"]);
+    let mut table = Table::new(&["task", "kind", ">variants", "accuracy", "kept", "description"]);
     for task in list(answer, "tasks") {
         let (from, to) = (&task["accuracy_from"], &task["accuracy_to"]);
         let range =
@@ -159,10 +168,38 @@ fn tasks(answer: &Value) -> Table {
             text(task, "kind").to_owned(),
             task["variants"].to_string(),
             range,
+            kept_in_short(task),
             text(task, "description").to_owned(),
         ]);
     }
     table
+}
+
+/// For how long a task is kept in memory, and whether it sleeps.
+fn kept_in_short(task: &Value) -> String {
+    let keep = match text(task, "keep") {
+        "" => "always",
+        keep => keep,
+    };
+    if task["asleep"] == true { format!("{keep}, asleep") } else { keep.to_owned() }
+}
+
+/// The same in words.
+fn kept(task: &Value) -> String {
+    let keep = match text(task, "keep") {
+        "" | "always" => return "kept in memory always".to_owned(),
+        keep => keep,
+    };
+    let wakes = match task["wake_ms"].as_f64() {
+        Some(ms) => format!(", which is answered in about {ms:.0} ms as its model is loaded first"),
+        None => String::new(),
+    };
+    let now = match task["asleep"].as_bool() {
+        Some(true) => format!("asleep now, until the next query{wakes}"),
+        Some(false) => "awake now".to_owned(),
+        None => "whether it sleeps now is not known".to_owned(),
+    };
+    format!("kept in memory for {keep} after its last query; {now}")
 }
 
 /// Makes a task on a server.
@@ -196,6 +233,7 @@ pub(super) fn create(api: &Api, manifest: &TaskManifest) -> anyhow::Result<Value
         },
         "batching": new.batching,
         "cache": new.cache,
+        "keep": new.keep,
         "description": new.description,
     });
     api.post_json("/v1/tasks", &body)?.ok()?.json()
@@ -221,8 +259,12 @@ fn rules(now: &Value) -> String {
         "" | "off" => "are not given again".to_owned(),
         time => format!("may be given again for {time} to who asks the very same"),
     };
+    let keep = match text(now, "keep") {
+        "" | "always" => "always".to_owned(),
+        keep => format!("for {keep} after its last query"),
+    };
     format!(
-        "task {}: live accuracy {live}; declared accuracies count for floors {declared}; answers {cache}",
+        "task {}: live accuracy {live}; declared accuracies count for floors {declared}; answers {cache}; kept in memory {keep}",
         text(now, "task")
     )
 }
@@ -255,6 +297,7 @@ pub(super) fn known(answer: &Value) -> anyhow::Result<Task> {
             defaults: Goals::default(),
             batching: None,
             cache: CacheFor::OFF,
+            keep: KeepFor::ALWAYS,
             description: String::new(),
         })
     };
@@ -384,11 +427,12 @@ fn shown(task: &Value) -> String {
         time => format!("\nanswers may be given again for {time}"),
     };
     let about = format!(
-        "{} ({}, {}): {}\nbatching: {batching}{cache}",
+        "{} ({}, {}): {}\nbatching: {batching}{cache}\n{}",
         text(task, "name"),
         text(task, "kind"),
         text(task, "metric"),
         text(task, "description"),
+        kept(task),
     );
     let counts = text(task, "live_accuracy") == LiveRule::Floors.name();
     let warnings = variants.iter().flat_map(|variant| warnings(variant, counts));
@@ -467,6 +511,19 @@ mod tests {
             rules(&json!({"task": "fashion", "live_accuracy": live, "declared_accuracy": declared}))
         };
         let told = now("floors", "floors");
+        let rested =
+            |asleep: bool| json!({"keep": "10m", "asleep": asleep, "wake_ms": asleep.then_some(44.6)});
+        assert!(
+            kept(&rested(true))
+                .contains("asleep now, until the next query, which is answered in about 45 ms")
+        );
+        assert!(kept(&rested(false)).ends_with("after its last query; awake now"));
+        assert!(kept(&json!({"keep": "10m", "asleep": null})).contains("not known"));
+        assert_eq!(kept_in_short(&rested(true)), "10m, asleep");
+        assert_eq!(
+            [json!({}), json!({"keep": "always", "asleep": false})].map(|task| kept_in_short(&task)),
+            ["always"; 2]
+        );
         assert!(told.contains("counts for floors where it flags") && told.contains("as if they"), "{told}");
         let told = now("shown", "unless_measured");
         assert!(told.contains("counts for no floor") && told.contains("while nothing"), "{told}");

@@ -122,6 +122,7 @@ mod tests {
             defaults: Goals::default(),
             batching: None,
             cache: modelless_types::CacheFor::OFF,
+            keep: modelless_types::KeepFor::ALWAYS,
             description: String::new(),
         };
         let task = store.create_task(task).await.unwrap();

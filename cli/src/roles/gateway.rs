@@ -17,7 +17,7 @@ use crate::up::config::default_data;
 use clap::Args;
 use modelless_drive::Clock;
 use modelless_gateway as gateway;
-use modelless_live::{Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
+use modelless_live::{Asked, Demand, Live, Load, Member, Notice, Role, follow, keep_announced};
 use modelless_store::{Artefacts, Store};
 use modelless_telemetry::Metrics;
 use modelless_types::Bytes;
@@ -191,11 +191,15 @@ async fn role(
 /// What a gateway tells of itself.
 pub(crate) fn describe(gateway: &gateway::Handle, name: &str, instance: u64, http: SocketAddr) -> Member {
     let gateway::DemandTold { classes, left_out, waiting } = gateway.demand();
+    let gateway::AskedTold { up, tasks, all } = gateway.asked();
     let queries = u32::try_from(gateway.open_queries()).unwrap_or(u32::MAX);
     Member {
         address: Some(http.to_string()),
         load: Load { queries, waiting, ..Load::default() },
         demand: classes.into_iter().map(demand).collect(),
+        up: Some(up),
+        asked: tasks.into_iter().map(|(task, at)| Asked { task, at }).collect(),
+        tells_all_asked: all,
         left_out,
         ..Member::new(Role::Gateway, name, instance)
     }

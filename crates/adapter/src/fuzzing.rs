@@ -209,6 +209,7 @@ fn task(kind: TaskKind) -> Task {
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     }
 }

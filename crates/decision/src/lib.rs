@@ -42,6 +42,7 @@ pub mod search;
 mod sizes;
 pub mod steady;
 pub mod transfer;
+pub mod waking;
 mod words;
 pub mod worker;
 

@@ -15,6 +15,15 @@ pub(crate) fn time(time: Micros) -> String {
     }
 }
 
+/// A span that people wait, in whole seconds, minutes or hours.
+pub(crate) fn span(time: Micros) -> String {
+    match time.0 / 1_000_000 {
+        s if s < 60 || (s < 600 && s % 60 != 0) => format!("{s} s"),
+        s if s < 7_200 => format!("{} min", s / 60),
+        s => format!("{} h", s / 3_600),
+    }
+}
+
 /// How often something was asked for lately, by the doublings that plans go by.
 pub(crate) fn asked(level: u8) -> String {
     match level {
@@ -35,6 +44,8 @@ mod tests {
     fn figures_have_as_many_digits_as_say_something() {
         let told = [7, 1_234, 12_345, 9_999_999, 10_000_000].map(|us| time(Micros(us)));
         assert_eq!(told, ["0.00 ms", "1.23 ms", "12 ms", "9999 ms", "10 s"]);
+        let told = [3, 90, 300, 720, 10_800].map(|s| span(Micros::from_secs(s)));
+        assert_eq!(told, ["3 s", "90 s", "5 min", "12 min", "3 h"]);
         assert_eq!(
             [0, 1, 4].map(asked),
             ["hardly asked for lately", "asked for once lately", "asked for 8 to 15 times lately"]

@@ -2,7 +2,7 @@
 
 use crate::said::within;
 use crate::{Error, Load, Member, Role};
-use modelless_types::NodeId;
+use modelless_types::{Micros, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// A member without its lists, as it is stored.
@@ -21,6 +21,8 @@ pub(crate) struct Head {
     load: Load,
     #[serde(default)]
     device_class: String,
+    #[serde(default)]
+    up: Option<Micros>,
     /// The number of the lists that hold; none of them is 0.
     #[serde(default)]
     pub(crate) said: u64,
@@ -37,6 +39,7 @@ impl Head {
             draining: member.draining,
             load: member.load,
             device_class: member.device_class.clone(),
+            up: member.up,
             said,
         }
     }
@@ -53,6 +56,7 @@ impl Head {
             draining: self.draining,
             load: self.load,
             device_class: self.device_class,
+            up: self.up,
             ..Member::new(self.role, &self.name, self.instance)
         }
     }

@@ -15,12 +15,12 @@ mod said;
 pub use crate::redis::RedisLive;
 pub use mem::MemLive;
 pub use members::{Known, follow, keep_announced};
-pub use said::{CORRECTIONS, DEMAND, ENOUGH, RESIDENT};
+pub use said::{ASKED, CORRECTIONS, DEMAND, ENOUGH, RESIDENT};
 
 use async_trait::async_trait;
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
-use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, VariantId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,8 +78,14 @@ pub struct Member {
     pub device_class: String,
     /// What it has in memory, up to [`RESIDENT`].
     pub resident: Arc<[Resident]>,
+    /// How long it has been there on its own clock, for a gateway. `None` also while what it was asked is older than that.
+    pub up: Option<Micros>,
     /// What is asked of it, up to [`DEMAND`].
     pub demand: Arc<[Demand]>,
+    /// When each task was asked for last, up to [`ASKED`].
+    pub asked: Arc<[Asked]>,
+    /// Whether that is every task that was asked for since it is there.
+    pub tells_all_asked: bool,
     /// How much slower or quicker than their profiles its variants are, where it saw anything lately, up to [`CORRECTIONS`].
     pub corrections: Arc<[Corrected]>,
     /// Entries of these lists that are beyond their bounds.
@@ -99,7 +105,10 @@ impl Member {
             load: Load::default(),
             device_class: String::new(),
             resident: Arc::default(),
+            up: None,
             demand: Arc::default(),
+            asked: Arc::default(),
+            tells_all_asked: false,
             corrections: Arc::default(),
             left_out: 0,
         }
@@ -158,6 +167,15 @@ pub struct Demand {
     pub in_time: u64,
     /// Queries that wait at this moment.
     pub waiting: u32,
+}
+
+/// When a gateway was asked for a task last, on its own clock ([`Member::up`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Asked {
+    /// The task.
+    pub task: TaskId,
+    /// When.
+    pub at: Micros,
 }
 
 /// That something changed, which is then read in the store.

@@ -326,8 +326,11 @@ impl Live for RedisLive {
             // Lists that are older than their head will do until the next look. One without any is about to tell them: it is not
             // there yet, rather than there and without all that it has.
             let whole = |(key, head): (String, Head)| match known.get(&key) {
-                Some((instance, _, Some(lists))) if *instance == head.instance => {
-                    Some(lists.fill(head.bare()))
+                Some((instance, number, Some(lists))) if *instance == head.instance => {
+                    // Beside lists from before it, how late it is would make what was asked look older than it is.
+                    let of_now = *number >= head.said;
+                    let member = lists.fill(head.bare());
+                    Some(Member { up: member.up.filter(|_| of_now), ..member })
                 }
                 Some(_) | None => None,
             };

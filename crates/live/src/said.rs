@@ -4,7 +4,7 @@
 //! Every list has a bound, and what is beyond it is counted, so that nobody takes a part for the whole. A correction wavers with
 //! each batch; it is told anew only once it differs enough to matter ([`settled`]).
 
-use crate::{Corrected, Demand, Error, MEMBER_BYTES, Member, Resident};
+use crate::{Asked, Corrected, Demand, Error, MEMBER_BYTES, Member, Resident};
 use modelless_decision::Correction;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub const RESIDENT: usize = 1_024;
 /// Classes that a member tells of at most.
 pub const DEMAND: usize = 1_024;
+/// Tasks of which a member tells at most when they were asked for.
+pub const ASKED: usize = 4_096;
 /// Corrections that a member tells of at most.
 pub const CORRECTIONS: usize = 1_024;
 /// Batches from which on a correction says something about others of its like.
@@ -34,6 +36,8 @@ pub(crate) struct Said {
     resident: Vec<Resident>,
     demand: Vec<Demand>,
     corrections: Vec<Corrected>,
+    asked: Vec<Asked>,
+    tells_all_asked: bool,
     left_out: u32,
 }
 
@@ -45,6 +49,8 @@ impl Said {
             resident: member.resident.to_vec(),
             demand: member.demand.to_vec(),
             corrections: member.corrections.to_vec(),
+            asked: member.asked.to_vec(),
+            tells_all_asked: member.tells_all_asked,
             left_out: member.left_out,
         }
     }
@@ -59,6 +65,8 @@ impl Said {
             resident: self.resident.into(),
             demand: self.demand.into(),
             corrections: self.corrections.into(),
+            asked: self.asked.into(),
+            tells_all_asked: self.tells_all_asked,
             left_out: self.left_out,
         }
     }
@@ -77,6 +85,8 @@ pub(crate) struct Lists {
     resident: Arc<[Resident]>,
     demand: Arc<[Demand]>,
     corrections: Arc<[Corrected]>,
+    asked: Arc<[Asked]>,
+    tells_all_asked: bool,
     left_out: u32,
 }
 
@@ -86,13 +96,15 @@ impl Lists {
             resident: Arc::clone(&member.resident),
             demand: Arc::clone(&member.demand),
             corrections: Arc::clone(&member.corrections),
+            asked: Arc::clone(&member.asked),
+            tells_all_asked: member.tells_all_asked,
             left_out: member.left_out,
         }
     }
 
     pub(crate) fn fill(&self, member: Member) -> Member {
-        let Self { resident, demand, corrections, left_out } = self.clone();
-        Member { resident, demand, corrections, left_out, ..member }
+        let Self { resident, demand, corrections, asked, tells_all_asked, left_out } = self.clone();
+        Member { resident, demand, corrections, asked, tells_all_asked, left_out, ..member }
     }
 }
 
@@ -106,7 +118,10 @@ pub(crate) fn bounded(mut member: Member) -> Member {
         }
         over
     }
-    let over = cut(&mut member.resident, RESIDENT)
+    let asked = cut(&mut member.asked, ASKED);
+    member.tells_all_asked &= asked == 0;
+    let over = asked
+        + cut(&mut member.resident, RESIDENT)
         + cut(&mut member.demand, DEMAND)
         + cut(&mut member.corrections, CORRECTIONS);
     member.left_out = member.left_out.saturating_add(u32::try_from(over).unwrap_or(u32::MAX));
@@ -171,5 +186,12 @@ mod tests {
             (0..=u8::MAX).cycle().take(CORRECTIONS + 7).map(|n| seen(n, 1.0, 1)).collect();
         let cut = bounded(Member { left_out: 3, ..member(&many) });
         assert_eq!((cut.corrections.len(), cut.left_out), (CORRECTIONS, 10));
+        let asked = |count: u32| {
+            let asked = (0..count).map(|task| Asked { task: TaskId(task), at: modelless_types::Micros(1) });
+            bounded(Member { asked: asked.collect(), tells_all_asked: true, ..member(&[]) })
+        };
+        let most = u32::try_from(ASKED).unwrap();
+        assert_eq!([most, most + 1].map(|count| asked(count).tells_all_asked), [true, false]);
+        assert_eq!(asked(most + 1).asked.len(), ASKED);
     }
 }

@@ -3,11 +3,11 @@
 use modelless_decision::Correction;
 use modelless_decision::query::Class;
 use modelless_live::{
-    Corrected, Demand, Error, Known, Live, Load, MEMBER_BYTES, MEMBERS, MemLive, Member, Notice, RedisLive,
-    Resident, Role, follow, keep_announced,
+    Asked, Corrected, Demand, Error, Known, Live, Load, MEMBER_BYTES, MEMBERS, MemLive, Member, Notice,
+    RedisLive, Resident, Role, follow, keep_announced,
 };
 use modelless_testkit::Redis;
-use modelless_types::{Bytes, DeviceIx, NodeId, ReplicaState, TaskId, VariantId};
+use modelless_types::{Bytes, DeviceIx, Micros, NodeId, ReplicaState, TaskId, VariantId};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,6 +50,9 @@ fn member(role: Role, name: &str, instance: u64) -> Member {
             correction: Correction { ratio: 1.5, ..Correction::NONE },
         }]
         .into(),
+        up: Some(Micros(12)),
+        asked: [Asked { task: TaskId(3), at: Micros(11) }].into(),
+        tells_all_asked: true,
         left_out: 2,
     }
 }

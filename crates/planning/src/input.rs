@@ -1,19 +1,15 @@
 //! From what is registered and what nodes say of themselves to the plan's input.
 
+use crate::Asked;
 use crate::demand::Demands;
-use modelless_decision::plan::{Input, PlanDevice, PlanVariant};
+use modelless_decision::plan::{Input, PlanDevice, PlanTask, PlanVariant};
 use modelless_store::Catalog;
-use modelless_types::{DeviceIx, ModelId, Variant};
+use modelless_types::{DeviceIx, ModelId, Task, Variant};
 use modelless_wire::NodeStatus;
 use std::collections::BTreeSet;
 
 /// Only what a node offers and has a profile for can be planned there.
-pub fn input(
-    catalog: &Catalog,
-    nodes: &[NodeStatus],
-    discretionary_permille: u16,
-    demands: &Demands,
-) -> Input {
+pub fn input(catalog: &Catalog, nodes: &[NodeStatus], discretionary_permille: u16, asked: &Asked) -> Input {
     let defaults = catalog.defaults();
     let device = |node: &NodeStatus| PlanDevice {
         node: node.node,
@@ -23,10 +19,19 @@ pub fn input(
         variants: catalog
             .variants
             .iter()
-            .filter_map(|variant| planned((catalog, &defaults), node, variant, demands))
+            .filter_map(|variant| planned((catalog, &defaults), node, variant, &asked.demands))
             .collect(),
     };
-    Input { devices: nodes.iter().filter(|node| !node.draining).map(device).collect() }
+    let task = |task: &Task| PlanTask {
+        id: task.id,
+        keep: task.keep.time(),
+        asked: asked.idle.asked(task.id),
+        unasked: asked.idle.unasked(task.id),
+    };
+    Input {
+        devices: nodes.iter().filter(|node| !node.draining).map(device).collect(),
+        tasks: catalog.tasks.iter().map(task).collect(),
+    }
 }
 
 fn planned(

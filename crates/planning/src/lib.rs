@@ -5,7 +5,35 @@
 #![warn(missing_docs)]
 
 mod demand;
+mod idle;
 mod input;
 
 pub use demand::Demands;
+pub use idle::Idle;
 pub use input::input;
+
+use modelless_live::Member;
+use std::time::Duration;
+
+/// What is asked of all gateways, as one observer knows it.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// How much, class by class.
+    pub demands: Demands,
+    /// For how long not at all.
+    pub idle: Idle,
+}
+
+impl Asked {
+    /// What members announce, so long after the last time.
+    pub fn look(&mut self, members: &[Member], after: Duration) {
+        self.demands.look(members, after);
+        self.idle.look(members, after);
+    }
+
+    /// Nothing could be known for so long.
+    pub fn stand_still(&mut self, after: Duration) {
+        self.demands.stand_still(after);
+        self.idle.stand_still(after);
+    }
+}

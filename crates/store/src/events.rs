@@ -1,7 +1,7 @@
 //! What happened, told in one order: for people who follow it, and for whoever asks later why.
 
 use crate::records::{NodeState, Transition, UnixMicros};
-use modelless_types::{NodeId, VariantId};
+use modelless_types::{NodeId, TaskId, VariantId};
 use serde::{Deserialize, Serialize};
 
 /// What something happened to.
@@ -16,11 +16,13 @@ pub enum EventKind {
     Node,
     /// A machine was asked for, came, or was given back.
     Machine,
+    /// A task fell asleep, or woke.
+    Task,
 }
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::Replica, Self::Plan, Self::Node, Self::Machine];
+    pub const ALL: [Self; 5] = [Self::Replica, Self::Plan, Self::Node, Self::Machine, Self::Task];
 
     /// As shown and stored.
     pub const fn name(self) -> &'static str {
@@ -29,6 +31,7 @@ impl EventKind {
             Self::Plan => "plan",
             Self::Node => "node",
             Self::Machine => "machine",
+            Self::Task => "task",
         }
     }
 
@@ -47,6 +50,9 @@ pub struct NewEvent {
     pub node: Option<NodeId>,
     /// With which variant, if with one; it may be gone when this is read.
     pub variant: Option<VariantId>,
+    /// Of which task, where it is about a task; it may be gone, too.
+    #[serde(default)]
+    pub task: Option<TaskId>,
     /// What, in a word or two.
     pub what: String,
     /// Why, for people. Long texts are cut.
@@ -74,6 +80,7 @@ impl NewEvent {
             kind: EventKind::Replica,
             node: Some(of.node),
             variant: Some(of.variant),
+            task: None,
             what: change.to.name().into(),
             cause: format!("{} (was {})", change.cause, change.from),
             who: change.who.clone(),
@@ -91,6 +98,7 @@ impl NewEvent {
             kind: EventKind::Node,
             node: Some(node),
             variant: None,
+            task: None,
             what: state.name().into(),
             cause: cause.into(),
             who: format!("executor {name}"),

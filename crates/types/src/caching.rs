@@ -1,5 +1,6 @@
 //! For how long a task's answers may be given again to who asks the very same.
 
+use crate::spans;
 use crate::units::Micros;
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -32,12 +33,7 @@ impl CacheFor {
 
 impl fmt::Display for CacheFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => f.write_str("off"),
-            s if s % 3_600 == 0 => write!(f, "{}h", s / 3_600),
-            s if s % 60 == 0 => write!(f, "{}m", s / 60),
-            s => write!(f, "{s}s"),
-        }
+        if self.0 == 0 { f.write_str("off") } else { spans::write(f, self.0) }
     }
 }
 
@@ -48,15 +44,7 @@ impl FromStr for CacheFor {
         if text == "off" {
             return Ok(Self::OFF);
         }
-        let unit = [("s", 1), ("m", 60), ("h", 3_600)];
-        let read = unit.iter().find_map(|(unit, seconds)| {
-            let digits = text.strip_suffix(unit)?;
-            // No sign and no zero before it: a time is written in one way.
-            let plain = digits.starts_with(|digit: char| digit.is_ascii_digit() && digit != '0');
-            let number: u32 = if plain { digits.parse().ok()? } else { return None };
-            number.checked_mul(*seconds)
-        });
-        read.filter(|seconds| (1..=MOST_S).contains(seconds)).map(Self).ok_or_else(|| {
+        spans::read(text).filter(|seconds| (1..=MOST_S).contains(seconds)).map(Self).ok_or_else(|| {
             format!("{text:?} is no time for which answers are kept; expected off, or 1s to 24h, such as 60s or 10m")
         })
     }

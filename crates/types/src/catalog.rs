@@ -4,6 +4,7 @@ use crate::batching::Batching;
 use crate::caching::CacheFor;
 use crate::goals::Goals;
 use crate::ids::{ModelId, SpaceId, TaskId, TenantId, VariantId};
+use crate::keeping::KeepFor;
 use crate::profile::Profile;
 use crate::tensor::TensorSpec;
 use crate::units::Bytes;
@@ -95,6 +96,9 @@ pub struct Task {
     /// For how long its answers may be given again to who asks the very same.
     #[serde(default)]
     pub cache: CacheFor,
+    /// For how long its variants stay in memory after its last query.
+    #[serde(default)]
+    pub keep: KeepFor,
     /// One sentence for people.
     pub description: String,
 }

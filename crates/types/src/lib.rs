@@ -15,10 +15,12 @@ pub mod catalog;
 pub mod goals;
 pub mod ids;
 pub mod job;
+pub mod keeping;
 pub mod machine;
 pub mod profile;
 pub mod refusal;
 pub mod replica;
+mod spans;
 pub mod tensor;
 pub mod units;
 pub mod variant_set;
@@ -33,6 +35,7 @@ pub use ids::{
     ReplicaId, SpaceId, TaskId, TenantId, VariantId,
 };
 pub use job::JobState;
+pub use keeping::KeepFor;
 pub use machine::MachineState;
 pub use profile::{
     AccuracyMeasure, AccuracyRule, BatchPoint, DeclaredRule, Detail, Largest, LiveRule, PointDetail, Profile,

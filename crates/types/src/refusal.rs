@@ -68,6 +68,8 @@ pub enum Refusal {
     Loading {
         /// When it is expected to be.
         ready_in: Micros,
+        /// The nearest latency bound that leaves time for that, for whoever asks again now.
+        bound: Micros,
     },
     /// What could answer failed to load or keeps crashing.
     VariantFailed {
@@ -130,13 +132,13 @@ impl Refusal {
                 best.map(|best| Nearest { accuracy: Some(best), ..Nearest::default() })
             }
             Self::LatencyUnreachable { nearest } | Self::CostUnreachable { nearest } => Some(*nearest),
+            Self::Loading { bound, .. } => Some(Nearest { latency: Some(*bound), ..Nearest::default() }),
             Self::PinUnusable { .. }
             | Self::NothingRunnable { .. }
             | Self::TooLate { .. }
             | Self::QueueFull { .. }
             | Self::BytesFull { .. }
             | Self::OverQuota
-            | Self::Loading { .. }
             | Self::VariantFailed { .. }
             | Self::InputCrashed { .. }
             | Self::ModelError { .. }
@@ -183,8 +185,12 @@ impl fmt::Display for Refusal {
                 write!(f, "{limit} of inputs or answers wait already, which is the limit")
             }
             Self::OverQuota => f.write_str("the quota of this application is used up"),
-            Self::Loading { ready_in } => {
-                write!(f, "what could answer is being loaded and will be ready in about {ready_in}")
+            Self::Loading { ready_in, bound } => {
+                write!(
+                    f,
+                    "what could answer is being loaded and will be ready in about {ready_in}; a bound of {bound} leaves \
+                     time for that"
+                )
             }
             Self::VariantFailed { why } => write!(f, "what could answer does not run: {why}"),
             Self::InputCrashed { why } => write!(f, "this input made the model's process fail twice: {why}"),

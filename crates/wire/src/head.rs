@@ -424,7 +424,7 @@ pub(crate) enum RefusalHead {
     QueueFull { limit: u32 },
     BytesFull { limit: u64 },
     OverQuota,
-    Loading { ready_in: u64 },
+    Loading { ready_in: u64, bound: u64 },
     VariantFailed { why: String },
     InputCrashed { why: String },
     ModelError { why: String },
@@ -448,7 +448,7 @@ impl From<&Refusal> for RefusalHead {
             Refusal::QueueFull { limit } => Self::QueueFull { limit: *limit },
             Refusal::BytesFull { limit } => Self::BytesFull { limit: limit.0 },
             Refusal::OverQuota => Self::OverQuota,
-            Refusal::Loading { ready_in } => Self::Loading { ready_in: ready_in.0 },
+            Refusal::Loading { ready_in, bound } => Self::Loading { ready_in: ready_in.0, bound: bound.0 },
             Refusal::VariantFailed { why } => Self::VariantFailed { why: words(why) },
             Refusal::InputCrashed { why } => Self::InputCrashed { why: words(why) },
             Refusal::ModelError { why } => Self::ModelError { why: words(why) },
@@ -474,7 +474,9 @@ impl RefusalHead {
             Self::QueueFull { limit } => Refusal::QueueFull { limit },
             Self::BytesFull { limit } => Refusal::BytesFull { limit: Bytes(limit) },
             Self::OverQuota => Refusal::OverQuota,
-            Self::Loading { ready_in } => Refusal::Loading { ready_in: Micros(ready_in) },
+            Self::Loading { ready_in, bound } => {
+                Refusal::Loading { ready_in: Micros(ready_in), bound: Micros(bound) }
+            }
             Self::VariantFailed { why } => Refusal::VariantFailed { why },
             Self::InputCrashed { why } => Refusal::InputCrashed { why },
             Self::ModelError { why } => Refusal::ModelError { why },

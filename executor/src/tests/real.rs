@@ -61,6 +61,7 @@ pub(super) fn task(name: &str, kind: TaskKind) -> NewTask {
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     }
 }

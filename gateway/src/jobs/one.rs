@@ -202,7 +202,7 @@ impl Attempt {
                     returnable: false,
                 };
                 if !spare {
-                    core.demand.arrived(admitted.class);
+                    core.demand.arrived(admitted.class, now);
                     class = Some(admitted.class);
                 }
                 if let Err(limit) = core.pending.insert((now, caller.alone), query, input, reply) {
@@ -321,7 +321,7 @@ mod tests {
             Refusal::Draining,
             Refusal::OverQuota,
             Refusal::NothingRunnable { why: why() },
-            Refusal::Loading { ready_in: Micros(1) },
+            Refusal::Loading { ready_in: Micros(1), bound: Micros(2) },
             Refusal::Cancelled,
         ] {
             assert_eq!(kind(refusal.clone()), Some(Why::Busy), "{refusal:?}");

@@ -360,6 +360,7 @@ fn asked(choice: u8) -> (Task, Signature) {
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     };
     let signature = Signature::of(&task, Some(3));

@@ -133,6 +133,22 @@ pub(super) fn all() -> Value {
 }
 
 /// Without a usual one it may be left out, or null.
+fn keep(default: Option<&str>) -> Value {
+    let seconds = "[5-9]|[1-9][0-9]{1,5}|1[0-9]{6}|2[0-4][0-9]{5}|25[0-8][0-9]{4}|259[01][0-9]{3}|2592000";
+    let minutes = "[1-9][0-9]{0,3}|[1-3][0-9]{4}|4[0-2][0-9]{3}|43[01][0-9]{2}|43200";
+    let hours = "[1-9][0-9]?|[1-6][0-9]{2}|7[01][0-9]|720";
+    let mut schema = json!({"type": "string",
+        "pattern": format!("^(always|({seconds})s|({minutes})m|({hours})h)$"),
+        "description": "For how long its variants stay in memory after its last query: `always`, or a time from 5s to 720h.",
+        "example": "always"});
+    match default {
+        Some(default) => schema["default"] = json!(default),
+        None => schema["type"] = json!(["string", "null"]),
+    }
+    schema
+}
+
+/// The same.
 fn cache(default: Option<&str>) -> Value {
     let seconds = "[1-9][0-9]{0,3}|[1-7][0-9]{4}|8[0-5][0-9]{3}|86[0-3][0-9]{2}|86400";
     let minutes = "[1-9][0-9]{0,2}|1[0-3][0-9]{2}|14[0-3][0-9]|1440";
@@ -218,6 +234,7 @@ fn requests() -> Value {
                 "description": "How queries share batches: `deadline`, `aimd`, `off` or `fixed:SIZE:WAIT`. None: as \
                                 each node is set.", "example": "deadline"},
             "cache": cache(Some("off")),
+            "keep": keep(Some("always")),
             "description": text(),
         }), &["name", "kind", "labels"]),
         "RegisterModel": strict(json!({
@@ -276,7 +293,8 @@ fn requests() -> Value {
             "by": {"type": "string", "description": "Who does it, for the history. Nothing proves it."},
         }), &[]),
         "ChangeTask": strict(
-            json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None), "cache": cache(None)}), &[],
+            json!({"live_accuracy": live_rule(None), "declared_accuracy": declared_rule(None), "cache": cache(None),
+                "keep": keep(None)}), &[],
         ),
         "Unflag": strict(json!({
             "reason": {"type": "string", "minLength": 1, "maxLength": 2_000, "description": "Why, for the history.",
@@ -349,7 +367,8 @@ fn answers() -> Value {
         "Task": object(json!({
             "name": text(), "kind": kinds(), "metric": text(), "accuracy_rule": text(),
             "live_accuracy": text(), "declared_accuracy": text(), "description": text(),
-            "defaults": timed(), "batching": text_or_null(), "cache": text(),
+            "defaults": timed(), "batching": text_or_null(), "cache": text(), "keep": text(),
+            "asleep": {"type": ["boolean", "null"], "description": "Whether nothing of it is planned to be in memory, since nobody asked for `keep`. Null where it is not known whether there is a plan."},
             "space": timed(), "accuracy_from": number_or_null(), "accuracy_to": number_or_null(),
         }), &["name", "kind", "metric"]),
         "Explanation": object(json!({

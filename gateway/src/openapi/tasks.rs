@@ -24,6 +24,7 @@ pub(crate) fn show() -> Doc {
         "labels": {"type": "array", "items": {"type": "string"}},
         "models": {"type": "array", "items": reference("Model")},
         "variants": {"type": "array", "items": reference("Variant")},
+        "wake_ms": {"type": ["number", "null"], "description": "What the first query takes that has to wait for a load (99 times in 100, estimated): of what answers without a pin, the quickest to come. Null where something is in memory."},
     }}]});
     Doc::new("showTask", "tasks", "One task with its variants")
         .describe("Each variant with its profiles, where every figure came from, and whether it is on the frontier.")
@@ -35,7 +36,7 @@ pub(crate) fn show() -> Doc {
 pub(crate) fn change() -> Doc {
     let schema = json!({"type": "object", "required": ["task", "live_accuracy"], "properties": {
         "task": {"type": "string"}, "live_accuracy": {"type": "string"}, "declared_accuracy": {"type": "string"},
-        "cache": {"type": "string"},
+        "cache": {"type": "string"}, "keep": {"type": "string"},
     }});
     Doc::new("changeTask", "tasks", "Change a task's rules")
         .describe(

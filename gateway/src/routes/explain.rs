@@ -13,8 +13,8 @@ use modelless_decision::explain::{Candidate, Explanation, Finding, explain as de
 use modelless_decision::route::{Snapshot, Verdict};
 use modelless_store::Floor;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, PricePerHour,
-    Profile, Provenance, Refusal,
+    Accuracy, AccuracyMeasure, CostPer1k, DeclaredRule, Fallback, Goals, LiveRule, Micros, Nearest,
+    PricePerHour, Profile, Provenance, Refusal,
 };
 use serde_json::{Value, json};
 
@@ -119,12 +119,13 @@ fn shown_verdict(view: &View, task: &TaskView, snapshot: &Snapshot, verdict: &Ve
             "action": "wait",
             "note": "every node that could answer in time has as much as it takes; the query waits at the gateway",
         }),
-        Verdict::Load { node: at, ordinal, ready_in, in_time } => json!({
+        Verdict::Load { node: at, ordinal, ready_in, in_time, bound } => json!({
             "action": "load",
             "node": node(*at),
             "variant": by_ordinal(*ordinal),
             "ready_in_ms": ready_in.as_millis_f64(),
             "waits_for_it": in_time,
+            "nearest": (!in_time).then(|| NearestBody::from(Nearest { latency: Some(*bound), ..Nearest::default() })),
         }),
         Verdict::Refuse(refusal) => refused(refusal),
     }

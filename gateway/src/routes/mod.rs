@@ -54,6 +54,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post, put};
 use bytes::Bytes as Buffer;
 use http::{HeaderMap, Method, StatusCode, Uri};
+use modelless_decision::plan::Plan;
 use modelless_store::{Artefacts, Store};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -105,6 +106,14 @@ impl App {
     }
 }
 
+impl App {
+    /// The plan that holds. Without an answer of the store, or one that can be read, it is not told what that plan says.
+    async fn plan(&self) -> Option<Plan> {
+        let saved = tokio::time::timeout(SHOWN_WITHIN, self.store.current_plan()).await.ok()?.ok()?;
+        saved.map_or_else(|| Some(Plan::default()), |saved| serde_json::from_str(&saved.json).ok())
+    }
+}
+
 pub(crate) type Shared = Arc<App>;
 
 /// One method of one path.
@@ -143,7 +152,7 @@ const fn looking(
 }
 
 pub(crate) const ROUTES: &[Route] = &[
-    route(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
+    looking(Method::GET, "/v1/tasks", Needs::QUERY, || get(tasks::list), openapi::tasks::list),
     route(Method::POST, "/v1/tasks", Needs::REGISTER, || post(tasks::create), openapi::tasks::create),
     looking(Method::GET, "/v1/tasks/{task}", Needs::QUERY, || get(tasks::show), openapi::tasks::show),
     route(Method::POST, "/v1/tasks/{task}", Needs::QUERY, || post(query::answer), openapi::query::answer),

@@ -99,8 +99,8 @@ pub(super) async fn dry_run(State(app): FromApp, caller: Caller, uri: Uri) -> An
     };
     let saved = app.store.current_plan().await?;
     let before = saved.as_ref().map(parsed).transpose()?.unwrap_or_default();
-    let demands = app.core.outlook.lock().unwrap_or_else(PoisonError::into_inner).demands();
-    let (_, next) = outlook::next(&view.catalog, &nodes, &demands, &before, &left_out);
+    let asked = app.core.outlook.lock().unwrap_or_else(PoisonError::into_inner).asked();
+    let (_, next) = outlook::next(&view.catalog, &nodes, &asked, &before, &left_out);
     let changed = changes(&before, &next);
     Ok(json_response(
         StatusCode::OK,

@@ -11,7 +11,7 @@ use axum::extract::{Request, State};
 use http::StatusCode;
 use modelless_store::{NewSpace, NewTask, SpaceKind, TaskChange};
 use modelless_types::{
-    AccuracyRule, Batching, CacheFor, DType, DeclaredRule, Labels, LiveRule, TaskKind, TensorSpec,
+    AccuracyRule, Batching, CacheFor, DType, DeclaredRule, KeepFor, Labels, LiveRule, TaskKind, TensorSpec,
 };
 use serde::Deserialize;
 use serde_json::json;
@@ -21,14 +21,15 @@ pub(super) async fn list(State(app): FromApp, caller: Caller) -> Answer {
     let view = app.core.view_of(&caller);
     let mut tasks: Vec<_> = view.tasks.values().collect();
     tasks.sort_by(|a, b| a.task.name.cmp(&b.task.name));
-    let tasks: Vec<_> = tasks.into_iter().map(|task| show::task(&view, task)).collect();
+    let plan = app.plan().await;
+    let tasks: Vec<_> = tasks.into_iter().map(|task| show::task(&view, task, plan.as_ref())).collect();
     Ok(json_response(StatusCode::OK, &json!({"tasks": tasks})))
 }
 
 pub(super) async fn show(State(app): FromApp, caller: Caller, Named(name): Named<String>) -> Answer {
     let view = app.core.view_of(&caller);
     let task = view.task(&name)?;
-    let mut shown = show::task_in_full(&view, task);
+    let mut shown = show::task_in_full(&view, task, app.plan().await.as_ref());
     app.with_live(&view, shown["variants"].as_array_mut().into_iter().flatten().collect()).await;
     Ok(json_response(StatusCode::OK, &shown))
 }
@@ -61,6 +62,8 @@ struct NewTaskBody {
     batching: Option<Batching>,
     #[serde(default)]
     cache: CacheFor,
+    #[serde(default)]
+    keep: KeepFor,
     #[serde(default)]
     description: String,
 }
@@ -127,6 +130,7 @@ pub(super) async fn create(State(app): FromApp, caller: Caller, detail: Detail, 
             defaults: defaults.resolved(None, None),
             batching: new.batching,
             cache: new.cache,
+            keep: new.keep,
             description: new.description,
         })
         .await?;
@@ -145,6 +149,8 @@ struct ChangeBody {
     declared_accuracy: Option<DeclaredRule>,
     #[serde(default)]
     cache: Option<CacheFor>,
+    #[serde(default)]
+    keep: Option<KeepFor>,
 }
 
 impl ChangeBody {
@@ -153,7 +159,8 @@ impl ChangeBody {
         let live = self.live_accuracy.map(|rule| format!("live_accuracy {}", rule.name()));
         let declared = self.declared_accuracy.map(|rule| format!("declared_accuracy {}", rule.name()));
         let cache = self.cache.map(|cache| format!("cache {cache}"));
-        live.into_iter().chain(declared).chain(cache).collect::<Vec<_>>().join(", ")
+        let keep = self.keep.map(|keep| format!("keep {keep}"));
+        live.into_iter().chain(declared).chain(cache).chain(keep).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -168,8 +175,8 @@ pub(super) async fn change(
     let wanted: ChangeBody = body::read_json(&app.core, &head, body).await?;
     detail.say(wanted.words());
     let id = app.core.view_of(&caller).task(&name)?.owned()?.task.id;
-    let ChangeBody { live_accuracy, declared_accuracy, cache } = wanted;
-    let change = TaskChange { live_accuracy, declared_accuracy, cache };
+    let ChangeBody { live_accuracy, declared_accuracy, cache, keep } = wanted;
+    let change = TaskChange { live_accuracy, declared_accuracy, cache, keep };
     let task = app.store.change_task(id, change).await?;
     tracing::info!(task = name, ?change, "a task is asked with these rules");
     app.catalog_changed().await;
@@ -178,6 +185,7 @@ pub(super) async fn change(
         "live_accuracy": task.live_accuracy.name(),
         "declared_accuracy": task.declared_accuracy.name(),
         "cache": task.cache,
+        "keep": task.keep,
     });
     Ok(json_response(StatusCode::OK, &now))
 }

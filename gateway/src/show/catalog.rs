@@ -2,9 +2,11 @@
 
 use super::profile::profile;
 use crate::view::{TaskView, VariantView, View};
-use modelless_decision::Coverage;
 use modelless_decision::feedback::posterior;
 use modelless_decision::frontier::{Point, frontier, nanos};
+use modelless_decision::plan::Plan;
+use modelless_decision::route::{Offer, Ready};
+use modelless_decision::{Coverage, Moments};
 use modelless_store::{
     FlagChange, LiveAccuracy, Measuring, SpaceKind, StaleProfile, UnixMicros, VersionChange,
 };
@@ -24,8 +26,8 @@ pub(crate) const fn usual_metric(kind: TaskKind) -> &'static str {
     }
 }
 
-/// A task in short.
-pub(crate) fn task(view: &View, of: &TaskView) -> Value {
+/// A task in short. Whether it sleeps stands in the plan, if that could be read.
+pub(crate) fn task(view: &View, of: &TaskView, plan: Option<&Plan>) -> Value {
     let task = &of.task;
     // What is to be had without a pin.
     let serving = || of.variants.iter().filter(|view| of.is_default(view.model.id));
@@ -41,6 +43,8 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
         "defaults": goals(&task.defaults),
         "batching": task.batching,
         "cache": task.cache,
+        "keep": task.keep,
+        "asleep": plan.map(|plan| plan.sleeps(task.id)),
         "space": space(view, task.default_space),
         "models": of.models.len(),
         "variants": of.variants.len(),
@@ -50,17 +54,27 @@ pub(crate) fn task(view: &View, of: &TaskView) -> Value {
 }
 
 /// A task with its labels, tensors and variants.
-pub(crate) fn task_in_full(view: &View, of: &TaskView) -> Value {
+pub(crate) fn task_in_full(view: &View, of: &TaskView, plan: Option<&Plan>) -> Value {
     let Task { labels, inputs, outputs, .. } = &of.task;
-    let mut shown = task(view, of);
+    let mut shown = task(view, of, plan);
     if let Value::Object(shown) = &mut shown {
         shown.insert("labels".to_owned(), json!(labels));
         shown.insert("inputs".to_owned(), tensors(inputs));
         shown.insert("outputs".to_owned(), tensors(outputs));
         shown.insert("models".to_owned(), of.models.iter().map(|m| model(of, m)).collect());
+        shown.insert("wake_ms".to_owned(), json!(wakes_in(view, of).map(Micros::as_millis_f64)));
         shown.insert("variants".to_owned(), variants(view, of).into());
     }
     shown
+}
+
+/// What the first query takes that has to wait for a load, 99 times in 100: of what answers without a pin, the quickest to come. `None`
+/// where something is in memory already, or nothing can be loaded.
+fn wakes_in(view: &View, of: &TaskView) -> Option<Micros> {
+    let serving = of.variants.iter().filter(|view| of.is_default(view.model.id));
+    let best: Vec<Best> = serving.filter_map(|variant| Best::of(view, of, variant)).collect();
+    let there = best.iter().any(|best| !best.resident_on.is_empty());
+    best.iter().filter_map(|best| best.wakes_in).min().filter(|_| !there)
 }
 
 fn tensors(specs: &[TensorSpec]) -> Value {
@@ -197,6 +211,7 @@ fn variant(of: &TaskView, view: &VariantView, best: Option<&Best>, on_frontier: 
             "cost_usd_per_1000": best.cost.as_usd(),
             "provenance": "estimated",
             "resident_on": best.resident_on,
+            "wake_ms": best.wakes_in.map(Micros::as_millis_f64),
         })),
         // `null` where no node offers it, so that there is nothing to compare.
         "on_frontier": on_frontier,
@@ -303,27 +318,35 @@ struct Best {
     cost: CostPer1k,
     work: u64,
     resident_on: Vec<String>,
+    /// From asking for a load to the answer, where it is not in memory.
+    wakes_in: Option<Micros>,
 }
 
 impl Best {
     fn of(view: &View, task: &TaskView, variant: &VariantView) -> Option<Self> {
         let mut best: Option<Self> = None;
         for node in &view.nodes {
-            let mine = |offer: &&modelless_decision::route::Offer| {
-                offer.task == task.task.id && offer.ordinal == variant.variant.ordinal
-            };
+            let mine =
+                |offer: &&Offer| offer.task == task.task.id && offer.ordinal == variant.variant.ordinal;
             for offer in node.info.offers.iter().filter(mine) {
                 let latency = (node.info.rtt + offer.run.service()).p99();
                 let largest = variant.variant.settings.max_batch.min(offer.run.largest_measured()).max(1);
                 let price = offer.price(node.info.price);
                 let cost = offer.run.cost(1, price).min(offer.run.cost(largest, price));
                 let work = offer.run.work(variant.variant.settings.max_batch);
-                let known = best.get_or_insert_with(|| Self { latency, cost, work, resident_on: Vec::new() });
+                let first = || Self { latency, cost, work, resident_on: Vec::new(), wakes_in: None };
+                let known = best.get_or_insert_with(first);
                 known.work = known.work.min(work);
                 known.latency = known.latency.min(latency);
                 known.cost = known.cost.min(cost);
-                if offer.ready == modelless_decision::route::Ready::Resident {
-                    known.resident_on.push(node.name.clone());
+                match offer.ready {
+                    Ready::Resident => known.resident_on.push(node.name.clone()),
+                    // Soon, and how soon is known only on the node's own clock.
+                    Ready::Loading { at: _ } => {}
+                    Ready::Cold { load } => {
+                        let all = (node.info.rtt + Moments::exactly(load) + offer.run.service()).p99();
+                        known.wakes_in = known.wakes_in.into_iter().chain([all]).min();
+                    }
                 }
             }
         }

@@ -1,15 +1,20 @@
 //! Plans, and what happened.
 
 use super::fleet::{task_name, variant_name};
-use crate::view::View;
+use crate::view::{View, metered};
 use modelless_decision::plan::{Change, Plan, Step};
 use modelless_store::{Event, Node, Plan as Saved};
-use modelless_types::NodeId;
+use modelless_types::{NodeId, TaskId};
 use serde_json::{Value, json};
 
 fn node_name<'a>(view: &'a View, stored: &'a [Node], id: NodeId) -> Option<&'a str> {
     let known = view.node(id).map(|node| node.name.as_str());
     known.or_else(|| stored.iter().find(|node| node.id == id).map(|node| node.about.name.as_str()))
+}
+
+fn event_task(view: &View, id: Option<TaskId>) -> Option<String> {
+    let task = view.catalog.tasks.iter().find(|task| Some(task.id) == id)?;
+    Some(metered(&view.catalog, task))
 }
 
 pub(crate) fn event(view: &View, stored: &[Node], event: &Event) -> Value {
@@ -19,7 +24,7 @@ pub(crate) fn event(view: &View, stored: &[Node], event: &Event) -> Value {
         "kind": about.kind,
         "node": about.node.and_then(|node| node_name(view, stored, node)),
         "variant": about.variant.and_then(|variant| variant_name(view, variant)),
-        "task": about.variant.and_then(|variant| task_name(view, variant)),
+        "task": about.variant.map_or_else(|| event_task(view, about.task), |variant| task_name(view, variant)),
         "what": about.what,
         "cause": about.cause,
         "who": about.who,

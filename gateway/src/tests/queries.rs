@@ -230,7 +230,11 @@ async fn what_a_node_refuses_keeps_its_name() {
     for (refusal, expected, retry) in [
         (Refusal::TooLate { waited: Micros(5) }, (504, "too_late"), None),
         (Refusal::QueueFull { limit: 3 }, (503, "queue_full"), Some("1")),
-        (Refusal::Loading { ready_in: Micros(2_100_000) }, (503, "loading"), Some("3")),
+        (
+            Refusal::Loading { ready_in: Micros(2_100_000), bound: Micros(3_200_000) },
+            (503, "loading"),
+            Some("3"),
+        ),
         (Refusal::OverQuota, (429, "over_quota"), Some("1")),
         (Refusal::ModelError { why: "nan".to_owned() }, (422, "model_error"), None),
         (Refusal::OutOfMemory { needs: Bytes(2), budget: Bytes(1) }, (503, "out_of_memory"), Some("5")),

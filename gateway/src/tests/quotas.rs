@@ -160,7 +160,7 @@ async fn what_a_node_ran_in_vain_is_charged_and_what_it_would_not_run_is_not() {
     for was_not_run in [
         Refusal::TooLate { waited: Micros(5) },
         Refusal::QueueFull { limit: 1 },
-        Refusal::Loading { ready_in: Micros(5) },
+        Refusal::Loading { ready_in: Micros(5), bound: Micros(9) },
         Refusal::NothingRunnable { why: why() },
     ] {
         assert_eq!(refusing(&was_not_run, most * 3).await, None, "{was_not_run:?} took nothing of a device");

@@ -62,6 +62,7 @@ fn event(what: &str) -> NewEvent {
         kind: EventKind::Plan,
         node: None,
         variant: None,
+        task: None,
         what: what.to_owned(),
         cause: "a test".into(),
         who: "somebody".into(),

@@ -255,6 +255,7 @@ pub(crate) fn new_task(name: &str, kind: TaskKind) -> NewTask {
         defaults: Goals::default(),
         batching: None,
         cache: CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     }
 }

@@ -23,6 +23,7 @@ TASK_KEYS = {
     "description",
     "batching",
     "cache",
+    "keep",
     "goals",
     "labelled-set",
     "also",

@@ -73,6 +73,10 @@ class Task:
     variants: Tuple[Variant, ...] = ()
     #: For how long answers may be given again to who asks the very same, such as `10m`, or `off`.
     cache: str = "off"
+    #: For how long its variants stay in memory after its last query, such as `10m`, or `always`.
+    keep: str = "always"
+    #: Whether nothing of it is planned to be in memory, since nobody asked for so long. `None` where that is not told.
+    asleep: Optional[bool] = None
     raw: Dict[str, Any] = field(repr=False, compare=False, default_factory=dict)
 
     @classmethod
@@ -90,6 +94,8 @@ class Task:
             labels=tuple(told.get("labels") or ()),
             variants=tuple(Variant.of(one) for one in variants) if isinstance(variants, list) else (),
             cache=told.get("cache") or "off",
+            keep=told.get("keep") or "always",
+            asleep=told.get("asleep"),
             raw=told,
         )
 

@@ -37,6 +37,7 @@ mod registering;
 #[cfg(feature = "remote")]
 mod remote;
 mod restarts;
+mod sleeping;
 mod states;
 mod store;
 mod strings;

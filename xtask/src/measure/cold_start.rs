@@ -153,7 +153,7 @@ fn compare(context: &Context, model: &Model) -> Result<Found> {
 }
 
 /// Processes that each make one session: how long it took, in microseconds.
-fn firsts(context: &Context, model: &Model, count: u32, cold: bool) -> Result<Vec<f64>> {
+pub(super) fn firsts(context: &Context, model: &Model, count: u32, cold: bool) -> Result<Vec<f64>> {
     let program = context.bench_program("ort-batch")?;
     let (onnx, seed) = (model.onnx.to_string_lossy(), context.seed.to_string());
     let mut args = vec![context.onnx_library()?, &onnx, "1", &seed];

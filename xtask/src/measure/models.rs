@@ -7,6 +7,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use modelless_testkit::Rng;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -36,6 +37,19 @@ impl Model {
             .iter()
             .map(|(name, dtype, shape)| json!({"name": name, "dtype": dtype, "shape": shape}))
             .collect()
+    }
+
+    /// One input, as the server takes it: numbers between 0 and 1; token numbers, and masks that hide nothing.
+    pub(crate) fn body(&self, rng: &mut Rng) -> Vec<u8> {
+        let tensor = |(name, dtype, shape): &Tensor| -> Vec<u8> {
+            let one = |rng: &mut Rng| match *dtype {
+                "FP32" => rng.unit_f32().to_le_bytes().to_vec(),
+                _ if name.contains("mask") => 1_i64.to_le_bytes().to_vec(),
+                _ => (1_996 + rng.next_u64() % 10_000).to_le_bytes().to_vec(),
+            };
+            (0..shape.iter().product::<u32>()).flat_map(|_| one(rng)).collect()
+        };
+        self.inputs.iter().flat_map(tensor).collect()
     }
 
     /// A stream of queries that this model alone answers, as `http-load` takes it.

@@ -23,6 +23,7 @@ pub(crate) fn labelled(labels: usize) -> Task {
         defaults: Goals::default(),
         batching: None,
         cache: modelless_types::CacheFor::OFF,
+        keep: modelless_types::KeepFor::ALWAYS,
         description: String::new(),
     }
 }

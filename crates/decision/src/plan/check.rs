@@ -3,11 +3,11 @@
 //! A plan is obeyed by nodes that look at nothing else, and kept by them while no scheduler is there to mend it. So it is looked at once more,
 //! by rules that know nothing of how it was made.
 
-use super::{Input, Pin, Plan, PlanDevice};
+use super::{Input, Pin, Plan, PlanDevice, PlanVariant, sleep};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::fmt;
-use modelless_types::{Bytes, DeviceIx, NodeId};
+use modelless_types::{Bytes, DeviceIx, NodeId, TaskId};
 
 /// A rule that a plan breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +18,15 @@ pub enum Broken {
     CannotRun(Pin),
     /// Nobody knows the device, and the plan before did not have it there.
     Nowhere(Pin),
+    /// Its task sleeps.
+    Asleep(Pin),
+    /// A task turns, and nothing that is known of it says that it should.
+    Unfounded {
+        /// Which.
+        task: TaskId,
+        /// It falls asleep; otherwise it wakes.
+        asleep: bool,
+    },
     /// More is pinned than there is room for beside the discretionary share.
     NoRoom {
         /// Where.
@@ -43,6 +52,18 @@ impl fmt::Display for Broken {
             Self::Nowhere(Pin { node, device, variant }) => {
                 write!(f, "{variant} is pinned anew on {device} of {node}, which is not there")
             }
+            Self::Asleep(Pin { node, device, variant }) => {
+                write!(f, "{variant} is pinned on {device} of {node}, though its task sleeps")
+            }
+            Self::Unfounded { task, asleep: true } => {
+                write!(
+                    f,
+                    "{task} falls asleep though it is not known that nobody asked for as long as it is kept"
+                )
+            }
+            Self::Unfounded { task, asleep: false } => {
+                write!(f, "{task} wakes though nobody is known to have asked for it")
+            }
             Self::NoRoom { node, device, pinned, room } => {
                 write!(f, "{pinned} are pinned on {device} of {node}, which has {room} for it")
             }
@@ -51,10 +72,10 @@ impl fmt::Display for Broken {
 }
 
 /// Which rules a plan breaks that was made from this, after the one before.
-pub fn check(input: &Input, before: &Plan, plan: &Plan) -> Vec<Broken> {
+pub fn check(input: &Input, before_plan: &Plan, plan: &Plan) -> Vec<Broken> {
     let known: BTreeMap<(NodeId, DeviceIx), &PlanDevice> =
         input.devices.iter().map(|device| ((device.node, device.device), device)).collect();
-    let before: BTreeSet<&Pin> = before.pins.iter().collect();
+    let before: BTreeSet<&Pin> = before_plan.pins.iter().collect();
     let (mut broken, mut seen) = (Vec::new(), BTreeSet::new());
     let mut pinned: BTreeMap<(NodeId, DeviceIx), Bytes> = BTreeMap::new();
     for pin in &plan.pins {
@@ -70,6 +91,7 @@ pub fn check(input: &Input, before: &Plan, plan: &Plan) -> Vec<Broken> {
             continue;
         };
         match device.variants.iter().find(|variant| variant.id == pin.variant) {
+            Some(PlanVariant { task, .. }) if plan.sleeps(*task) => broken.push(Broken::Asleep(*pin)),
             Some(variant) => {
                 let taken = pinned.entry((pin.node, pin.device)).or_default();
                 *taken = Bytes(taken.0.saturating_add(variant.memory.0));
@@ -77,6 +99,8 @@ pub fn check(input: &Input, before: &Plan, plan: &Plan) -> Vec<Broken> {
             None => broken.push(Broken::CannotRun(*pin)),
         }
     }
+    let turned = sleep::unfounded(input, before_plan, plan);
+    broken.extend(turned.into_iter().map(|(task, asleep)| Broken::Unfounded { task, asleep }));
     for (at, pinned) in pinned {
         let (node, device) = at;
         let room = known[&at].room();
@@ -123,7 +147,7 @@ mod tests {
             discretionary_permille: 500,
             variants: variants.into(),
         };
-        Input { devices: alloc::vec![device] }
+        Input { devices: alloc::vec![device], ..Input::default() }
     }
 
     #[test]

@@ -7,17 +7,19 @@
 //! turn, while the device has room beside its discretionary share; of each of these what is asked for most comes first. What is pinned
 //! already stays unless four times as much is asked for something else, so that a plan does not move things without need.
 //! Candidates (versions that are not the default) come after all of these, so that promoting one finds it in memory where
-//! there is room.
+//! there is room. Of tasks that sleep (`sleep`) nothing is pinned.
 
 mod changes;
 mod check;
+mod sleep;
 
 pub use changes::{Change, changes};
 pub use check::{Broken, check};
+pub use sleep::{PlanTask, Rest, TaskStep, Turned, turns};
 
 use crate::frontier::{Point, dominated, nanos};
 use crate::words::{asked, time};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -80,6 +82,9 @@ impl PlanDevice {
 pub struct Input {
     /// The devices.
     pub devices: Vec<PlanDevice>,
+    /// The tasks. Inputs from before they were told have none, and all of theirs are kept.
+    #[serde(default)]
+    pub tasks: Vec<PlanTask>,
 }
 
 /// A replica that should exist.
@@ -117,18 +122,30 @@ pub struct Plan {
     /// The part of each device's memory that was left to its worker, in thousandths. Older plans do not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discretionary_permille: Option<u16>,
+    /// The tasks that sleep, and those that did before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rest: BTreeMap<TaskId, Rest>,
+    /// A line for each task that is not kept always.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<TaskStep>,
 }
 
 impl Plan {
     /// Whether it asks for the same as another, whatever it says about it.
-    pub fn same_pins(&self, other: &Self) -> bool {
-        self.pins == other.pins
+    pub fn asks_the_same(&self, other: &Self) -> bool {
+        self.pins == other.pins && self.rest == other.rest
+    }
+
+    /// Whether nothing of a task is to be in memory.
+    pub fn sleeps(&self, task: TaskId) -> bool {
+        self.rest.get(&task).is_some_and(|rest| rest.asleep)
     }
 }
 
 /// Makes the plan that follows `before`.
 pub fn plan(input: &Input, before: &Plan) -> Plan {
-    let mut plan = Plan::default();
+    let (rest, tasks) = sleep::rests(&input.tasks, before);
+    let mut plan = Plan { rest, tasks, ..Plan::default() };
     let before: BTreeSet<Pin> = before.pins.iter().copied().collect();
     for device in &input.devices {
         pin_device(device, &before, &mut plan);
@@ -139,15 +156,20 @@ pub fn plan(input: &Input, before: &Plan) -> Plan {
 
 fn pin_device(device: &PlanDevice, before: &BTreeSet<Pin>, plan: &mut Plan) {
     let mut free = device.room().0;
+    let mut report = Vec::new();
     let mut say = |variant: &PlanVariant, why: &str, beaten_by| {
         let why = format!("{why}: {}", figures(variant));
-        plan.report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
+        report.push(Step { node: device.node, variant: variant.id, why, beaten_by });
     };
     let mut chosen = BTreeSet::new();
     let pinned_before =
         |id: VariantId| before.contains(&Pin { node: device.node, device: device.device, variant: id });
     for (rank, variant, beaten_by) in in_turn(device, &pinned_before) {
-        if rank == Rank::Beaten {
+        if plan.sleeps(variant.task) {
+            let step = plan.tasks.iter().find(|step| step.task == variant.task);
+            let why = step.map_or("its task sleeps", |step| step.why.as_str());
+            say(variant, &format!("not pinned, as {why}"), None);
+        } else if rank == Rank::Beaten {
             say(variant, "not pinned, as another variant is as good on every axis", beaten_by);
         } else if variant.memory.0 > free {
             let left = Bytes(free);
@@ -158,6 +180,7 @@ fn pin_device(device: &PlanDevice, before: &BTreeSet<Pin>, plan: &mut Plan) {
             say(variant, rank.why(), None);
         }
     }
+    plan.report.extend(report);
     plan.pins.extend(chosen.into_iter().map(|variant| Pin {
         node: device.node,
         device: device.device,
@@ -273,6 +296,7 @@ mod tests {
         let (node, device) = (NodeId(1), DeviceIx(0));
         Input {
             devices: alloc::vec![PlanDevice { node, device, memory, discretionary_permille: 0, variants }],
+            ..Input::default()
         }
     }
 
@@ -402,6 +426,25 @@ mod tests {
         assert!(changed[1].why.contains("every axis") && changes(&second, &second).is_empty(), "{changed:?}");
         let nowhere = changes(&second, &Plan::default());
         assert!(nowhere[0].why.contains("gone"), "{nowhere:?}");
+    }
+
+    #[test]
+    fn nothing_of_a_task_that_sleeps_is_pinned_and_its_room_is_for_others() {
+        let variants = alloc::vec![variant(1, 1, 800_000, 10, 10), variant(2, 2, 800_000, 20, 10)];
+        let mut input = device(10, variants);
+        let first = plan(&input, &Plan::default());
+        assert_eq!(pinned(&first), [1]);
+        let (keep, idle) = (Micros::from_secs(600), Some(Micros::from_secs(720)));
+        input.tasks = alloc::vec![PlanTask { id: TaskId(1), keep: Some(keep), asked: idle, unasked: idle }];
+        let second = plan(&input, &first);
+        assert_eq!(pinned(&second), [2]);
+        let why = &second.report.iter().find(|step| step.variant == VariantId(1)).unwrap().why;
+        let told = "not pinned, as nobody asked for its task for 12 min, and it is kept for 10 min";
+        assert!(why.starts_with(told), "{why}");
+        assert_eq!(check(&input, &first, &second), []);
+        assert!(plan(&input, &second).asks_the_same(&second));
+        let kept = check(&input, &first, &Plan { pins: first.pins.clone(), ..second });
+        assert!(matches!(kept[..], [Broken::Asleep(_)]), "{kept:?}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::load::LoadView;
 use super::snapshot::{NodeIx, Snapshot};
 use crate::estimate::Moments;
 use crate::query::Query;
+use crate::waking;
 use modelless_types::{ClassId, Micros, Prefer, Refusal, TaskId, Time};
 
 /// So many queries that only spare time is spent on may be at a node, of one gateway.
@@ -48,6 +49,8 @@ pub enum Verdict {
         ready_in: Micros,
         /// Whether the query's goals leave time for that.
         in_time: bool,
+        /// The nearest bound that surely does.
+        bound: Micros,
     },
     /// Nobody can.
     Refuse(Refusal),
@@ -280,7 +283,8 @@ impl Scan<'_> {
 
     fn load(cold: &Cold, now: Time, in_time: bool) -> Verdict {
         let ready_in = cold.ready.time_left(now);
-        Verdict::Load { node: cold.node, ordinal: cold.ordinal, ready_in, in_time }
+        let bound = waking::bound(ready_in, cold.service);
+        Verdict::Load { node: cold.node, ordinal: cold.ordinal, ready_in, in_time, bound }
     }
 }
 

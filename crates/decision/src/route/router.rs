@@ -276,7 +276,7 @@ impl Router {
             Verdict::Send(choice) => {
                 self.send(now, class, query, choice.node, choice.completion.p99(), choice.work);
             }
-            Verdict::Load { node, ordinal, ready_in, in_time } => {
+            Verdict::Load { node, ordinal, ready_in, in_time, bound } => {
                 self.wake(node, query.class.task, ordinal);
                 // The last moment at which waiting for credit still helps; best effort has one as well.
                 let until = Time(query.expires.0.saturating_sub(ready_in.0));
@@ -286,7 +286,7 @@ impl Router {
                 } else if in_time && until > now {
                     self.wait(now, class, query, until);
                 } else {
-                    self.refuse(query.key, Refusal::Loading { ready_in });
+                    self.refuse(query.key, Refusal::Loading { ready_in, bound });
                 }
             }
             Verdict::Refuse(refusal) => self.refuse(query.key, refusal),

@@ -91,7 +91,7 @@ impl Worker {
             dropped.extend(gone.map(|batch| (way.device, batch)));
         }
         for (device, batch) in dropped {
-            self.residency.released(device, batch.variant, &mut self.actions);
+            self.residency.released(now, device, batch.variant, &mut self.actions);
         }
         self.ways.retain(|way| !way.is_empty());
     }

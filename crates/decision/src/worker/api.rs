@@ -156,6 +156,9 @@ pub struct WorkerVariant {
     /// It runs on a GPU, in a process apart from those of the same model that do not.
     #[serde(default)]
     pub gpu: bool,
+    /// For how long it stays in memory after it last ran, where the plan does not want it there. `None`: until its room is needed.
+    #[serde(default)]
+    pub keep: Option<Micros>,
 }
 
 pub(crate) const fn draining() -> Refusal {

@@ -110,7 +110,7 @@ impl Worker {
             }
             let Some(batch) = self.lanes[at].unbind(|_| true) else { continue };
             self.actions.push_back(Action::Discard { batch: batch.id });
-            self.residency.released(device, batch.variant, &mut self.actions);
+            self.residency.released(now, device, batch.variant, &mut self.actions);
             self.rerun(now, device, &batch, Failure::NotStarted, "its lane was cut otherwise before it ran");
         }
     }

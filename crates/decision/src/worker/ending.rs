@@ -53,7 +53,7 @@ impl Worker {
                 self.rerun(now, device, &batch, failure, &why);
             }
         }
-        self.residency.released(device, batch.variant, &mut self.actions);
+        self.residency.released(now, device, batch.variant, &mut self.actions);
     }
 
     /// Each member of a failed batch is run again alone, once: after an error of the model among the others, unless

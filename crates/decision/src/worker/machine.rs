@@ -164,6 +164,7 @@ impl Worker {
 
     fn advance(&mut self, now: Time) {
         let needs = Needs { queue: &self.queue, rates: &self.rates, now };
+        self.residency.let_idle_go(now, needs, &mut self.actions);
         self.residency.advance(now, needs, &mut self.actions);
     }
 
@@ -186,7 +187,7 @@ impl Worker {
                 let dropped = self.lanes[at].start_what_can(now, &mut self.actions);
                 if let Some(batch) = dropped {
                     let device = self.lanes[at].device;
-                    self.residency.released(device, batch.variant, &mut self.actions);
+                    self.residency.released(now, device, batch.variant, &mut self.actions);
                 }
                 if self.lanes[at].next.is_some() {
                     break;
@@ -224,7 +225,7 @@ impl Worker {
         let holds = |state: ReplicaState| state.serves() || state == ReplicaState::Draining;
         let Some(batch) = lane.unbind(|next| !holds(residency.state(device, next.variant))) else { return };
         self.actions.push_back(Action::Discard { batch: batch.id });
-        self.residency.released(device, batch.variant, &mut self.actions);
+        self.residency.released(now, device, batch.variant, &mut self.actions);
         self.rerun(now, device, &batch, Failure::NotStarted, "its replica was gone before it ran");
     }
 
@@ -258,9 +259,9 @@ impl Worker {
             revoked: false,
         });
         if self.lanes[at].next.as_ref().is_some_and(is_spare) {
-            self.residency.spared_now(device, variant);
+            self.residency.spared_now(now, device, variant);
         } else {
-            self.residency.used_now(device, variant);
+            self.residency.used_now(now, device, variant);
         }
         if !binding.drains {
             self.note_late(now, device, variant);
@@ -404,6 +405,8 @@ impl Machine for Worker {
         let load = load.map(|at| Wake { at, why: "a load takes far too long, and another may begin" });
         let calm = self.residency.next_look();
         let calm = calm.map(|at| Wake { at, why: "a replica's trouble may be over" });
+        let idle = self.residency.next_idle(self.now);
+        let idle = idle.map(|at| Wake { at, why: "what nobody needs has been kept long enough" });
         let cut = self.next_reconsideration();
         let cut = cut.map(|at| Wake { at, why: "lanes may be wider than anybody needs" });
         let fade = self.fade_at.map(|at| Wake { at, why: "what was learnt fades" });
@@ -425,6 +428,7 @@ impl Machine for Worker {
             .chain(calm)
             .chain(back)
             .chain(overdue)
+            .chain(idle)
             .chain(load)
             .min()
     }

@@ -8,6 +8,7 @@ use super::queue::Waiting;
 use super::residency::Unavailable;
 use crate::estimate::Moments;
 use crate::query::{Class, Query};
+use crate::waking;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use modelless_types::{DeviceIx, Micros, Prefer, QueryKey, Refusal, Time, VariantId};
@@ -61,7 +62,9 @@ impl Worker {
             (None, Some((Micros::ZERO, _, _))) => Err(Refusal::TooLate { waited: now - query.arrived }),
             (None, Some((ready_in, device, id))) => {
                 self.want_for(now, query, device, id);
-                Err(Refusal::Loading { ready_in })
+                let run = self.residency.variant(id).map(|variant| self.residency.estimate(variant, 1));
+                let bound = waking::bound(ready_in, run.unwrap_or(Moments::ZERO));
+                Err(Refusal::Loading { ready_in, bound })
             }
             (None, None) => Err(match why_not {
                 Some(Unavailable::Failed(why)) => Refusal::VariantFailed { why },

@@ -130,7 +130,7 @@ impl Worker {
         let device = self.lanes[at].device;
         let Some(batch) = self.lanes[at].unbind(is_spare) else { return };
         self.actions.push_back(Action::Discard { batch: batch.id });
-        self.residency.released(device, batch.variant, &mut self.actions);
+        self.residency.released(self.now, device, batch.variant, &mut self.actions);
         self.rerun(self.now, device, &batch, Failure::NotStarted, "others came first");
     }
 

@@ -69,7 +69,7 @@ impl Worker {
             self.suspects.push(suspect);
             if let Some(batch) = behind {
                 self.actions.push_back(Action::Discard { batch: batch.id });
-                self.residency.released(device, batch.variant, &mut self.actions);
+                self.residency.released(now, device, batch.variant, &mut self.actions);
                 self.rerun(now, device, &batch, Failure::NotStarted, "what ran before it did not end");
             }
         }

@@ -47,6 +47,7 @@ impl World {
             threads: 1,
             batching: None,
             gpu: false,
+            keep: None,
         };
         let mut world = Self { worker, now: Time(1_000_000) };
         let (device, variant_id) = (DeviceIx(0), variant.id);

@@ -32,6 +32,7 @@ fn variant(at: u8, one_us: f64) -> WorkerVariant {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 

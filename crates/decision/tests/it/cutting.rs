@@ -47,6 +47,7 @@ fn variant(at: u8, threads: u16, ms: u64) -> WorkerVariant {
         threads,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 

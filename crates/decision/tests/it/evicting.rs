@@ -37,6 +37,7 @@ fn variant(at: u8, memory: u64) -> WorkerVariant {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 

@@ -41,6 +41,7 @@ fn worker() -> Worker {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     };
     worker.handle(Time(1), Event::Catalog(vec![variant]));
     worker.handle(Time(2), Event::Pin(vec![(DeviceIx(0), VariantId(1))]));

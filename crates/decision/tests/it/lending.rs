@@ -29,6 +29,7 @@ fn variant(id: u8, engine: Engine) -> WorkerVariant {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 

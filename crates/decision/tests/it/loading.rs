@@ -47,6 +47,7 @@ fn variant(id: u32) -> WorkerVariant {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 
@@ -111,7 +112,7 @@ impl World {
                     assert!(model(id) != model(other), "{id} would only wait behind {other}");
                 }
                 assert!(self.running.insert(id, self.now).is_none(), "{id} twice");
-            } else if let Action::Refuse { refusal: Refusal::Loading { ready_in }, .. } = action {
+            } else if let Action::Refuse { refusal: Refusal::Loading { ready_in, .. }, .. } = action {
                 self.told = Some(ready_in);
             }
         }

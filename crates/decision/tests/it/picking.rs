@@ -122,8 +122,13 @@ proptest! {
                 prop_assert!(could_idle, "it waits for nothing");
                 prop_assert!(*until >= now);
             }
-            (Verdict::Load { node, ordinal, .. }, None) => {
+            (Verdict::Load { node, ordinal, in_time, bound, .. }, None) => {
                 prop_assert!(!could_idle);
+                // The bound that is told would do, by the very call that refused this one.
+                let again = modelless_decision::Query { arrived: now, deadline: now + *bound, expires: now + *bound, ..q };
+                let verdict = pick(&snapshot, &load, class, &again, now, seed);
+                let refused = matches!(verdict, Verdict::Refuse(_) | Verdict::Load { in_time: false, .. });
+                prop_assert!(*in_time || !refused, "{bound} is refused: {verdict:?}");
                 prop_assert!(admits.contains(*ordinal));
                 let offers = &table.nodes[node.0 as usize].offers;
                 prop_assert!(offers.iter().any(|o| o.ordinal == *ordinal && o.ready != Ready::Resident));

@@ -36,6 +36,7 @@ fn variant() -> WorkerVariant {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) fn variant(ordinal: u8, each: u64, max_batch: u32) -> WorkerVariant {
         threads: 1,
         batching: None,
         gpu: false,
+        keep: None,
     }
 }
 

@@ -22,6 +22,11 @@ fn worker() -> Worker {
 
 /// With variants of so much memory and these ordinals, where ten fit.
 fn worker_of(variants: &[(u64, u8)]) -> Worker {
+    keeping(variants, None)
+}
+
+/// The same of a task that is kept for so long.
+fn keeping(variants: &[(u64, u8)], keep: Option<Micros>) -> Worker {
     let device = DeviceConfig { lanes: 1, width: 1, memory: Bytes(10), price: PricePerHour(1_000_000) };
     let point = BatchPoint { batch: 1, mean_us: 100.0, var_us2: 0.0, p99_us: 100.0, samples: 1 };
     let variant = |&(memory, ordinal): &(u64, u8)| WorkerVariant {
@@ -38,6 +43,7 @@ fn worker_of(variants: &[(u64, u8)]) -> Worker {
         threads: 1,
         batching: None,
         gpu: false,
+        keep,
     };
     let mut worker = Worker::new(WorkerConfig { devices: vec![device], ..WorkerConfig::default() });
     tell(&mut worker, Event::Catalog(variants.iter().map(variant).collect()));
@@ -226,4 +232,53 @@ fn what_is_kept_out_leaves_its_room_to_others() {
     tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
     let actions = tell(&mut worker, wake_other);
     assert!(actions.contains(&other), "{actions:?}");
+}
+
+const KEPT: Micros = Micros::from_secs(30);
+
+#[test]
+fn what_nothing_ran_on_for_as_long_as_its_task_is_kept_leaves_and_says_why() {
+    let mut worker = keeping(&[(4, 0)], Some(KEPT));
+    wake(&mut worker);
+    loaded(&mut worker);
+    assert!(!unloads(&pass(&mut worker, NOW + Micros::from_secs(29))));
+    let actions = pass(&mut worker, NOW + Micros::from_secs(31));
+    assert!(unloads(&actions), "{actions:?}");
+    let is_why = |action: &&Action| {
+        matches!(action, Action::Transition { to: ReplicaState::Draining, cause, .. }
+            if cause.contains("for 30 s") && cause.contains("kept for 30 s"))
+    };
+    assert_eq!(actions.iter().filter(is_why).count(), 1, "{actions:?}");
+    tell(&mut worker, Event::Unloaded { device: DEVICE, variant: THIS });
+    assert!(loads(&ask(&mut worker, 1)), "and the next query has it back");
+}
+
+#[test]
+fn what_runs_is_kept_from_when_it_ended_and_what_the_plan_pins_always() {
+    let mut worker = keeping(&[(4, 0)], Some(KEPT));
+    ask(&mut worker, 1);
+    loaded(&mut worker);
+    tell(&mut worker, Event::Prepared { batch: BatchId(0), dropped: Vec::new() });
+    let ended = NOW + Micros::from_secs(40);
+    assert!(!unloads(&pass(&mut worker, ended)), "it is busy all that time");
+    worker.handle(ended, Event::Done { batch: BatchId(0), outcome: Outcome::Ran });
+    assert!(!unloads(&pass(&mut worker, ended + Micros::from_secs(29))));
+    assert!(unloads(&pass(&mut worker, ended + Micros::from_secs(31))));
+
+    let mut worker = keeping(&[(4, 0)], Some(KEPT));
+    tell(&mut worker, plan());
+    loaded(&mut worker);
+    assert!(!unloads(&pass(&mut worker, NOW + Micros::from_secs(3_000))));
+    let later = NOW + Micros::from_secs(3_001);
+    worker.handle(later, Event::Pin(Vec::new()));
+    let actions: Vec<Action> = std::iter::from_fn(|| worker.poll_action()).collect();
+    assert!(unloads(&actions), "the plan lets go of what nobody needed for long: {actions:?}");
+}
+
+#[test]
+fn what_is_kept_without_an_end_stays_though_nobody_pins_it() {
+    let mut worker = worker();
+    wake(&mut worker);
+    loaded(&mut worker);
+    assert!(!unloads(&pass(&mut worker, NOW + Micros::from_secs(100_000))));
 }

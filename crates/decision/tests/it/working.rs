@@ -127,6 +127,7 @@ fn catalog() -> impl Strategy<Value = Vec<WorkerVariant>> {
                 threads,
                 batching,
                 gpu: false,
+                keep: None,
             }
         };
         variants.map(variant).collect()

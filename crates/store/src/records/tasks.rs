@@ -2,8 +2,8 @@
 
 use super::NewSpace;
 use modelless_types::{
-    AccuracyRule, Batching, CacheFor, DeclaredRule, Goals, Labels, LiveRule, SpaceId, Task, TaskId, TaskKind,
-    TenantId, TensorSpec,
+    AccuracyRule, Batching, CacheFor, DeclaredRule, Goals, KeepFor, Labels, LiveRule, SpaceId, Task, TaskId,
+    TaskKind, TenantId, TensorSpec,
 };
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,9 @@ pub struct NewTask {
     /// For how long its answers may be given again to who asks the very same.
     #[serde(default)]
     pub cache: CacheFor,
+    /// For how long its variants stay in memory after its last query.
+    #[serde(default)]
+    pub keep: KeepFor,
     /// One sentence for people.
     pub description: String,
 }
@@ -64,6 +67,7 @@ impl NewTask {
             defaults: self.defaults,
             batching: self.batching,
             cache: self.cache,
+            keep: self.keep,
             description: self.description,
         }
     }
@@ -78,6 +82,8 @@ pub struct TaskChange {
     pub declared_accuracy: Option<DeclaredRule>,
     /// For how long its answers may be given again.
     pub cache: Option<CacheFor>,
+    /// For how long its variants stay in memory after its last query.
+    pub keep: Option<KeepFor>,
 }
 
 impl TaskChange {
@@ -86,7 +92,8 @@ impl TaskChange {
         let live_accuracy = self.live_accuracy.unwrap_or(task.live_accuracy);
         let declared_accuracy = self.declared_accuracy.unwrap_or(task.declared_accuracy);
         let cache = self.cache.unwrap_or(task.cache);
-        let changed = Task { live_accuracy, declared_accuracy, cache, ..task.clone() };
+        let keep = self.keep.unwrap_or(task.keep);
+        let changed = Task { live_accuracy, declared_accuracy, cache, keep, ..task.clone() };
         (changed != *task).then_some(changed)
     }
 }

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::events::{Event, EventKind, NewEvent};
 use crate::records::UnixMicros;
 use crate::{EVENTS_KEPT, check};
-use modelless_types::{NodeId, VariantId};
+use modelless_types::{NodeId, TaskId, VariantId};
 
 pub(crate) async fn note(db: &Db, event: NewEvent) -> Result<Event> {
     let event = check::event(event)?;
@@ -19,8 +19,8 @@ pub(crate) async fn note(db: &Db, event: NewEvent) -> Result<Event> {
 /// Within a transaction that has taken the number.
 pub(super) async fn write(tx: &mut Tx, seq: i64, event: &NewEvent) -> Result<()> {
     tx.exec(
-        "INSERT INTO events (seq, kind, node, variant, what, cause, who, at_us) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        "INSERT INTO events (seq, kind, node, variant, what, cause, who, at_us, task) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         args![
             seq,
             event.kind.name(),
@@ -30,6 +30,7 @@ pub(super) async fn write(tx: &mut Tx, seq: i64, event: &NewEvent) -> Result<()>
             event.cause.as_str(),
             event.who.as_str(),
             event.at.0.cast_signed(),
+            event.task.map(|task| i64::from(task.0)),
         ],
     )
     .await?;
@@ -40,12 +41,11 @@ pub(super) async fn write(tx: &mut Tx, seq: i64, event: &NewEvent) -> Result<()>
 pub(crate) async fn after(db: &Db, after: Option<u64>, limit: u32) -> Result<Vec<Event>> {
     let rows = if let Some(after) = after {
         let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let sql = "SELECT seq, kind, node, variant, what, cause, who, at_us FROM events \
+        let sql = "SELECT seq, kind, node, variant, what, cause, who, at_us, task FROM events \
                    WHERE seq > $1 ORDER BY seq LIMIT $2";
         db.fetch(sql, args![after, limit]).await?
     } else {
-        let sql =
-            "SELECT seq, kind, node, variant, what, cause, who, at_us FROM events ORDER BY seq DESC LIMIT $1";
+        let sql = "SELECT seq, kind, node, variant, what, cause, who, at_us, task FROM events ORDER BY seq DESC LIMIT $1";
         let mut rows = db.fetch(sql, args![limit]).await?;
         rows.reverse();
         rows
@@ -61,6 +61,7 @@ pub(crate) async fn after(db: &Db, after: Option<u64>, limit: u32) -> Result<Vec
                 cause: row.text()?,
                 who: row.text()?,
                 at: UnixMicros(row.num()?),
+                task: number(&mut row)?.map(TaskId),
             },
         })
     };

@@ -70,7 +70,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     change(&path, "ALTER TABLE tasks DROP COLUMN accuracy_rule").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN live_accuracy").await;
     change(&path, "ALTER TABLE tasks DROP COLUMN declared_accuracy").await;
-    change(&path, "ALTER TABLE tasks DROP COLUMN cache").await;
+    change(&path, "ALTER TABLE tasks DROP COLUMN cache; ALTER TABLE tasks DROP COLUMN keep").await;
     change(&path, "DROP TABLE stale_marks; DROP TABLE feedback; DROP TABLE live_accuracies").await;
     change(&path, "DROP TABLE flag_changes").await;
     change(&path, "DROP TABLE node_holders; DROP TABLE events").await;
@@ -93,6 +93,7 @@ async fn a_database_of_the_first_version_is_brought_up_to_date_and_keeps_what_it
     let after = open_sqlite(&path).await.unwrap().catalog().await.unwrap();
     assert!(!after.tasks.is_empty() && after.tasks.iter().all(|task| task.batching.is_none()));
     assert!(after.tasks.iter().all(|task| task.cache == modelless_types::CacheFor::OFF));
+    assert!(after.tasks.iter().all(|task| task.keep == modelless_types::KeepFor::ALWAYS));
     let plain = |models: &[Model]| -> Vec<Model> {
         models.iter().map(|model| Model { promoted: 0, ..model.clone() }).collect()
     };
@@ -306,6 +307,7 @@ async fn only_the_latest_events_are_kept() {
         kind: EventKind::Plan,
         node: None,
         variant: None,
+        task: None,
         what: "saved".into(),
         cause: String::new(),
         who: String::new(),

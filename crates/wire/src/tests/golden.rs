@@ -127,7 +127,7 @@ fn refusals() -> Vec<(&'static str, Refusal)> {
         ("refused queue full", Refusal::QueueFull { limit: 5 }),
         ("refused bytes full", Refusal::BytesFull { limit: Bytes(6) }),
         ("refused over quota", Refusal::OverQuota),
-        ("refused loading", Refusal::Loading { ready_in: Micros(7) }),
+        ("refused loading", Refusal::Loading { ready_in: Micros(7), bound: Micros(17) }),
         ("refused variant failed", Refusal::VariantFailed { why: why() }),
         ("refused input crashed", Refusal::InputCrashed { why: why() }),
         ("refused model error", Refusal::ModelError { why: why() }),
@@ -300,7 +300,7 @@ fn every_refusal_that_can_be_said_is_among_the_samples() {
 fn a_cancel_is_a_header_and_a_key() {
     let frame = tell(&ToNode::Cancel { key: QueryKey(0x0102_0304) });
     let by_hand = [
-        [6, 18, 0, 0], // version, kind, stream
+        [7, 18, 0, 0], // version, kind, stream
         [8, 0, 0, 0],  // head
         [0, 0, 0, 0],  // payload
         [0, 0, 0, 0],  // waited
@@ -324,14 +324,14 @@ fn a_large_query_is_a_head_with_a_stream_and_parts_of_its_payload() {
     }
     let length = u32::try_from(head.len()).expect("small").to_le_bytes();
     let by_hand: [&[u8]; 9] = [
-        &[6, 16, 1, 0], // version, kind, the first stream
+        &[7, 16, 1, 0], // version, kind, the first stream
         &length,
         &[2, 0, 1, 0], // payload: 65,538
         &[0, 0, 0, 0], // waited
         &head,
-        &[6, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
+        &[7, 8, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0], // a part of 65,536
         &vec![7; 64 << 10],
-        &[6, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
+        &[7, 8, 1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0], // a part of 2
         &[7, 7],
     ];
     assert!(bytes == by_hand.concat());

@@ -148,7 +148,7 @@ async fn every_outcome_comes_back_under_the_gateways_own_name() {
         Refusal::QueueFull { limit: 9 },
         Refusal::BytesFull { limit: Bytes(10) },
         Refusal::OverQuota,
-        Refusal::Loading { ready_in: Micros(11) },
+        Refusal::Loading { ready_in: Micros(11), bound: Micros(12) },
         Refusal::VariantFailed { why: "ä".repeat(10) },
         Refusal::InputCrashed { why: String::new() },
         Refusal::ModelError { why: "shape".into() },

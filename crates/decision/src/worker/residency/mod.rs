@@ -25,6 +25,7 @@ use pressure::Trouble;
 mod by_hand;
 mod catalog;
 mod failing;
+mod idle;
 mod line;
 mod pressure;
 mod room;
@@ -57,6 +58,8 @@ pub(in crate::worker) struct Replica {
     pub(in crate::worker) busy: u32,
     /// Before this it is not evicted.
     stays_until: Time,
+    /// When it was loaded, or something last ran on it.
+    used: Time,
     /// How long it was granted last.
     stay: Micros,
     /// When it was evicted last.

@@ -40,20 +40,22 @@ const LONGEST: u64 = 4;
 
 impl Residency {
     /// A batch of it was bound on which only spare time is spent: it is busy, and worth no more than before.
-    pub(in crate::worker) fn spared_now(&mut self, device: DeviceIx, variant: VariantId) {
+    pub(in crate::worker) fn spared_now(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.busy += 1;
+            replica.used = now;
         }
     }
 
     /// A batch of it was bound: it was worth having.
-    pub(in crate::worker) fn used_now(&mut self, device: DeviceIx, variant: VariantId) {
+    pub(in crate::worker) fn used_now(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
         let Some(load_time) = self.variants.get(&variant).map(|v| v.load_time) else { return };
         let device = self.device_mut(device);
         let clock = device.clock;
         if let Some(replica) = device.replicas.get_mut(&variant) {
             replica.uses = replica.uses.saturating_add(1);
             replica.busy += 1;
+            replica.used = now;
             replica.worth = clock + worth(replica.uses, load_time, replica.memory);
         }
     }
@@ -61,12 +63,14 @@ impl Residency {
     /// A batch of it ended or was given up.
     pub(in crate::worker) fn released(
         &mut self,
+        now: Time,
         device: DeviceIx,
         variant: VariantId,
         actions: &mut VecDeque<Action>,
     ) {
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.busy = replica.busy.saturating_sub(1);
+            replica.used = now;
             if replica.busy == 0 && replica.state == ReplicaState::Draining {
                 actions.push_back(Action::Unload { device, variant });
             }
@@ -290,6 +294,7 @@ impl Residency {
             uses: 0,
             busy: 0,
             stays_until: Time::ZERO,
+            used: now,
             stay: Micros::ZERO,
             left: Time::ZERO,
             trouble: super::Trouble::default(),
@@ -399,7 +404,7 @@ impl Residency {
         match state {
             ReplicaState::Loading => {
                 self.step(device, variant, ReplicaEvent::Loaded, "loaded", actions);
-                self.used_once(device, variant);
+                self.used_once(now, device, variant);
             }
             // Unwanted while it loaded.
             ReplicaState::Draining => actions.push_back(Action::Unload { device, variant }),
@@ -412,8 +417,8 @@ impl Residency {
     }
 
     /// What was just loaded starts with the worth of one use, or it would be the next to go.
-    pub(super) fn used_once(&mut self, device: DeviceIx, variant: VariantId) {
-        self.used_now(device, variant);
+    pub(super) fn used_once(&mut self, now: Time, device: DeviceIx, variant: VariantId) {
+        self.used_now(now, device, variant);
         if let Some(replica) = self.replica_mut(device, variant) {
             replica.busy -= 1;
         }

@@ -294,13 +294,21 @@ async fn what_counts_for_floors_is_changed_in_a_task_that_is_there(backend: Back
     let store = backend.open().await;
     let made = a_task(&*store).await;
     assert_eq!(made.live_accuracy, LiveRule::Floors);
-    assert_eq!(made.cache.to_string(), "90s");
+    assert_eq!((made.cache.to_string(), made.keep.to_string()), ("90s".into(), "10m".into()));
     let (live, declared, cache) = (LiveRule::Shown, DeclaredRule::Floors, CacheFor::OFF);
-    let change =
-        TaskChange { live_accuracy: Some(live), declared_accuracy: Some(declared), cache: Some(cache) };
+    let change = TaskChange {
+        live_accuracy: Some(live),
+        declared_accuracy: Some(declared),
+        cache: Some(cache),
+        ..TaskChange::default()
+    };
     let changed = store.change_task(made.id, change).await.unwrap();
-    let wanted = Task { live_accuracy: live, declared_accuracy: declared, cache, ..made };
+    let wanted = Task { live_accuracy: live, declared_accuracy: declared, cache, ..made.clone() };
     assert_eq!(changed, wanted);
-    assert_eq!(store.catalog().await.unwrap().tasks, [changed]);
+    let keep = KeepFor::ALWAYS;
+    let kept =
+        store.change_task(made.id, TaskChange { keep: Some(keep), ..TaskChange::default() }).await.unwrap();
+    assert_eq!(kept, Task { keep, ..changed });
+    assert_eq!(store.catalog().await.unwrap().tasks, [kept]);
     missing(store.change_task(TaskId(99), change).await);
 }

@@ -17,6 +17,7 @@ fn planned(n: u64) -> NewEvent {
         kind: EventKind::Plan,
         node: None,
         variant: None,
+        task: None,
         what: format!("plan {n}"),
         cause: "a\0b".into(),
         who: "scheduler s".into(),
