@@ -11,6 +11,7 @@ pub mod machines;
 mod telling;
 
 use absent::Absent;
+use modelless_decision::baseline::Rules;
 use modelless_decision::plan::{Broken, Plan, check, plan};
 use modelless_live::Member;
 use modelless_planning::{Asked, input};
@@ -33,11 +34,13 @@ pub struct Config {
     pub interval_ms: u64,
     /// Share of each device's memory left to the node for loads on demand, in thousandths.
     pub discretionary_permille: u16,
+    /// Whose rules say how many machines there should be: `modelless`, or `infaas` as a baseline to compare with.
+    pub rules: Rules,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { interval_ms: 1_000, discretionary_permille: 250 }
+        Self { interval_ms: 1_000, discretionary_permille: 250, rules: Rules::default() }
     }
 }
 
@@ -65,7 +68,7 @@ const INTERVAL_LEAST_MS: u64 = 10;
 impl Config {
     /// Refuses what cannot be done.
     pub fn check(&self) -> Result<(), String> {
-        let Self { interval_ms, discretionary_permille } = self;
+        let Self { interval_ms, discretionary_permille, rules: _ } = self;
         if *interval_ms < INTERVAL_LEAST_MS {
             return Err(format!(
                 "`scheduler.interval_ms` is {interval_ms}; expected {INTERVAL_LEAST_MS} or more, such as 1000"

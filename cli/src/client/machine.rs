@@ -126,6 +126,9 @@ fn pool_in_full(pool: &Value) -> String {
     );
     let class = if pool["device_class"].is_string() { text(pool, "device_class") } else { "not known yet" };
     line("hardware", format!("{class}, lanes: {}", pool["lanes"]));
+    if pool["rules"] == "infaas" {
+        line("rules", "INFaaS', as a baseline: what is said of demand below decides nothing".to_owned());
+    }
     line(
         "demand",
         format!(

@@ -4,6 +4,7 @@ use super::{BEAT, random};
 use crate::exit::usage;
 use crate::up::config::default_data;
 use anyhow::Context as _;
+use modelless_decision::baseline::Rules;
 use modelless_fleet::{
     Command, CommandConfig, Ec2, Ec2Config, Ec2Pool, Fleet, Process, ProcessConfig, Secrets, Told,
 };
@@ -45,13 +46,13 @@ pub(super) fn keeper(
     config: Config,
     of: &Cluster<'_>,
     store: &Arc<dyn Store>,
-    (handle, name): (Handle, &str),
+    (handle, name, rules): (Handle, &str, Rules),
 ) -> anyhow::Result<Keeper> {
     let fleet = |(name, pool): (&String, &PoolConfig)| Ok((name.clone(), fleet(name, pool, of)?));
     let fleets = config.pools.iter().map(fleet).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
     let instance = random()? >> 1; // the database's numbers have a sign
     let (store, name) = (Arc::clone(store), name.to_owned());
-    Ok(build(Machinery { config, fleets, store, handle, name, instance }))
+    Ok(build(Machinery { config, fleets, store, rules, handle, name, instance }))
 }
 
 fn fleet(name: &str, pool: &PoolConfig, of: &Cluster<'_>) -> anyhow::Result<Arc<dyn Fleet>> {
@@ -69,8 +70,11 @@ fn fleet(name: &str, pool: &PoolConfig, of: &Cluster<'_>) -> anyhow::Result<Arc<
         return Ok(Arc::new(Ec2::new(config).map_err(|why| usage(format!("pool `{name}`: {why}")))?));
     }
     let process = pool.process.clone().unwrap_or_default();
-    let program = std::env::current_exe().context("where this program is")?;
-    let mut command = vec![program.display().to_string(), "executor".to_owned()];
+    let mut command = process.run;
+    if command.is_empty() {
+        command.push(std::env::current_exe().context("where this program is")?.display().to_string());
+    }
+    command.push("executor".to_owned());
     let mut set = |setting: String| command.extend(["--set".to_owned(), setting]);
     set(format!("cluster={}", of.name));
     set("listen=127.0.0.1:0".to_owned());

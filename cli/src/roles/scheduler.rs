@@ -124,7 +124,8 @@ async fn role(
             key_file: settings.key_file.as_deref(),
             identity: &identity,
         };
-        let keeper = machines::keeper(pools, &of, &store, (handle.clone(), &settings.name))?;
+        let keeper =
+            machines::keeper(pools, &of, &store, (handle.clone(), &settings.name, settings.scheduler.rules))?;
         tasks.spawn(keeper.run(stop.clone()));
     }
     let (members, answers) = followed_while_it_answers(&mut tasks, &live, &stop);

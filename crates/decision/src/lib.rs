@@ -10,6 +10,7 @@
 //! | [`rows`], [`pace`] | plain state | gateway | how many queries of one request, and inputs of jobs, are open at a time |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
+//! | [`baseline`] | pure functions | scheduler, simulator | the same by rules of others, to compare with |
 //! | [`search`], [`steady`], [`transfer`] | pure functions | profiler, executor | what to measure next; whether to go by it; what to assume until then |
 //!
 //! All of them ask [`estimate`] how long things take: there is one performance model.
@@ -21,6 +22,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod admission;
+pub mod baseline;
 pub mod common;
 pub mod demand;
 pub mod estimate;

@@ -100,6 +100,9 @@ pub struct ProcessPool {
     /// Where their output goes; a folder in the data folder where nothing is said.
     #[serde(default)]
     pub logs: Option<std::path::PathBuf>,
+    /// The program and its first arguments, which `executor` and its settings follow; this one where nothing is said.
+    #[serde(default)]
+    pub run: Vec<String>,
 }
 
 /// The user's own script.

@@ -3,8 +3,10 @@
 use super::asked::{Demand, Kinds, Times};
 use super::calls::{Calls, Outcome};
 use super::config::Config;
+use super::infaas;
 use super::lead::Lead;
 use crate::Handle;
+use modelless_decision::baseline::{Rules, Targets};
 use modelless_decision::fleet::{
     self, Decision, Ended, Failures, Input, List, Listed, Node, PoolReport, StartUp, Step, Strain, decide,
 };
@@ -41,6 +43,8 @@ pub struct Machinery {
     pub fleets: BTreeMap<String, Arc<dyn Fleet>>,
     /// What is written down.
     pub store: Arc<dyn Store>,
+    /// Whose rules say how many machines there should be.
+    pub rules: Rules,
     /// Who is there and what is asked, as the scheduler hears it.
     pub handle: Handle,
     /// Its name, for people.
@@ -54,6 +58,8 @@ pub struct Keeper {
     config: Config,
     fleets: BTreeMap<String, Arc<dyn Fleet>>,
     store: Arc<dyn Store>,
+    rules: Rules,
+    targets: Targets,
     handle: Handle,
     name: String,
     lead: Lead,
@@ -74,13 +80,21 @@ pub struct Keeper {
 
 /// Sees to machines of these pools.
 pub fn build(of: Machinery) -> Keeper {
-    let Machinery { config, fleets, store, handle, name, instance } = of;
+    let Machinery { config, fleets, store, rules, handle, name, instance } = of;
+    if rules != Rules::Modelless {
+        tracing::warn!(
+            rules = rules.name(),
+            "machines come and go by the rules of others: a baseline to compare with, not for use"
+        );
+    }
     let lead = Lead::new(Arc::clone(&store), instance, &format!("scheduler {name}"));
     let demand = Demand::over(config.remembered_s);
     Keeper {
         config,
         fleets,
         store,
+        rules,
+        targets: Targets::default(),
         handle,
         name,
         lead,
@@ -154,6 +168,7 @@ impl Keeper {
             self.about.clear();
             self.seen.clear();
             self.listed.clear();
+            self.targets = Targets::default();
         }
         if !leads {
             return Ok(());
@@ -233,7 +248,13 @@ impl Keeper {
             let lateness = self.demand.lateness(members, settled);
             self.strain.look(now, lateness);
         }
-        let wanted = self.wanted(&start_ups, &pools, times);
+        let wanted = match self.rules {
+            Rules::Modelless => self.wanted(&start_ups, &pools, times),
+            Rules::Infaas => {
+                let seen = (&machines[..], answers.then_some(members));
+                infaas::wanted(&mut self.targets, now, &pools, seen)
+            }
+        };
         let input = Input {
             budget: self.config.budget(),
             machines: machines.into_iter().map(ruled).collect(),
@@ -472,6 +493,7 @@ impl Keeper {
                 "demand_per_s": self.demand.rate(),
                 "busy": self.config.busy,
                 "strain": self.strain.factor(),
+                "rules": self.rules.name(),
                 "watched": self.demand.counts().watched(),
                 "scheduler": self.name,
             });

@@ -7,6 +7,7 @@
 mod asked;
 mod calls;
 mod config;
+mod infaas;
 mod keeper;
 mod lead;
 #[cfg(test)]

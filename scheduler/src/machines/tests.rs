@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Handle;
+use modelless_decision::baseline::Rules;
 use modelless_decision::query::Class;
 use modelless_fleet::{Error, Fleet, MemMachines, Wanted};
 use modelless_live::{Demand, Load, Member, Role};
@@ -28,6 +29,8 @@ struct Bed {
     _answers: watch::Sender<bool>,
     running: Vec<(CancellationToken, JoinSet<()>)>,
     queries: u32,
+    busy_lanes: u16,
+    rules: Rules,
 }
 
 impl Bed {
@@ -37,7 +40,16 @@ impl Bed {
         handle.set_live(answers);
         let store: Arc<dyn Store> = Arc::new(MemStore::new());
         let machines = MemMachines::default();
-        Self { store, machines, handle, _answers: sender, running: Vec::new(), queries: 0 }
+        Self {
+            store,
+            machines,
+            handle,
+            _answers: sender,
+            running: Vec::new(),
+            queries: 0,
+            busy_lanes: 0,
+            rules: Rules::default(),
+        }
     }
 
     fn fleet(&self) -> Arc<dyn Fleet> {
@@ -50,6 +62,7 @@ impl Bed {
             config: config(most),
             fleets: BTreeMap::from([("p".to_owned(), self.fleet())]),
             store: Arc::clone(&self.store),
+            rules: self.rules,
             handle: self.handle.clone(),
             name: format!("planner-{instance}"),
             instance,
@@ -70,7 +83,8 @@ impl Bed {
     async fn announce(&self) {
         let listed = self.fleet().list().await.unwrap_or_default();
         let node = |name: &str| {
-            let load = Load { queries: self.queries, lanes: 1, ..Load::default() };
+            let load =
+                Load { queries: self.queries, lanes: 1, busy_lanes: self.busy_lanes, ..Load::default() };
             Member { load, ..Member::new(Role::Node, name, 1) }
         };
         self.handle.set_members(listed.iter().map(|listed| node(&listed.name)).collect());
@@ -215,4 +229,26 @@ async fn demand_counts_what_came_since_a_gateway_was_met() {
     tokio::time::advance(Duration::from_secs(1)).await;
     demand.look(&[gateway(2, &[(1, 9_000, 0)])]);
     assert!(demand.rate() < 121.0, "another instance begins anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_infaas_rules_busy_machines_have_one_more_come_at_a_time_and_one_drains_after_half_a_minute_idle()
+{
+    let mut bed = Bed::new();
+    (bed.rules, bed.busy_lanes) = (Rules::Infaas, 1);
+    let began = tokio::time::Instant::now();
+    bed.start(3);
+    bed.settles(3).await;
+    let took = began.elapsed();
+    assert!((Duration::from_secs(4)..Duration::from_secs(9)).contains(&took), "two looks: {took:?}");
+    bed.says(r#""rules":"infaas""#).await;
+    bed.busy_lanes = 0;
+    let idle = tokio::time::Instant::now();
+    while bed.states().await.iter().all(|(_, state)| *state == MachineState::Joined) {
+        bed.announce().await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(idle.elapsed() < Duration::from_secs(40), "{:?}", bed.states().await);
+    }
+    assert!(idle.elapsed() > Duration::from_secs(28), "fifteen looks: {:?}", idle.elapsed());
+    assert_eq!(bed.joined().await, 2);
 }

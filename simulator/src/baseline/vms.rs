@@ -1,17 +1,15 @@
-//! INFaaS' VM autoscaler: looks every two seconds, by kind of machines.
+//! INFaaS' VM autoscaler on simulated machines: what it wants is decided in [`modelless_decision::baseline`], here it is done.
 //!
-//! One is added where the least used of a kind is busier than 80 %, where each of them has an interfered variant, or, of the kind that is
-//! busiest, where more than 80 % of all have an overloaded one; never a second while one is on its way. The paper tells no rule for taking
-//! one away; this is that of its code: after fifteen looks in a row at which those of a kind were busy for less than 30 % on average,
-//! the least used one that has nothing to do goes. Its code waits fifteen looks after each action; its paper does not say so.
+//! It looks every two seconds, by kind of machines, and never asks for a second machine while one is on its way. One that goes has nothing
+//! to do. Its code waits fifteen looks after each action; its paper does not say so.
 
 use super::cluster::Cluster;
+use modelless_decision::baseline::{Act, Autoscaler, Worker};
 use modelless_types::Micros;
 
 const EVERY: Micros = Micros::from_secs(2);
-const BUSY: f64 = 0.8;
-const IDLE: f64 = 0.3;
-const LOOKS: u32 = 15;
+/// For so many looks its code does nothing after each action.
+const BACK_OFF: u32 = 15;
 
 /// How a node's variants are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,31 +26,14 @@ pub(super) struct Vms {
     back_off: u32,
     worked: Vec<u64>,
     looked: Option<modelless_types::Time>,
-    /// Looks in a row at which each kind was idle.
-    idle: Vec<u32>,
+    rules: Autoscaler,
     waits: u32,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Act {
-    Add,
-    Take,
-}
-
-/// By how busy the machines of a kind are, and how they are.
-fn act(busy: &[f64], health: &[Health], idle_looks: u32) -> Option<Act> {
-    let least = busy.iter().copied().fold(f64::INFINITY, f64::min);
-    if busy.is_empty() || least > BUSY || health.iter().all(|h| h.interfered) {
-        return Some(Act::Add);
-    }
-    (idle_looks >= LOOKS).then_some(Act::Take)
 }
 
 impl Vms {
     /// As in its code: nothing for so many looks after each action.
     pub(super) fn with_back_off() -> Self {
-        Self { back_off: LOOKS, ..Self::default() }
+        Self { back_off: BACK_OFF, ..Self::default() }
     }
 
     /// To be called now and then; gives back a machine that has left.
@@ -69,7 +50,6 @@ impl Vms {
         self.looked = Some(now);
         let kinds = cluster.kinds();
         self.worked.resize(cluster.nodes(), 0);
-        self.idle.resize(kinds.len(), 0);
         let before = std::mem::replace(
             &mut self.worked,
             (0..cluster.nodes()).map(|node| cluster.worked_us(node)).collect(),
@@ -80,31 +60,18 @@ impl Vms {
         };
         let here =
             |nodes: &[usize]| nodes.iter().copied().filter(|node| cluster.here(*node)).collect::<Vec<_>>();
-        let all = here(&(0..cluster.nodes()).collect::<Vec<_>>());
-        let overloaded = all.iter().filter(|node| health(**node).overloaded).count();
-        let crowded = overloaded * 5 > all.len() * 4;
-        let mut acts: Vec<(Act, usize, f64)> = Vec::new();
-        for (kind, nodes) in kinds.iter().enumerate() {
-            let there = here(nodes);
-            let used: Vec<f64> = there.iter().map(|node| busy(*node)).collect();
-            let mean = used.iter().sum::<f64>() / f64::from(u32::try_from(used.len()).unwrap_or(1)).max(1.0);
-            self.idle[kind] = if !there.is_empty() && mean <= IDLE { self.idle[kind] + 1 } else { 0 };
-            let healths: Vec<Health> = there.iter().map(|node| health(*node)).collect();
-            // A kind of which nothing is there is only added where all is crowded.
-            let act = if there.is_empty() { None } else { act(&used, &healths, self.idle[kind]) };
-            acts.extend(act.map(|act| (act, kind, mean)));
-            if crowded && act != Some(Act::Add) {
-                acts.push((Act::Add, kind, mean));
-            }
-        }
+        let worker = |node: &usize| {
+            let Health { overloaded, interfered, .. } = health(*node);
+            Worker { busy: busy(*node), overloaded, interfered }
+        };
+        let seen: Vec<Vec<Worker>> =
+            kinds.iter().map(|nodes| here(nodes).iter().map(worker).collect()).collect();
+        let acts = self.rules.look(&seen);
         if self.waits > 0 {
             self.waits -= 1;
             return None;
         }
-        acts.sort_by(|a, b| {
-            (b.0 == Act::Add).cmp(&(a.0 == Act::Add)).then(b.2.total_cmp(&a.2)).then(a.1.cmp(&b.1))
-        });
-        for (act, kind, _) in acts {
+        for (act, kind) in acts {
             let nodes = &kinds[kind];
             match act {
                 Act::Add => {
@@ -130,7 +97,8 @@ impl Vms {
                     if let Some(node) = least
                         && cluster.release(node)
                     {
-                        (self.waits, self.idle[kind]) = (self.back_off, 0);
+                        self.waits = self.back_off;
+                        self.rules.took(kind);
                         return Some(node);
                     }
                 }
@@ -145,18 +113,6 @@ mod tests {
     use super::super::Given;
     use super::super::infaas::Infaas;
     use super::super::testing::{World, ms, outcome, variant};
-    use super::*;
-
-    #[test]
-    fn the_least_used_machine_tells_whether_one_is_added_and_fifteen_idle_looks_whether_one_goes() {
-        let well = Health { empty: true, ..Health::default() };
-        let sick = Health { interfered: true, ..well };
-        assert_eq!(act(&[0.81, 0.9], &[well; 2], 0), Some(Act::Add));
-        assert_eq!(act(&[0.79, 0.99], &[well; 2], 0), None);
-        assert_eq!(act(&[0.1, 0.1], &[sick; 2], 0), Some(Act::Add));
-        assert_eq!(act(&[0.1, 0.1], &[sick, well], 0), None);
-        assert_eq!((act(&[0.1], &[well], 14), act(&[0.1], &[well], 15)), (None, Some(Act::Take)));
-    }
 
     #[test]
     fn machines_follow_the_load_one_by_one_as_they_take_time_to_start() {
