@@ -93,6 +93,7 @@ const MEASURES: &[&Measure] = &[
     &cluster::scheduler_away::MEASURE,
     &cluster::interference::MEASURE,
     &cluster::day::MEASURE,
+    &cluster::step::MEASURE,
     &cluster::many::MEASURE,
     &cluster::wire::MEASURE,
     &cluster::goodput::MEASURE,

@@ -10,7 +10,8 @@
 //! * `{"do": "paced", "per_second": [RATE A STREAM], "ms", "seed", "connections", "patience_ms"}`: at times drawn beforehand
 //!   (Poisson). Latency counts from when a query should have come. Whatever is not 200 counts as lost, and what differs from
 //!   what was learnt as wrong. `answers` are when, in milliseconds since `began_unix_ms`, latency in microseconds, and which
-//!   of `nodes` answered; `failures` are when, after how long, and with which of the names under `lost`.
+//!   of `nodes` answered; `failures` are when, after how long, and with which of the names under `lost`. With `"steps": [[AT_MS, TIMES]]`
+//!   all rates are so many times as high from then on.
 //! * `{"do": "day", "servegen": PATH, "window_s", "per_second", "ms", "seed", "connections", "patience_ms"}`: the same at the times of the clients of a
 //!   trace ([`modelless_simulator::trace`]), dealt to the streams in turn.
 //!
@@ -21,7 +22,7 @@
 //! is sent twice, whatever becomes of it.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -202,18 +203,37 @@ fn poisson(question: &Value, streams: usize, (time, seed): (Duration, u64)) -> R
     let rates = question["per_second"].as_array().context("`per_second`")?;
     let rates: Vec<f64> = rates.iter().filter_map(Value::as_f64).collect();
     ensure!(rates.len() == streams, "a rate for each stream");
+    let steps = question.get("steps").cloned().map(serde_json::from_value);
+    let steps: Vec<(u64, f64)> = steps.transpose().context("`steps`")?.unwrap_or_default();
+    let steps = steps.into_iter().map(|(at, times)| (Duration::from_millis(at), times));
+    let steps: VecDeque<(Duration, f64)> = steps.collect();
     let of = |(number, rate): (usize, &f64)| -> Times {
         if *rate <= 0.0 {
             return Box::new(std::iter::empty());
         }
-        let (mut rng, mean_s) = (Rng::new(seed, &format!("stream {number}")), 1.0 / rate);
-        let mut due = Duration::ZERO;
-        Box::new(std::iter::from_fn(move || {
-            due += Duration::from_secs_f64(rng.exponential() * mean_s);
-            (due < time).then_some(due)
-        }))
+        let rng = Rng::new(seed, &format!("stream {number}"));
+        Box::new(stepped(rng, 1.0 / rate, steps.clone()).take_while(move |due| *due < time))
     };
     Ok(rates.iter().enumerate().map(of).collect())
+}
+
+/// The same at a rate that changes: from each of these moments on so many times as many come.
+fn stepped(
+    mut rng: Rng,
+    mean_s: f64,
+    mut steps: VecDeque<(Duration, f64)>,
+) -> impl Iterator<Item = Duration> {
+    let (mut due, mut times) = (Duration::ZERO, 1.0);
+    std::iter::from_fn(move || {
+        let mut next = |due, times| due + Duration::from_secs_f64(rng.exponential() * mean_s / times);
+        due = next(due, times);
+        // Whoever would have come after a step is drawn anew from there: what came before says nothing of it.
+        while let Some((at, then)) = steps.pop_front_if(|(at, _)| *at <= due) {
+            times = then;
+            due = next(at, times);
+        }
+        Some(due)
+    })
 }
 
 /// As the clients of a trace ask.
@@ -453,6 +473,18 @@ impl Client<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn after_a_step_so_many_times_as_many_come() {
+        let at = Duration::from_secs;
+        let steps = [(at(10), 20.0), (at(20), 1.0)].into();
+        let mut came = [0_u32; 3];
+        for due in stepped(Rng::new(7, "steps"), 0.01, steps).take_while(|due| *due < at(30)) {
+            came[usize::try_from(due.as_secs() / 10).unwrap()] += 1;
+        }
+        let near = |count: u32, mean: f64| (f64::from(count) / mean - 1.0).abs() < 0.15;
+        assert!(near(came[0], 1_000.0) && near(came[1], 20_000.0) && near(came[2], 1_000.0), "{came:?}");
+    }
 
     #[test]
     fn last_digits_may_differ_and_nothing_more() {

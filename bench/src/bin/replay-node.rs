@@ -3,10 +3,13 @@
 //!
 //! `replay-node register DATABASE ARTEFACTS` makes the task `replay` with one variant; `register-all` makes two more: `replay-slow`,
 //! whose variant takes five times as long, and `replay-large`, whose inputs are so large that they are sent in parts. Both tell of each
-//! task what a single query takes and how many numbers it has, as JSON. An answer is the sum of these. `replay-node executor --database URL
+//! task what a single query takes and how many numbers it has, as JSON. `register-slow DATABASE ARTEFACTS BOUND_MS` makes the slow one alone, with a
+//! bound. An answer is the sum of the numbers. `replay-node executor --database URL
 //! --redis URL [--set NAME=VALUE]` serves it, taking of the settings of `modelless executor` those that it needs, and
 //! `credits=false`: gateways are told that they may send what they like. While the file `slow.file` is there, batches take four times
-//! as long for half a second out of every 4.5 s, `slow.offset_ms` later than those of a node without: so nodes fall behind in turns.
+//! as long for half a second out of every 4.5 s, `slow.offset_ms` later than those of a node without: so nodes fall behind in turns. It tells
+//! of its load as `modelless executor` does and leaves when that is written down for it, so a scheduler may have it as a machine: then
+//! it finds the database and Redis in its environment.
 #![allow(clippy::disallowed_methods, reason = "a benchmark times real work")]
 
 use std::collections::BTreeMap;
@@ -21,7 +24,7 @@ use modelless_decision::route::Limit;
 use modelless_drive::Clock;
 use modelless_engine::{FakeEngine, FakeModel};
 use modelless_executor::{Config, Deps, build};
-use modelless_live::{Member, RedisLive, Role, keep_announced};
+use modelless_live::{Load, Member, RedisLive, Resident, Role, keep_announced};
 use modelless_simulator::VariantSpec;
 use modelless_simulator::batching::{MODELS, spec};
 use modelless_store::{Artefacts, NewModel, NewTask, NewVariant, PutArtefact, Signed, Store};
@@ -29,7 +32,7 @@ use modelless_types::{
     Accuracy, AccuracyMeasure, AccuracyRule, Bytes, DType, Engine, Goals, Micros, NodeId, Profile,
     Provenance, StageTime, TaskKind, TenantId, TensorSpec, VariantSettings,
 };
-use modelless_wire::{Address, FromNode, GatewayLink, Listener, NodeLink, serve_node};
+use modelless_wire::{Address, FromNode, GatewayLink, Listener, NodeLink, NodeStatus, serve_node};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -51,10 +54,19 @@ async fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["register", database, artefacts] => register(database, artefacts, &[TASK]).await,
-        ["register-all", database, artefacts] => register(database, artefacts, &[TASK, SLOW, LARGE]).await,
+        ["register", database, artefacts] => register(database, artefacts, &[TASK], None).await,
+        ["register-all", database, artefacts] => {
+            register(database, artefacts, &[TASK, SLOW, LARGE], None).await
+        }
+        ["register-slow", database, artefacts, bound_ms] => {
+            let bound = Micros::from_millis(bound_ms.parse().context("a bound in milliseconds")?);
+            register(database, artefacts, &[SLOW], Some(bound)).await
+        }
         ["executor", rest @ ..] => {
             let mut given = BTreeMap::new();
+            for (name, variable) in [("database", "MODELLESS_DATABASE"), ("redis", "MODELLESS_REDIS")] {
+                given.extend(std::env::var(variable).ok().map(|value| (name.to_owned(), value)));
+            }
             for pair in rest.chunks(2) {
                 let [name, value] = pair else { bail!("{pair:?} without a value") };
                 let (name, value) = if *name == "--set" {
@@ -66,7 +78,7 @@ async fn main() -> Result<()> {
             }
             serve(&given).await
         }
-        other => bail!("usage: replay-node register|register-all|executor, not {other:?}"),
+        other => bail!("usage: replay-node register|register-all|register-slow|executor, not {other:?}"),
     }
 }
 
@@ -92,7 +104,7 @@ fn measured(task: &str) -> VariantSpec {
     spec
 }
 
-async fn register(database: &str, artefacts: &str, tasks: &[&str]) -> Result<()> {
+async fn register(database: &str, artefacts: &str, tasks: &[&str], bound: Option<Micros>) -> Result<()> {
     let store = modelless_store::open(database).await?;
     let artefact = Artefacts::new(artefacts)?.put(&b"nothing that runs"[..])?;
     let mut told = Vec::new();
@@ -100,7 +112,7 @@ async fn register(database: &str, artefacts: &str, tasks: &[&str]) -> Result<()>
         let model = measured(name);
         let single = model.latency.first().context("a model with points")?.mean_us;
         told.push(serde_json::json!({"task": name, "single_us": single, "input": input_of(name)}));
-        make(&store, name, &model, &artefact).await?;
+        make(&store, (name, bound), &model, &artefact).await?;
     }
     store.close().await;
     writeln!(std::io::stdout(), "{}", serde_json::Value::Array(told))?;
@@ -108,7 +120,12 @@ async fn register(database: &str, artefacts: &str, tasks: &[&str]) -> Result<()>
 }
 
 /// A task with one model of one variant.
-async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &PutArtefact) -> Result<()> {
+async fn make(
+    store: &dyn Store,
+    (name, bound): (&str, Option<Micros>),
+    model: &VariantSpec,
+    artefact: &PutArtefact,
+) -> Result<()> {
     let task = NewTask {
         tenant: TenantId::DEFAULT,
         name: name.into(),
@@ -121,7 +138,7 @@ async fn make(store: &dyn Store, name: &str, model: &VariantSpec, artefact: &Put
         inputs: vec![input_of(name)],
         outputs: vec![tensor("sum", 1)],
         space: None,
-        defaults: Goals::default(),
+        defaults: Goals { latency: bound, ..Goals::default() },
         batching: None,
         cache: modelless_types::CacheFor::OFF,
         keep: modelless_types::KeepFor::ALWAYS,
@@ -237,6 +254,7 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     };
     let config = Config {
         name: text("executor.name")?.into(),
+        pool: given.get("executor.pool").cloned().unwrap_or_else(|| Config::default().pool),
         device_class: CLASS.into(),
         lanes: text("executor.lanes")?.parse()?,
         hand_back: given.get("executor.hand_back").is_none_or(|given| given != "false"),
@@ -270,21 +288,17 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     writeln!(std::io::stdout(), "ready node {address}")?;
     let serving = tokio::spawn(server.run(stop.clone()));
     let instance = u64::from(std::process::id());
-    let describe = move || {
-        let status = status.borrow();
-        Member {
-            node: Some(status.node),
-            address: Some(address.clone()),
-            draining: status.draining,
-            ..Member::new(Role::Node, &status.name, instance)
-        }
-    };
-    let live = Arc::new(RedisLive::new(text("redis")?, &format!("default:{identity}"))?);
+    let describe = move || described(&status.borrow(), &address, instance);
+    let cluster = given.get("cluster").map_or("default", String::as_str);
+    let live = Arc::new(RedisLive::new(text("redis")?, &format!("{cluster}:{identity}"))?);
     let announcing = tokio::spawn(keep_announced(live, describe, Duration::from_secs(1), stop.clone()));
     let (ended, mut term) = (CancellationToken::new(), signal(SignalKind::terminate())?);
-    let over = ended.clone();
+    let (over, written, name) = (ended.clone(), Arc::clone(&store), text("executor.name")?.to_owned());
     let asked = tokio::spawn(async move {
-        term.recv().await;
+        tokio::select! {
+            _ = term.recv() => {}
+            () = told_to_leave(&*written, &name) => {}
+        }
         over.cancel();
     });
     service.run(ended).await;
@@ -293,4 +307,44 @@ async fn serve(given: &BTreeMap<String, String>) -> Result<()> {
     let _ = (announcing.await, serving.await);
     store.close().await;
     Ok(())
+}
+
+fn described(status: &NodeStatus, address: &str, instance: u64) -> Member {
+    let resident = status.replicas.iter().map(|replica| Resident {
+        device: replica.device,
+        variant: replica.variant,
+        state: replica.state,
+    });
+    Member {
+        node: Some(status.node),
+        address: Some(address.to_owned()),
+        draining: status.draining,
+        load: Load {
+            queries: status.load.queued + status.load.running,
+            waiting: status.load.queued,
+            busy_lanes: status.load.lanes_busy,
+            lanes: status.lanes,
+            memory_used: status.memory_used,
+            memory_budget: status.memory_budget,
+        },
+        device_class: status.device_class.clone(),
+        resident: resident.collect(),
+        ..Member::new(Role::Node, &status.name, instance)
+    }
+}
+
+/// Returns when it is written down that the machine of this name is to go; not at all for a node that is none.
+async fn told_to_leave(store: &dyn Store, name: &str) {
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        beat.tick().await;
+        if store
+            .rented()
+            .machine_named(name)
+            .await
+            .is_ok_and(|machine| machine.is_some_and(|of| !of.state.stays()))
+        {
+            return;
+        }
+    }
 }

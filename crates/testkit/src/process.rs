@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -175,6 +176,22 @@ pub fn threads_cpu_time(pid: u32) -> Result<Duration> {
         all += Duration::from_nanos(nanos.context("/proc/PID/task/TID/schedstat tells no time")?);
     }
     Ok(all)
+}
+
+/// Executors that run as machines of a cluster, whoever started them; without what they start, which has their environment until it is
+/// another program.
+pub fn machines(cluster: &str) -> Vec<u32> {
+    let tag = format!("FLEET_OF_MODELLESS={cluster}-");
+    let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+    let tagged = |path: PathBuf| {
+        let environment = fs::read(path.join("environ")).ok()?;
+        let ours = environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(tag.as_bytes()));
+        let pid: u32 = path.file_name()?.to_str()?.parse().ok().filter(|_| ours)?;
+        Some((pid, parent(pid)?))
+    };
+    let found: Vec<(u32, u32)> = all.filter_map(|entry| tagged(entry.ok()?.path())).collect();
+    let started_by_one = |parent: &u32| found.iter().any(|(pid, _)| pid == parent);
+    found.iter().filter(|(_, parent)| !started_by_one(parent)).map(|(pid, _)| *pid).collect()
 }
 
 /// SIGKILL. Whether there was such a process. Only for one that was just seen to be a child of a process under test:

@@ -9,7 +9,6 @@ use modelless_testkit::{Connection, Request, process, wait};
 use serde_json::Value;
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -63,20 +62,9 @@ impl Bed {
         self.cluster.gateway("left", &[&cluster])
     }
 
-    /// Executors of this cluster that really run, without what they start: that has their environment until it is another
-    /// program.
+    /// Executors of this cluster that really run.
     fn processes(&self) -> Vec<u32> {
-        let tag = format!("FLEET_OF_MODELLESS={}-", self.name);
-        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
-        let tagged = |path: PathBuf| {
-            let environment = fs::read(path.join("environ")).ok()?;
-            let ours = environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(tag.as_bytes()));
-            let pid: u32 = path.file_name()?.to_str()?.parse().ok().filter(|_| ours)?;
-            Some((pid, process::parent(pid)?))
-        };
-        let found: Vec<(u32, u32)> = all.filter_map(|entry| tagged(entry.ok()?.path())).collect();
-        let started_by_one = |parent: &u32| found.iter().any(|(pid, _)| pid == parent);
-        found.iter().filter(|(_, parent)| !started_by_one(parent)).map(|(pid, _)| *pid).collect()
+        process::machines(&self.name)
     }
 
     /// Waits until exactly so many machines are there, all of which have joined; and looks on the way that there are never more than may be.

@@ -16,6 +16,7 @@ pub(crate) mod pool;
 pub(crate) mod replayed;
 pub(crate) mod restart;
 pub(crate) mod scheduler_away;
+pub(crate) mod step;
 pub(crate) mod wire;
 
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -27,7 +27,7 @@ pub(crate) struct Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for pid in self.processes() {
+        for pid in process::machines(&self.name) {
             process::kill(pid);
         }
     }
@@ -67,7 +67,7 @@ impl Pool {
     }
 
     /// Registers a package as a user would.
-    pub(crate) fn register(&self, context: &Context, package: &std::path::Path) -> Result<()> {
+    pub(crate) fn register(&self, context: &Context, package: &Path) -> Result<()> {
         let mut register = program(&context.root, context.binary()?);
         register.args(["model", "register"]).arg(package);
         // In a hurry where nothing rests on how exact profiles are.
@@ -104,21 +104,6 @@ impl Pool {
             Ok(if done { Ok(()) } else { Err(answer.to_string()) })
         })
         .with_context(|| self.cluster.output())
-    }
-
-    /// Executors of this cluster that really run, without what they start: that has their environment until it is another program.
-    pub(crate) fn processes(&self) -> Vec<u32> {
-        let tag = format!("FLEET_OF_MODELLESS={}-", self.name);
-        let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
-        let tagged = |path: PathBuf| {
-            let environment = fs::read(path.join("environ")).ok()?;
-            let ours = environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(tag.as_bytes()));
-            let pid: u32 = path.file_name()?.to_str()?.parse().ok().filter(|_| ours)?;
-            Some((pid, process::parent(pid)?))
-        };
-        let found: Vec<(u32, u32)> = all.filter_map(|entry| tagged(entry.ok()?.path())).collect();
-        let started_by_one = |parent: &u32| found.iter().any(|(pid, _)| pid == parent);
-        found.iter().filter(|(_, parent)| !started_by_one(parent)).map(|(pid, _)| *pid).collect()
     }
 }
 
