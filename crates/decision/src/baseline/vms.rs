@@ -12,6 +12,8 @@ use modelless_types::{Micros, Time};
 
 /// Between looks.
 const EVERY: Micros = Micros::from_secs(2);
+/// Whoever asks every second is now and then some milliseconds early, and must not have to wait for the third one.
+const EARLY: Micros = Micros::from_millis(250);
 /// All of a kind busier than this: one more.
 const BUSY: f64 = 0.8;
 /// At most so busy on average: one fewer would do.
@@ -146,7 +148,7 @@ impl Targets {
             *busy += u64::from(seen.busy_lanes);
             *lanes += u64::from(seen.lanes);
         }
-        if now - *self.looked.get_or_insert(now) >= EVERY {
+        if now + EARLY - *self.looked.get_or_insert(now) >= EVERY {
             self.looked = Some(now);
             self.decide(pools);
         }
@@ -257,11 +259,19 @@ mod tests {
         let mut targets = Targets::default();
         let mut look = |s, pool| targets.look(at(s), &[pool])[0];
         assert_eq!([look(0, pool(1, 0, 10)), look(1, pool(1, 0, 10))], [1, 1], "two seconds are not over");
-        assert_eq!(look(2, pool(1, 0, 10)), 2);
+        assert_eq!(look(2, pool(1, 0, 10)), 2, "that is a look");
         assert_eq!([look(4, pool(2, 1, 10)), look(6, pool(2, 1, 10))], [2, 2], "it has not joined");
         assert_eq!(look(8, pool(2, 0, 10)), 3);
         assert_eq!(look(10, pool(3, 0, 10)), 4);
         assert_eq!(look(12, pool(4, 0, 10)), 4, "that is the most");
+    }
+
+    #[test]
+    fn a_look_is_not_put_off_for_some_milliseconds() {
+        let mut targets = Targets::default();
+        let early = |ms| Time::ZERO + Micros::from_millis(ms);
+        let seen = [0, 1_001, 1_990].map(|ms| targets.look(early(ms), &[pool(1, 0, 10)])[0]);
+        assert_eq!(seen, [1, 1, 2]);
     }
 
     #[test]
