@@ -1,16 +1,19 @@
 //! Why: for any goals, every candidate and what spoke for or against it.
 //!
 //! The same filter and the same estimates as routing, taken one by one instead of in a hurry. It shows what would be
-//! decided for a query that came now; the node still binds the variant when it runs it, by its own backlog.
+//! decided for a query that came now, or what was decided for one that has ended, from what was seen then; the node still binds the
+//! variant when it runs it, by its own backlog.
 
 use crate::admission::{self, Admitted};
 use crate::estimate::Moments;
 use crate::query::Query;
-use crate::route::{LoadView, NodeIx, Offer, Ready, Snapshot, TaskInfo, VariantInfo, Verdict, pick};
+use crate::route::{
+    LoadView, NodeIx, Offer, Ready, Seen, Snapshot, TaskInfo, VariantInfo, Verdict, pick_elsewhere,
+};
 use alloc::vec::Vec;
 use modelless_types::{
-    Accuracy, AppId, Bytes, CostPer1k, Goals, Micros, NodeId, Prefer, PricePerHour, QueryKey, Refusal,
-    TaskId, TenantId, Time, VariantId,
+    Accuracy, AppId, Bytes, ClassId, CostPer1k, Goals, Micros, NodeId, Prefer, PricePerHour, QueryKey,
+    Refusal, TaskId, TenantId, Time, VariantId,
 };
 use serde::Serialize;
 
@@ -48,6 +51,8 @@ pub enum Finding {
     },
     /// Its node has as much as it takes; the query would wait at the gateway.
     NoCredit,
+    /// Its node has given the query back, so it goes elsewhere.
+    GaveBack,
     /// No node can run it.
     NoNode,
 }
@@ -93,16 +98,56 @@ pub fn explain(
     now: Time,
     seed: u64,
 ) -> Explanation {
+    weighed(snapshot, load, (task, goals), Moment { now, seed, query: None, not: None })
+}
+
+/// Explains what was decided for a query with these goals, from what was seen then. With the snapshot of then, for names.
+pub fn recall(seen: &Seen, task: TaskId, goals: &Goals) -> (Snapshot, Explanation) {
+    let (mut snapshot, mut load) = seen.view();
+    let Seen { at, query, seed, not, .. } = seen;
+    let moment = Moment { now: *at, seed: *seed, query: query.as_ref(), not: *not };
+    let mut explanation = weighed(&mut snapshot, &mut load, (task, goals), moment);
+    let kept = |candidate: &Candidate| {
+        let at = candidate.node.and_then(|node| snapshot.node_ix(node));
+        at.is_none_or(|at| seen.knows(at))
+    };
+    explanation.candidates.retain(kept);
+    (snapshot, explanation)
+}
+
+/// When a decision is made, and for whom.
+#[derive(Clone, Copy)]
+struct Moment<'a> {
+    now: Time,
+    seed: u64,
+    /// The query as it was routed; `None` stands for one that comes now.
+    query: Option<&'a Query>,
+    /// The node that may not get it.
+    not: Option<NodeIx>,
+}
+
+fn weighed(
+    snapshot: &mut Snapshot,
+    load: &mut LoadView,
+    (task, goals): (TaskId, &Goals),
+    moment: Moment<'_>,
+) -> Explanation {
+    let Moment { now, seed, query, not } = moment;
     let admitted = admission::admit(snapshot, task, goals);
-    let verdict = admitted.as_ref().ok().map(|admitted| {
-        let class = snapshot.intern(admitted.class);
+    let asked = admitted.as_ref().ok().map(|admitted| {
+        let query = query.copied().unwrap_or_else(|| coming(admitted, goals, now));
+        let class = snapshot.intern(query.class);
         load.add_class(class);
-        pick(snapshot, load, class, &query(admitted, goals, now), now, seed)
+        (class, query)
     });
+    let verdict =
+        asked.as_ref().map(|(class, query)| pick_elsewhere(snapshot, load, *class, query, now, seed, not));
     let mut candidates = Vec::new();
     if let Some(info) = snapshot.task(task) {
         let goals = admission::with_defaults(goals, &info.defaults);
-        let weigh = Weigh { snapshot, load, task: info, goals: &goals, verdict: verdict.as_ref(), now };
+        let verdict = verdict.as_ref();
+        let asked = asked.as_ref().map(|(class, query)| (*class, query));
+        let weigh = Weigh { snapshot, load, task: info, goals: &goals, asked, verdict, now, not };
         for variant in &info.variants {
             weigh.variant(variant, &mut candidates);
         }
@@ -112,7 +157,7 @@ pub fn explain(
 }
 
 /// The query that is being explained; it is never sent.
-fn query(admitted: &Admitted, goals: &Goals, now: Time) -> Query {
+fn coming(admitted: &Admitted, goals: &Goals, now: Time) -> Query {
     Query {
         key: QueryKey(u64::MAX),
         tenant: TenantId::DEFAULT,
@@ -135,8 +180,11 @@ struct Weigh<'a> {
     load: &'a LoadView,
     task: &'a TaskInfo,
     goals: &'a Goals,
+    /// The query, if it was let in, and the number of its class.
+    asked: Option<(ClassId, &'a Query)>,
     verdict: Option<&'a Verdict>,
     now: Time,
+    not: Option<NodeIx>,
 }
 
 impl Weigh<'_> {
@@ -171,7 +219,8 @@ impl Weigh<'_> {
             Ready::Loading { at } => at - self.now,
             Ready::Cold { load } => load,
         };
-        let wait = self.load.general_wait(self.now, ix);
+        let general = || self.load.general_wait(self.now, ix);
+        let wait = self.asked.map_or_else(general, |(class, _)| self.load.wait(self.now, class, ix));
         let idle = node.rtt + offer.run.service();
         let total = wait + Moments::exactly(ready_in) + idle;
         let price = offer.price(node.price);
@@ -225,13 +274,15 @@ impl Weigh<'_> {
             return None;
         }
         let bound = self.goals.latency.unwrap_or(admission::DEFAULT_LATENCY);
+        // A query that has waited already has less.
+        let left = self.asked.map_or(bound, |(_, query)| query.expires - self.now);
         if idle > bound {
             Some(Finding::TooSlow)
         } else if self.goals.max_cost.is_some_and(|ceiling| cheapest > ceiling) {
             Some(Finding::TooDear)
-        } else if total > bound && ready_in > Micros::ZERO {
+        } else if total > left && ready_in > Micros::ZERO {
             Some(Finding::NotLoaded { ready_in })
-        } else if total > bound {
+        } else if total > left {
             Some(Finding::QueueTooLong)
         } else {
             None
@@ -246,8 +297,16 @@ impl Weigh<'_> {
             Some(Verdict::Load { node, ordinal, .. }) if *node == ix && *ordinal == variant.ordinal => {
                 Finding::Chosen
             }
+            _ if self.not == Some(ix) => Finding::GaveBack,
             _ if ready_in > Micros::ZERO => Finding::WouldLoad { ready_in },
-            _ if !self.load.has_credit(self.now, ix, Bytes(0)) => Finding::NoCredit,
+            _ if !self.load.has_credit(
+                self.now,
+                ix,
+                self.asked.map_or(Bytes(0), |(_, query)| query.bytes),
+            ) =>
+            {
+                Finding::NoCredit
+            }
             _ => Finding::LessPreferred,
         }
     }

@@ -14,7 +14,7 @@ mod snapshot;
 pub use candidates::{Candidates, Cold, Option_, RowNode};
 pub use load::{Limit, LoadView, Made, NodeReport};
 pub use pick::{Choice, Verdict, pick, pick_elsewhere};
-pub use router::{Action, Event, Limits, Router};
+pub use router::{Action, Did, Event, Limits, Router, Seen};
 pub use share::{Asker, IDLE_AFTER, SHARE_BEAT, share};
 pub(crate) use snapshot::Best;
 pub use snapshot::{NodeInfo, NodeIx, Offer, Ready, Snapshot, Table, TaskInfo, VariantInfo};

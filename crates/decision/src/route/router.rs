@@ -7,6 +7,7 @@
 mod back;
 mod lines;
 mod loss;
+mod memory;
 mod tables;
 
 use super::load::{LoadView, NodeReport};
@@ -17,9 +18,12 @@ use crate::machine::{Machine, Rank, Ranked, Wake};
 use crate::query::{Class, Query};
 use crate::worker::{draining, is_draining};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use back::Returned;
 use lines::{Freed, Lines};
+use memory::Memory;
+pub use memory::{Did, Seen};
 use modelless_types::{Bytes, ClassId, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TaskId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -191,6 +195,8 @@ pub struct Router {
     waiting: u32,
     waiting_bytes: Bytes,
     actions: VecDeque<Action>,
+    /// What it saw when it decided lately.
+    memory: Memory,
 }
 
 impl Router {
@@ -210,6 +216,7 @@ impl Router {
             waiting: 0,
             waiting_bytes: Bytes(0),
             actions: VecDeque::new(),
+            memory: Memory::default(),
         }
     }
 
@@ -259,7 +266,7 @@ impl Router {
 
     fn place(&mut self, now: Time, query: Query) {
         if self.snapshot.class_count() >= self.limits.classes as usize {
-            self.rebuild(now, self.snapshot.table().clone());
+            self.rebuild(now, Arc::clone(self.snapshot.shared()));
         }
         let class = self.class_id(query.class);
         match self.decide(now, class, &query) {
@@ -286,10 +293,10 @@ impl Router {
                 } else if in_time && until > now {
                     self.wait(now, class, query, until);
                 } else {
-                    self.refuse(query.key, Refusal::Loading { ready_in, bound });
+                    self.refuse_seen(now, class, &query, Refusal::Loading { ready_in, bound });
                 }
             }
-            Verdict::Refuse(refusal) => self.refuse(query.key, refusal),
+            Verdict::Refuse(refusal) => self.refuse_seen(now, class, &query, refusal),
             Verdict::Wait { until } => self.wait(now, class, query, until),
         }
     }
@@ -313,6 +320,7 @@ impl Router {
             self.refuse(query.key, Refusal::NodeLost);
             return;
         };
+        self.remember(now, class, &query, Did::Sent { node: id, expected });
         if query.priority.is_spare() {
             self.load.spare(node, true);
         } else {
@@ -334,15 +342,18 @@ impl Router {
     fn wait(&mut self, now: Time, class: ClassId, query: Query, until: Time) {
         if query.priority.is_spare() {
             // Nodes have as many as they take, and whoever has more waits himself: here they would be counted as demand.
-            return self.refuse(query.key, Refusal::QueueFull { limit: SPARE_AT_A_NODE });
+            return self.refuse_seen(now, class, &query, Refusal::QueueFull { limit: SPARE_AT_A_NODE });
         }
         if self.waiting >= self.limits.waiting && !self.displace(query.priority) {
-            return self.refuse(query.key, Refusal::QueueFull { limit: self.limits.waiting });
+            let limit = self.limits.waiting;
+            return self.refuse_seen(now, class, &query, Refusal::QueueFull { limit });
         }
         if self.waiting_bytes + query.bytes > self.limits.waiting_bytes && self.waiting > 0 {
-            return self.refuse(query.key, Refusal::BytesFull { limit: self.limits.waiting_bytes });
+            let limit = self.limits.waiting_bytes;
+            return self.refuse_seen(now, class, &query, Refusal::BytesFull { limit });
         }
         let until = until.max(now);
+        self.remember(now, class, &query, Did::Waits { until });
         self.waiting += 1;
         self.waiting_bytes = self.waiting_bytes + query.bytes;
         let not = self.stands_in_line(class, &query);
@@ -455,7 +466,7 @@ impl Machine for Router {
                 }
             }
             Event::Table(table) => {
-                self.rebuild(now, table);
+                self.rebuild(now, Arc::new(table));
                 self.offer_return(now);
                 self.serve_waiting(now, Freed::Anywhere);
             }
@@ -481,7 +492,9 @@ impl Machine for Router {
                     // The last moment: take whatever the view offers now, else give up while it still helps.
                     match self.decide(now, class, &open.query) {
                         Verdict::Wait { until } if until > now => self.wait(now, class, open.query, until),
-                        Verdict::Wait { .. } => self.refuse(key, Refusal::TooLate { waited }),
+                        Verdict::Wait { .. } => {
+                            self.refuse_seen(now, class, &open.query, Refusal::TooLate { waited });
+                        }
                         verdict @ (Verdict::Send(_) | Verdict::Load { .. } | Verdict::Refuse(_)) => {
                             self.settle(now, class, open.query, verdict);
                         }

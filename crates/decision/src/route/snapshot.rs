@@ -4,6 +4,7 @@ use super::candidates::Candidates;
 use crate::estimate::{Moments, RunModel};
 use crate::query::Class;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use modelless_types::{
     Accuracy, ClassId, CostPer1k, Goals, Micros, ModelId, NodeId, PricePerHour, SpaceId, TaskId, Time,
@@ -132,7 +133,7 @@ pub(crate) struct Best {
 /// A table made ready for questions.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    table: Table,
+    table: Arc<Table>,
     tasks: BTreeMap<TaskId, usize>,
     nodes: BTreeMap<NodeId, NodeIx>,
     best: BTreeMap<(TaskId, u8), Best>,
@@ -142,7 +143,8 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// From a table.
-    pub fn new(table: Table) -> Self {
+    pub fn new(table: impl Into<Arc<Table>>) -> Self {
+        let table = table.into();
         let tasks = table.tasks.iter().enumerate().map(|(at, task)| (task.id, at)).collect();
         let ix = |at| NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
         let nodes = table.nodes.iter().enumerate().map(|(at, node)| (node.id, ix(at))).collect();
@@ -181,6 +183,11 @@ impl Snapshot {
 
     /// What it was made from.
     pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The same, to hold on to.
+    pub(crate) fn shared(&self) -> &Arc<Table> {
         &self.table
     }
 

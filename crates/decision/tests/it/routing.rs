@@ -1,7 +1,10 @@
 //! The router under any order of events.
 
-use crate::common::{Logged, TASK, goals, nodes, task};
-use modelless_decision::route::{Action, Event, Limit, Limits, Made, NodeReport, Router, Table};
+use crate::common::{Logged, TASK, alike, goals, nodes, query, task};
+use modelless_decision::explain::{Finding, recall};
+use modelless_decision::route::{
+    Action, Did, Event, Limit, Limits, Made, NodeReport, Router, Table, Verdict,
+};
 use modelless_decision::{Machine, Moments, Query, admission};
 use modelless_types::{
     Accuracy, AppId, Bytes, Goals, Micros, NodeId, Priority, QueryKey, Refusal, TenantId, Time,
@@ -59,6 +62,7 @@ struct Shell {
     router: Logged<Router>,
     now: Time,
     open: BTreeMap<QueryKey, (Query, Accuracy)>,
+    goals: BTreeMap<QueryKey, Goals>,
     at_node: BTreeMap<QueryKey, NodeId>,
     /// Those that a node has given back because it had fallen behind, and whether it may have got on since.
     returned: BTreeMap<QueryKey, (NodeId, bool)>,
@@ -78,6 +82,7 @@ impl Shell {
                     prop_assert!(!returnable || from.is_none(), "{key} may go back again");
                     prop_assert!(from != Some(&(node, false)), "{key} is where it came from");
                     prop_assert!(!returnable || self.nodes > 1, "there is no other node");
+                    self.recalls(key, node)?;
                     let (query, floor) = self.open.get(&key).copied().expect("only what is open is sent");
                     prop_assert!(self.at_node.insert(key, node).is_none(), "{key} is at two nodes");
                     for ordinal in query.class.admits.iter() {
@@ -100,6 +105,29 @@ impl Shell {
         prop_assert_eq!(self.router.machine.open(), self.open.len());
         let waiting = self.open.len() - self.at_node.len();
         prop_assert_eq!(self.router.machine.waiting() as usize, waiting);
+        Ok(())
+    }
+
+    /// What was seen is kept, and the calls that decided give the same again.
+    fn recalls(&self, key: QueryKey, to: NodeId) -> Result<(), TestCaseError> {
+        let (seen, _) = self.router.machine.seen(key);
+        let seen = seen.last().expect("200 decisions are kept");
+        prop_assert!(matches!(seen.did, Did::Sent { node, .. } if node == to), "{:?}", seen.did);
+        let (snapshot, told) = recall(seen, TASK, &self.goals[&key]);
+        // Where one may not get it, or the rest of the time decides, more than one choice is looked at.
+        if self.returned.contains_key(&key) || seen.query.is_some_and(|query| query.priority.is_spare()) {
+            return Ok(());
+        }
+        if let Some(verdict) = told.verdict {
+            let (Verdict::Send(modelless_decision::route::Choice { node, .. }) | Verdict::Load { node, .. }) =
+                verdict
+            else {
+                return Err(TestCaseError::fail(format!("it was sent, and {verdict:?} is told")));
+            };
+            prop_assert_eq!(snapshot.node(node).map(|node| node.id), Some(to));
+            let chosen = told.candidates.iter().filter(|one| one.finding == Finding::Chosen).count();
+            prop_assert!(chosen <= 1, "{:?}", told.candidates);
+        }
         Ok(())
     }
 
@@ -176,6 +204,7 @@ impl Shell {
                 let defaults = self.router.machine.snapshot().task(TASK).map(|t| t.defaults);
                 let floor = goals.accuracy.or(defaults.and_then(|d| d.accuracy)).unwrap_or(Accuracy::ZERO);
                 self.open.insert(query.key, (query, floor));
+                self.goals.insert(query.key, goals);
                 self.feed(Event::Arrive(query))
             }
             Step::Finished(at, echo, credit) => {
@@ -256,9 +285,10 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let mut shell = Shell {
-            router: Logged::new(Router::new(limits(), seed)),
+            router: Logged::new(Router::new(limits(), seed).remembering(200)),
             now: Time(0),
             open: BTreeMap::new(),
+            goals: BTreeMap::new(),
             at_node: BTreeMap::new(),
             returned: BTreeMap::new(),
             nodes: 0,
@@ -278,4 +308,104 @@ proptest! {
         prop_assert!(shell.router.machine.poll_timeout().is_none());
         shell.router.replays_in(Router::new(limits(), seed));
     }
+}
+
+/// A router that knows a table of nodes that are alike and have credit for one query each.
+fn knowing(nodes: u32, remembers: usize) -> Router {
+    let mut router = Router::new(Limits::default(), 7).remembering(remembers);
+    router.handle(Time(1), Event::Table(alike(nodes, 1_000.0)));
+    for node in 1..=nodes {
+        let report = Shell::report(1, 0.0);
+        router.handle(Time(2), Event::Report { node: NodeId(node), report });
+    }
+    router
+}
+
+fn arrives(router: &mut Router, key: u64) {
+    let admits = [0].into_iter().collect();
+    router.handle(Time(key), Event::Arrive(query(key, Time(key), admits, Micros(100_000))));
+}
+
+#[test]
+fn so_many_decisions_are_kept_and_the_oldest_gives_way() {
+    let mut router = knowing(9, 3);
+    (10..15).for_each(|key| arrives(&mut router, key));
+    let kept: Vec<usize> = (10..15).map(|key| router.seen(QueryKey(key)).0.len()).collect();
+    assert_eq!(kept, [0, 0, 1, 1, 1]);
+    assert_eq!(router.seen(QueryKey(10)), (Vec::new(), Some(Time(12))), "and since when is told");
+    let mut none = knowing(9, 0);
+    arrives(&mut none, 10);
+    assert_eq!(none.seen(QueryKey(10)), (Vec::new(), None), "nothing unless it is asked for");
+}
+
+#[test]
+fn of_many_nodes_those_that_could_answer_are_kept_with_the_chosen_one() {
+    let mut router = knowing(200, 8);
+    (10..18).for_each(|key| arrives(&mut router, key));
+    for key in 10..18 {
+        let (seen, _) = router.seen(QueryKey(key));
+        assert_eq!(seen[0].left_out, 200 - 64);
+        let (_, told) = recall(&seen[0], TASK, &Goals::default());
+        assert_eq!(told.candidates.len(), 64, "of the others nothing is known any more");
+        let chosen: Vec<_> = told.candidates.iter().filter(|one| one.finding == Finding::Chosen).collect();
+        let Did::Sent { node, .. } = seen[0].did else { panic!("{:?}", seen[0].did) };
+        // Nodes alike are told apart by a coin, which falls as it fell among all of them: the chosen one won it.
+        assert_eq!(chosen.iter().map(|one| one.node).collect::<Vec<_>>(), [Some(node)]);
+    }
+}
+
+#[test]
+fn a_query_that_waits_is_kept_with_each_decision_on_it_and_one_turned_away_too() {
+    let mut router = knowing(1, 8);
+    arrives(&mut router, 10);
+    arrives(&mut router, 11);
+    router.handle(
+        Time(900),
+        Event::Finished { key: QueryKey(10), node: NodeId(1), report: Shell::report(1, 0.0) },
+    );
+    let (seen, _) = router.seen(QueryKey(11));
+    assert!(matches!(seen[0].did, Did::Waits { .. }) && matches!(seen[1].did, Did::Sent { .. }), "{seen:?}");
+    assert_eq!(seen[1].at, Time(900));
+    let (_, told) = recall(&seen[0], TASK, &Goals::default());
+    assert_eq!(told.candidates[0].finding, Finding::NoCredit);
+    let (_, told) = recall(&seen[1], TASK, &Goals::default());
+    assert_eq!(told.candidates[0].finding, Finding::Chosen);
+
+    let goals = Goals { latency: Some(Micros(10)), ..Goals::default() };
+    let refusal = admission::admit(router.snapshot(), TASK, &goals).unwrap_err();
+    router.turned_away(Time(950), QueryKey(12), &refusal);
+    let (seen, _) = router.seen(QueryKey(12));
+    assert_eq!(seen[0].did, Did::Refused("latency_unreachable"));
+    let (_, told) = recall(&seen[0], TASK, &goals);
+    assert_eq!((told.admitted, told.candidates[0].finding.clone()), (Err(refusal), Finding::TooSlow));
+}
+
+#[test]
+fn what_was_seen_of_a_table_stays_when_the_next_one_says_otherwise() {
+    let mut router = knowing(1, 8);
+    arrives(&mut router, 10);
+    router.handle(Time(20), Event::Table(alike(1, 50_000.0)));
+    let latency = |router: &Router| {
+        let (seen, _) = router.seen(QueryKey(10));
+        recall(&seen[0], TASK, &Goals::default()).1.candidates[0].latency
+    };
+    assert_eq!(latency(&router), Some(Micros(1_000)), "by the profile of then");
+    let now = router.explain(TASK, &Goals::default(), Time(30));
+    assert!(now.candidates[0].latency >= Some(Micros(50_000)), "and this is what holds now: {now:?}");
+}
+
+#[test]
+fn of_large_tables_only_as_many_are_kept_as_there_is_room_for() {
+    // Each of these has 30,000 offers, so three of them and no fourth are kept.
+    let mut router = Router::new(Limits::default(), 7).remembering(100);
+    let mut table = alike(1, 1_000.0);
+    let offer = table.nodes[0].offers[0].clone();
+    table.nodes[0].offers = vec![offer; 30_000];
+    for key in 10..15 {
+        router.handle(Time(key), Event::Table(table.clone()));
+        router.handle(Time(key), Event::Report { node: NodeId(1), report: Shell::report(9, 0.0) });
+        arrives(&mut router, key);
+    }
+    let kept: Vec<usize> = (10..15).map(|key| router.seen(QueryKey(key)).0.len()).collect();
+    assert_eq!(kept, [0, 0, 1, 1, 1]);
 }

@@ -57,7 +57,7 @@ impl Router {
     }
 
     /// The node that may not have a query, since it has given it back and has not got on.
-    fn barred(&self, key: QueryKey) -> Option<NodeIx> {
+    pub(super) fn barred(&self, key: QueryKey) -> Option<NodeIx> {
         let returned = self.returned.get(&key)?;
         let node = self.snapshot.node_ix(returned.by?)?;
         (!self.has_got_on(node, returned.stood)).then_some(node)
@@ -141,7 +141,7 @@ impl Router {
                 self.wait(now, class, query, until);
             }
             (Verdict::Wait { .. } | Verdict::Load { .. } | Verdict::Refuse(_), _) => {
-                self.refuse(query.key, why);
+                self.refuse_seen(now, class, &query, why);
             }
         }
     }

@@ -4,12 +4,13 @@ use super::super::load::LoadView;
 use super::super::snapshot::{NodeIx, Snapshot, Table};
 use super::{Open, Router, Where};
 use crate::query::Query;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use modelless_types::{Bytes, QueryKey, Refusal, Time, VariantSet};
 
 impl Router {
     /// A new table: positions and classes are numbered anew, so everything that uses them is put again.
-    pub(super) fn rebuild(&mut self, now: Time, table: Table) {
+    pub(super) fn rebuild(&mut self, now: Time, table: Arc<Table>) {
         let old = core::mem::replace(&mut self.snapshot, Snapshot::new(table));
         let count = self.snapshot.node_count();
         let old_load = core::mem::replace(&mut self.load, LoadView::new(count));
