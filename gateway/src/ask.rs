@@ -179,7 +179,7 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
     let number = core.number(key);
     let (task, arrived, trace) = (ask.task, ask.arrived, ask.manner.trace.as_ref());
     let caller = ask.caller;
-    let mut ending = Ending { core, number, asked, task, arrived, trace, caller, way, told: false };
+    let mut ending = Ending { core, number, key, asked, task, arrived, trace, caller, way, told: false };
     let result = answered(core, key, ask, &mut ending.way).await;
     let result = result.map_err(|error| ApiError { query: Some(number), ..error });
     ending.tell(&result);
@@ -190,6 +190,7 @@ pub(crate) async fn ask(core: &Core, ask: Ask<'_>) -> Result<Answered, ApiError>
 struct Ending<'a> {
     core: &'a Core,
     number: QueryNumber,
+    key: QueryKey,
     asked: Asked,
     task: &'a TaskView,
     arrived: Time,
@@ -201,10 +202,10 @@ struct Ending<'a> {
 
 impl Ending<'_> {
     fn tell(&mut self, result: &Result<Answered, ApiError>) {
-        let Self { core, number, asked, task, arrived, trace, caller, way, told } = self;
+        let Self { core, number, key, asked, task, arrived, trace, caller, way, told } = self;
         *told = true;
         log(core, (*number, *trace), (task, caller), result);
-        core.decisions.tell(*number, caller, asked, result);
+        core.decisions.tell((*number, *key, *arrived), caller, asked, result);
         if let (Some(traces), Some(trace)) = (&core.traces, *trace) {
             let now = core.driver.clock().now();
             traces.tell(
@@ -305,6 +306,7 @@ async fn answered(core: &Core, key: QueryKey, ask: Ask<'_>, way: &mut Way) -> Re
             let admitted = match admission::admit(router.snapshot(), task.task.id, &goals) {
                 Ok(admitted) => admitted,
                 Err(refusal) => {
+                    router.turned_away(now, key, &refusal);
                     // Where no machine is there, none would ever come for it unless it counted.
                     if matches!(refusal, Refusal::NothingRunnable { .. })
                         && !once_more

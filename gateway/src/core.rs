@@ -192,6 +192,17 @@ impl Core {
         QueryNumber::of(key, QueryNumber(self.number_base))
     }
 
+    /// The query that has a number, if this process gave it out.
+    pub(crate) fn key_of(&self, number: QueryNumber) -> Option<QueryKey> {
+        let key = number.0.wrapping_sub(self.number_base);
+        (1..self.next_key.load(Ordering::Relaxed)).contains(&key).then_some(QueryKey(key))
+    }
+
+    /// Where its queries are numbered from: what tells this process from all others.
+    pub(crate) const fn instance(&self) -> u64 {
+        self.number_base
+    }
+
     /// This process, as its work on jobs is marked: no other one is called so.
     pub(crate) fn name(&self) -> String {
         format!("{:016x}", self.number_base)

@@ -1,10 +1,14 @@
-//! What queries came to, for whoever watches them as they end. While nobody watches, a query pays for one look at a counter.
+//! What queries came to: for whoever watches them as they end, and for who asks afterwards. While nobody watches, a query pays for one
+//! look at a counter, and for being kept ([`Past`]).
 
 use crate::access::Caller;
 use crate::ask::Answered;
 use crate::errors::ApiError;
+use crate::past::Past;
 use modelless_store::UnixMicros;
-use modelless_types::{Accuracy, CostPer1k, Goals, Micros, NodeId, QueryNumber, TaskId, VariantId};
+use modelless_types::{
+    Accuracy, CostPer1k, Goals, Micros, NodeId, QueryKey, QueryNumber, TaskId, Time, VariantId,
+};
 use modelless_wire::Reason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +40,14 @@ pub(crate) enum Came {
         why: Reason,
         predicted: Micros,
         queued: Micros,
+        /// Of that at the node.
+        queued_at_node: Micros,
+        decode: Micros,
+        prepare: Micros,
+        /// The whole batch, as expected (99th percentile) and as it was.
+        predicted_run: Micros,
         run: Micros,
+        at_node: Micros,
         total: Micros,
         cost: CostPer1k,
         /// It was given before, and is given again.
@@ -50,6 +61,9 @@ pub(crate) enum Came {
 pub(crate) struct Decision {
     pub(crate) at: UnixMicros,
     pub(crate) query: QueryNumber,
+    /// The same inside this process.
+    pub(crate) key: QueryKey,
+    pub(crate) arrived: Time,
     pub(crate) caller: Caller,
     pub(crate) asked: Asked,
     pub(crate) came: Came,
@@ -60,25 +74,23 @@ pub(crate) struct Decisions {
     /// The channel would tell how many listen, but behind its lock.
     watching: AtomicUsize,
     told: broadcast::Sender<Decision>,
+    pub(crate) past: Past,
 }
 
 impl Default for Decisions {
     fn default() -> Self {
-        Self { watching: AtomicUsize::new(0), told: broadcast::Sender::new(WAITING) }
+        Self { watching: AtomicUsize::new(0), told: broadcast::Sender::new(WAITING), past: Past::default() }
     }
 }
 
 impl Decisions {
     pub(crate) fn tell(
         &self,
-        query: QueryNumber,
+        (query, key, arrived): (QueryNumber, QueryKey, Time),
         caller: &Caller,
         asked: &Asked,
         result: &Result<Answered, ApiError>,
     ) {
-        if self.watching.load(Ordering::Relaxed) == 0 {
-            return;
-        }
         let came = match result {
             Ok(Answered { answer, node, predicted, queued, total, cached, key: _ }) => Came::Answered {
                 variant: answer.variant,
@@ -87,7 +99,12 @@ impl Decisions {
                 why: answer.why,
                 predicted: *predicted,
                 queued: *queued,
+                queued_at_node: answer.queued,
+                decode: answer.decode,
+                prepare: answer.prepare,
+                predicted_run: answer.predicted_run,
                 run: answer.run,
+                at_node: answer.at_node,
                 total: *total,
                 cost: answer.cost,
                 again: cached.is_some(),
@@ -95,8 +112,11 @@ impl Decisions {
             Err(error) => Came::Refused(error.reason),
         };
         let at = UnixMicros::of(SystemTime::now());
-        let decision = Decision { at, query, caller: caller.clone(), asked: *asked, came };
-        let _whoever_watched_may_be_gone = self.told.send(decision);
+        let decision = Decision { at, query, key, arrived, caller: caller.clone(), asked: *asked, came };
+        if self.watching.load(Ordering::Relaxed) > 0 {
+            let _whoever_watched_may_be_gone = self.told.send(decision.clone());
+        }
+        self.past.keep(decision);
     }
 
     /// Counts one who watches, until what is returned is dropped.

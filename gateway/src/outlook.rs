@@ -1,10 +1,11 @@
 //! What a plan would be if it were made now, by the calls that a scheduler makes one with. For people: nothing here is planned.
 
+use modelless_decision::hire::Counts;
 use modelless_decision::plan::{Input, Pin, Plan, plan};
 use modelless_live::Member;
-use modelless_planning::{Asked, input};
+use modelless_planning::{Asked, Demand, input};
 use modelless_store::Catalog;
-use modelless_types::NodeId;
+use modelless_types::{NodeId, Time};
 use modelless_wire::NodeStatus;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,12 +20,16 @@ const AWAY: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct Outlook {
     asked: Asked,
+    /// How much second by second, for machines.
+    seconds: Demand,
     looked: Option<Instant>,
 }
 
 impl Outlook {
-    /// Takes in who is there.
-    pub(crate) fn look(&mut self, members: &[Member]) {
+    /// Takes in who is there; `at` by any clock that is always the same.
+    pub(crate) fn look(&mut self, at: Time, members: &[Member], catalog: &Catalog) {
+        self.seconds.know(catalog);
+        self.seconds.look(at, members);
         let now = Instant::now();
         let after = self.looked.replace(now).map_or(Duration::ZERO, |before| now - before);
         if after > AWAY {
@@ -37,6 +42,10 @@ impl Outlook {
 
     pub(crate) fn asked(&self) -> Asked {
         self.asked.clone()
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.seconds.counts().clone()
     }
 }
 

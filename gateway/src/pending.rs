@@ -185,6 +185,11 @@ impl Pending {
         Self { open: Mutex::default(), limit, of_tenant, idle: Notify::new() }
     }
 
+    /// Whether somebody waits for it.
+    pub(crate) fn holds(&self, key: QueryKey) -> bool {
+        self.lock().entries.contains_key(&key)
+    }
+
     /// Takes a query in; gives the bound if there are that many already. `alone` is whether there is no other tenant.
     pub(crate) fn insert(
         &self,

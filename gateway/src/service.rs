@@ -15,6 +15,7 @@ use crate::http;
 use crate::ids::{QueryIds, SECRET};
 use crate::jobs;
 use crate::openapi;
+use crate::past::DECISIONS;
 use crate::regions::REGIONS_MAX;
 use crate::routes::{self, App};
 use crate::tls::{H2, HTTP1, Tls};
@@ -116,7 +117,7 @@ impl Service {
         let doors = store.access().doors().await?; // never older than the catalogue
         let grants = doors.grants.clone();
         let gate = Gate::new(doors, Arc::clone(&metrics));
-        let driver = Driver::new(Router::new(config.waiting, seed), clock, recorder);
+        let driver = Driver::new(Router::new(config.waiting, seed).remembering(DECISIONS), clock, recorder);
         let nothing = Views::new(&catalog, &TasksOf::new(), &[], &[]);
         let openapi = Buffer::from(openapi::document(&config).to_string());
         let seed = getrandom::u64().map_err(Error::Random)?; // not the router's, which may be set
@@ -303,13 +304,19 @@ impl Handle {
 
     /// Who else is there, as the live state tells.
     pub fn set_members(&self, members: Vec<Member>) {
-        self.core.outlook.lock().unwrap_or_else(PoisonError::into_inner).look(&members);
+        let (at, view) = (self.core.driver.clock().now(), self.core.view());
+        self.core.outlook.lock().unwrap_or_else(PoisonError::into_inner).look(at, &members, &view.catalog);
         let gateways = members.iter().filter(|member| member.role == Role::Gateway).count();
         self.core.gate.share(gateways);
         let lent = self.core.members.lock().unwrap_or_else(PoisonError::into_inner).take(members);
         if lent {
             self.core.changed.notify_one();
         }
+    }
+
+    /// What it is to announce itself by: its queries are numbered from there, so whoever is asked for one of them knows whose it is.
+    pub fn instance(&self) -> u64 {
+        self.core.instance()
     }
 
     /// What was asked of this gateway so far, class by class: the most asked for, up to a bound.

@@ -66,46 +66,57 @@ impl std::fmt::Display for Enough {
 
 impl std::error::Error for Enough {}
 
-fn shown(decision: &Value) -> String {
-    let number = |value: &Value, digits: usize| value.as_f64().map(|value| format!("{value:.digits$}"));
-    let asked = &decision["asked"];
+fn figure(value: &Value, digits: usize) -> Option<String> {
+    value.as_f64().map(|value| format!("{value:.digits$}"))
+}
+
+/// What was asked for, goal by goal.
+pub(super) fn goals(asked: &Value) -> Vec<String> {
     let mut goals = Vec::new();
-    if let Some(floor) = number(&asked["accuracy"], 4) {
+    if let Some(floor) = figure(&asked["accuracy"], 4) {
         goals.push(format!("accuracy >= {floor}"));
     }
-    if let Some(bound) = number(&asked["latency_ms"], 1) {
+    if let Some(bound) = figure(&asked["latency_ms"], 1) {
         goals.push(format!("within {bound} ms"));
     }
-    if let Some(most) = number(&asked["max_cost"], 6) {
+    if let Some(most) = figure(&asked["max_cost"], 6) {
         goals.push(format!("for <= {most}"));
     }
     for name in ["prefer", "fallback", "model", "variant"] {
         goals.extend(asked[name].as_str().map(|value| format!("{name} {value}")));
     }
+    goals
+}
+
+/// What it came to.
+pub(super) fn outcome(decision: &Value) -> String {
+    let outcome = text(decision, "outcome");
+    if outcome != "answered" {
+        return format!("refused: {outcome}");
+    }
+    format!(
+        "{} on {} in {} ms (expected {}), batch of {}{}: {}",
+        text(decision, "variant"),
+        text(decision, "node"),
+        figure(&decision["total_ms"], 2).unwrap_or_default(),
+        figure(&decision["predicted_ms"], 2).unwrap_or_default(),
+        decision["batch"],
+        if decision["in_time"] == false { ", LATE" } else { "" },
+        text(decision, "why"),
+    )
+}
+
+fn shown(decision: &Value) -> String {
+    let goals = goals(&decision["asked"]);
     let mut line = format!(
-        "{}  {:<16}  {:<24}  {:<16}  {:<34}  ",
+        "{}  {:<16}  {:<24}  {:<16}  {:<34}  {}",
         time(decision["at_unix_us"].as_u64().unwrap_or(0)),
         text(decision, "query"),
         format!("{}/{}", text(decision, "tenant"), text(decision, "app")),
         text(decision, "task"),
         if goals.is_empty() { "no goals".to_owned() } else { goals.join(", ") },
+        outcome(decision),
     );
-    let outcome = text(decision, "outcome");
-    if outcome == "answered" {
-        let _ = write!(
-            line,
-            "{} on {} in {} ms (expected {}), batch of {}{}: {}",
-            text(decision, "variant"),
-            text(decision, "node"),
-            number(&decision["total_ms"], 2).unwrap_or_default(),
-            number(&decision["predicted_ms"], 2).unwrap_or_default(),
-            decision["batch"],
-            if decision["in_time"] == false { ", LATE" } else { "" },
-            text(decision, "why"),
-        );
-    } else {
-        let _ = write!(line, "refused: {outcome}");
-    }
     if let Some(skipped) = decision["skipped"].as_u64().filter(|skipped| *skipped > 0) {
         let _ = write!(line, "  ({skipped} more before)");
     }

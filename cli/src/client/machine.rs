@@ -95,7 +95,7 @@ fn pool_table(answer: &Value) -> Table {
 }
 
 /// One number where least and most are the same.
-fn wanted(pool: &Value) -> String {
+pub(super) fn wanted(pool: &Value) -> String {
     let (least, most) = (number(&pool["wanted_least"], 0), number(&pool["wanted_most"], 0));
     if least == most { least } else { format!("{least} to {most}") }
 }

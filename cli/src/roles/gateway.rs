@@ -164,9 +164,9 @@ async fn role(
     };
     tasks.spawn(clearing::run(Arc::clone(&store), artefacts, ended.clone()));
     tasks.spawn(keep_all(side, nodes, members, ended.clone()));
-    let (described, instance, name) = (handle.clone(), random()?, settings.name);
+    let (described, name) = (handle.clone(), settings.name);
     let http = bound.http;
-    let describe = move || describe(&described, &name, instance, http);
+    let describe = move || describe(&described, &name, http);
     tasks.spawn(keep_announced(Arc::clone(&live), describe, BEAT, stop.clone()));
     follow_catalog(&mut tasks, &live, &handle, &ended);
 
@@ -189,7 +189,8 @@ async fn role(
 }
 
 /// What a gateway tells of itself.
-pub(crate) fn describe(gateway: &gateway::Handle, name: &str, instance: u64, http: SocketAddr) -> Member {
+pub(crate) fn describe(gateway: &gateway::Handle, name: &str, http: SocketAddr) -> Member {
+    let instance = gateway.instance();
     let gateway::DemandTold { classes, left_out, waiting } = gateway.demand();
     let gateway::AskedTold { up, tasks, all } = gateway.asked();
     let queries = u32::try_from(gateway.open_queries()).unwrap_or(u32::MAX);

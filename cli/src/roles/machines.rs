@@ -32,7 +32,7 @@ pub(super) struct Cluster<'a> {
 }
 
 /// What a file says of pools.
-pub(super) fn read(path: &Path) -> anyhow::Result<Config> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| usage(format!("`pools`: cannot read {}: {error}", path.display())))?;
     let config: Config =

@@ -9,7 +9,7 @@ pub(crate) mod executor;
 pub(crate) mod gateway;
 mod habits;
 mod holding;
-mod machines;
+pub(crate) mod machines;
 mod measuring;
 mod nodes;
 mod register;

@@ -42,7 +42,7 @@ pub(super) fn join(
     };
     announce(tasks, Box::new(move || node(&status.borrow(), instance, None)));
     let (own, described, http) = (name.clone(), gateway.clone(), addresses.http);
-    announce(tasks, Box::new(move || gateway_member(&described, &own, instance, http)));
+    announce(tasks, Box::new(move || gateway_member(&described, &own, http)));
     announce(tasks, Box::new(move || Member::new(Role::Scheduler, &name, instance)));
 
     follow_catalog(tasks, &live, &gateway, stop);

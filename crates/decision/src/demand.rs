@@ -41,6 +41,16 @@ impl Lately {
         *self.classes.entry(class).or_default() += count;
     }
 
+    /// As if so much had been asked of a task's classes all the time, in queries a second, instead of what was.
+    #[expect(clippy::cast_precision_loss, reason = "half a minute")]
+    pub fn suppose(&mut self, task: TaskId, rates: &[(Class, f64)]) {
+        self.classes.retain(|class, _| class.task != task);
+        // What comes evenly and fades settles at what comes in a half-life, divided by the logarithm of two.
+        let settled = HALF_LIFE.0 as f64 / 1e6 / core::f64::consts::LN_2;
+        self.classes.extend(rates.iter().map(|(class, rate)| (*class, rate * settled)));
+        self.watched = self.watched.max(HALF_LIFE);
+    }
+
     /// How much is asked of the classes that a variant may answer, in doublings: 0 is nothing, 1 one query, 4 eight.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a logarithm of a count")]
     pub fn level(&self, task: TaskId, ordinal: u8) -> u8 {

@@ -11,7 +11,7 @@ use crate::estimate::{Moments, RunModel};
 use crate::query::Class;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use modelless_types::Micros;
+use modelless_types::{Micros, TaskId};
 
 /// So many seconds are remembered where nothing else is said.
 pub const REMEMBERED: usize = 60;
@@ -86,6 +86,25 @@ impl Counts {
         self.past.retain(|_, past| past.len() < remembered || past.iter().any(|many| *many > 0));
         let past = &self.past;
         self.now.retain(|asked, many| *many > 0 || past.contains_key(asked));
+    }
+
+    /// As if so much had been asked of a task for as long as anything is remembered, in queries a second, instead of what was.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "queries of seconds"
+    )]
+    pub fn suppose(&mut self, task: TaskId, rates: &[(Asked, f64)]) {
+        self.past.retain(|(class, _), _| class.task != task);
+        self.now.retain(|(class, _), _| class.task != task);
+        for (asked, rate) in rates {
+            // Parts of a query add up over the seconds.
+            let until = |second: usize| (second as f64 * rate) as u64;
+            let past = (0..self.remembered).map(|second| until(second + 1) - until(second));
+            self.past.insert(*asked, past.collect());
+        }
+        self.passed = self.remembered;
     }
 
     /// Means over so many seconds until so many seconds ago.
@@ -209,7 +228,7 @@ pub fn wanted(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modelless_types::{TaskId, VariantSet};
+    use modelless_types::VariantSet;
 
     const TAKES_S: f64 = 0.01;
 
@@ -267,6 +286,23 @@ mod tests {
         let many = wanted(&after(&[700; 20]), (&kinds, 0.7), &takes);
         assert_eq!(many[1], (2, 2));
         assert_eq!(many[0], (2, 2), "560 a second are done by two, 140 are left");
+    }
+
+    #[test]
+    fn what_is_supposed_to_be_asked_counts_as_if_it_had_been_all_the_time() {
+        let mut counts = after(&[500; 3]);
+        let other = (Class { task: TaskId(9), admits: [0].into_iter().collect() }, Micros::from_millis(100));
+        counts.came(other, 20);
+        counts.pass();
+        assert!(!counts.watched());
+        counts.suppose(TaskId(1), &[(asked(), 70.5)]);
+        assert!(counts.watched(), "what is supposed is known for as long as anything is");
+        let level = counts.level();
+        assert!((level[&asked()] - 70.5).abs() < 0.51 && level[&other] > 0.0, "{level:?}");
+        let takes = |_: usize, of: Asked| (of == asked()).then_some(TAKES_S);
+        assert_eq!(wanted(&counts, (&[kind(9, 0, 1.0)], 0.7), &takes), [(2, 2)], "one does 70 a second");
+        counts.suppose(TaskId(1), &[]);
+        assert_eq!(wanted(&counts, (&[kind(9, 0, 1.0)], 0.7), &takes), [(0, 0)]);
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Lists {
 
     pub(crate) fn fill(&self, member: Member) -> Member {
         let Self { resident, demand, corrections, asked, tells_all_asked, left_out } = self.clone();
-        Member { resident, demand, corrections, asked, tells_all_asked, left_out, ..member }
+        Member { resident, demand, asked, tells_all_asked, corrections, left_out, ..member }
     }
 }
 

@@ -74,6 +74,11 @@ impl Demands {
         }
     }
 
+    /// As if so much were asked of a task's classes, in queries a second, since long ago.
+    pub fn suppose(&mut self, task: TaskId, rates: &[(Class, f64)]) {
+        self.lately.suppose(task, rates);
+    }
+
     /// How much is asked of the classes that a variant may answer, in doublings.
     pub fn level(&self, task: TaskId, ordinal: u8) -> u8 {
         self.lately.level(task, ordinal)

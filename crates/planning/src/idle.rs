@@ -80,6 +80,12 @@ impl Idle {
         self.woken.retain(|task, _| plan.rest.contains_key(task));
     }
 
+    /// As if somebody asked for a task now.
+    pub fn suppose_asked(&mut self, task: TaskId) {
+        self.asked.insert(task, Micros::ZERO);
+        self.last.insert(task, self.clock);
+    }
+
     /// How long ago a task was asked for last, as somebody tells who is there.
     pub fn asked(&self, task: TaskId) -> Option<Micros> {
         self.asked.get(&task).copied()

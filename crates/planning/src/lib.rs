@@ -1,16 +1,21 @@
-//! What a plan is made from: what is registered, what nodes say of themselves, what is asked of gateways.
+//! What a plan is made from: what is registered, what nodes say of themselves, what is asked of gateways; and what is decided about
+//! machines from, with what is written down of them.
 //!
 //! The scheduler plans with it, and a gateway shows with it what a plan would be if it were made now, so that what is shown
-//! is what would be decided. Decides nothing: that is in `decision::plan`.
+//! is what would be decided. Decides nothing: that is in `decision::plan`, `decision::hire` and `decision::fleet`.
 #![warn(missing_docs)]
 
+mod asked;
 mod demand;
 mod idle;
 mod input;
+mod machines;
 
+pub use asked::{Demand, Kinds, Times};
 pub use demand::Demands;
 pub use idle::Idle;
 pub use input::input;
+pub use machines::{Learnt, PoolSetting, learn, node, ruled, wanted};
 
 use modelless_live::Member;
 use std::time::Duration;

@@ -62,7 +62,7 @@ where
                 if *looks && let Err(error) = caller.read(now) {
                     return Either::Left(ready(Ok(refused(request.uri().path(), error))));
                 }
-                if !Deeds::counts(*needs, request.method()) {
+                if *looks || !Deeds::counts(*needs, request.method()) {
                     request.extensions_mut().insert(caller);
                     return Either::Right(Either::Left(self.inner.call(request)));
                 }

@@ -22,7 +22,7 @@ fn change() -> Value {
     }})
 }
 
-fn step() -> Value {
+fn step_of_plan() -> Value {
     json!({"type": "object", "properties": {
         "node": {"type": ["string", "null"]}, "variant": {"type": ["string", "null"]}, "task": {"type": ["string", "null"]},
         "pinned": {"type": "boolean"}, "why": {"type": "string"}, "beaten_by": {"type": ["string", "null"]},
@@ -34,7 +34,7 @@ fn plan() -> Value {
         "id": {"type": "integer"}, "parent": {"type": ["integer", "null"]}, "at_unix_us": {"type": "integer"},
         "pins": {"type": "integer"}, "discretionary_permille": {"type": ["integer", "null"]},
         "changes": {"type": ["array", "null"], "items": change()},
-        "steps": {"type": "array", "items": step()},
+        "steps": {"type": "array", "items": step_of_plan()},
     }})
 }
 
@@ -107,9 +107,65 @@ pub(crate) fn show() -> Doc {
         .errors(&[404, 503])
 }
 
+/// What would change, machines included.
+fn next() -> Value {
+    let number = || json!({"type": "number"});
+    let count = || json!({"type": "integer", "minimum": 0});
+    let or_null = |kind: &str| json!({"type": [kind, "null"]});
+    let pool = json!({"type": "object", "properties": {
+        "pool": {"type": "string"}, "least": count(), "most": count(), "wanted_least": count(), "wanted_most": count(), "there": count(),
+        "paid": count(), "price_usd_per_hour": number(), "blocked": or_null("string"),
+    }});
+    let step = json!({"type": "object", "properties": {
+        "step": {"type": "string", "enum": ["start", "drain", "take away", "give up"]}, "pool": {"type": "string"},
+        "machine": or_null("string"), "why": {"type": "string"},
+    }});
+    let machines = json!({"type": ["object", "null"], "description": "`null` where no scheduler sees to machines.", "properties": {
+        "pools": {"type": "array", "items": pool}, "steps": {"type": "array", "items": step},
+        "usd_per_hour": {"type": "object", "properties": {"now": number(), "then": number()}},
+        "budget_usd_per_hour": or_null("number"), "demand_per_s": number(), "busy": number(), "strain": number(),
+        "watched": {"type": "boolean"}, "as_of_unix_us": or_null("integer"),
+    }});
+    json!({"type": "object", "properties": {
+        "parent": or_null("integer"), "changes": {"type": "array", "items": change()}, "steps": {"type": "array", "items": step_of_plan()},
+        "machines": machines,
+    }})
+}
+
+const AS_IF: &str =
+    "By the calls that a scheduler plans with, and sees to machines with, from what this gateway sees.";
+
 pub(crate) fn dry_run() -> Doc {
+    let demand = json!({"type": "string", "example": "fashion=x10"});
     Doc::new("nextPlan", "fleet", "What would change if it were planned now, and why; nothing is changed")
-        .parameter(query_parameter("without", "As if this node were not there.", &json!({"type": "string"})))
-        .answers(200, "By the calls that a scheduler plans with, from what this gateway sees.", &plan())
-        .errors(&[400, 404, 503])
+        .parameter(query_parameter(
+            "without",
+            "As if this node, or the machine of this name, were not there.",
+            &json!({"type": "string"}),
+        ))
+        .parameter(query_parameter(
+            "demand",
+            "As if so much were asked of tasks: `TASK=50` queries a second, or `TASK=x10` for ten times as much as in the last \
+             seconds; several with commas.",
+            &demand,
+        ))
+        .answers(200, AS_IF, &next())
+        .errors(&[400, 404, 409, 503])
+}
+
+pub(crate) fn dry_run_with() -> Doc {
+    let body = json!({"type": "object", "additionalProperties": false, "properties": {
+        "without": {"type": ["string", "null"]},
+        "demand": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 100},
+        "pools": {"type": ["object", "null"], "required": ["busy", "pools"], "additionalProperties": false, "properties": {
+            "budget": {"type": ["integer", "null"], "minimum": 0, "description": "Millionths of a dollar an hour."},
+            "busy": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+            "pools": {"type": "array", "items": {"type": "object"}, "minItems": 1, "maxItems": 100,
+                "description": "As `modelless plan --dry-run --pools FILE` makes them of a file of pools."},
+        }},
+    }});
+    Doc::new("nextPlanAsIf", "fleet", "The same, with other pools where that is wanted")
+        .json_body(true, &body)
+        .answers(200, AS_IF, &next())
+        .errors(&[400, 404, 408, 409, 413, 415, 503])
 }

@@ -153,6 +153,36 @@ pub(crate) fn feedback() -> Doc {
         .errors(&[400, 404, 408, 410, 413, 415, 429, 503])
 }
 
+pub(crate) fn recall() -> Doc {
+    let number = || json!({"type": ["number", "null"]});
+    let stage = json!({"type": "object", "required": ["stage", "expected_ms", "took_ms"], "properties": {
+        "stage": {"type": "string"}, "expected_ms": number(), "took_ms": number(),
+    }});
+    let did = json!({"type": "object", "required": ["action"], "properties": {
+        "action": {"type": "string", "enum": ["sent", "waits", "refused"]}, "node": {"type": ["string", "null"]},
+        "predicted_ms": number(), "at_most_ms": number(), "reason": {"type": "string"},
+    }});
+    let decision = json!({"allOf": [reference("Explanation"), {"type": "object", "properties": {
+        "after_ms": number(), "did": did, "nodes_left_out": {"type": "integer", "minimum": 0},
+    }}]});
+    let schema = json!({"type": "object", "required": ["query", "asked", "outcome", "stages", "decisions"], "properties": {
+        "query": {"type": "string"}, "at_unix_us": {"type": "integer"}, "task": {"type": ["string", "null"]}, "tenant": {"type": "string"},
+        "app": {"type": "string"}, "asked": {"type": "object"}, "outcome": {"type": "string"}, "variant": {"type": ["string", "null"]},
+        "node": {"type": ["string", "null"]}, "batch": {"type": "integer"}, "why": {"type": "string"},
+        "stages": {"type": "array", "items": stage}, "decisions": {"type": "array", "items": decision},
+    }});
+    let mut query =
+        path("query", "The answer's or refusal's `modelless-query`, or an answer's `modelless-query-id`.");
+    query["schema"] = json!({"type": "string", "pattern": "^([0-9a-fA-F]{16}|[A-Za-z0-9_-]{52})$"});
+    Doc::new("explainQuery", "queries", "What became of a query, and why?")
+        .describe(
+            "Each decision on it is made again by the calls that made it, from what the gateway saw then. The gateway that was asked              the query keeps the last 1,024; another one says which that is (`kept_elsewhere`).",
+        )
+        .parameter(query)
+        .answers(200, "What it came to, what was expected of each stage, and every candidate of each decision.", &schema)
+        .errors(&[400, 404, 429])
+}
+
 fn explanation(id: &'static str, summary: &'static str) -> Doc {
     Doc::new(id, "queries", summary)
         .describe("What would be decided for a query with these goals that came now. Nothing is run.")

@@ -50,7 +50,7 @@ pub(super) async fn explain(
     Ok(json_response(StatusCode::OK, &shown(&view, task, &goals, &snapshot, &explanation)))
 }
 
-fn shown(
+pub(super) fn shown(
     view: &View,
     task: &TaskView,
     goals: &Goals,

@@ -17,6 +17,11 @@ fn pool(stands: &PoolStands) -> Value {
     if !shown.is_object() {
         shown = json!({}); // of another version
     }
+    // What gateways decide from again, and nobody reads.
+    if let Some(shown) = shown.as_object_mut() {
+        shown.remove("setting");
+        shown.remove("listed");
+    }
     shown["name"] = json!(stands.name);
     shown["at_unix_us"] = json!(stands.at);
     shown

@@ -4,6 +4,7 @@
 mod artefacts;
 mod audit;
 mod decisions;
+mod dry_run;
 mod events;
 mod explain;
 mod feedback;
@@ -21,6 +22,7 @@ mod params;
 mod plans;
 mod profiles;
 mod query;
+mod recall;
 mod regions;
 mod room;
 mod settings;
@@ -185,6 +187,13 @@ pub(crate) const ROUTES: &[Route] = &[
         openapi::query::explain_post,
     ),
     route(
+        Method::GET,
+        "/v1/queries/{query}/explain",
+        Needs::QUERY,
+        || get(recall::explain),
+        openapi::query::recall,
+    ),
+    route(
         Method::POST,
         "/v1/queries/{query}/feedback",
         Needs::QUERY,
@@ -329,7 +338,14 @@ pub(crate) const ROUTES: &[Route] = &[
     looking(Method::GET, "/v1/events", Needs::Operator, || get(events::list), openapi::plans::events),
     route(Method::GET, "/v1/decisions", Needs::ADMIN, || get(decisions::watch), openapi::plans::decisions),
     looking(Method::GET, "/v1/plans", Needs::Operator, || get(plans::history), openapi::plans::history),
-    looking(Method::GET, "/v1/plans/next", Needs::Operator, || get(plans::dry_run), openapi::plans::dry_run),
+    looking(Method::GET, "/v1/plans/next", Needs::Operator, || get(dry_run::get), openapi::plans::dry_run),
+    looking(
+        Method::POST,
+        "/v1/plans/next",
+        Needs::Operator,
+        || post(dry_run::post),
+        openapi::plans::dry_run_with,
+    ),
     looking(Method::GET, "/v1/plans/{plan}", Needs::Operator, || get(plans::show), openapi::plans::show),
     route(Method::GET, "/v2", Needs::QUERY, || get(oip::server), openapi::oip::server),
     route(Method::GET, "/v2/models", Needs::QUERY, || get(oip::models), openapi::oip::models),

@@ -1,25 +1,20 @@
-//! Plans: the current one, those before it, and what the next one would be.
+//! Plans: the current one, and those before it.
 
 use super::{Answer, FromApp, Named, Params, Shared};
-use crate::access::Caller;
 use crate::errors::{ApiError, json_response};
-use crate::outlook;
 use crate::show;
 use axum::extract::State;
 use http::{StatusCode, Uri};
 use modelless_decision::plan::{Plan, changes};
 use modelless_store::Plan as Saved;
 use modelless_types::PlanId;
-use modelless_wire::NodeStatus;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 /// Plans shown unless another number is asked for, and the most that can be.
 pub(crate) const PLANS: u32 = 20;
 pub(crate) const PLANS_MAX: u32 = 200;
 
-fn parsed(saved: &Saved) -> Result<Plan, ApiError> {
+pub(super) fn parsed(saved: &Saved) -> Result<Plan, ApiError> {
     serde_json::from_str(&saved.json).map_err(|error| {
         let message = format!("{} in the store cannot be read: {error}; it is of another version", saved.id);
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
@@ -74,40 +69,4 @@ pub(super) async fn show(State(app): FromApp, Named(which): Named<String>) -> An
     shown["steps"] =
         plan.report.iter().map(|step| show::step(&view, &plan, step)).collect::<Vec<Value>>().into();
     Ok(json_response(StatusCode::OK, &shown))
-}
-
-/// What a scheduler would change if it planned now, as far as this gateway sees what that sees.
-pub(super) async fn dry_run(State(app): FromApp, caller: Caller, uri: Uri) -> Answer {
-    // It is more work here than a query.
-    caller.asks(app.core.driver.clock().now())?;
-    let mut params = Params::of(&uri)?;
-    let without = params.take("without");
-    params.finish(&["without"])?;
-    let view = app.core.view();
-    let nodes: Vec<NodeStatus> = view.nodes.iter().map(|node| NodeStatus::clone(node)).collect();
-    let left_out = match without {
-        None => BTreeSet::new(),
-        Some(name) => {
-            let found = nodes.iter().find(|node| node.name == name).map(|node| node.node);
-            let found = found.ok_or_else(|| {
-                let near = crate::suggest::suggest(&name, nodes.iter().map(|node| node.name.as_str()));
-                let message = format!("there is no node {}{near}", crate::suggest::excerpt(&name));
-                ApiError::not_found("unknown_node", message)
-            })?;
-            BTreeSet::from([found])
-        }
-    };
-    let saved = app.store.current_plan().await?;
-    let before = saved.as_ref().map(parsed).transpose()?.unwrap_or_default();
-    let asked = app.core.outlook.lock().unwrap_or_else(PoisonError::into_inner).asked();
-    let (_, next) = outlook::next(&view.catalog, &nodes, &asked, &before, &left_out);
-    let changed = changes(&before, &next);
-    Ok(json_response(
-        StatusCode::OK,
-        &json!({
-            "parent": saved.map(|saved| saved.id),
-            "changes": changed.iter().map(|change| show::change(&view, change)).collect::<Vec<_>>(),
-            "steps": next.report.iter().map(|step| show::step(&view, &next, step)).collect::<Vec<_>>(),
-        }),
-    ))
 }

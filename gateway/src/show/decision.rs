@@ -38,7 +38,7 @@ pub(crate) fn decision(view: &View, decision: &Decision) -> Value {
     given("model", pinned.map(|model| json!(format!("{}@{}", model.name, model.version))));
     given("variant", goals.variant.map(|variant| json!(variant_name(view, variant))));
     match &decision.came {
-        Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost, again } => {
+        Came::Answered { variant, node, batch, why, predicted, queued, run, total, cost, again, .. } => {
             shown["outcome"] = json!("answered");
             shown["variant"] = json!(variant_name(view, *variant));
             shown["node"] = json!(node.and_then(|node| view.node(node)).map(|node| node.name.as_str()));

@@ -269,6 +269,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
         }
         Finding::WouldLoad { .. } => ("would_load", "it meets the goals but would have to be loaded first"),
         Finding::NoCredit => ("no_credit", "its node has as much as it takes"),
+        Finding::GaveBack => ("gave_back", "its node has given the query back, so it goes elsewhere"),
         Finding::NoNode => ("no_node", "no node can run it"),
     };
     let ready_in = match finding {
@@ -283,6 +284,7 @@ pub(crate) fn finding(finding: &Finding) -> Value {
         | Finding::QueueTooLong
         | Finding::TooDear
         | Finding::NoCredit
+        | Finding::GaveBack
         | Finding::NoNode => None,
     };
     json!({

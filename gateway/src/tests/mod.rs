@@ -17,6 +17,7 @@ mod packed;
 mod profiles;
 mod queries;
 mod quotas;
+mod recall;
 mod regions;
 mod routes;
 mod sockets;

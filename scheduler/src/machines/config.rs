@@ -3,6 +3,7 @@
 use modelless_decision::fleet::Pool;
 use modelless_decision::hire;
 use modelless_fleet::Ec2Pool;
+use modelless_planning::PoolSetting;
 use modelless_types::{Micros, PricePerHour};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -200,7 +201,24 @@ impl Config {
         Ok((of, format!("{} as of {}: {kind}", prices.source, prices.as_of)))
     }
 
-    pub(super) fn budget(&self) -> Option<PricePerHour> {
+    /// What is decided from, pool by pool.
+    pub fn settings(&self) -> Vec<PoolSetting> {
+        let setting = |(name, pool): (&String, &PoolConfig)| {
+            // Checked when the file was read.
+            let price = self.priced(pool).map(|(price, _)| price).unwrap_or_default();
+            PoolSetting {
+                rules: pool.rules(name, price),
+                joins_within_is_set: pool.joins_within_s.is_some(),
+                start_up: pool.prior(),
+                device_class: pool.device_class.clone(),
+                lanes: pool.lanes,
+            }
+        };
+        self.pools.iter().map(setting).collect()
+    }
+
+    /// Dollars an hour for all machines of all pools.
+    pub fn budget(&self) -> Option<PricePerHour> {
         self.budget.and_then(price)
     }
 }
@@ -251,7 +269,7 @@ impl PoolConfig {
     }
 
     /// What a start-up takes where none was seen: a process seconds, a script's machine as long as a cloud's.
-    pub(super) fn prior(&self) -> Micros {
+    fn prior(&self) -> Micros {
         let usual = if self.process.is_some() { 5.0 } else { 90.0 };
         micros(self.start_up_s.unwrap_or(usual))
     }
@@ -262,8 +280,8 @@ impl PoolConfig {
         Duration::from_secs_f64(every.clamp(0.0, 3_600.0))
     }
 
-    /// As the rules see it, where a machine that joins does so within this.
-    pub(super) fn rules(&self, name: &str, price: PricePerHour, joins_within: Micros) -> Pool {
+    /// As the rules see it. How soon a machine joins, if that is not set, is learnt.
+    fn rules(&self, name: &str, price: PricePerHour) -> Pool {
         // A process is in the list as soon as it was started; others tell of a machine when they have heard of it everywhere.
         let settles = if self.process.is_some() { Micros::from_millis(1) } else { Micros::from_secs(15) };
         Pool {
@@ -271,7 +289,7 @@ impl PoolConfig {
             least: self.least,
             most: self.most,
             price,
-            joins_within: self.joins_within_s.map_or(joins_within, micros),
+            joins_within: self.joins_within_s.map_or(Micros::ZERO, micros),
             drains_within: micros(self.drains_within_s),
             settles,
             young: micros(self.young_s),

@@ -1,6 +1,5 @@
 //! The loop: observe, decide, write down, ask.
 
-use super::asked::{Demand, Kinds, Times};
 use super::calls::{Calls, Outcome};
 use super::config::Config;
 use super::infaas;
@@ -8,11 +7,11 @@ use super::lead::Lead;
 use crate::Handle;
 use modelless_decision::baseline::{Rules, Targets};
 use modelless_decision::fleet::{
-    self, Decision, Ended, Failures, Input, List, Listed, Node, PoolReport, StartUp, Step, Strain, decide,
+    self, Decision, Input, List, Listed, Node, PoolReport, StartUp, Step, Strain, decide,
 };
-use modelless_decision::hire::Kind;
 use modelless_fleet::{Error as FleetError, Fleet, Instance, Wanted};
 use modelless_live::{Member, Role};
+use modelless_planning::{Demand, Kinds, Learnt, Times, learn, node, ruled, wanted};
 use modelless_store::{Machine, MachineStep, NewMachine, PoolStands, Result, Signed, Store, UnixMicros};
 use modelless_types::{MachineId, MachineState, Micros, PricePerHour, Time};
 use serde_json::json;
@@ -160,7 +159,7 @@ impl Keeper {
     async fn round(&mut self) -> Result<()> {
         let (members, answers) = self.handle.members();
         if answers {
-            self.demand.look(&members);
+            self.demand.look(self.now(), &members);
         }
         let leads = self.lead.look().await?;
         if leads != std::mem::replace(&mut self.leads, leads) {
@@ -217,29 +216,14 @@ impl Keeper {
         let (machines, ended) = (rented.machines().await?, rented.ended_machines(ENDED).await?);
         let now = self.now();
         let nodes = members.iter().filter(|member| member.role == Role::Node);
-        let nodes: BTreeMap<String, Node> = nodes.map(|node| (node.name.clone(), known(node))).collect();
+        let nodes: BTreeMap<String, Node> = nodes.map(|of| (of.name.clone(), node(of))).collect();
         self.remember(&machines, answers.then_some(&nodes), now);
 
-        let of_pool = |name: &str, machine: &&Machine| machine.pool == name;
-        let mut start_ups = Vec::new();
-        let mut pools = Vec::new();
-        for (name, pool) in &self.config.pools {
-            let all = ended.iter().rev().chain(&machines).filter(|machine| of_pool(name, machine));
-            let took = |machine: &Machine| Some(Micros(machine.joined?.0.saturating_sub(machine.asked.0)));
-            let took: Vec<Micros> = all.filter_map(took).collect();
-            let start_up = StartUp::learn(pool.prior(), &took);
-            // Checked when the file was read.
-            let price = self.config.priced(pool).map(|(price, _)| price).unwrap_or_default();
-            pools.push(pool.rules(name, price, start_up.joins_within()));
-            start_ups.push(start_up);
-        }
-        let failures = pools.iter().map(|pool| {
-            let ends = ended.iter().filter(|machine| of_pool(&pool.name, machine)).map(end);
-            let joined = machines.iter().filter(|machine| of_pool(&pool.name, machine));
-            let joined: Vec<Time> = joined.filter_map(|machine| Some(Time(machine.joined?.0))).collect();
-            (pool.name.clone(), Failures::of(&ends.collect::<Vec<_>>(), &joined, pool.young, now))
-        });
-        let failures = failures.collect();
+        let settings = self.config.settings();
+        let learnt: Vec<Learnt> = settings.iter().map(|pool| learn(pool, (&machines, &ended), now)).collect();
+        let start_ups: Vec<StartUp> = learnt.iter().map(|of| of.start_up).collect();
+        let pools: Vec<fleet::Pool> = learnt.iter().map(|of| of.pool.clone()).collect();
+        let failures = learnt.into_iter().map(|of| (of.pool.name, of.failures)).collect();
         let settled = machines.iter().all(|machine| {
             let warm = machine.joined.is_some_and(|joined| now.since(Time(joined.0)) > WARM_AFTER);
             machine.state == MachineState::Joined && warm
@@ -249,7 +233,10 @@ impl Keeper {
             self.strain.look(now, lateness);
         }
         let wanted = match self.rules {
-            Rules::Modelless => self.wanted(&start_ups, &pools, times),
+            Rules::Modelless => {
+                let (counts, busy) = (self.demand.counts(), self.config.busy / self.strain.factor());
+                wanted(counts, (&pools, &start_ups, &self.kinds), times, busy)
+            }
             Rules::Infaas => {
                 let seen = (&machines[..], answers.then_some(members));
                 infaas::wanted(&mut self.targets, now, &pools, seen)
@@ -268,33 +255,6 @@ impl Keeper {
             pools,
         };
         Ok((input, start_ups))
-    }
-
-    /// How many of each pool are wanted. Nobody is let go before demand was watched for as long as it is remembered.
-    fn wanted(
-        &self,
-        start_ups: &[StartUp],
-        pools: &[fleet::Pool],
-        times: &Times<'_>,
-    ) -> BTreeMap<String, (u32, u32)> {
-        let each = pools.iter().zip(start_ups).zip(&self.kinds);
-        let kinds: Vec<Kind> = each
-            .map(|((pool, start_up), kind)| Kind {
-                most: pool.most as usize,
-                stay: pool.least as usize,
-                lanes: f64::from(kind.lanes),
-                usd_per_hour: pool.price.as_usd(),
-                lead_s: start_up.lead().as_millis_f64() / 1e3,
-            })
-            .collect();
-        let busy = self.config.busy / self.strain.factor();
-        let wanted = times.wanted(self.demand.counts(), &kinds, busy);
-        let count = |many: usize| u32::try_from(many).unwrap_or(u32::MAX);
-        let watched = self.demand.counts().watched();
-        let of = |(pool, (least, most)): (&fleet::Pool, (usize, usize))| {
-            (pool.name.clone(), (count(least), if watched { count(most) } else { pool.most }))
-        };
-        pools.iter().zip(wanted).map(of).collect()
     }
 
     /// Forgets machines that ended, and notes whose node is there.
@@ -467,6 +427,7 @@ impl Keeper {
         }
         let at = UnixMicros(self.now().0);
         let each = reports.iter().zip(start_ups).zip(input.pools.iter().zip(&self.kinds));
+        let settings = self.config.settings();
         let stands = each.map(|((report, start_up), (pool, kind))| {
             let seconds = |time: Micros| time.as_millis_f64() / 1e3;
             let failed = input.failures.get(&pool.name).copied().unwrap_or_default();
@@ -496,6 +457,9 @@ impl Keeper {
                 "rules": self.rules.name(),
                 "watched": self.demand.counts().watched(),
                 "scheduler": self.name,
+                // For whoever asks what would be decided otherwise.
+                "setting": settings.iter().find(|of| of.rules.name == pool.name),
+                "listed": input.listed.contains_key(&pool.name),
             });
             PoolStands { name: pool.name.clone(), json: body.to_string(), at }
         });
@@ -503,28 +467,5 @@ impl Keeper {
         self.store.rented().put_pools(stands).await?;
         self.said = Some((reports, start_ups.to_vec(), Instant::now()));
         Ok(())
-    }
-}
-
-fn known(member: &Member) -> Node {
-    let Member { load, draining, .. } = member;
-    Node { queries: load.queries, busy_lanes: load.busy_lanes, draining: *draining }
-}
-
-fn end(machine: &Machine) -> Ended {
-    Ended { state: machine.state, joined: machine.joined.map(|at| Time(at.0)), at: Time(machine.since.0) }
-}
-
-fn ruled(of: Machine) -> fleet::Machine {
-    fleet::Machine {
-        id: of.id,
-        pool: of.pool,
-        name: of.name,
-        instance: of.instance,
-        state: of.state,
-        since: Time(of.since.0),
-        asked: Time(of.asked.0),
-        joined: of.joined.map(|at| Time(at.0)),
-        price: of.price,
     }
 }

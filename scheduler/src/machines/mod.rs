@@ -4,7 +4,6 @@
 //! be killed at any line, and whoever comes next goes on from what is written down and what providers list. Nothing depends on it to
 //! keep serving. How many machines there should be is decided in `decision::hire`, what to do about it in `decision::fleet`.
 
-mod asked;
 mod calls;
 mod config;
 mod infaas;

@@ -3,11 +3,10 @@
 use super::*;
 use crate::Handle;
 use modelless_decision::baseline::Rules;
-use modelless_decision::query::Class;
 use modelless_fleet::{Error, Fleet, MemMachines, Wanted};
-use modelless_live::{Demand, Load, Member, Role};
+use modelless_live::{Load, Member, Role};
 use modelless_store::{MemStore, Store};
-use modelless_types::{MachineState, TaskId};
+use modelless_types::MachineState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -203,32 +202,6 @@ async fn a_provider_that_refuses_rests_and_one_that_is_away_is_asked_again_for_t
     let changes = bed.store.rented().machine_changes(Some(failed[0].id), 1).await.unwrap();
     assert!(changes[0].why.contains("none left"), "{changes:?}");
     bed.machines.fail(None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn demand_counts_what_came_since_a_gateway_was_met() {
-    let mut demand = super::asked::Demand::over(10);
-    let gateway = |instance, arrived: &[(u32, u64, u64)]| {
-        let class = |(task, arrived, in_time): &(u32, u64, u64)| Demand {
-            class: Class { task: TaskId(*task), admits: [0].into_iter().collect() },
-            arrived: *arrived,
-            in_time: *in_time,
-            waiting: 0,
-        };
-        Member { demand: arrived.iter().map(class).collect(), ..Member::new(Role::Gateway, "g", instance) }
-    };
-    demand.look(&[gateway(1, &[(1, 1_000, 900)])]);
-    assert!(demand.rate() < 0.1, "nobody knows when those came");
-    tokio::time::advance(Duration::from_secs(1)).await;
-    demand.look(&[gateway(1, &[(1, 1_100, 950), (2, 20, 20)])]);
-    tokio::time::advance(Duration::from_secs(1)).await;
-    demand.look(&[gateway(1, &[(1, 1_200, 1_000), (2, 40, 40)])]);
-    assert!((demand.rate() - 120.0).abs() < 0.1, "{}", demand.rate());
-    let late = demand.lateness(&[], true);
-    assert_eq!((late.came, late.late, late.settled), (240, 100, false));
-    tokio::time::advance(Duration::from_secs(1)).await;
-    demand.look(&[gateway(2, &[(1, 9_000, 0)])]);
-    assert!(demand.rate() < 121.0, "another instance begins anew");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,62 +6,71 @@ use modelless_decision::hire::{self, Asked, Counts, Kind};
 use modelless_decision::query::Class;
 use modelless_live::{Member, Role};
 use modelless_store::{Catalog, Node};
-use modelless_types::{Micros, TaskId};
+use modelless_types::{Micros, TaskId, Time};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
-use tokio::time::Instant;
 
 /// Of late answers the last so many seconds count.
 const LATE_S: usize = 5;
 /// What a task's queries want where it does not say.
 const LATENCY: Micros = modelless_decision::admission::DEFAULT_LATENCY;
 
-/// Counts of all gateways.
-pub(super) struct Demand {
+/// Between counts.
+const SECOND: Micros = Micros::from_secs(1);
+
+/// What gateways announce, counted second by second for machines to go by.
+#[derive(Debug)]
+pub struct Demand {
     counts: Counts,
     /// What each gateway told last, by name and instance.
     told: BTreeMap<(String, u64), BTreeMap<Class, (u64, u64)>>,
     bounds: BTreeMap<TaskId, Micros>,
-    next: Instant,
+    next: Time,
     /// Queries that came and those in time, of the last seconds; and those that waited then.
     late: VecDeque<(u64, u64, u64)>,
 }
 
+impl Default for Demand {
+    fn default() -> Self {
+        Self::over(hire::REMEMBERED)
+    }
+}
+
 impl Demand {
-    pub(super) fn over(remembered_s: usize) -> Self {
+    /// That remembers so many seconds.
+    pub fn over(remembered_s: usize) -> Self {
         Self {
             counts: Counts::over(remembered_s),
             told: BTreeMap::new(),
             bounds: BTreeMap::new(),
-            next: Instant::now(),
+            next: Time::ZERO,
             late: VecDeque::new(),
         }
     }
 
-    pub(super) fn counts(&self) -> &Counts {
+    /// The counts.
+    pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
     /// Queries a second.
-    pub(super) fn rate(&self) -> f64 {
+    pub fn rate(&self) -> f64 {
         self.counts.level().values().fold(0.0, |sum, rate| sum + rate)
     }
 
     /// The bounds that tasks set.
-    pub(super) fn know(&mut self, catalog: &Catalog) {
+    pub fn know(&mut self, catalog: &Catalog) {
         let bound = |task: &modelless_types::Task| (task.id, task.defaults.latency.unwrap_or(LATENCY));
         self.bounds = catalog.tasks.iter().map(bound).collect();
     }
 
     /// Looks at what gateways announce, once a second. Counts of a gateway that is met for the first time say nothing of when its queries
     /// came.
-    pub(super) fn look(&mut self, members: &[Member]) {
-        let now = Instant::now();
+    pub fn look(&mut self, now: Time, members: &[Member]) {
         if now < self.next {
             return;
         }
         // After a longer absence no seconds are made up.
-        self.next = (self.next + Duration::from_secs(1)).max(now);
+        self.next = (self.next + SECOND).max(now);
         let mut told = BTreeMap::new();
         let (mut came, mut in_time, mut waiting) = (0, 0, 0);
         for member in members.iter().filter(|member| member.role == Role::Gateway) {
@@ -95,7 +104,7 @@ impl Demand {
     }
 
     /// What of the last seconds was late. What waits now and did not before is not late yet.
-    pub(super) fn lateness(&self, members: &[Member], settled: bool) -> Lateness {
+    pub fn lateness(&self, members: &[Member], settled: bool) -> Lateness {
         let sum = |of: fn(&(u64, u64, u64)) -> u64| self.late.iter().map(of).sum::<u64>();
         let (came, in_time) = (sum(|(came, ..)| *came), sum(|(_, in_time, _)| *in_time));
         let waits = |at: Option<&(u64, u64, u64)>| at.map_or(0, |(_, _, waiting)| *waiting);
@@ -113,14 +122,16 @@ impl Demand {
 
 /// How a pool's machines are, as far as that is known.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Kinds {
-    pub(super) class: Option<String>,
-    pub(super) lanes: u16,
+pub struct Kinds {
+    /// Hardware that behaves alike.
+    pub class: Option<String>,
+    /// Batches that one runs side by side.
+    pub lanes: u16,
 }
 
 impl Kinds {
     /// What its configuration says, or else the node of the pool that was there last.
-    pub(super) fn of(pool: &str, (class, lanes): (Option<&str>, Option<u16>), nodes: &[Node]) -> Self {
+    pub fn of(pool: &str, (class, lanes): (Option<&str>, Option<u16>), nodes: &[Node]) -> Self {
         let last = nodes.iter().filter(|node| node.about.pool == pool).max_by_key(|node| node.last_seen);
         let told = last.map(|node| (node.about.device_class.as_str(), node.about.lanes));
         let class = class.or(told.map(|(class, _)| class)).map(ToOwned::to_owned);
@@ -130,13 +141,14 @@ impl Kinds {
 }
 
 /// Device time of queries by pool, from profiles: those of its device class or, while that is not known or has none, the slowest of all.
-pub(super) struct Times<'a> {
+pub struct Times<'a> {
     /// By pool: the variants that it could run.
     pools: Vec<Vec<(&'a modelless_types::Variant, TaskId, RunModel, u32)>>,
 }
 
 impl<'a> Times<'a> {
-    pub(super) fn of(catalog: &'a Catalog, pools: &[Kinds]) -> Self {
+    /// From what is registered.
+    pub fn of(catalog: &'a Catalog, pools: &[Kinds]) -> Self {
         let tasks: BTreeMap<_, _> = catalog.models.iter().map(|model| (model.id, model.task)).collect();
         let run = |variant: &'a modelless_types::Variant, class: Option<&str>| {
             let task = *tasks.get(&variant.model)?;
@@ -164,7 +176,41 @@ impl<'a> Times<'a> {
     }
 
     /// At least and at most so many machines of each pool.
-    pub(super) fn wanted(&self, counts: &Counts, kinds: &[Kind], busy: f64) -> Vec<(usize, usize)> {
+    pub fn wanted(&self, counts: &Counts, kinds: &[Kind], busy: f64) -> Vec<(usize, usize)> {
         hire::wanted(counts, (kinds, busy), &|pool, asked| self.takes(pool, asked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modelless_live::Demand as Told;
+
+    fn gateway(instance: u64, arrived: &[(u32, u64, u64)]) -> Member {
+        let class = |(task, arrived, in_time): &(u32, u64, u64)| Told {
+            class: Class { task: TaskId(*task), admits: [0].into_iter().collect() },
+            arrived: *arrived,
+            in_time: *in_time,
+            waiting: 0,
+        };
+        Member { demand: arrived.iter().map(class).collect(), ..Member::new(Role::Gateway, "g", instance) }
+    }
+
+    #[test]
+    fn demand_counts_what_came_since_a_gateway_was_met() {
+        let mut demand = Demand::over(10);
+        let mut at = Time(1);
+        demand.look(at, &[gateway(1, &[(1, 1_000, 900)])]);
+        assert!(demand.rate() < 0.1, "nobody knows when those came");
+        at = at + SECOND;
+        demand.look(at, &[gateway(1, &[(1, 1_100, 950), (2, 20, 20)])]);
+        demand.look(at, &[gateway(1, &[(1, 9_999, 950)])]);
+        at = at + SECOND;
+        demand.look(at, &[gateway(1, &[(1, 1_200, 1_000), (2, 40, 40)])]);
+        assert!((demand.rate() - 120.0).abs() < 0.1, "once a second only: {}", demand.rate());
+        let late = demand.lateness(&[], true);
+        assert_eq!((late.came, late.late, late.settled), (240, 100, false));
+        demand.look(at + SECOND, &[gateway(2, &[(1, 9_000, 0)])]);
+        assert!(demand.rate() < 121.0, "another instance begins anew");
     }
 }
