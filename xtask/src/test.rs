@@ -18,7 +18,9 @@ use anyhow::{Result, bail, ensure};
 use crate::{root, say};
 use stages::{Context, STAGES, Stage};
 
-pub(crate) use python::{ensure as client_environment, recipes, schemathesis as schemathesis_python};
+pub(crate) use python::{
+    ensure as client_environment, moto as moto_python, recipes, schemathesis as schemathesis_python,
+};
 pub(crate) use sdk::installed as sdk_installed;
 
 pub(crate) enum Outcome {

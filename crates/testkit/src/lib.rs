@@ -17,6 +17,7 @@ pub mod corpus;
 #[cfg(feature = "certificates")]
 pub mod front;
 pub mod http;
+pub mod hypervisor;
 pub mod lines;
 pub mod malformed;
 pub mod moto;
@@ -35,6 +36,7 @@ pub mod turns;
 pub mod wait;
 
 pub use http::{Connection, Request, Response};
+pub use hypervisor::Hypervisor;
 pub use moto::Moto;
 pub use postgres::Postgres;
 pub use prometheus::Prometheus;

@@ -1,5 +1,6 @@
 //! A server that answers as EC2 does: moto, with what tests order of it. `crates/fleet/tests/moto/serve.py` says what that is.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -31,6 +32,11 @@ impl Moto {
         let python = std::env::var("MODELLESS_TEST_MOTO").context(
             "MODELLESS_TEST_MOTO names no Python that has moto: `cargo xtask test --only moto` makes one",
         )?;
+        Self::of(Path::new(&python))
+    }
+
+    /// With a Python that has moto.
+    pub fn of(python: &Path) -> Result<Self> {
         let mut child = Command::new(python)
             .args([Path::new("-B"), Path::new(SCRIPT)])
             .arg("0")
@@ -82,6 +88,13 @@ impl Moto {
         Ok(told.as_array().cloned().unwrap_or_default())
     }
 
+    /// How many machines there have been, how many of them ended, and how many ran at once at most.
+    pub fn counted(&self) -> Result<Counted> {
+        let told = Connection::open(self.address)?.exchange(&Request::get("/counted"))?.json()?;
+        let number = |name: &str| told[name].as_u64().with_context(|| format!("no `{name}` in {told}"));
+        Ok(Counted { started: number("started")?, ended: number("ended")?, most: number("most")? })
+    }
+
     /// One ends, and nobody asked it to.
     pub fn end(&self, id: &str) -> Result<()> {
         self.put("/end", id).map(drop)
@@ -106,6 +119,15 @@ impl Drop for Moto {
     }
 }
 
+/// What has become of all machines that were ever asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counted {
+    pub started: u64,
+    pub ended: u64,
+    /// Counted whenever one came, so nothing is missed between two looks.
+    pub most: u64,
+}
+
 /// Where a pool's file is told to find this server.
 pub fn pool(moto: &Moto, endpoint: SocketAddr, credentials: &Path) -> Value {
     json!({
@@ -115,4 +137,36 @@ pub fn pool(moto: &Moto, endpoint: SocketAddr, credentials: &Path) -> Value {
         "types": ["c5.large", "m5.large"],
         "credentials-file": credentials,
     })
+}
+
+/// As much of TOML as a file of pools needs.
+pub fn to_toml(table: &Value) -> String {
+    part(table, "")
+}
+
+fn part(table: &Value, path: &str) -> String {
+    let all = table.as_object().into_iter().flatten();
+    let (tables, values): (Vec<_>, Vec<_>) = all.partition(|(_, value)| value.is_object());
+    let mut text = String::new();
+    for (name, value) in values {
+        let _ = writeln!(text, "\"{name}\" = {value}");
+    }
+    for (name, value) in tables {
+        let path = if path.is_empty() { format!("\"{name}\"") } else { format!("{path}.\"{name}\"") };
+        let _ = write!(text, "[{path}]\n{}", part(value, &path));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stand_before_the_tables_beside_them() {
+        let text = to_toml(&json!({"pools": {"a": {"ec2": {"types": ["x"]}, "most": 2}}, "budget": 1.5}));
+        let expected = "\"budget\" = 1.5\n[\"pools\"]\n[\"pools\".\"a\"]\n\"most\" = 2\n\
+                        [\"pools\".\"a\".\"ec2\"]\n\"types\" = [\"x\"]\n";
+        assert_eq!(text, expected);
+    }
 }

@@ -1,17 +1,13 @@
 //! Machines of EC2, as moto answers for it: a real scheduler that is killed and loses what it knew, and machines that are really
 //! there, each in a room of its own, and become nodes by the script that is shipped.
 
-mod hypervisor;
-
 use crate::cluster::{Load, loaded};
 use crate::database::{Database, sql};
 use crate::demo::Place;
 use anyhow::{Context, Result, ensure};
-use hypervisor::Hypervisor;
 use modelless_testkit::cluster::Cluster;
-use modelless_testkit::{Connection, Moto, Request, moto, wait};
+use modelless_testkit::{Connection, Hypervisor, Moto, Request, moto, server, wait};
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -58,7 +54,7 @@ impl Bed {
         let prices = json!({"source": "a list", "as-of": "2026-01-19", "usd-per-hour": {"c5.large": 0.085, "m5.large": 0.096}});
         let file = json!({"budget": 1.0, "interval-ms": 100, "remembered-s": 10, "prices": prices, "pools": {"cloud": of}});
         let path = folder.join(format!("{name}.toml"));
-        fs::write(&path, to_toml(&file, ""))?;
+        fs::write(&path, moto::to_toml(&file))?;
         let pools = format!("pools={}", path.display());
         let mut settings = self.settings.clone();
         settings.push(pools);
@@ -103,21 +99,6 @@ impl Bed {
 
 fn get(gateway: SocketAddr, path: &str) -> Result<Value> {
     Connection::open(gateway)?.exchange(&Request::get(path))?.json()
-}
-
-/// As much of TOML as a file of pools needs.
-fn to_toml(table: &Value, path: &str) -> String {
-    let all = table.as_object().into_iter().flatten();
-    let (tables, values): (Vec<_>, Vec<_>) = all.partition(|(_, value)| value.is_object());
-    let mut text = String::new();
-    for (name, value) in values {
-        let _ = writeln!(text, "\"{name}\" = {value}");
-    }
-    for (name, value) in tables {
-        let path = if path.is_empty() { format!("\"{name}\"") } else { format!("{path}.\"{name}\"") };
-        let _ = write!(text, "[{path}]\n{}", to_toml(value, &path));
-    }
-    text
 }
 
 /// All that EC2 has is written down, in this state.
@@ -177,7 +158,7 @@ fn moto_has_never_more_machines_than_may_be_and_they_are_found_again_by_a_schedu
 fn moto_boots_machines_that_become_nodes_by_the_script_that_is_shipped_and_leave_when_ec2_says_so()
 -> Result<()> {
     let mut bed = Bed::new("booted")?;
-    let hosts = Hypervisor::start(Arc::clone(&bed.ec2), Duration::from_secs(1))?;
+    let hosts = Hypervisor::start(Arc::clone(&bed.ec2), &server::binary()?, Duration::from_secs(1))?;
     let (database, redis) = (hosts.reach(&bed.database()?)?, hosts.reach(&bed.cluster.redis.url())?);
     bed.settings.extend([format!("database={database}"), format!("redis={redis}")]);
     let key = bed.place.folder.path().join("cluster.key");

@@ -33,7 +33,7 @@ use super::{Context, demo};
 use crate::command::{output, program};
 
 /// Who answers: every answer can be compared with the one that was learnt.
-const VARIANT: &str = "cnn_m-fp32";
+pub(crate) const VARIANT: &str = "cnn_m-fp32";
 /// What an error that has no name counts from: the deadline and this.
 pub(crate) const PAST: Duration = Duration::from_secs(1);
 const LOADED_WITHIN: Duration = Duration::from_mins(2);

@@ -41,7 +41,7 @@ pub(super) fn peer(root: &Path, target: &Path) -> Result<PathBuf> {
 }
 
 /// The server that answers as EC2 does.
-pub(super) fn moto(root: &Path, target: &Path) -> Result<PathBuf> {
+pub(crate) fn moto(root: &Path, target: &Path) -> Result<PathBuf> {
     environment(root, &target.join("python-moto"), "crates/fleet/tests/moto/requirements.txt")
 }
 

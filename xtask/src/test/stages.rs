@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use modelless_testkit::{Postgres, server};
+use modelless_testkit::{Postgres, hypervisor, server};
 
 use super::peer::Peer;
 use super::{Outcome, demos, perf_analyzer, python, sdk, system};
@@ -392,8 +392,7 @@ fn remote(context: &mut Context) -> Result<Outcome> {
 fn moto(context: &mut Context) -> Result<Outcome> {
     context.binary()?;
     context.moto = Some(python::moto(&context.root, &context.target)?);
-    let rooms = ["--mount", "--pid", "--fork", "--net", "--uts", "ip", "link"];
-    let tests = if succeeds(program(&context.root, "unshare").args(rooms)) {
+    let tests = if hypervisor::possible() {
         "test(moto)"
     } else {
         // Machines are rooms of this one, which only root makes.

@@ -8,9 +8,10 @@ every signature. Beside moto it does:
 * `ClientToken`, as AWS documents it: a request that is repeated is the same machine, one with other parameters is refused.
 * `PUT /faults` with JSON: `{"none_of": [types], "no_quota_for": [types]}` until they are said anew; `{"throttle": n}`, `{"fail": n}`
   for the next so many calls: refused as too many, or answered with 500; `{"lose": n}` for the next so many starts: done, without an
-  answer that anybody could read.
+  answer that anybody could read; `{"late": seconds}`: answered so much later than done, until it is said anew.
 * `PUT /second` with a name: a second machine with all tags of the one of that name.
 * `PUT /asked`: how often each action came through to moto, since this was last asked.
+* `GET /counted`: how many machines there have been, how many ended, and how many ran at once at most, counted whenever one came.
 * `GET /running`: all machines that run, with their tags, type, market and user data. `PUT /end` with an id: that one ends.
 
 It ends with its standard input.
@@ -21,6 +22,7 @@ import json
 import os
 import sys
 import threading
+import time
 from urllib.parse import parse_qsl
 
 os.environ["MOTO_ENABLE_AMI_VALIDATION"] = "true"
@@ -46,7 +48,7 @@ def error(code, message):
 class Front:
     def __init__(self, app):
         self.app, self.lock = app, threading.Lock()
-        self.faults, self.asked, self.tokens = {}, {}, {}
+        self.faults, self.asked, self.tokens, self.most = {}, {}, {}, 0
 
     def __call__(self, environ, start):
         # One at a time: tokens are looked up and kept around a call.
@@ -54,6 +56,8 @@ class Front:
             body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             environ["wsgi.input"] = io.BytesIO(body)
             status, told = self.answer(environ, start, body)
+            late = self.faults.get("late", 0) if environ["PATH_INFO"] == "/" else 0
+        time.sleep(late)
         if status is None:
             return told
         start(status, [("content-length", str(len(told)))])
@@ -68,6 +72,10 @@ class Front:
             told = json.dumps(self.asked).encode()
             self.asked.clear()
             return "200 OK", told
+        if path == "/counted":
+            started, running = len(backend().all_instances()), len(backend().all_running_instances())
+            counted = {"started": started, "ended": started - running, "most": self.most}
+            return "200 OK", json.dumps(counted).encode()
         if path == "/running":
             return "200 OK", json.dumps([shown(one) for one in backend().all_running_instances()]).encode()
         if path == "/end":
@@ -90,6 +98,8 @@ class Front:
                 return "400 Bad Request", error("VcpuLimitExceeded", "You have requested more vCPU capacity than your limit.")
         self.asked[action] = self.asked.get(action, 0) + 1
         status, headers, told = self.moto(environ, asked)
+        if action == "RunInstances":
+            self.most = max(self.most, len(backend().all_running_instances()))
         if action == "RunInstances" and self.counts_down("lose"):
             return "502 Bad Gateway", b"<html>no answer"
         start(status, headers)

@@ -5,20 +5,22 @@
 //! down is reported to moto, and one that moto has ended is ended. A metadata service tells each its address, and that it has to
 //! go, to whoever shows a token. It needs root.
 
-use anyhow::{Context, Result, bail, ensure};
-use modelless_testkit::{Moto, Proxy, TempDir, server, temp_dir};
-use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use crate::{Moto, Proxy, TempDir, temp_dir};
 
 /// The first process of a machine: makes its root folder of what this machine has of programs, and runs its user data.
 const BOOT: &str = r#"
@@ -51,9 +53,17 @@ exec env -i PATH=/opt/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
     until [ -e /run/off ]; do sleep 0.1; done
 '
 "#;
+/// Whether this process may make such rooms.
+pub fn possible() -> bool {
+    let rooms = ["--mount", "--pid", "--fork", "--net", "--uts", "ip", "link"];
+    let tried = Command::new("unshare").args(rooms).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    tried.is_ok_and(|status| status.success())
+}
+
 const TOKEN: &str = "only-for-this-machine";
 
-pub(super) struct Hypervisor {
+/// Machines end with it.
+pub struct Hypervisor {
     shared: Arc<Shared>,
     loops: Vec<JoinHandle<()>>,
     ways: Mutex<Vec<Proxy>>,
@@ -61,7 +71,6 @@ pub(super) struct Hypervisor {
 
 struct Shared {
     ec2: Arc<Moto>,
-    boot: Duration,
     /// Of the addresses that machines have, `10.201.net.*`.
     net: u8,
     folder: TempDir,
@@ -73,6 +82,10 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// What a boot takes.
+    boot: Duration,
+    /// So many of the next machines never boot.
+    dead: usize,
     /// When they were first seen.
     seen: BTreeMap<String, Instant>,
     machines: BTreeMap<String, Machine>,
@@ -99,19 +112,19 @@ fn ip(args: &[&str]) -> Result<()> {
 }
 
 impl Hypervisor {
-    pub(super) fn start(ec2: Arc<Moto>, boot: Duration) -> Result<Self> {
+    /// Boots machines with this `modelless`; a boot takes so long.
+    pub fn start(ec2: Arc<Moto>, program: &Path, boot: Duration) -> Result<Self> {
         let net = u8::try_from(std::process::id() % 250)? + 1;
         let home = PathBuf::from(std::env::var_os("HOME").context("HOME is set")?);
         let data = std::env::var_os("XDG_DATA_HOME").map_or_else(|| home.join(".local/share"), PathBuf::from);
         let shared = Arc::new(Shared {
             ec2,
-            boot,
             net,
             folder: temp_dir("hypervisor")?,
-            program: fs::canonicalize(server::binary()?)?,
+            program: fs::canonicalize(program)?,
             engines: data.join("modelless/engines"),
             stop: AtomicBool::new(false),
-            state: Mutex::default(),
+            state: Mutex::new(State { boot, ..State::default() }),
         });
         let (bridge, address) = (shared.bridge(), format!("{}/24", shared.host()));
         let _ = ip(&["link", "del", &bridge]); // of one that was killed
@@ -136,7 +149,7 @@ impl Hypervisor {
     }
 
     /// How machines become nodes here.
-    pub(super) fn join(&self) -> Value {
+    pub fn join(&self) -> Value {
         json!({
             "program": "/opt/modelless",
             "environment-file": "/var/modelless/environment",
@@ -147,7 +160,7 @@ impl Hypervisor {
     }
 
     /// The same server for machines, which reach nothing else of this one.
-    pub(super) fn reach(&self, url: &str) -> Result<String> {
+    pub fn reach(&self, url: &str) -> Result<String> {
         let rest = url.split_once("://").context("an address has a scheme")?.1;
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
         let place = place.split('/').next().unwrap_or_default();
@@ -159,21 +172,31 @@ impl Hypervisor {
     }
 
     /// What a machine is called.
-    pub(super) fn name(&self, id: &str) -> Result<String> {
+    pub fn name(&self, id: &str) -> Result<String> {
         let state = self.shared.state();
         Ok(state.machines.get(id).with_context(|| format!("{id} is not booted"))?.name.clone())
     }
 
     /// EC2 says that it takes a machine back.
-    pub(super) fn take_back(&self, id: &str) -> Result<()> {
+    pub fn take_back(&self, id: &str) -> Result<()> {
         let mut state = self.shared.state();
         let address = state.machines.get(id).with_context(|| format!("{id} is not booted"))?.address;
         state.going.insert(address);
         Ok(())
     }
 
+    /// What a boot takes from now on.
+    pub fn boots_within(&self, boot: Duration) {
+        self.shared.state().boot = boot;
+    }
+
+    /// So many of the next machines never boot, though EC2 has them.
+    pub fn leaves_dead(&self, machines: usize) {
+        self.shared.state().dead = machines;
+    }
+
     /// What machines wrote, for a failure's message.
-    pub(super) fn output(&self) -> String {
+    pub fn output(&self) -> String {
         let mut text = self.shared.state().troubles.join("\n");
         let Ok(all) = fs::read_dir(self.shared.folder.path()) else { return text };
         for folder in all.flatten().map(|entry| entry.path()) {
@@ -222,7 +245,6 @@ impl Shared {
         (format!("mlns{at}"), format!("mlh{at}"), format!("mlm{at}"))
     }
 
-    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
     fn run(&self) {
         while !self.stop.load(Ordering::Relaxed) {
             // A server that does not answer has ended nothing.
@@ -233,7 +255,6 @@ impl Shared {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "it watches real processes in real time")]
     fn look(&self, running: &[Value]) {
         let mut state = self.state();
         let ids: BTreeSet<&str> = running.iter().filter_map(|one| one["id"].as_str()).collect();
@@ -258,7 +279,11 @@ impl Shared {
         for one in running {
             let Some(id) = one["id"].as_str() else { continue };
             let seen = *state.seen.entry(id.to_owned()).or_insert_with(Instant::now);
-            if seen.elapsed() < self.boot || !state.booted.insert(id.to_owned()) {
+            if seen.elapsed() < state.boot || !state.booted.insert(id.to_owned()) {
+                continue;
+            }
+            if state.dead > 0 {
+                state.dead -= 1;
                 continue;
             }
             state.addresses += 1;
