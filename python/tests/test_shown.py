@@ -165,3 +165,10 @@ def test_an_answer_says_whether_it_was_given_before_and_how_long_ago() -> None:
 def test_a_task_says_for_how_long_answers_are_given_again() -> None:
     told = {"name": "t", "kind": "tensor"}
     assert Task.of(told).cache == "off" and Task.of({**told, "cache": "10m"}).cache == "10m"
+
+
+def test_a_task_says_for_how_long_it_is_kept_and_whether_it_sleeps() -> None:
+    told = {"name": "t", "kind": "tensor"}
+    assert (Task.of(told).keep, Task.of(told).asleep) == ("always", None)
+    kept = Task.of({**told, "keep": "10m", "asleep": True})
+    assert (kept.keep, kept.asleep) == ("10m", True)
