@@ -150,6 +150,7 @@ impl From<StoreError> for ApiError {
             | StoreError::DefaultChanged { .. }
             | StoreError::NothingBefore { .. }
             | StoreError::NotFlagged { .. }
+            | StoreError::TrialRuns { .. }
             | StoreError::MachineMoved { .. }
             | StoreError::JobNotStarted { .. }
             | StoreError::StateChanged { .. } => Self::new(StatusCode::CONFLICT, "conflict", message),

@@ -9,6 +9,7 @@
 //! | [`worker`] | the machine [`worker::Worker`] | executor | which variant and batch; loads and evictions |
 //! | [`rows`], [`pace`] | plain state | gateway | how many queries of one request, and inputs of jobs, are open at a time |
 //! | [`plan`] | a pure function | scheduler | which replicas where |
+//! | [`trial`] | pure functions | gateway, scheduler | which queries a new version answers on trial; whether it does worse |
 //! | [`hire`], [`fleet`] | pure functions | scheduler, simulator | how many machines; what to do about it |
 //! | [`baseline`] | pure functions | scheduler, simulator | the same by rules of others, to compare with |
 //! | [`search`], [`steady`], [`transfer`] | pure functions | profiler, executor | what to measure next; whether to go by it; what to assume until then |
@@ -45,6 +46,7 @@ mod sizes;
 pub mod steady;
 pub mod transfer;
 pub mod waking;
+pub mod trial;
 mod words;
 pub mod worker;
 

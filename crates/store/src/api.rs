@@ -12,6 +12,7 @@ use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
+use crate::trials::Trials;
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
 use modelless_types::{
@@ -161,6 +162,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// What is written down of machines that are rented.
     fn rented(&self) -> &dyn Machines;
+
+    /// Trials of new versions.
+    fn on_trial(&self) -> &dyn Trials;
 
     /// Offline jobs.
     fn offline(&self) -> &dyn Jobs;

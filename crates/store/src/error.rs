@@ -110,6 +110,18 @@ pub enum Error {
         /// The default version.
         version: u32,
     },
+    /// Another version of the task is on trial.
+    #[error(
+        "{name} version {version} is on trial in {task}, and of each task one version is at a time; wait until that has ended, or stop it"
+    )]
+    TrialRuns {
+        /// The task.
+        task: TaskId,
+        /// The name of the version on trial.
+        name: String,
+        /// Its number.
+        version: u32,
+    },
     /// A flag is to be taken back that is not there.
     #[error("variant {name:?} is not flagged as less accurate than measured; there is nothing to take back")]
     NotFlagged {

@@ -18,11 +18,14 @@ pub enum EventKind {
     Machine,
     /// A task fell asleep, or woke.
     Task,
+    /// A new version is tried, or was.
+    Trial,
 }
 
 impl EventKind {
     /// Every kind.
-    pub const ALL: [Self; 5] = [Self::Replica, Self::Plan, Self::Node, Self::Machine, Self::Task];
+    pub const ALL: [Self; 6] =
+        [Self::Replica, Self::Plan, Self::Node, Self::Machine, Self::Task, Self::Trial];
 
     /// As shown and stored.
     pub const fn name(self) -> &'static str {
@@ -32,6 +35,7 @@ impl EventKind {
             Self::Node => "node",
             Self::Machine => "machine",
             Self::Task => "task",
+            Self::Trial => "trial",
         }
     }
 

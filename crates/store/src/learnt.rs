@@ -4,7 +4,8 @@
 use crate::records::{Catalog, UnixMicros};
 use crate::versions::Signed;
 use modelless_types::{
-    Accuracy, AccuracyMeasure, AccuracyRule, DeclaredRule, LiveRule, Profile, Provenance, Task, VariantId,
+    Accuracy, AccuracyMeasure, AccuracyRule, DeclaredRule, LiveRule, ModelId, Profile, Provenance, Task,
+    Variant, VariantId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -268,6 +269,20 @@ impl Catalog {
             }
             (LiveRule::Floors | LiveRule::Shown, _) => floor,
         }
+    }
+
+    /// Of each variant of a model what floors of its task are compared with: the lowest on any device class, as long as nobody says where it will run. What
+    /// is only estimated counts where there is nothing else.
+    pub fn floors_kept(&self, model: ModelId) -> impl Iterator<Item = Accuracy> {
+        let task = self.models.iter().find(|known| known.id == model);
+        let task = task.and_then(|model| self.tasks.iter().find(|task| task.id == model.task));
+        let of = move |variant: &Variant| {
+            let estimated = |profile: &&Profile| profile.accuracy.provenance == Provenance::Estimated;
+            let kept = |profile: &Profile| Some(self.floor_accuracy(task?, variant.id, profile));
+            let known = variant.profiles.iter().filter(|profile| !estimated(profile)).filter_map(kept).min();
+            known.or_else(|| variant.profiles.iter().filter_map(kept).min())
+        };
+        self.variants_of(model).filter_map(of)
     }
 
     /// What a variant's answers are held against: the lowest of what was measured of it on any device class.

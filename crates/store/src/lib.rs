@@ -24,6 +24,7 @@ mod mem;
 mod opened;
 mod records;
 mod sql;
+mod trials;
 mod url;
 mod versions;
 
@@ -58,6 +59,7 @@ pub use records::{
     TaskChange, Tenant, Transition, UnixMicros,
 };
 pub use sql::{SqlStore, open, open_postgres, open_sqlite};
+pub use trials::{EndTrial, NewTrial, TRIALS_KEPT, Trial, TrialEnded, Trials};
 pub use url::redact;
 pub use versions::{Signed, VersionAction, VersionChange};
 

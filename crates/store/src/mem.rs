@@ -16,6 +16,7 @@ use crate::records::{
     App, Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Tenant, Transition, UnixMicros,
 };
+use crate::trials::{Trial, Trials, ended};
 use crate::versions::{Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, check};
 use async_trait::async_trait;
@@ -34,6 +35,7 @@ mod events;
 mod jobs;
 mod learnt;
 mod machines;
+mod trials;
 mod versions;
 
 /// A store in memory. Share it in an `Arc`.
@@ -50,6 +52,8 @@ struct State {
     plans: Vec<Plan>,
     rented: machines::Kept,
     jobs: jobs::Kept,
+    /// Those that ended.
+    trials: Vec<Trial>,
     events: Vec<Event>,
     keys: BTreeMap<String, [u8; 32]>,
     /// Of applications.
@@ -234,6 +238,10 @@ impl Store for MemStore {
             let promoted = if promote { state.catalog.version } else { 0 };
             let by = new.by.clone();
             let (model, variants) = new.numbered(ModelId(state.next_id("model")?), space, promoted);
+            if promote {
+                let end = ended(format!("version {} is the default now", model.version), &by);
+                state.overtaken(&model, |_| true, end)?;
+            }
             state.noted(&model, VersionAction::Registered, by, |state| {
                 state.catalog.models.push(model.clone());
             });
@@ -316,6 +324,8 @@ impl Store for MemStore {
             state.catalog.stale.retain(|stale| !variants.contains(&stale.variant));
             state.catalog.live.retain(|live| !variants.contains(&live.variant));
             state.catalog.variants.retain(|variant| variant.model != id);
+            let why = format!("version {} was removed", model.version);
+            state.overtaken(&model, |trial| trial.candidate == id || trial.against == id, ended(why, &by))?;
             state.noted(&model, VersionAction::Removed, by, |state| {
                 state.catalog.models.retain(|model| model.id != id);
             });
@@ -530,6 +540,10 @@ impl Store for MemStore {
     }
 
     fn rented(&self) -> &dyn Machines {
+        self
+    }
+
+    fn on_trial(&self) -> &dyn Trials {
         self
     }
 

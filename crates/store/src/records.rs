@@ -6,6 +6,7 @@ pub use tasks::{NewTask, TaskChange};
 
 use crate::error::{Error, Result};
 use crate::learnt::{LiveAccuracy, StaleProfile};
+use crate::trials::Trial;
 use crate::versions::Signed;
 use modelless_types::{
     Accuracy, AppId, Bytes, DeviceIx, Model, ModelId, NodeId, PlanId, PricePerHour, Profile, ReplicaId,
@@ -290,6 +291,9 @@ pub struct Catalog {
     /// What was said of answers, as of when something else changed: see [`crate::Store::live_accuracies`].
     #[serde(default)]
     pub live: Vec<LiveAccuracy>,
+    /// Trials that run.
+    #[serde(default)]
+    pub trials: Vec<Trial>,
 }
 
 impl Catalog {

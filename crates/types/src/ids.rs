@@ -66,6 +66,8 @@ id!(/// An offline job, as numbered by the store. Never reused.
     JobId(u64), "job-");
 id!(/// A plan of what is pinned where, as numbered by the store; a later one has a higher number.
     PlanId(u64), "plan-");
+id!(/// A trial of a new version, as numbered by the store. Never reused.
+    TrialId(u64), "trial-");
 
 impl TenantId {
     /// The tenant that exists before any is made; everything on a laptop belongs to it.

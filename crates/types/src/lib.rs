@@ -22,6 +22,7 @@ pub mod refusal;
 pub mod replica;
 mod spans;
 pub mod tensor;
+pub mod trial;
 pub mod units;
 pub mod variant_set;
 
@@ -32,7 +33,7 @@ pub use catalog::{Engine, Labels, Model, Optimisation, Processor, Task, TaskKind
 pub use goals::{Fallback, Goals, Prefer, Priority};
 pub use ids::{
     AppId, ClassId, DeviceIx, JobId, KeyId, MachineId, ModelId, NodeId, PlanId, QueryKey, QueryNumber,
-    ReplicaId, SpaceId, TaskId, TenantId, VariantId,
+    ReplicaId, SpaceId, TaskId, TenantId, TrialId, VariantId,
 };
 pub use job::JobState;
 pub use keeping::KeepFor;
@@ -44,5 +45,6 @@ pub use profile::{
 pub use refusal::{Nearest, Refusal};
 pub use replica::ReplicaState;
 pub use tensor::{DType, TensorSpec};
+pub use trial::{Share, TrialState};
 pub use units::{Accuracy, Bytes, CostPer1k, Micros, PricePerHour, Time};
 pub use variant_set::VariantSet;

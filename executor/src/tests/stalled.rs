@@ -162,6 +162,9 @@ impl Store for Stalls {
     fn rented(&self) -> &dyn modelless_store::Machines {
         self.store.rented()
     }
+    fn on_trial(&self) -> &dyn modelless_store::Trials {
+        self.store.on_trial()
+    }
     fn offline(&self) -> &dyn modelless_store::Jobs {
         self.store.offline()
     }

@@ -13,6 +13,7 @@ mod snapshot;
 
 pub use candidates::{Candidates, Cold, Option_, RowNode};
 pub use load::{Limit, LoadView, Made, NodeReport};
+pub(crate) use pick::mix;
 pub use pick::{Choice, Verdict, pick, pick_elsewhere};
 pub use router::{Action, Did, Event, Limits, Router, Seen};
 pub use share::{Asker, IDLE_AFTER, SHARE_BEAT, share};

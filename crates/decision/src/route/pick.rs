@@ -294,7 +294,7 @@ fn rendezvous(task: TaskId, cold: &Cold) -> u64 {
 }
 
 /// splitmix64's finaliser: scatters any number.
-pub(super) fn mix(mut x: u64) -> u64 {
+pub(crate) fn mix(mut x: u64) -> u64 {
     x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use modelless_types::{
     Accuracy, ClassId, CostPer1k, Goals, Micros, ModelId, NodeId, PricePerHour, SpaceId, TaskId, Time,
-    VariantId,
+    VariantId, VariantSet,
 };
 use serde::{Deserialize, Serialize};
 
@@ -137,6 +137,8 @@ pub struct Snapshot {
     tasks: BTreeMap<TaskId, usize>,
     nodes: BTreeMap<NodeId, NodeIx>,
     best: BTreeMap<(TaskId, u8), Best>,
+    /// What is in memory somewhere.
+    resident: BTreeMap<TaskId, VariantSet>,
     classes: Vec<Candidates>,
     index: BTreeMap<Class, ClassId>,
 }
@@ -149,6 +151,7 @@ impl Snapshot {
         let ix = |at| NodeIx(u32::try_from(at).expect("fewer than 2^32 nodes"));
         let nodes = table.nodes.iter().enumerate().map(|(at, node)| (node.id, ix(at))).collect();
         let mut best: BTreeMap<(TaskId, u8), Best> = BTreeMap::new();
+        let mut resident: BTreeMap<TaskId, VariantSet> = BTreeMap::new();
         let mut snapshot = Self { table, tasks, nodes, ..Self::default() };
         for node in &snapshot.table.nodes {
             for offer in &node.offers {
@@ -156,6 +159,9 @@ impl Snapshot {
                 else {
                     continue;
                 };
+                if offer.ready == Ready::Resident {
+                    resident.entry(offer.task).or_default().insert(offer.ordinal);
+                }
                 let largest = variant.max_batch.min(offer.run.largest_measured()).max(1);
                 // Slower than profiled just now is no reason to call goals impossible; faster is one to believe it.
                 let profiled = offer.run.profiled();
@@ -178,6 +184,7 @@ impl Snapshot {
             }
         }
         snapshot.best = best;
+        snapshot.resident = resident;
         snapshot
     }
 
@@ -213,6 +220,12 @@ impl Snapshot {
 
     pub(crate) fn best(&self, task: TaskId, ordinal: u8) -> Option<Best> {
         self.best.get(&(task, ordinal)).copied()
+    }
+
+    /// Whether anything that may answer a class is in memory anywhere.
+    pub fn is_resident(&self, class: &Class) -> bool {
+        let resident = self.resident.get(&class.task);
+        resident.is_some_and(|resident| !resident.intersection(&class.admits).is_empty())
     }
 
     /// The number of a class, worked out once for each.

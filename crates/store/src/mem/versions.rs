@@ -3,6 +3,7 @@
 use super::State;
 use crate::VERSION_CHANGES_KEPT;
 use crate::error::{Error, Result};
+use crate::trials::ended;
 use crate::versions::{Signed, VersionAction, VersionChange, was_default};
 use modelless_types::{Model, ModelId, TaskId, TenantId};
 use std::cmp::Reverse;
@@ -55,6 +56,8 @@ impl State {
         }
         self.catalog.version += 1;
         let now = self.catalog.version;
+        let why = format!("version {} is the default now", model.version);
+        self.overtaken(&model, |_| true, ended(why, &by))?;
         if !self.was_default(&model) {
             self.counted_anew(id, &by);
         }
@@ -80,6 +83,8 @@ impl State {
         if promoted.len() < 2 {
             return Err(Error::NothingBefore { name: model.name, version: model.version });
         }
+        let why = format!("version {} was taken back and is not the default any more", model.version);
+        self.overtaken(&model, |_| true, ended(why, &by))?;
         Ok(self.noted(&model, VersionAction::RolledBack, by, |state| state.set_promoted(id, 0)))
     }
 }

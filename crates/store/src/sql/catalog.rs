@@ -3,7 +3,7 @@
 
 use super::conn::{Columns, Db, Tx, args, corrupt};
 use super::versions::{self, Change};
-use super::{flags, fleet, learnt, measuring};
+use super::{flags, fleet, learnt, measuring, trials};
 use crate::check;
 use crate::error::{Error, Result};
 use crate::learnt::{Note, measured_otherwise};
@@ -11,6 +11,7 @@ use crate::records::{
     App, Catalog, Evidence, NewModel, NewSpace, NewTask, NewVariant, Registered, Space, SpaceKind,
     TaskChange, Tenant,
 };
+use crate::trials::{Trial, ended};
 use crate::versions::{Signed, VersionAction};
 use modelless_types::{
     AccuracyRule, AppId, Bytes, DeclaredRule, LiveRule, Model, ModelId, Profile, SpaceId, Task, TaskId,
@@ -96,6 +97,7 @@ pub(crate) async fn read(db: &Db) -> Result<Catalog> {
     }
     catalog.stale = learnt::marks(&mut tx, name).await?;
     catalog.live = learnt::within(&mut tx, name).await?;
+    catalog.trials = trials::running(&mut tx, name).await?;
     Ok(catalog)
 }
 
@@ -263,6 +265,10 @@ pub(crate) async fn register_model(db: &Db, new: NewModel, evidence: &Evidence) 
     let after = if promoted > 0 { Some(new.version) } else { before };
     let change = Change { of: (new.task, &new.name, new.version), before, after };
     versions::note(&mut tx, change, VersionAction::Registered, new.by.clone()).await?;
+    if promoted > 0 {
+        let end = ended(format!("version {} is the default now", new.version), &new.by);
+        trials::overtaken(db, &mut tx, (new.task, &new.name), |_| true, end).await?;
+    }
     let (model, variants) = new.numbered(ModelId(id), space, promoted.unsigned_abs());
     let variants = insert_variants(db, &mut tx, &task, model.id, variants).await?;
     measuring::keep_evidence(&mut tx, model.id, evidence).await?;
@@ -403,6 +409,9 @@ pub(crate) async fn remove_model(db: &Db, id: ModelId, force: bool, by: Signed) 
     learnt::forget(&mut tx, id).await?;
     tx.exec("DELETE FROM variants WHERE model = $1", args![id.0]).await?;
     tx.exec("DELETE FROM models WHERE id = $1", args![id.0]).await?;
+    let why = format!("version {} was removed", of.version);
+    let concerns = |trial: &Trial| trial.candidate == id || trial.against == id;
+    trials::overtaken(db, &mut tx, (of.task, &of.name), concerns, ended(why, &by)).await?;
     let after = if of.is_default(id) { of.next() } else { of.default() };
     let change = Change { of: (of.task, &of.name, of.version), before: of.default(), after };
     versions::note(&mut tx, change, VersionAction::Removed, by).await?;

@@ -19,6 +19,7 @@ mod measuring;
 mod migrate;
 mod open;
 mod plans;
+mod trials;
 mod versions;
 
 pub use open::{open, open_postgres, open_sqlite};
@@ -35,6 +36,7 @@ use crate::records::{
     Catalog, Evidence, Holder, Measuring, NewModel, NewNode, NewTask, NewTransition, NewVariant, Node,
     NodeState, Plan, Registered, Replica, SavePlan, TaskChange, Transition, UnixMicros,
 };
+use crate::trials::Trials;
 use crate::versions::{Signed, VersionChange};
 use async_trait::async_trait;
 use conn::{Db, Pools};
@@ -208,6 +210,10 @@ impl Store for SqlStore {
     }
 
     fn rented(&self) -> &dyn Machines {
+        self
+    }
+
+    fn on_trial(&self) -> &dyn Trials {
         self
     }
 

@@ -2,9 +2,10 @@
 //! not stored yet.
 
 use super::conn::{Columns, Db, Tx, args};
-use super::flags;
+use super::{flags, trials};
 use crate::error::{Error, Result};
 use crate::records::UnixMicros;
+use crate::trials::ended;
 use crate::versions::{self, Signed, VersionAction, VersionChange};
 use crate::{MEASURED_KEPT, VERSION_CHANGES_KEPT, check};
 use modelless_types::{ModelId, Profile, TaskId};
@@ -73,18 +74,34 @@ pub(crate) async fn promote(db: &Db, model: ModelId, by: Signed) -> Result<Versi
     let mut tx = db.begin().await?;
     let now = tx.next("catalog").await?;
     let of = named(db, &mut tx, model).await?;
-    let change =
-        Change { of: (of.task, &of.name, of.version), before: of.default(), after: Some(of.version) };
     if of.is_default(model) {
+        let change =
+            Change { of: (of.task, &of.name, of.version), before: of.default(), after: Some(of.version) };
         return Ok(change.into_record(0, VersionAction::Promoted, by)); // nothing is written
     }
-    tx.exec("UPDATE models SET promoted = $2 WHERE id = $1", args![model.0, now]).await?;
-    if !was_default(db, &mut tx, (model, &of)).await? {
-        flags::promoted(&db.name, &mut tx, model, &by).await?;
-    }
-    let noted = note(&mut tx, change, VersionAction::Promoted, by).await?;
+    let why = format!("version {} is the default now", of.version);
+    let end = ended(why, &by);
+    let noted = promote_within(db, &mut tx, now, (model, &of), by).await?;
+    trials::overtaken(db, &mut tx, (of.task, &of.name), |_| true, end).await?;
     tx.commit().await?;
     Ok(noted)
+}
+
+/// Within a transaction that has taken the number of the catalogue, of a version that is not the default.
+pub(super) async fn promote_within(
+    db: &Db,
+    tx: &mut Tx,
+    now: i64,
+    (model, of): (ModelId, &Named),
+    by: Signed,
+) -> Result<VersionChange> {
+    let change =
+        Change { of: (of.task, &of.name, of.version), before: of.default(), after: Some(of.version) };
+    tx.exec("UPDATE models SET promoted = $2 WHERE id = $1", args![model.0, now]).await?;
+    if !was_default(db, tx, (model, of)).await? {
+        flags::promoted(&db.name, tx, model, &by).await?;
+    }
+    note(tx, change, VersionAction::Promoted, by).await
 }
 
 async fn was_default(db: &Db, tx: &mut Tx, (model, of): (ModelId, &Named)) -> Result<bool> {
@@ -115,6 +132,8 @@ pub(crate) async fn roll_back(db: &Db, model: ModelId, by: Signed) -> Result<Ver
     if of.next().is_none() {
         return Err(Error::NothingBefore { name: of.name, version: of.version });
     }
+    let why = format!("version {} was taken back and is not the default any more", of.version);
+    trials::overtaken(db, &mut tx, (of.task, &of.name), |_| true, ended(why, &by)).await?;
     tx.exec("UPDATE models SET promoted = 0 WHERE id = $1", args![model.0]).await?;
     let change = Change { of: (of.task, &of.name, of.version), before: Some(of.version), after: of.next() };
     let noted = note(&mut tx, change, VersionAction::RolledBack, by).await?;

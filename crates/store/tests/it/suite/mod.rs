@@ -10,6 +10,7 @@ mod learnt;
 mod machines;
 mod measuring;
 mod plans;
+mod trials;
 mod versions;
 
 use modelless_store::Error;

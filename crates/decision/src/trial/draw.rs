@@ -1,0 +1,81 @@
+//! Which queries a version on trial answers.
+
+use crate::admission::{self, Admitted};
+use crate::route::{Snapshot, mix};
+use modelless_types::{Goals, ModelId, QueryNumber, Refusal, Share, TaskId, TrialId};
+
+/// Whose a query is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Arm {
+    /// It was drawn, and the version on trial answers it.
+    Candidate,
+    /// It could have been drawn, and was not.
+    Other,
+}
+
+/// A trial, as far as queries are concerned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OnTrial {
+    /// Which.
+    pub id: TrialId,
+    /// The version on trial.
+    pub candidate: ModelId,
+    /// How much it is asked.
+    pub share: Share,
+}
+
+/// Whether a query is drawn: by its number and the trial alone, so that it can be found out again.
+pub fn is_drawn(trial: TrialId, number: QueryNumber, share: Share) -> bool {
+    let drawn = u128::from(mix(number.0 ^ mix(trial.0))) * 1_000_000 >> 64;
+    drawn < u128::from(share.ppm())
+}
+
+/// Which variants may answer a query while a version is on trial, and in which arm it counts. Who is refused without the trial is refused
+/// with it. None counts that could not be drawn: those that pin, those with goals that the version cannot keep even on an idle machine, and all while it,
+/// or what answers otherwise, is in no memory.
+pub fn admit(
+    snapshot: &Snapshot,
+    task: TaskId,
+    goals: &Goals,
+    (trial, number): (&OnTrial, QueryNumber),
+) -> Result<(Admitted, Option<Arm>), Refusal> {
+    let usual = admission::admit(snapshot, task, goals)?;
+    if goals.model.is_some() || goals.variant.is_some() {
+        return Ok((usual, None));
+    }
+    let pinned = Goals { model: Some(trial.candidate), ..*goals };
+    let Ok(tried) = admission::admit(snapshot, task, &pinned) else { return Ok((usual, None)) };
+    if !snapshot.is_resident(&tried.class) || !snapshot.is_resident(&usual.class) {
+        return Ok((usual, None));
+    }
+    if is_drawn(trial.id, number, trial.share) {
+        Ok((tried, Some(Arm::Candidate)))
+    } else {
+        Ok((usual, Some(Arm::Other)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn about_as_many_are_drawn_as_are_to_be_and_the_same_ones_again() {
+        for (trial, ppm) in [(1, 50_000), (2, 50_000), (3, 500_000), (4, 1_000_000), (5, 1_000)] {
+            let share = Share::from_ppm(ppm).unwrap();
+            let drawn = |number| is_drawn(TrialId(trial), QueryNumber(number), share);
+            let count = (0..200_000).filter(|number| drawn(*number)).count();
+            let expected = usize::try_from(ppm / 5).unwrap();
+            assert!(count.abs_diff(expected) <= expected / 20 + 30, "{ppm}: {count}");
+            assert!((0..1_000).all(|number| drawn(number) == drawn(number)));
+        }
+    }
+
+    #[test]
+    fn trials_draw_apart_from_each_other() {
+        let share = Share::from_ppm(500_000).unwrap();
+        let both = |number| [1, 2].map(|trial| is_drawn(TrialId(trial), QueryNumber(number), share));
+        let same = (0..10_000).filter(|number| both(*number)[0] == both(*number)[1]).count();
+        assert!((4_700..5_300).contains(&same), "{same}");
+    }
+}
